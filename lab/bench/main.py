@@ -251,6 +251,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Tokens a second of answers from documents on 2, 3 and 5 sides.",
         (_PEPS,),
     ),
+    "leakage": Experiment(
+        "lab.bench.two_sided.leakage",
+        "How much of private notes can be rebuilt from what answers from two sides send.",
+    ),
     "dragon-ttft": Experiment(
         "lab.bench.two_sided.dragon_ttft",
         "Time to the first token of two-sided answers (DRAGON Figure 7).",

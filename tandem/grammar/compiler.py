@@ -35,6 +35,8 @@ MAX_GRAMMAR_SYMBOLS = 10_000
 
 WAITING, WAITING_OF_TENANT = 64, 8
 """Grammars to be compiled, of all tenants and of one."""
+COMPILE_NICENESS = 10
+"""Nobody's answer but its own waits for a grammar that is compiled."""
 WAITING_MASKS = 4096
 """Sessions have one pass at a time, so that there are few; what is more is a fault."""
 
@@ -52,7 +54,9 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
         # Apart, since a grammar may take seconds to compile, which others' masks must not wait for.
-        self._compiles = FairExecutor("grammars", 1, WAITING, waiting_of_tenant=WAITING_OF_TENANT)
+        self._compiles = FairExecutor(
+            "grammars", 1, WAITING, waiting_of_tenant=WAITING_OF_TENANT, niceness=COMPILE_NICENESS
+        )
         self._masks = FairExecutor("masks", 2, waiting=WAITING_MASKS)
         self._native: LLTokenizer | None = None
         self._compiled: OrderedDict[tuple[Tenant, Grammar], LLMatcher | InvalidArgument] = (

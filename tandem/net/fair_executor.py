@@ -10,10 +10,13 @@ thread that has nothing to do for a while ends, and none keeps the process alive
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,15 +53,19 @@ class FairExecutor:
         threads: int = 1,
         waiting: int = 64,
         waiting_of_tenant: int | None = None,
+        niceness: int = 0,
     ) -> None:
         """`name`: of what it does, in refusals and as its threads' name. `waiting`: places of the
         queues together; `waiting_of_tenant`: of one, where that is fewer. The caller "" stands for
-        all that cannot be told apart, and may have all places that there are."""
+        all that cannot be told apart, and may have all places that there are. `niceness`: how much
+        the threads give way to others where the system can do that (Linux), for work that needs
+        the interpreter's lock but for moments: who is waited for must not give way."""
         self._name = name
         self._threads = threads
         self._running_of_tenant = max(1, threads - 1)
         self._waiting = waiting
         self._waiting_of_tenant = waiting if waiting_of_tenant is None else waiting_of_tenant
+        self._niceness = niceness
         self._callers: OrderedDict[str, OrderedDict[Tenant, deque[_Task]]] = OrderedDict()
         self._running: Counter[Tenant] = Counter()
         self._alive = self._idle = 0
@@ -125,6 +132,9 @@ class FairExecutor:
             del self._callers[caller]
 
     def _run(self) -> None:
+        if self._niceness and sys.platform == "linux":
+            with suppress(OSError):  # of this thread alone
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while self._run_next():
             pass
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import unicodedata
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import cache
@@ -19,7 +20,9 @@ from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer
 from tandem.backends.image_files import decode_image, image_sizes
 from tandem.backends.interface import KvFileRefused, KvOrigin
 from tandem.core.errors import InvalidArgument
+from tandem.core.foreign_words import MOST_CHARACTERS, cleaned, in_quotes
 from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.core.sharing import parse_sharing
 from tandem.demo import demo_folder
 from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.connection_body import read_body
@@ -28,10 +31,11 @@ from tandem.gateway.request_reading import RequestLimits, chat_requests, complet
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.index.extraction import Format, Refusal, extract
+from tandem.index.names import MAX_NAME_BYTES, clean_name, shown
 from tandem.index.records import Document, FolderDamaged, FolderMismatch
 from tandem.index.sqlite_store import DATABASE, SqliteStore, read_manifest
 from tandem.index.store import _checksum, checked_content
-from tandem.net.access_keys import parse_keys
+from tandem.net.access_keys import parse_keys, read_lines
 from tests.fuzz.wire_targets import CONTEXT, Target
 
 MEMORY = Path("/dev/shm")
@@ -91,6 +95,43 @@ def completion_body(raw: bytes) -> None:
 def keys_file(raw: bytes) -> None:
     with suppress(InvalidArgument, UnicodeDecodeError):  # a file that is no text is not read
         parse_keys(raw.decode(), may_lack_scopes=True)
+    # What a running service makes of it: each line counts by itself, whatever the others are.
+    text = raw.decode(errors="surrogateescape")
+    lines = read_lines(text)
+    alone = [read_lines(line) for line in text.splitlines()]
+    assert list(lines.ring.keys) == [key for line in alone for key in line.ring.keys]
+    bad = [number for number, line in enumerate(alone, start=1) if line.malformed]
+    assert [each.number for each in lines.malformed] == bad
+
+
+def document_name(raw: bytes) -> None:
+    """A name that is taken stays as it is, and is safe to show; any other one is shown safely."""
+    text = raw.decode(errors="replace")
+    acts = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # on a terminal, or on how what is around it is shown
+    assert acts.isdisjoint(map(unicodedata.category, shown(text)))
+    with suppress(InvalidArgument):
+        name = clean_name(text)
+        assert clean_name(name) == name == shown(name)
+        assert 0 < len(name.encode()) <= MAX_NAME_BYTES
+        assert not {"/", "\\"} & {*name}
+
+
+def foreign_words(raw: bytes) -> None:
+    """Whatever a cloud says becomes one printable line, which no quotation mark of it ends."""
+    text = raw.decode(errors="replace")
+    assert cleaned(text).isprintable()
+    assert len(cleaned(text)) <= MOST_CHARACTERS
+    line = in_quotes(text)
+    assert line == "" or '"' not in line[1:-1]
+
+
+def sharing(raw: bytes) -> None:
+    """Nobody is in two groups, and who is in none shares with nobody."""
+    with suppress(InvalidArgument):
+        shared = parse_sharing(raw.decode(errors="replace"))
+        names = [name for group in shared.groups for name in group]
+        assert len(names) == len({*names})
+        assert shared.everybody or shared.group_of("nobody-else") in ("nobody-else", *names)
 
 
 def sqlite_row(raw: bytes) -> None:
@@ -175,6 +216,9 @@ STORED_TARGETS: Mapping[str, Target] = {
         chat_body,
         completion_body,
         keys_file,
+        document_name,
+        foreign_words,
+        sharing,
         sqlite_row,
         sqlite_file,
         kv_file,

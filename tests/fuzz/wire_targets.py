@@ -21,6 +21,7 @@ from tandem.core.errors import (
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
 from tandem.generation.client import Generated
 from tandem.generation.request import request_from_proto
+from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
 from tandem.services.retriever.conversion import format_from_proto, mode_from_proto
 from tandem.services.retriever.ingestion import Intake
 from tandem.specdec.cloud import CloudMachine, CloudModel
@@ -167,6 +168,13 @@ def ingest_request(raw: bytes) -> None:
             format_from_proto(message.format)
 
 
+def list_request(raw: bytes) -> None:
+    if (message := parsed(retriever_pb2.ListRequest, raw)) is not None:
+        with suppress(InvalidArgument):
+            check_owner(message.owner)
+            DocumentQuota(message.max_documents, message.max_bytes).over(NO_DOCUMENT_QUOTA)
+
+
 def search_request(raw: bytes) -> None:
     if (message := parsed(retriever_pb2.SearchRequest, raw)) is not None:
         with suppress(InvalidArgument):
@@ -187,6 +195,7 @@ WIRE_TARGETS: Mapping[str, Target] = {
         import_document,
         export_document,
         ingest_request,
+        list_request,
         search_request,
     )
 }

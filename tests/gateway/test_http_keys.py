@@ -114,7 +114,7 @@ async def test_an_answer_under_way_ends_soon_after_its_key_was_revoked(begins: b
 async def test_readiness_tells_of_a_malformed_line_and_stays_ready(tmp_path: Path) -> None:
     """Not ready, a whole fleet would be gone with one mistake in a file that is brought to all."""
     path = tmp_path / "keys"
-    line = key_line("app", KEY, {Scope.GENERATE})
+    line = key_line("app", KEY, {Scope.GENERATE, Scope.ADMIN})
     path.write_text(line)
     async with http_suite(http_keys_file=path, key=KEY) as served:
         assert (await served.http.get("/readyz")).json() == {"status": "ready"}

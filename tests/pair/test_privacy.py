@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -101,6 +101,22 @@ async def test_no_private_document_leaves_the_device(tmp_path: Path) -> None:
     # The search is not blind: what a question quotes is on the wire, once as text, once as ids.
     assert leaked([QUOTED.encode()], suite.cloud.everything, [], PIECE)
     assert seen.count(QUOTED.encode()) > suite.cloud.everything.count(QUOTED.encode())
+
+
+async def test_a_device_that_answers_alone_sends_nothing(tmp_path: Path) -> None:
+    model = choose_model(None, "demo-draft")
+    async with tapped_suite(load_pair(model, model), tmp_path) as suite:
+        request = GenerationRequest(
+            QUESTIONS[0], "crcg-device", max_tokens=TOKENS, documents=2, ignore_eos=True
+        )
+        answer = await suite.client.generate(request, 60.0)
+        assert len(answer.token_ids) == TOKENS
+        assert not suite.cloud.messages(aggregator_pb2.CollaborateRequest)
+        assert not suite.verifier.messages(verifier_pb2.VerifyRequest)
+        assert leaked([QUESTIONS[0].encode()], suite.cloud.everything, [], PIECE) == b""
+        asked = replace(request, preset="dragon-coupled")
+        await suite.client.generate(asked, 60.0)
+        assert leaked([QUESTIONS[0].encode()], suite.cloud.everything, [], PIECE)
 
 
 async def answered(client: AggregatorClient) -> list[Generated]:

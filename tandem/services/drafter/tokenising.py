@@ -3,6 +3,7 @@ fit the context is refused before it is tokenised, and what takes long is done o
 prompt at a time and in its tenant's turn, so that other sessions go on."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -18,6 +19,10 @@ LONG_CHARACTERS = 16_384
 """Some 20 ms of tokenising, at a few characters a microsecond on one core."""
 LONG_SPELLING = 256
 """Tokens that are spelt in some 10 ms."""
+
+AT_A_STRETCH_S, PAUSE_S = 0.001, 0.0001
+"""Spelling is all Python: it would give the interpreter's lock away only every 5 ms, while event
+loop and engine thread need it many times for each token of everybody's answers."""
 
 MAX_CHARACTERS_PER_TOKEN = 64
 """On average over a prompt; few tokens of any vocabulary are longer."""
@@ -116,7 +121,12 @@ class PromptTokens:
 
     def _spelt(self, token_ids: Sequence[int]) -> list[str]:
         text = self._tokenizer.detokenizer()
-        pieces = [text.push((token_id,)) for token_id in token_ids]
+        pieces, paused_s = list[str](), time.perf_counter()
+        for token_id in token_ids:
+            pieces.append(text.push((token_id,)))
+            if len(token_ids) > LONG_SPELLING and time.perf_counter() - paused_s > AT_A_STRETCH_S:
+                time.sleep(PAUSE_S)
+                paused_s = time.perf_counter()
         if pieces:
             pieces[-1] += text.finish()
         return pieces

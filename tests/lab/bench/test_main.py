@@ -42,7 +42,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "dragon-quality",
         "scheduler",
         "dragon-latency",
-        *("dragon-ttft", "more-sides"),
+        *("dragon-ttft", "more-sides", "leakage"),
         *("document-kv", "papers"),
         *("faults", "overload", "soak", "fleet"),
     }

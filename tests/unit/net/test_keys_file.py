@@ -50,6 +50,7 @@ def test_a_key_taken_out_goes_at_once_whatever_another_line_is(
     path: Path, malformed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It went on to work for as long as any other line of the file was malformed."""
+    caplog.set_level(logging.WARNING)
     keys = KeysFile(path)
     assert holders(keys) == ["one", "two", None]
     write(path, "# a comment", malformed, line("two", TWO))
