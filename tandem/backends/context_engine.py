@@ -46,10 +46,13 @@ class ContextEngine(EngineDefaults):
     ) -> None:
         """`exit_distributions[i](context)`: what early exit i predicts; exits are evenly spaced.
         `copies`: it has `kv_copies`."""
-        self.model_name, self.vocabulary_size = model_name, vocabulary_size
-        self.context_length, self.eos_token_ids = context_length, eos_token_ids
+        self.model_name = model_name
+        self.vocabulary_size = vocabulary_size
+        self.context_length = context_length
+        self.eos_token_ids = eos_token_ids
         self.vocabulary_hash = vocabulary_hash
-        self.kv_bytes_per_token, self._probs = kv_bytes_per_token, probs
+        self.kv_bytes_per_token = kv_bytes_per_token
+        self._probs = probs
         self._exit_distributions = tuple(exit_distributions)
         count = len(self._exit_distributions) + 1
         self.exit_depths = tuple((index + 1) / count for index in range(count - 1))
@@ -157,7 +160,8 @@ class ContextSession:
         return None if self._tree is None else self._tree.parents
 
     def begin(self, request: ForwardRequest) -> ForwardRequest:
-        """What a pass works on: the request after the pending tree if it grows that, else alone."""
+        """Return what a pass works on: the request after the pending tree if it grows that, else
+        alone."""
         if request.extends_tree and self._tree is not None:
             return grown(self._tree, request)
         self._tree = None
@@ -205,11 +209,12 @@ class ContextCopies:
         return [token_ids[at : at + KV_BLOCK] for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[tuple[int, ...]]) -> None:
-        own, token_ids = self._own(session), tuple(chain.from_iterable(copies))
-        if own.length or len(token_ids) > own.capacity:
-            why = f"{len(token_ids)} tokens for a session with {own.length} of {own.capacity}"
+        mine = self._own(session)
+        token_ids = tuple(chain.from_iterable(copies))
+        if mine.length or len(token_ids) > mine.capacity:
+            why = f"{len(token_ids)} tokens for a session with {mine.length} of {mine.capacity}"
             raise InvalidArgument("length", why)
-        own.token_ids = token_ids
+        mine.token_ids = token_ids
 
 
 def _fed_path(request: ForwardRequest, node: int) -> tuple[int, ...]:

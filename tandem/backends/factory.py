@@ -93,10 +93,21 @@ def load_served(
 ) -> LoadedModel:
     """The model of a service; `model` and what follows are settings of some services only. A draft
     model is translated to the vocabulary of `target_tokenizer`. The model has made a pass."""
-    place = (settings.revision, settings.device, settings.dtype, settings.threads)
-    choice = ModelChoice(model, *place, exits, settings.engine, drafts, parallel, kv_budget_bytes)
-    cells, layers = settings.kv_cells, settings.gpu_layers
-    loaded = load_model(replace(choice, gpu_layers=layers, kv_cells=cells))
+    choice = ModelChoice(
+        source=model,
+        revision=settings.revision,
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        exits=exits,
+        engine=settings.engine,
+        drafts=drafts,
+        parallel=parallel,
+        kv_budget_bytes=kv_budget_bytes,
+        gpu_layers=settings.gpu_layers,
+        kv_cells=settings.kv_cells,
+    )
+    loaded = load_model(choice)
     if target_tokenizer is not None:
         from tandem.backends.cross_vocabulary.pairing import fit_draft, load_target_tokenizer
 

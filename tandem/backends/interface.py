@@ -66,7 +66,7 @@ class Capabilities:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of those it has."""
+        """The names of the capabilities it has."""
         return tuple(name for name, has in asdict(self).items() if has)
 
 
@@ -81,12 +81,14 @@ class PrefixTotals:
 
     def looked_up(self, tokens: int, found: int) -> "PrefixTotals":
         """With one more text, of which `found` tokens were there."""
-        hits, misses = self.hits + (found > 0), self.misses + (not found)
+        hits = self.hits + (found > 0)
+        misses = self.misses + (not found)
         return PrefixTotals(hits, misses, self.queried_tokens + tokens, self.hit_tokens + found)
 
     def since(self, before: "PrefixTotals") -> tuple[int, int, int, int]:
-        """What each grew by, in their order."""
-        hits, misses = self.hits - before.hits, self.misses - before.misses
+        """Return how much each total grew since `before`, in their order."""
+        hits = self.hits - before.hits
+        misses = self.misses - before.misses
         queried_tokens = self.queried_tokens - before.queried_tokens
         return hits, misses, queried_tokens, self.hit_tokens - before.hit_tokens
 
@@ -176,7 +178,7 @@ class ForwardRequest:
 
 
 class Vision(Protocol):
-    """What turns images into tokens of a prompt."""
+    """Turns images into tokens of a prompt."""
 
     @property
     def image_token_id(self) -> int:
@@ -211,12 +213,12 @@ class KvOrigin:
 
 
 class KvCopies(Protocol):
-    """What takes a session's keys and values out of it, and puts them into another."""
+    """Takes a session's keys and values out of it, and puts them into another."""
 
     def copy(self, session: Session, first: int, end: int) -> Sequence[Any]:
-        """Of tokens `first`…`end` - 1, both multiples of KV_BLOCK: a copy for each block, where the
-        engine has them. On the engine's thread. Raises InvalidArgument("length") if they are not
-        there."""
+        """Copy tokens `first`…`end` - 1, both multiples of KV_BLOCK: a copy for each block, where
+        the engine has them. On the engine's thread. Raises InvalidArgument("length") if they are
+        not there."""
 
     def paste(self, session: Session, copies: Sequence[Any]) -> None:
         """Put the copies of blocks, in order, into an empty session; on the engine's thread. Raises
@@ -224,16 +226,17 @@ class KvCopies(Protocol):
 
 
 class KvFiles(Protocol):
-    """What takes a session's keys and values out of memory."""
+    """Writes a session's keys and values out of memory, and reads them back."""
 
     def export(self, session: Session) -> Any:
-        """What `write` takes; on the engine's thread. The session must not change before that."""
+        """Return what `write` takes; on the engine's thread. The session must not change before
+        that."""
 
     def adopt(self, tensors: Any) -> Session:
         """A full session of what `read` returned; on the engine's thread."""
 
     def pack(self, tensors: Any, origin: KvOrigin) -> bytes:
-        """What `write` would write; on any thread."""
+        """Return the bytes that `write` would write; on any thread."""
 
     def unpack(self, packed: bytes, origin: KvOrigin) -> Any:
         """The inverse of `pack`, checked like a file; on any thread. Raises KvFileRefused."""
@@ -251,7 +254,7 @@ class OpensForOwners(Protocol):
     `open` has no owner: it finds nothing and leaves nothing, but to its forks."""
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
-        """As `open`, of a session that finds what earlier ones of this owner left, and nothing of
+        """Open a session that finds what earlier ones of this owner left, and nothing of
         anybody else's."""
 
 

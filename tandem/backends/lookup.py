@@ -79,8 +79,8 @@ def lookup_probs(context: Sequence[int], vocabulary_size: int) -> NDArray[np.flo
 
 
 def find_follower(context: Sequence[int] | NDArray[np.int64]) -> tuple[int | None, int]:
-    """What followed the longest repeated end of `context`, the latest of several, and how long
-    that end is (0…`MAX_MATCH`)."""
+    """Return what followed the longest repeated end of `context`, the latest of several, and how
+    long that end is (0…`MAX_MATCH`)."""
     tokens = np.asarray(context, dtype=np.int64)
     if len(tokens) < 2:
         return None, 0

@@ -42,8 +42,10 @@ class LookupFirstEngine(EngineDefaults):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.model_name = f"lookup+{engine.model_name}"
-        self.vocabulary_size, self.vocabulary_hash = engine.vocabulary_size, engine.vocabulary_hash
-        self.context_length, self.eos_token_ids = engine.context_length, engine.eos_token_ids
+        self.vocabulary_size = engine.vocabulary_size
+        self.vocabulary_hash = engine.vocabulary_hash
+        self.context_length = engine.context_length
+        self.eos_token_ids = engine.eos_token_ids
         self.kv_bytes_per_token = engine.kv_bytes_per_token
         own = engine.capabilities
         self.capabilities = Capabilities(
@@ -89,8 +91,8 @@ class LookupFirstEngine(EngineDefaults):
         due = [plan.owed for plan in plans if plan.owed is not None]
         if due:
             self._engine.forward(due, cancelled)
-        asked = [plan.request for plan in plans if plan.request is not None]
-        answers = iter(self._engine.forward(asked, cancelled) if asked else ())
+        requests = [plan.request for plan in plans if plan.request is not None]
+        answers = iter(self._engine.forward(requests, cancelled) if requests else ())
         rows = [self._rows(plan, next(answers) if plan.request else None) for plan in plans]
         for session, plan in zip(sessions, plans, strict=True):
             session.finish(plan)
@@ -132,8 +134,10 @@ class LookupFirstSession:
         inner: Session,
         token_ids: tuple[int, ...],
     ) -> None:
-        self.inner, self.token_ids = inner, token_ids
-        self.capacity, self.slots = inner.capacity, inner.slots
+        self.inner = inner
+        self.token_ids = token_ids
+        self.capacity = inner.capacity
+        self.slots = inner.slots
         self._tree: ForwardRequest | None = None
         self._open_sessions = open_sessions
         open_sessions.add(self)
@@ -147,11 +151,12 @@ class LookupFirstSession:
         return None if self._tree is None else self._tree.parents
 
     def plan(self, request: ForwardRequest) -> LookupPlan:
-        """What a pass over the request takes; a pending tree that it does not grow is dropped."""
+        """Plan a pass over the request; a pending tree that it does not grow is dropped."""
         tree, self._tree = self._tree, None
         grows = request.extends_tree and tree is not None
         whole = grown(tree, request) if grows and tree is not None else request
-        followers, owed = self._followers(whole), self.token_ids[self.inner.length :]
+        followers = self._followers(whole)
+        owed = self.token_ids[self.inner.length :]
         if request.parents is not None:
             feeds = ForwardRequest(self.inner, owed, 0) if owed else None
             return LookupPlan(whole, followers, replace(request, session=self.inner), feeds)
@@ -159,8 +164,8 @@ class LookupFirstSession:
         if None not in followers and len(fed) <= MOST_OWED:
             self.inner.rollback(self.inner.length)  # drops its pending tree
             return LookupPlan(whole, followers, None)
-        own = replace(request, session=self.inner, token_ids=fed)
-        return LookupPlan(whole, followers, own)
+        share = replace(request, session=self.inner, token_ids=fed)
+        return LookupPlan(whole, followers, share)
 
     def finish(self, plan: LookupPlan) -> None:
         """After the pass."""

@@ -36,7 +36,8 @@ def check_batch(batch: Sequence[ForwardRequest], engine: Engine) -> None:
 
 
 def _check_request(request: ForwardRequest, engine: Engine) -> None:
-    count, session = len(request.token_ids), request.session
+    count = len(request.token_ids)
+    session = request.session
     if count == 0:
         raise InvalidArgument("token_ids", "no tokens to feed")
     check_token_ids(request.token_ids, engine.vocabulary_size, "token_ids")
@@ -59,7 +60,8 @@ def _check_request(request: ForwardRequest, engine: Engine) -> None:
 
 def _check_room(request: ForwardRequest, pending: tuple[int, ...]) -> None:
     """Committed tokens and the longest branch fit the capacity; all nodes fit the slots."""
-    count, session = len(request.token_ids), request.session
+    count = len(request.token_ids)
+    session = request.session
     deepest, nodes = count, count
     if request.parents is not None:
         deepest = max(depths((*pending, *request.parents))) + 1

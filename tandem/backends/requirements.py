@@ -11,7 +11,7 @@ from tandem.specdec.presets import Preset, VerifySettings
 
 
 def draft_requirements(preset: Preset) -> Capabilities:
-    """What the draft model's back end must have."""
+    """Return what the draft model's back end must have."""
     forks = preset.predraft is not Predraft.OFF and preset.control is not Control.LEAST_COST
     return Capabilities(trees=bool(preset.expansion), forks=forks)
 
@@ -23,14 +23,15 @@ def fitted_to(preset: Preset, draft: Capabilities) -> Preset:
 
 
 def target_requirements(settings: VerifySettings) -> Capabilities:
-    """What the target model's back end must have. Early exits are optional: they change no text."""
+    """Return what the target model's back end must have. Early exits are optional: they change no
+    text."""
     return Capabilities(trees=bool(settings.expansion))
 
 
 def missing_capabilities(
     preset: Preset, *, draft: Capabilities | None = None, target: Capabilities | None = None
 ) -> tuple[str, ...]:
-    """What the preset needs and a given side lacks, like "trees of the draft model"."""
+    """Return what the preset needs and a given side lacks, like "trees of the draft model"."""
     needed = {
         "draft": draft_requirements(preset),
         "target": target_requirements(preset.verify_settings),

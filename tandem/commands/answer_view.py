@@ -29,13 +29,17 @@ class AnswerView(AbstractContextManager["AnswerView"]):
     is written before the answer, on the same line."""
 
     def __init__(self, text: TextIO, status: TextIO, lead: str = "") -> None:
-        self._text, self._status, self._lead = text, status, lead
+        self._text = text
+        self._status = status
+        self._lead = lead
         console = Console(file=status)
         self._live = status.isatty() and console.is_terminal and not console.is_dumb_terminal
         self._width = console.width
         self._colours = TokenColours() if takes_colours(text) else None
         self._result: Generated | Reply | None = None
-        self._shown, self._line, self._drawn = 0, "", False
+        self._shown = 0
+        self._line = ""
+        self._drawn = False
         self._began_s = time.monotonic()
 
     @property
@@ -64,7 +68,8 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         self._erase()
         piece = result.text[self._shown :]
         self._write(piece, self._colours.take(result) if self._colours else piece)
-        self._shown, self._result = len(result.text), result
+        self._shown = len(result.text)
+        self._result = result
         if self._live and not self._at_margin():
             words = self._words(result)[: self._width - 1]
             self._status.write(f"{_GO_BELOW}\x1b[2m{words}\x1b[0m{_RETURN}")
@@ -90,7 +95,8 @@ class AnswerView(AbstractContextManager["AnswerView"]):
             self._drawn = False
 
     def _words(self, result: Generated | Reply) -> str:
-        tokens, elapsed_s = len(result.token_ids), time.monotonic() - self._began_s
+        tokens = len(result.token_ids)
+        elapsed_s = time.monotonic() - self._began_s
         words = [result.preset or "waiting", f"{tokens} tokens", f"{elapsed_s:.1f} s"]
         if result.ttft_s is not None and elapsed_s > 0:
             words += [f"TTFT {result.ttft_s * 1e3:.0f} ms", f"{tokens / elapsed_s:.0f} tokens/s"]

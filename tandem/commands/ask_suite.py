@@ -34,7 +34,7 @@ async def ask(
 
 
 def explain(error: Rejected, endpoint: str, timeout_s: float) -> TandemError:
-    """What a status means for whoever typed the command."""
+    """Return what a status means for whoever typed the command."""
     match error.code.name:
         case "DEADLINE_EXCEEDED":
             return TandemError(

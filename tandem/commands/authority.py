@@ -65,12 +65,12 @@ def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity
 
 
 def expires(certificate: bytes) -> datetime:
-    """When the PEM `certificate` stops being valid. Raises InvalidArgument."""
+    """Return when the PEM `certificate` stops being valid. Raises InvalidArgument."""
     return _parsed(certificate).not_valid_after_utc
 
 
 def hosts_of(certificate: bytes) -> tuple[str, ...]:
-    """What the PEM `certificate` of a service may be called by. Raises InvalidArgument."""
+    """Return the names in the PEM `certificate` of a service. Raises InvalidArgument."""
     try:
         names = _parsed(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound as error:
@@ -146,7 +146,8 @@ def _loaded(authority: Issued) -> tuple[x509.Certificate, _Key]:
 
 
 def _signed(builder: x509.CertificateBuilder, issuer_key: _Key, key: _Key) -> Issued:
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem = serialization.Encoding.PEM
+    form = serialization.PrivateFormat.PKCS8
     return Issued(
         builder.sign(issuer_key, hashes.SHA256()).public_bytes(pem),
         key.private_bytes(pem, form, serialization.NoEncryption()),

@@ -26,7 +26,8 @@ _FILES = {
 
 def file_option(name: str) -> Callable[[Command], Command]:
     """A file of the caller's, which may stand in the variable that services read too."""
-    flag, variable = "--" + name.replace("_", "-"), variable_of(name)
+    flag = "--" + name.replace("_", "-")
+    variable = variable_of(name)
     return click.option(flag, type=FILE, envvar=variable, show_envvar=True, help=_FILES[name])
 
 
@@ -38,7 +39,7 @@ access_options = together(
 
 
 def access_to(endpoint: tuple[str, int], options: dict[str, Any]) -> ClientAccess:
-    """What the flags show to `endpoint`. Raises InvalidArgument naming the flag."""
+    """Return what the flags show to `endpoint`. Raises InvalidArgument naming the flag."""
     from tandem.api.access import client_access
 
     files = {name: options[name] for name in _FILES}

@@ -89,12 +89,13 @@ def _make_keys(folder: Path) -> None:
     if unknown and not (folder / "edge.cloud-key").exists():
         (folder / "edge.call-key").unlink(missing_ok=True)
     for key in CALL_KEYS:
-        shown, known = folder / key.shown, folder / f"{key.at}.keys"
+        shown = folder / key.shown
+        keys_file = folder / f"{key.at}.keys"
         if not shown.exists():
-            made = add_key(known, key.holder, key.scopes)
+            made = add_key(keys_file, key.holder, key.scopes)
             replace_file(shown, f"{made}\n".encode(), PRIVATE)
         elif key.at in unknown:
-            let_in(known, key.holder, shown.read_text().strip(), key.scopes)
+            let_in(keys_file, key.holder, shown.read_text().strip(), key.scopes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,8 @@ def _answer_person(conversation: _Conversation, words: str) -> None:
 
 
 def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None:
-    reply, view = None, None if as_json else AnswerView(sys.stdout, sys.stderr)
+    reply = None
+    view = None if as_json else AnswerView(sys.stdout, sys.stderr)
     with view or nullcontext():
         for reply in conversation.say(words, view is not None and view.wants_token_texts):
             if view is not None:

@@ -16,7 +16,8 @@ from tandem.commands.checks import Check, check
 from tandem.core.errors import TandemError
 from tandem.demo import checkout
 
-PYTHON_FROM, PYTHON_BELOW = (3, 11), (3, 14)
+PYTHON_FROM = (3, 11)
+PYTHON_BELOW = (3, 14)
 INSTALL = "install Tandem again ('make setup', or pip install 'tandem-edge[engine]')"
 GENERATE = "run 'make proto'"
 

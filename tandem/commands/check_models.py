@@ -46,7 +46,8 @@ def model_checks(options: dict[str, Any]) -> list[Check]:
 
 
 def _vocabulary_check(models: dict[str, LoadedModel]) -> Check:
-    draft, target = models["draft"].engine, models["target"].engine
+    draft = models["draft"].engine
+    target = models["target"].engine
     if draft.vocabulary_hash == target.vocabulary_hash:
         return check("one vocabulary", lambda: _fit(draft, target), ONE_VOCABULARY)
     return check("shared tokens", lambda: _shared(**models), SHARED_TOKENS)
@@ -107,17 +108,18 @@ def _compute(engine: Engine) -> None:
 
 def _capabilities(engine: Engine) -> str:
     """A row of the matrix: what the back end can do, and what it cannot."""
-    every, own = (field.name for field in fields(Capabilities)), engine.capabilities.names
+    every = (field.name for field in fields(Capabilities))
+    own = engine.capabilities.names
     return ", ".join(f"{name} {'yes' if name in own else 'no'}" for name in every)
 
 
 def _presets(draft: Engine, target: Engine) -> str:
     """Which presets the two back ends can run."""
     sides = {"draft": draft.capabilities, "target": target.capabilities}
-    found = {name: missing_capabilities(preset, **sides) for name, preset in PRESETS.items()}
-    unfit = [f"{name} needs {' and '.join(needs)}" for name, needs in found.items() if needs]
-    fit = len(found) - len(unfit)
-    return "; ".join([f"{fit} of {len(found)} can run", *unfit])
+    missing = {name: missing_capabilities(preset, **sides) for name, preset in PRESETS.items()}
+    unfit = [f"{name} needs {' and '.join(needs)}" for name, needs in missing.items() if needs]
+    fit = len(missing) - len(unfit)
+    return "; ".join([f"{fit} of {len(missing)} can run", *unfit])
 
 
 def _fit(draft: Engine, target: Engine) -> str:
@@ -128,7 +130,7 @@ def _fit(draft: Engine, target: Engine) -> str:
 
 
 def describe(model: Any) -> str:
-    """What decides whether two models fit."""
+    """Describe what decides whether two models fit."""
     ends = ",".join(map(str, sorted(model.eos_token_ids))) or "none"
     return f"vocabulary {model.vocabulary_size}, context {model.context_length}, end of text {ends}"
 

@@ -13,7 +13,7 @@ TIMEOUT_S = 10.0
 
 
 def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
-    """Of the aggregator at `endpoint`, its drafter, and the drafter's verifier."""
+    """Check the aggregator at `endpoint`, its drafter, and the drafter's verifier."""
     try:
         return judge_suite(endpoint, run_loop(describe_suite(endpoint, access)))
     except Rejected as error:
@@ -22,7 +22,7 @@ def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
             todo = "show a key that it knows, with the scope 'generate' (--call-key-file)"
             return [Check("endpoint", False, found, todo)]
         todo = "start a suite ('tandem up'), or give the address of its aggregator"
-        return [Check("endpoint", False, found, todo, "tandem up")]
+        return [Check(name="endpoint", ok=False, found=found, todo=todo, fix="tandem up")]
 
 
 async def describe_suite(endpoint: str, access: ClientAccess | None = None) -> Any:
@@ -33,7 +33,8 @@ async def describe_suite(endpoint: str, access: ClientAccess | None = None) -> A
 
 def judge_suite(endpoint: str, described: Any) -> list[Check]:
     """Checks of what an aggregator says of itself and of both its ends."""
-    draft, target = described.draft, described.target
+    draft = described.draft
+    target = described.target
     checks = [
         Check("endpoint", True, f"{endpoint}; presets {', '.join(described.presets)}"),
         Check("edge", True, f"{draft.model_name}: {describe(draft)}"),
@@ -55,7 +56,8 @@ def _cloud_check(cloud: Any) -> Check:
     if not cloud.serving:
         todo = "start this verifier, or take its address out of the drafter's TANDEM_VERIFIER"
         return Check(cloud.address, False, "does not answer, or does not serve", todo)
-    round_ms, busy_ms = 1e3 * cloud.round_trip_s, 1e3 * (cloud.queue_s + cloud.pass_s)
+    round_ms = 1e3 * cloud.round_trip_s
+    busy_ms = 1e3 * (cloud.queue_s + cloud.pass_s)
     times = f"round trip {round_ms:.0f} ms, wait and pass {busy_ms:.0f} ms"
     sessions = f"{cloud.sessions} sessions, {cloud.own_sessions} of this edge"
     sessions += f"; price {cloud.price:g}" if cloud.price else ""

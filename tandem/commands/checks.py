@@ -34,11 +34,13 @@ def check(name: str, look: Callable[[], str], todo: str, fix: str = "") -> Check
     try:
         return Check(name, True, look())
     except Exception as error:
-        return Check(name, False, str(error) or type(error).__name__, todo, fix)
+        return Check(
+            name=name, ok=False, found=str(error) or type(error).__name__, todo=todo, fix=fix
+        )
 
 
 def index_checks(folders: Sequence[Path]) -> list[Check]:
-    """One for each folder. One that another process has open counts as bad: stop that first."""
+    """Check each folder. One that another process has open counts as bad: stop that first."""
     return [check(f"index {folder}", partial(_verify, folder), DAMAGED) for folder in folders]
 
 

@@ -68,12 +68,13 @@ def enroll(**options: Any) -> None:
     quotas; bring that file to the cloud's services, which take it over by themselves. Called again
     for the same folder, it renews the certificate and keeps the keys. Copy OUT/NAME to the edge.
     """
-    folder, quota = options["authority"], _quota_of(options)
-    known = folder / "cloud.keys"
-    if not known.exists():
-        raise TandemError(f"{known} is missing; 'tandem certs --out {folder}' makes it")
+    folder = options["authority"]
+    quota = _quota_of(options)
+    keys_file = folder / "cloud.keys"
+    if not keys_file.exists():
+        raise TandemError(f"{keys_file} is missing; 'tandem certs --out {folder}' makes it")
     if options["revoked"]:
-        _tell_revoked({name: revoke(known, name) for name in options["names"]}, options)
+        _tell_revoked({name: revoke(keys_file, name) for name in options["names"]}, options)
         return
     now = datetime.now(UTC)
     authority = authority_in(folder, now)
@@ -81,11 +82,17 @@ def enroll(**options: Any) -> None:
     made = {}
     for name in options["names"]:
         made[name] = out = options["out"] / name
-        _enroll(name, known, out, quota)
-        _certify(name, authority, out, options["host"], Validity(now - CLOCKS_APART, end))
+        _enroll(name, keys_file, out, quota)
+        _certify(
+            name=name,
+            authority=authority,
+            out=out,
+            hosts=options["host"],
+            validity=Validity(now - CLOCKS_APART, end),
+        )
         lines = (f"{variable}={options['at'] / file}\n" for variable, file in VARIABLES.items())
         replace_file(out / "edge.env", "".join(lines).encode(), PUBLIC)
-    _tell_made(made, known, end, options)
+    _tell_made(made, keys_file, end, options)
 
 
 def _enroll(name: str, known: Path, out: Path, quota: Quota) -> None:

@@ -256,4 +256,10 @@ async def show(
     a terminal each token has the colour of who made it."""
     with AnswerView(sys.stdout, sys.stderr, lead) as view:
         shown = replace(request, token_texts=view.wants_token_texts)
-        return await ask(endpoint, shown, timeout_s, view.update, access)
+        return await ask(
+            endpoint=endpoint,
+            request=shown,
+            timeout_s=timeout_s,
+            on_growth=view.update,
+            access=access,
+        )

@@ -16,7 +16,8 @@ from click.exceptions import Exit, NoArgsIsHelpError
 
 from tandem.core.errors import InvalidArgument, TandemError, os_words
 
-BAD_USAGE, INTERRUPTED = 2, 130
+BAD_USAGE = 2
+INTERRUPTED = 130
 ENTRY_POINTS = "tandem.commands"
 """The group of entry points by which another distribution brings commands: the laboratory's are in
 `lab/pyproject.toml`."""
@@ -97,8 +98,9 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """With a word on what was probably meant; click itself knows only what is imported."""
-        name, known = args[0], self.list_commands(ctx)
-        close = [] if name in known else get_close_matches(name, known, n=1)
+        name = args[0]
+        names = self.list_commands(ctx)
+        close = [] if name in names else get_close_matches(name, names, n=1)
         if close and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r} (did you mean {close[0]!r}?)")
         return super().resolve_command(ctx, args)

@@ -28,7 +28,8 @@ from tandem.suite.source_files import Source, files_below, read_sources
 from tandem.telemetry.logging import configure_logging
 
 DEFAULT_FOLDER = Path("tandem-index")
-DOCUMENTS_PER_COMMIT, BYTES_PER_COMMIT = 64, 4 * 2**20
+DOCUMENTS_PER_COMMIT = 64
+BYTES_PER_COMMIT = 4 * 2**20
 SHOWN_REFUSALS = 5
 _FOLDER_FLAGS = ("folder", "embedding", "chunk_tokens", "overlap_tokens")
 
@@ -124,7 +125,8 @@ def ingest(**options: Any) -> None:
 
 
 def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> None:
-    folder, embedding = options["folder"] or DEFAULT_FOLDER, options["embedding"] or "auto"
+    folder = options["folder"] or DEFAULT_FOLDER
+    embedding = options["embedding"] or "auto"
     with (
         closing(open_index(folder, embedding, _chunking(options))) as index,
         closing(Extractor()) as extractor,
@@ -286,6 +288,7 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
         for refusal in tally.refusals[:SHOWN_REFUSALS]:
             click.echo(f"refused {shown(refusal.id)}: {shown(refusal.why)}", err=True)
     if tally.refusals:
-        first, count = tally.refusals[0], len(tally.refusals)
+        first = tally.refusals[0]
+        count = len(tally.refusals)
         every = sum(tally.counts.values())
         raise TandemError(f"{count} of {every} refused, first {shown(first.id)}")

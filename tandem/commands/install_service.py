@@ -65,7 +65,13 @@ def install_service(
     """
     given = {} if environment_file is None else variables_in(environment_file)
     settings = _checked(service, flags, given, with_files=not dry_run)
-    unit = Unit(service, user, flags, environment_file, settings)
+    unit = Unit(
+        service=service,
+        user=user,
+        flags=flags,
+        environment_file=environment_file,
+        settings=settings,
+    )
     if dry_run:
         click.echo(unit.text(), nl=False)
         return
@@ -173,15 +179,15 @@ torch compiles kernels; it reads /proc/cpuinfo, and services raise their limit o
 
 def variables_in(path: Path) -> dict[str, str]:
     """NAME=VALUE lines, as systemd reads them. InvalidArgument names the line that is none."""
-    found = {}
+    variables = {}
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if not line.strip() or line.lstrip()[0] in "#;":
             continue
         name, equals, value = line.partition("=")
         if not equals:
             raise InvalidArgument("environment_file", f"{path}: line {number} is not NAME=VALUE")
-        found[name.strip()] = "".join(shlex.split(value))
-    return found
+        variables[name.strip()] = "".join(shlex.split(value))
+    return variables
 
 
 def _checked(

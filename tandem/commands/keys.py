@@ -28,7 +28,8 @@ from tandem.net.reloaded import MOST_BYTES
 from tandem.net.scopes import Scope
 
 DEFAULT_FILE = Path("certs/edge.keys")
-PUBLIC, PRIVATE = 0o644, 0o600
+PUBLIC = 0o644
+PRIVATE = 0o600
 UNCHANGED = -1
 """For fchown: that of this process."""
 
@@ -61,7 +62,8 @@ def keys(**options: Any) -> None:
     handed out before the old ones are taken back. Running services take the file's changes over by
     themselves; a stream whose key was revoked ends within a minute.
     """
-    holder, path = options["holder"], options["file"]
+    holder = options["holder"]
+    path = options["file"]
     scopes = frozenset(map(Scope, options["scopes"]))
     if options["revoke"] or options["same_key"]:
         if options["out"] is not None:
@@ -90,7 +92,7 @@ def add_key(
     """A fresh key of `holder` for `scopes`, whose hash is added to the file at `path`; `first`:
     refuse a holder that has one."""
     key = new_key(secrets.token_bytes(KEY_BYTES))
-    let_in(path, holder, key, scopes, quota, first)
+    let_in(path=path, holder=holder, key=key, scopes=scopes, quota=quota, first=first)
     return key
 
 
@@ -113,7 +115,7 @@ def let_in(
 
 
 def holds_key(path: Path, holder: str, key: str) -> bool:
-    """Whether the file at `path` lets `holder` in with `key`."""
+    """Return True if the file at `path` lets `holder` in with `key`."""
     own = [line for line in _lines(path) if _is_of(holder, line)]
     return any(hash_key(key) in line.split() for line in own)
 
@@ -121,13 +123,13 @@ def holds_key(path: Path, holder: str, key: str) -> bool:
 def change_scopes(path: Path, holder: str, scopes: Collection[Scope]) -> int:
     """Give the keys of `holder` these scopes and no others; how many keys there are."""
     with _changing(path) as lines:
-        own = {number for number, line in enumerate(lines) if _is_of(holder, line)}
-        if not own:
+        numbers = {number for number, line in enumerate(lines) if _is_of(holder, line)}
+        if not numbers:
             raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
-        for number in own:
+        for number in numbers:
             others = [word for word in lines[number].split() if not word.startswith("scopes=")]
             lines[number] = " ".join([*others, scopes_field(scopes)])
-    return len(own)
+    return len(numbers)
 
 
 def revoke(path: Path, holder: str) -> int:
@@ -157,7 +159,7 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
 
 @contextmanager
 def replacing(path: Path, content: bytes, mode: int, owner: Owner | None = None) -> Iterator[None]:
-    """As `replace_file`, after the body and only if that ends well; there is room for the content
+    """Replace the file after the body, and only if that ends well; there is room for the content
     before the body begins. `owner`: whose the file is to be, not this process's. Raises TandemError
     naming the file."""
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -253,16 +255,17 @@ def _mode_and_owner(path: Path) -> tuple[int, Owner | None]:
     could give back is left out where nobody's right to read depends on it; else the writing fails,
     which is better than a file that its service cannot read."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return PUBLIC, None
-    mode, own = stat.S_IMODE(found.st_mode), os.geteuid()
-    gives_user = own in (0, found.st_uid)
-    gives_group = own == 0 or found.st_gid in (os.getegid(), *os.getgroups())
+    mode = stat.S_IMODE(status.st_mode)
+    user = os.geteuid()
+    gives_user = user in (0, status.st_uid)
+    gives_group = user == 0 or status.st_gid in (os.getegid(), *os.getgroups())
     if mode & stat.S_IROTH and not (gives_user and gives_group):
         return mode, None
     keeps_group = gives_group or mode & stat.S_IRWXG
-    return mode, Owner(found.st_uid, found.st_gid if keeps_group else UNCHANGED)
+    return mode, Owner(status.st_uid, status.st_gid if keeps_group else UNCHANGED)
 
 
 def _tell(options: dict[str, Any], holder: str, outcome: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ link_options = together(
 
 
 def link_settings(rtt_ms: float, mbps: float | None, jitter_ms: float) -> LinkSettings:
-    """One direction of the link that the flags describe; InvalidArgument names the flag."""
+    """Return one direction of the link that the flags describe; InvalidArgument names the flag."""
     try:
         return settings_from(rtt_ms / 1e3, mbps, jitter_ms / 1e3)
     except InvalidArgument as error:

@@ -23,7 +23,7 @@ REMEDY = "give models that load, and a --profile-file that can be written"
 
 
 def profile_checks(options: dict[str, Any]) -> list[Check]:
-    """One check a side; the device drafts, the cloud has the target. `options`: doctor's flags."""
+    """Check each side; the device drafts, the cloud has the target. `options`: doctor's flags."""
     path = options["profile_file"] or default_fits_path()
     draft, target = choose_pair(options)
     return [
@@ -45,7 +45,8 @@ def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: P
     fit = measure_fit(engine, documents, context_tokens=context_tokens)
     stored = read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)}
     write_fits(path, stored)
-    early_s, late_s = fit.at(FIT_DOCUMENT_TOKENS), fit.at(context_tokens)
+    early_s = fit.at(FIT_DOCUMENT_TOKENS)
+    late_s = fit.at(context_tokens)
     return (
         f"{engine.model_name}, {documents} documents: {early_s * 1e3:.3g} ms a token after"
         f" {FIT_DOCUMENT_TOKENS}, {late_s * 1e3:.3g} ms after {context_tokens}; stored in {path}"

@@ -40,18 +40,20 @@ document_options = together(
 
 
 def documents_of(options: dict[str, Any]) -> SuiteDocuments | None:
-    """What the retrievers are to hold; None without --rag. A side that is not named has no
+    """Return what the retrievers are to hold; None without --rag. A side that is not named has no
     documents, unless neither is: then both have the demo's. Raises InvalidArgument."""
     if not options["rag"]:
         if any(options.get(name) for name in _NEED_RAG):
             raise InvalidArgument("rag", "give --rag too: documents need retrievers")
         return None
-    device, cloud = options["device_documents"], options["cloud_documents"]
-    folder, embedding = options["index_folder"], options["embedding"] or "auto"
+    device = options["device_documents"]
+    cloud = options["cloud_documents"]
+    folder = options["index_folder"]
+    embedding = options["embedding"] or "auto"
     more = _more_sides(options.get("side_documents", ()))
     if not device and not cloud:
         return replace(demo_documents(folder, embedding), more=more)
-    return SuiteDocuments(device, cloud, folder, embedding, more)
+    return SuiteDocuments(device=device, cloud=cloud, folder=folder, embedding=embedding, more=more)
 
 
 def _more_sides(named: Iterable[str]) -> dict[str, tuple[Path, ...]]:

@@ -13,9 +13,8 @@ from tandem.commands.ingest import DEFAULT_FOLDER, refuse_flags
 from tandem.commands.options import ADDRESS, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument
 from tandem.core.foreign_words import cleaned
-from tandem.index.document_index import MAX_HITS, open_index
+from tandem.index.document_index import MAX_HITS, open_index, stored_manifest
 from tandem.index.names import shown
-from tandem.index.places import stored_manifest
 from tandem.index.reranking import load_reranker
 from tandem.index.searcher import SearchMode
 from tandem.net.process import run_loop
@@ -73,15 +72,16 @@ def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     reranker = load_reranker(options["reranker"]) if options["reranker"] else None
     if options["rerank"] and reranker is None:
         raise InvalidArgument("rerank", "a local folder needs --reranker FOLDER")
-    mode, rerank = SearchMode(options["mode"]), reranker is not None
+    mode = SearchMode(options["mode"])
+    rerank = reranker is not None
     with closing(open_index(folder, options["embedding"] or "auto", reranker=reranker)) as index:
-        found = index.search(query, options["count"], mode, rerank=rerank, tenant=options["owner"])
-        return [asdict(hit) for hit in found]
+        hits = index.search(query, options["count"], mode, rerank=rerank, tenant=options["owner"])
+        return [asdict(hit) for hit in hits]
 
 
 async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     async with retriever_at(options) as client:
-        found = await client.search(
+        response = await client.search(
             query,
             options["count"],
             options["mode"],
@@ -89,7 +89,7 @@ async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, A
             timeout_s=options["timeout"],
             tenant=options["owner"],
         )
-    return [_hit_object(hit) for hit in found.hits]
+    return [_hit_object(hit) for hit in response.hits]
 
 
 def _hit_object(hit: Any) -> dict[str, Any]:

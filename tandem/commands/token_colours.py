@@ -32,7 +32,7 @@ FURTHER = ("blue underline", "bright_red", "bright_yellow", "bright_blue")
 
 
 def takes_colours(stream: TextIO) -> bool:
-    """Whether a person sees them there: a terminal that has colours, and no NO_COLOR."""
+    """Return True if a person sees them there: a terminal that has colours, and no NO_COLOR."""
     console = Console(file=stream)
     return stream.isatty() and console.color_system is not None and not console.no_color
 
@@ -46,11 +46,12 @@ class TokenColours:
 
     def __init__(self) -> None:
         self._coloured = 0
-        self._token, self._ends = 0, 0
+        self._token = 0
+        self._ends = 0
         self._further: dict[str, tuple[str, str]] = {}
 
     def take(self, result: Generated | Reply) -> str:
-        """What is new of the text since the last call, in its colours."""
+        """Return what is new of the text since the last call, in its colours."""
         pieces = self._pieces(result)
         return "".join(
             "".join(piece for _, piece in run) if style is None else _coloured(style, run)
@@ -58,9 +59,9 @@ class TokenColours:
         )
 
     def legend(self, result: Generated | Reply) -> str:
-        """How many tokens each source made, in its colour; empty where nobody said."""
-        known = range(len(result.token_sources))
-        counts = Counter(self._style(result, index) for index in known)
+        """Return how many tokens each source made, in its colour; empty where that is unknown."""
+        indices = range(len(result.token_sources))
+        counts = Counter(self._style(result, index) for index in indices)
         return "  ".join(
             f"{styled(words, style)} {counts[style, words]}"
             for style, words in (*SOURCES.values(), *self._further.values())
@@ -69,7 +70,8 @@ class TokenColours:
 
     def _pieces(self, result: Generated | Reply) -> Iterator[tuple[str | None, str]]:
         """Style and text, token by token. Text may lag behind its tokens, and never leads."""
-        text, spelt = result.text, result.token_texts
+        text = result.text
+        spelt = result.token_texts
         while self._coloured < len(text):
             while self._token < len(spelt) and self._ends <= self._coloured:
                 self._ends += len(spelt[self._token])
@@ -82,7 +84,8 @@ class TokenColours:
 
     def _style(self, result: Generated | Reply, index: int) -> tuple[str, str] | None:
         """And the words for it; None for a token of no known source."""
-        source, sides = result.token_sources[index], result.token_sides[index : index + 1]
+        source = result.token_sources[index]
+        sides = result.token_sides[index : index + 1]
         if source == "side" and sides and sides[0]:
             name = sides[0][0]
             style = FURTHER[len(self._further) % len(FURTHER)]

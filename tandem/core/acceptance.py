@@ -48,7 +48,7 @@ def draw_candidates(
 def accepts(
     target_probs: Array, token: int, draft_prob: Any, rng: RandomSource, position: int
 ) -> bool:
-    """Whether to accept draft `token`: with probability min(1, target_probs[token]/draft_prob).
+    """Accept draft `token` with probability min(1, target_probs[token]/draft_prob).
     `target_probs` is the target distribution [V] at `position`; `draft_prob` the probability under
     which the token was drawn. Raises InvalidArgument("token") or ("draft_prob")."""
     if not 0 <= token < len(target_probs):
@@ -70,8 +70,13 @@ def accepted_candidate(
     stages = _stages(target_probs, candidates, draft_probs, with_replacement)
     for index, token in enumerate(candidates):
         rest, mass, weights, left = next(stages)
-        ratio = (rest[token] * left, weights[token] * mass)
-        if rng.bernoulli(*ratio, position, Purpose.ACCEPT, index):
+        if rng.bernoulli(
+            numerator=rest[token] * left,
+            denominator=weights[token] * mass,
+            position=position,
+            purpose=Purpose.ACCEPT,
+            draw=index,
+        ):
             return index
     return None
 

@@ -25,7 +25,8 @@ def block_maxima(values: Array) -> Array:
     if spans:
         whole = values[: spans * _SPAN].reshape(spans, BLOCK, STRIDE)
         whole.max(axis=1, out=maxima[: spans * STRIDE].reshape(spans, STRIDE))
-    last, rows = maxima[spans * STRIDE :], len(rest) // STRIDE
+    last = maxima[spans * STRIDE :]
+    rows = len(rest) // STRIDE
     if rows:
         rest[: rows * STRIDE].reshape(rows, STRIDE).max(axis=0, out=last)
         rest = rest[rows * STRIDE :]

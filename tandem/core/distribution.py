@@ -1,12 +1,15 @@
 """A next-token distribution that is computed only as far as it is asked for.
 
 Invariant: `coupled_token` follows the distribution that `probs` gives, up to the rounding of its
-float32 entries, and the same logits give the same token wherever they are."""
+float32 entries, and the same logits give the same token wherever they are.
+
+A runner-up is a token that may come in the place of a draft; pre-drafting starts from it. Nothing
+drawn or accepted depends on the runners-up: a wrong guess costs time only."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from math import isfinite
 from typing import Protocol
 
 import numpy as np
@@ -15,14 +18,17 @@ from numpy.typing import NDArray
 from tandem.core.blocks import block_maxima, largest
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import CoupledNoise, Floats, Ids, best_of, best_of_probs, coupled_token
-from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.core.probs import Array, SamplingParams, most_likely, probs_from_logits
 
 Candidates = list[tuple[int, float]]
 """Token ids with log distribution + noise, up to a common constant; best first."""
 
+RunnersUp = tuple[tuple[int, float], ...]
+"""Token ids with weights; the draft token's own weight would be 1, and none is larger."""
+
 
 class Distribution(Protocol):
-    """One position's."""
+    """The next-token distribution at one position."""
 
     @property
     def probs(self) -> Array:
@@ -36,11 +42,12 @@ class Distribution(Protocol):
 
 
 class LogitsDistribution:
-    """Of `logits` [V] in this machine's memory, after `sampling`. Both raise as
-    `probs_from_logits`, when they are asked."""
+    """The distribution of `logits` [V] in this machine's memory, after `sampling`. Its methods
+    raise as `probs_from_logits`."""
 
     def __init__(self, logits: Array, sampling: SamplingParams) -> None:
-        self._logits, self._sampling = logits, sampling
+        self._logits = logits
+        self._sampling = sampling
         self._probs: NDArray[np.float32] | None = None
 
     @property
@@ -55,7 +62,8 @@ class LogitsDistribution:
         return self.coupled_candidates(seed, position, 1)[0][0]
 
     def coupled_candidates(self, seed: int, position: int, count: int) -> Candidates:
-        logits, sampling = self._logits, self._sampling
+        logits = self._logits
+        sampling = self._sampling
         sampling.validate(len(logits))
         if sampling.greedy:
             return [(most_likely_token(logits), 0.0)]
@@ -72,7 +80,7 @@ class LogitsDistribution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownDistribution:
-    """Of probabilities [V]."""
+    """A distribution whose probabilities [V] are all known, as those off the wire."""
 
     probs: Array
 
@@ -88,9 +96,10 @@ class LogWeights:
     InvalidArgument("logits") if that is not finite."""
 
     def __init__(self, highest: float, temperature: float) -> None:
-        if not isfinite(highest):  # a maximum passes NaN on
+        if not math.isfinite(highest):  # a maximum passes NaN on
             raise InvalidArgument("logits", f"maximum is {highest}")
-        self._highest, self._temperature = highest, temperature
+        self._highest = highest
+        self._temperature = temperature
 
     def __call__(self, logits: Array) -> Floats:
         weights: Floats = logits.astype(np.float64)
@@ -103,19 +112,42 @@ class LogWeights:
 def most_likely_token(logits: Array) -> int:
     """The greedy choice among `logits` [V]; ties go to the lower id."""
     token = int(logits.argmax())
-    if not isfinite(highest := float(logits[token])):  # argmax finds NaN first
+    if not math.isfinite(highest := float(logits[token])):  # argmax finds NaN first
         raise InvalidArgument("logits", f"maximum is {highest}")
     return token
 
 
 def distribution_of(target: Array | Distribution) -> Distribution:
-    """Of probabilities [V] as well."""
+    """Return `target`; probabilities [V] are wrapped in a KnownDistribution."""
     return KnownDistribution(target) if isinstance(target, np.ndarray) else target
 
 
 def known_probs(target: Array | Distribution) -> Array:
-    """The probabilities [V]."""
+    """Return the probabilities [V] of `target`."""
     return target if isinstance(target, np.ndarray) else target.probs
+
+
+def likely_runners_up(probs: Array, token_id: int, count: int) -> RunnersUp:
+    """Return the `count` likeliest tokens of `probs` [V] other than `token_id`."""
+    others = [int(other) for other in most_likely(probs, count + 1) if other != token_id]
+    best = sorted(others, key=lambda other: -float(probs[other]))[:count]
+    draft_prob = float(probs[token_id])
+    return tuple((other, _weight(float(probs[other]), draft_prob)) for other in best)
+
+
+def gumbel_runners_up(
+    probs: Array | Distribution, token_id: int, seed: int, position: int, count: int
+) -> RunnersUp:
+    """Return the `count` best tokens of log distribution + noise other than `token_id`: the Gumbel
+    coupling rule takes the first of them if the target thinks less of the draft token."""
+    candidates = distribution_of(probs).coupled_candidates(seed, position, count + 1)
+    draft_score = dict(candidates).get(token_id, -math.inf)
+    others = [(other, score) for other, score in candidates if other != token_id][:count]
+    return tuple((other, math.exp(min(0.0, score - draft_score))) for other, score in others)
+
+
+def _weight(prob: float, draft_prob: float) -> float:
+    return min(1.0, prob / draft_prob) if draft_prob > 0 else 1.0
 
 
 def _pairs(ids: Ids, sums: Floats) -> Candidates:

@@ -23,12 +23,12 @@ def cleaned(words: str, most: int = MOST_CHARACTERS) -> str:
     were said. Escape sequences go; anything else that is not printable, such as line ends and what
     turns the direction of writing, becomes a space, however many there are of it."""
     shown: list[str] = []
-    for letter in _ESCAPES.sub("", words[:MOST_READ]).strip():
+    for letter in _ESCAPES.sub("", words[:MOST_READ]):
         if letter.isprintable():
             shown.append(letter)
         elif shown and shown[-1] != " ":
             shown.append(" ")
-    line = "".join(shown).rstrip()
+    line = "".join(shown).strip()  # only now: what was not printable may have stood before a space
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
 
 

@@ -55,8 +55,8 @@ def coupled_token(probs: Array, seed: int, position: int) -> int:
 def coupled_candidates(probs: Array, seed: int, position: int, count: int) -> list[int]:
     """The `count` best tokens of log distribution + gumbel over the support of `probs` [V], best
     first: a sample without replacement (Gumbel top-k) that begins with `coupled_token`."""
-    found: list[int] = best_of_probs(probs, seed, position, count)[0].tolist()
-    return found
+    token_ids: list[int] = best_of_probs(probs, seed, position, count)[0].tolist()
+    return token_ids
 
 
 def best_of_probs(probs: Array, seed: int, position: int, count: int) -> tuple[Ids, Floats]:
@@ -110,7 +110,7 @@ class CoupledNoise:
         return best_of(*search.look_into((search.bounds >= reached).nonzero()[0], reached), count)
 
     def first_of(self, blocks: Ids) -> tuple[Floats, NDArray[np.uint64]]:
-        """When the first token of each of `blocks` [n] arrives, and its row. The two are
+        """Return when the first token of each of `blocks` [n] arrives, and its row. The two are
         independent: they come from different bits."""
         words = hash_ids(self._block_key, blocks)
         minima = np.log(_uniforms(words))
@@ -119,14 +119,15 @@ class CoupledNoise:
         return minima, words
 
     def times(self, ids: Array, rows: Array, minima: Floats, firsts: NDArray[np.uint64]) -> Floats:
-        """When the tokens `ids` [n] in these `rows` of their blocks arrive."""
+        """Return when the tokens `ids` [n] in these `rows` of their blocks arrive."""
         waits = np.log(_uniforms(hash_ids(self._token_key, ids)))
         waits[rows == firsts] = 0
         times: Floats = np.subtract(minima, waits, out=waits)
         return times
 
     def wait_of(self, token_id: int) -> float:
-        """How much later than the first of its block the token arrives, if it is not that one."""
+        """Return how much later than the first of its block the token arrives. It must not be the
+        first."""
         return -math.log(unit(mix(self._token_key + (token_id + 1) * GOLDEN)))
 
 
@@ -136,7 +137,9 @@ class _Search:
     def __init__(
         self, noise: CoupledNoise, values: Array, maxima: Array, log_weights: LogWeighing
     ) -> None:
-        self._noise, self._values, self._maxima = noise, values, maxima
+        self._noise = noise
+        self._values = values
+        self._maxima = maxima
         self._log_weights = log_weights
         self._minima, self._firsts = noise.first_of(np.arange(len(maxima)))
         self._logs = np.log(self._minima)
@@ -155,9 +158,10 @@ class _Search:
         return ids, weights[at, rows] - np.log(times, out=times)
 
     def reached_by_one(self) -> float:
-        """What the best token has at least: the sum of the heaviest one, and of the first token of
-        the block with the highest bound."""
-        heavy, high = int(self._maxima.argmax()), int(self.bounds.argmax())
+        """Return a lower bound of the best token's sum: the larger of the heaviest token's, and of
+        the first token's in the block with the highest bound."""
+        heavy = int(self._maxima.argmax())
+        high = int(self.bounds.argmax())
         row = int(self._values[block_of(heavy)].argmax())
         weight = float(self._log_weights(self._maxima[heavy : heavy + 1])[0])
         wait = 0.0
@@ -169,8 +173,8 @@ class _Search:
         return max(reached, float(sums.max(initial=-np.inf)))
 
     def reached_by(self, count: int) -> float:
-        """What the `count` best tokens have at least: they may all be in the blocks with the
-        highest bounds or weights."""
+        """Return a lower bound of the `count`-th best token's sum, by the blocks with the highest
+        bounds and weights."""
         many = min(count, len(self._maxima))
         sides = [np.argpartition(each, -many)[-many:] for each in (self.bounds, self._maxima)]
         _, sums = self.look_into(np.unique(sides), -np.inf)
@@ -183,9 +187,9 @@ def best_of(ids: Ids, sums: Floats, count: int) -> tuple[Ids, Floats]:
     if count == 1:
         best = sums.max()
         return ids[sums == best].min(keepdims=True), np.array([best])
-    found = np.lexsort((ids, -sums))[:count]
-    found = found[sums[found] > -np.inf]
-    return ids[found], sums[found]
+    order = np.lexsort((ids, -sums))[:count]
+    order = order[sums[order] > -np.inf]
+    return ids[order], sums[order]
 
 
 def _log(probs: Array) -> Floats:

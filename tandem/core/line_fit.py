@@ -35,22 +35,25 @@ class LineFit:
 
     def _apart(self) -> tuple[float, float]:
         """Products of how far points are from the mean of their group."""
-        weight, x = self.weight, self._x
+        weight = self.weight
+        x = self._x
         if not weight:
             return self._apart_xx, self._apart_xy
-        xx, xy = self._xx - x**2 / weight, self._xy - x * self._y / weight
+        xx = self._xx - x**2 / weight
+        xy = self._xy - x * self._y / weight
         return self._apart_xx + (xx if xx > 0 else 0.0), self._apart_xy + xy
 
     @property
     def mean(self) -> float:
-        """Of y; needs a point."""
+        """The mean of y; needs a point."""
         return self._y / self.weight
 
     def fit(self, share: float = 0.0, weight: float = 0.0) -> tuple[float, float]:
         """(first, further); needs a point. The slope is believed to be `share` of the value at 0,
         as firmly as if points had told it whose squared distances from their mean sum to
         `weight`."""
-        mean_x, mean_y = self._x / self.weight, self._y / self.weight
+        mean_x = self._x / self.weight
+        mean_y = self._y / self.weight
         told, product = self._apart()
         slope = product / told if told > 0.05 * self.weight else 0.0
         if weight:

@@ -61,6 +61,33 @@ class SamplingParams:
             raise InvalidArgument("typical_p", f"{self.typical_p} is not in (0, 1]")
 
 
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How a draft's distribution is cut before its token is drawn: keep the `top_k` most likely
+    tokens, then the fewest that hold `top_p` of what is left. `top_k` 0 and `top_p` 1 do not cut.
+
+    What is left is renormalised and drawn from, so the output keeps the target's distribution; the
+    acceptance rate falls by at most the mass that was cut (TSLT, theorem 3.2). To truncate after
+    the draw would be lossy."""
+
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @property
+    def cuts(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raise InvalidArgument("draft_top_k") or ("draft_top_p") when out of range (NaN too)."""
+        if not 0 <= self.top_k <= vocabulary_size:
+            raise InvalidArgument("draft_top_k", f"{self.top_k} is not in [0, {vocabulary_size}]")
+        if not 0 < self.top_p <= 1:
+            raise InvalidArgument("draft_top_p", f"{self.top_p} is not in (0, 1]")
+
+
+NO_TRUNCATION = Truncation()
+
+
 def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.float32]:
     """The distribution [V] float32 of `logits` [V]: temperature, then top-k, top-p,
     min-p and typical-p, normalised. Top-p keeps the smallest set of most likely tokens whose mass
@@ -112,7 +139,8 @@ def log_partition(logits: Array, temperature: float) -> float:
         return highest
     if not isfinite(highest):
         raise InvalidArgument("logits", f"maximum is {highest}")
-    scores, scale = logits.astype(np.float32), min(max(temperature, _COLDEST), _HOTTEST)
+    scores = logits.astype(np.float32)
+    scale = min(max(temperature, _COLDEST), _HOTTEST)
     with np.errstate(over="ignore"):
         scores -= np.float32(highest)
         scores /= np.float32(scale)
@@ -138,6 +166,19 @@ def check_probs(probs: Array, vocabulary_size: int, field: str) -> None:
     total = float(probs.sum(dtype=np.float64))
     if abs(total - 1) > _SUM_TOLERANCE:
         raise InvalidArgument(field, f"sums to {total}, not 1")
+
+
+def truncate(probs: Array, truncation: Truncation) -> Array:
+    """`probs` [V] cut and renormalised; ties at either border stay by lower id."""
+    if not truncation.cuts:
+        return probs
+    kept = probs.copy()
+    if 0 < truncation.top_k < len(probs):
+        keep_largest(kept, truncation.top_k, 0)
+    if truncation.top_p < 1:
+        keep_nucleus(kept, truncation.top_p)
+    kept /= kept.sum()
+    return kept
 
 
 def most_likely(probs: Array, count: int) -> NDArray[np.intp]:

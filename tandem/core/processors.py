@@ -43,7 +43,7 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the whole answer must match."""
+    """A grammar that the whole answer must match."""
 
     kind: GrammarKind
     source: str
@@ -65,7 +65,7 @@ class Processors:
 
     @property
     def active(self) -> bool:
-        """Whether anything is changed."""
+        """True if any logit is changed."""
         return self != NO_PROCESSORS
 
     def validate(self, vocabulary_size: int, ignore_eos: bool = False) -> None:
@@ -164,7 +164,8 @@ class LogitsProcessor:
 
     def repeated(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
         """A copy, float32, after the repetition penalty: all that depends on a token's logit."""
-        scores, penalty = logits.astype(np.float32), np.float32(self._processors.repetition_penalty)
+        scores = logits.astype(np.float32)
+        penalty = np.float32(self._processors.repetition_penalty)
         if penalty != 1:
             repeated = np.union1d(self._prompt_ids, np.array(answer, dtype=np.intp))
             before = scores[repeated]
@@ -230,7 +231,7 @@ class RowsAfter:
         return cls(processor, answer, max(0, prompt - length))
 
     def processed(self, logits: Array, fed: tuple[int, ...]) -> NDArray[np.float32]:
-        """Of the row [V] that follows `fed`, the fed tokens before it."""
+        """Return the processed row [V] that follows `fed`, the fed tokens before it."""
         return self.processor.processed(logits, (*self.answer, *fed[self.skipped :]))
 
     def forced(self, fed: tuple[int, ...]) -> int | None:
@@ -259,7 +260,7 @@ def keep_only(scores: NDArray[np.float32], allowed: Mask | None) -> None:
 
 
 def no_token_left(processors: Processors, length: int) -> InvalidArgument:
-    """What to raise where nothing may follow an answer of that many tokens."""
+    """Return the error for an answer of that many tokens that nothing may follow."""
     field = "allowed_token_ids" if processors.grammar is None else "grammar"
     return InvalidArgument(field, f"no token may follow the answer's first {length} tokens")
 

@@ -32,7 +32,7 @@ NOBODY_SHARES = Sharing()
 
 
 def parse_sharing(text: str) -> Sharing:
-    """Of groups with semicolons between them, names with commas between them
+    """Parse groups with semicolons between them, names with commas between them
     ("alice,bob;carol,dave"), or "*" for everybody; "" shares nothing. Raises
     InvalidArgument("share_prefixes")."""
     if not text.strip():

@@ -29,7 +29,7 @@ _NONE = np.array([], dtype=np.intp)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparsePayload:
-    """What the cloud sends of a target distribution at the position of a rejection. ids [M]
+    """The part of a target distribution that the cloud sends after a rejection. ids [M]
     ascending with probs [M]: the head, the most likely tokens. tail_mass: the mass of all others.
     tail_ids [R] with tail_probs [R]: independent draws from the target distribution restricted to
     the tail, in order, repeats allowed, each with its whole target probability."""
@@ -42,8 +42,20 @@ class SparsePayload:
 
     def validate(self, vocabulary_size: int) -> None:
         """Raise InvalidArgument naming the first field that no honest cloud would send."""
-        _check_probs(self.ids, self.probs, vocabulary_size, "ids", "probs")
-        _check_probs(self.tail_ids, self.tail_probs, vocabulary_size, "tail_ids", "tail_probs")
+        _check_probs(
+            ids=self.ids,
+            probs=self.probs,
+            vocabulary_size=vocabulary_size,
+            ids_field="ids",
+            probs_field="probs",
+        )
+        _check_probs(
+            ids=self.tail_ids,
+            probs=self.tail_probs,
+            vocabulary_size=vocabulary_size,
+            ids_field="tail_ids",
+            probs_field="tail_probs",
+        )
         if (self.ids[1:] <= self.ids[:-1]).any():
             raise InvalidArgument("ids", "not in ascending order without repeats")
         if np.isin(self.tail_ids, self.ids).any():
@@ -81,7 +93,13 @@ def make_sparse_payload(
     draws = range(tail_draws if tail.any() else 0)
     drawn = rng.categoricals(tail, position, Purpose.TAIL, draws) if draws else []
     tail_ids = np.array(drawn, dtype=np.intp)
-    return SparsePayload(ids, target_probs[ids], tail.sum(), tail_ids, target_probs[tail_ids])
+    return SparsePayload(
+        ids=ids,
+        probs=target_probs[ids],
+        tail_mass=tail.sum(),
+        tail_ids=tail_ids,
+        tail_probs=target_probs[tail_ids],
+    )
 
 
 def draw_from_sparse_payload(
@@ -92,18 +110,31 @@ def draw_from_sparse_payload(
     head_rest: Array = np.maximum(payload.probs - draft_probs[payload.ids], 0)
     head_mass = head_rest.sum()
     if not head_mass + payload.tail_mass > 0:  # rejected by rounding: as in residual()
-        head_rest, head_mass = payload.probs, payload.probs.sum()
+        head_rest = payload.probs
+        head_mass = payload.probs.sum()
     draw = 0
     while True:
         whole = head_mass + payload.tail_mass
-        if rng.bernoulli(head_mass, whole, position, Purpose.RECOVER, draw):
+        if rng.bernoulli(
+            numerator=head_mass,
+            denominator=whole,
+            position=position,
+            purpose=Purpose.RECOVER,
+            draw=draw,
+        ):
             return int(payload.ids[rng.categorical(head_rest, position, Purpose.RECOVER, draw + 1)])
         turn = draw // 2
         if turn == len(payload.tail_ids):
             return TailExhausted(draw + 1)
         token = int(payload.tail_ids[turn])
         target_prob = payload.tail_probs[turn]
-        if _keeps(target_prob, draft_probs[token], rng, position, draw + 1):
+        if _keeps(
+            target_prob=target_prob,
+            draft_prob=draft_probs[token],
+            rng=rng,
+            position=position,
+            draw=draw + 1,
+        ):
             return token
         draw += 2
 
@@ -122,7 +153,13 @@ def finish_with_full_distribution(
     if not tail.any():
         raise InvalidArgument("target_probs", "no mass outside the sparse payload's ids")
     token = rng.categorical(tail, position, Purpose.RECOVER, need.draw)
-    if _keeps(target_probs[token], draft_probs[token], rng, position, need.draw + 1):
+    if _keeps(
+        target_prob=target_probs[token],
+        draft_prob=draft_probs[token],
+        rng=rng,
+        position=position,
+        draw=need.draw + 1,
+    ):
         return token
     rest = residual(target_probs, draft_probs)
     return rng.categorical(rest, position, Purpose.RECOVER, need.draw + 2)
@@ -131,13 +168,25 @@ def finish_with_full_distribution(
 def make_top_k_payload(target_probs: Array, top: int) -> SparsePayload:
     """The head of the target distribution [V], to draw from as if there were no tail."""
     ids = most_likely(target_probs, top)
-    return SparsePayload(ids, target_probs[ids], target_probs[:0].sum(), _NONE, target_probs[:0])
+    return SparsePayload(
+        ids=ids,
+        probs=target_probs[ids],
+        tail_mass=target_probs[:0].sum(),
+        tail_ids=_NONE,
+        tail_probs=target_probs[:0],
+    )
 
 
 def _keeps(target_prob: Any, draft_prob: Any, rng: RandomSource, position: int, draw: int) -> bool:
     """Whether a tail token stays: with probability max(0, target - draft)/target."""
     rest = max(target_prob - draft_prob, 0)
-    return rng.bernoulli(rest, target_prob, position, Purpose.RECOVER, draw)
+    return rng.bernoulli(
+        numerator=rest,
+        denominator=target_prob,
+        position=position,
+        purpose=Purpose.RECOVER,
+        draw=draw,
+    )
 
 
 def _without(probs: Array, ids: NDArray[np.integer[Any]]) -> Array:

@@ -22,10 +22,10 @@ def check_parents(parents: Sequence[int], nodes: int, first: int = 0) -> None:
 
 def depths(parents: Sequence[int]) -> list[int]:
     """Depth of each node: 0 for a child of the last committed token."""
-    found: list[int] = []
+    depth_of: list[int] = []
     for parent in parents:
-        found.append(0 if parent < 0 else found[parent] + 1)
-    return found
+        depth_of.append(0 if parent < 0 else depth_of[parent] + 1)
+    return depth_of
 
 
 def children(parents: Sequence[int]) -> dict[int, list[int]]:

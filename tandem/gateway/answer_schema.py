@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tandem.gateway.body_parsing import Strict
-from tandem.gateway.tool_schema import ToolCall, ToolCallDelta
+from tandem.gateway.tool_calls import ToolCall, ToolCallDelta
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 

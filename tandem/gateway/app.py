@@ -43,8 +43,7 @@ from tandem.gateway.openapi import (
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
-from tandem.gateway.responses import RESPONSE_NAMES, ResponseWriter, as_chat
-from tandem.gateway.responses_schema import ResponsesRequest
+from tandem.gateway.responses import RESPONSE_NAMES, ResponsesRequest, ResponseWriter, as_chat
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     CommonParameters,
@@ -105,7 +104,14 @@ def make_app(
     pages = DOCS_PATHS if settings.docs else frozenset[str]()
     if (page := settings.web_page) is not None:
         pages |= page.paths
-    guarded = Guard(app, settings.keys, settings.names, settings.max_requests, series, pages=pages)
+    guarded = Guard(
+        app=app,
+        keys=settings.keys,
+        names=settings.names,
+        max_requests=settings.max_requests,
+        series=series,
+        pages=pages,
+    )
     if not settings.names.origins:
         return guarded
     # A browser asks whether it may ask before it asks, and without the key.
@@ -227,17 +233,20 @@ class _Gateway:
         if grammar := body.named_grammar():
             request.state.grammar = grammar[0]
         fingerprint = await self.catalog.fingerprint(body.model)
-        asked = requests_of(body, self._settings.limits)
+        generation_requests = requests_of(body, self._settings.limits)
         writer = Writer(
-            *(form, body.model, fingerprint, asked),
-            prompts=len(asked) // (body.n or 1),
-            echoes=await self._echoes(body, asked),
+            form=form,
+            model=body.model,
+            fingerprint=fingerprint,
+            requests=generation_requests,
+            prompts=len(generation_requests) // (body.n or 1),
+            echoes=await self._echoes(body, generation_requests),
             tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
             provenance=body.tandem.provenance,
             token_texts=body.tandem.token_texts,
             include_usage=bool(body.stream_options and body.stream_options.include_usage),
         )
-        return await self._written(request, asked, writer, bool(body.stream))
+        return await self._written(request, generation_requests, writer, bool(body.stream))
 
     async def respond(self, request: Request) -> Response:
         """Answer as OpenAI's Responses API does, without keeping anything."""
@@ -248,9 +257,9 @@ class _Gateway:
         if grammar := chat.named_grammar():
             request.state.grammar = grammar[0]
         await self.catalog.fingerprint(body.model)
-        asked = chat_requests(chat, self._settings.limits)
-        writer = ResponseWriter(body, asked[0].seed, bool(chat.offered))
-        return await self._written(request, asked, writer, bool(body.stream))
+        generation_requests = chat_requests(chat, self._settings.limits)
+        writer = ResponseWriter(body, generation_requests[0].seed, bool(chat.offered))
+        return await self._written(request, generation_requests, writer, bool(body.stream))
 
     async def _written(
         self,
@@ -276,8 +285,8 @@ class _Gateway:
         for request in asked[:: body.n or 1]:
             text = request.prompt
             if not isinstance(text, str):
-                found = await self._suite.tokenize(text, spell=True)
-                text = "".join(found.token_texts)
+                tokenized = await self._suite.tokenize(text, spell=True)
+                text = "".join(tokenized.token_texts)
             texts.append(text)
         return texts
 
@@ -320,5 +329,6 @@ async def _nobody(request: Request, error: Exception) -> Response:
 
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words, code = f"{request.method} {request.url.path}: {error.detail}", error.status_code
+    words = f"{request.method} {request.url.path}: {error.detail}"
+    code = error.status_code
     return ApiError(code, words, code="unknown_url", headers=error.headers).response()

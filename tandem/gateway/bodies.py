@@ -44,18 +44,18 @@ class Form:
         if not answer.logprobs:
             return None
         texts = answer.token_texts[begin:end]
-        told = [value if math.isfinite(value) else None for value in answer.logprobs[begin:end]]
+        values = [value if math.isfinite(value) else None for value in answer.logprobs[begin:end]]
         tops = answer.top_logprobs[begin:end]
         if self.chat:
             content = [
                 {**_likely(text, value), "top_logprobs": [_likely(*each[1:]) for each in top]}
-                for text, value, top in zip(texts, told, tops, strict=True)
+                for text, value, top in zip(texts, values, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
         before = sum(map(len, answer.token_texts[:begin]))
         return {
             "tokens": texts,
-            "token_logprobs": told,
+            "token_logprobs": values,
             "top_logprobs": [_by_text(top) for top in tops] if any(tops) else None,
             "text_offset": [before + sum(map(len, texts[:index])) for index in range(len(texts))],
         }
@@ -121,14 +121,15 @@ class Writer:
         text = self._echo(delta.index) + delta.text if first else delta.text
         if not ((first and self.form.chat) or delta.token_ids or text or delta.ended):
             return None
-        span = (delta.begins_at, delta.begins_at + len(delta.token_ids))
+        begin = delta.begins_at
+        end = begin + len(delta.token_ids)
         choice: dict[str, Any] = {
             "index": delta.index,
             **self._delta(delta, text, first),
-            "logprobs": self.form.logprobs(delta.answer, *span) if delta.token_ids else None,
+            "logprobs": self.form.logprobs(delta.answer, begin, end) if delta.token_ids else None,
             "finish_reason": None,
         }
-        tandem = self._tokens(delta.answer, *span) if delta.token_ids else {}
+        tandem = self._tokens(delta.answer, begin, end) if delta.token_ids else {}
         tandem |= self._rounds(delta)
         if delta.ended:
             self._ended[delta.index] = delta.answer

@@ -48,7 +48,8 @@ def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
 def _check_values(content: dict[str, Any], max_ids: int) -> None:
     """pydantic notes a fault for each value that it refuses, so their number is bounded before."""
     containers: list[list[Any] | dict[str, Any]] = [content]
-    found, skipped = 0, set()
+    count = 0
+    skipped = set()
     for name in ("prompt", "tokens"):
         for ids in _lists_of_ids(content.get(name)):
             if len(ids) > max_ids:
@@ -56,8 +57,8 @@ def _check_values(content: dict[str, Any], max_ids: int) -> None:
             skipped.add(id(ids))
     while containers:
         container = containers.pop()
-        found += len(container)
-        if found > MAX_VALUES:
+        count += len(container)
+        if count > MAX_VALUES:
             raise _too_many(f"{MAX_VALUES} values")
         values = container.values() if isinstance(container, dict) else container
         containers += [

@@ -72,9 +72,11 @@ class Catalog:
                 raise self._failure.with_traceback(None)
             if self._known is None or time.monotonic() - self._known_at_s > MAX_AGE_S:
                 try:
-                    self._known, self._known_at_s = await self._described(), time.monotonic()
+                    self._known = await self._described()
+                    self._known_at_s = time.monotonic()
                 except TandemError as error:
-                    self._failure, self._failed_at_s = error, time.monotonic()
+                    self._failure = error
+                    self._failed_at_s = time.monotonic()
                     raise
                 self._failure = None
             return self._known
@@ -88,22 +90,23 @@ class Catalog:
     @property
     def context_length(self) -> int:
         """Tokens that a prompt has at most; `UNKNOWN_CONTEXT` until the suite has said."""
-        known = self._known
-        if known is None:
+        described = self._known
+        if described is None:
             return UNKNOWN_CONTEXT
-        told = max(known.draft.context_length, known.target.context_length)
-        return told or UNKNOWN_CONTEXT
+        longest = max(described.draft.context_length, described.target.context_length)
+        return longest or UNKNOWN_CONTEXT
 
     async def fingerprint(self, model: str) -> str:
-        """Of the pair that serves `model`; ApiError 404 for a model that is not here. A model that
-        was here is taken to be: a caller's first token does not wait for a question."""
-        known = self._known
-        if known is None or known.target.model_name != model:
-            known = await self.reach()
-        if known.target.model_name != model:
-            why = f"The model '{model}' does not exist here; '{known.target.model_name}' does."
+        """Return the fingerprint of the pair that serves `model`; ApiError 404 for a model that is
+        not here. A model that was here is taken to be: a caller's first token does not wait for a
+        question."""
+        described = self._known
+        if described is None or described.target.model_name != model:
+            described = await self.reach()
+        if described.target.model_name != model:
+            why = f"The model '{model}' does not exist here; '{described.target.model_name}' does."
             raise ApiError(404, why, param="model", code="model_not_found")
-        pair = (__version__, known.draft.model_name, model, known.target.vocabulary_hash)
+        pair = (__version__, described.draft.model_name, model, described.target.vocabulary_hash)
         return "fp_" + hashlib.sha256("\n".join(pair).encode()).hexdigest()[:12]
 
     async def embedding(self, model: str) -> int:

@@ -62,15 +62,16 @@ async def unless_gone(
 
 
 async def unless_ending(ending: asyncio.Event, work: Coroutine[Any, Any, Work]) -> Work:
-    """What `work` returns or raises; Unavailable, with the work cancelled, if `ending` is set
-    before."""
+    """Return what `work` returns, or raise what it raises; Unavailable, with the work cancelled, if
+    `ending` is set before."""
     return await _unless(work, ending)
 
 
 async def _unless(
     work: Coroutine[Any, Any, Work], ending: asyncio.Event, *ends: Coroutine[Any, Any, None]
 ) -> Work:
-    working, stopping = asyncio.create_task(work), asyncio.create_task(_stopping(ending))
+    working = asyncio.create_task(work)
+    stopping = asyncio.create_task(_stopping(ending))
     watching = [stopping, *map(asyncio.create_task, ends)]
     try:
         await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
@@ -78,10 +79,9 @@ async def _unless(
             ended.result()  # raises
         return working.result()
     finally:
-        tasks = (working, *watching)
-        for task in tasks:
+        for task in (working, *watching):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(working, *watching, return_exceptions=True)
 
 
 async def _gone(receive: Receive) -> None:

@@ -84,11 +84,11 @@ class Constraints(BaseModel):
 
     def named_grammar(self) -> tuple[str, Grammar] | None:
         """The parameter that constrains the answer, and how. Raises ApiError for several."""
-        found = list(self._grammars())
-        if len(found) > 1:
-            names = [name for name, _ in found]
+        grammars = list(self._grammars())
+        if len(grammars) > 1:
+            names = [name for name, _ in grammars]
             raise invalid(names[1], f"{names[1]}: give it or {names[0]}, not both")
-        return found[0] if found else None
+        return grammars[0] if grammars else None
 
     def processors(self, grammar: Grammar | None) -> Processors:
         """Raises ApiError for ids that are none."""

@@ -23,7 +23,8 @@ from tandem_api.retriever.v1.retriever_pb2 import ListRequest, ListResponse
 
 DOCUMENTS_PATH = "/v1/tandem/documents"
 DOCUMENT_PATH = f"{DOCUMENTS_PATH}/{{name}}"
-DEFAULT_LISTED, MAX_LISTED = 100, 1000
+DEFAULT_LISTED = 100
+MAX_LISTED = 1000
 _FORMATS: Mapping[str, str] = {
     "md": "markdown",
     "markdown": "markdown",
@@ -97,7 +98,8 @@ class DocumentList(Strict):
 
 class DocumentRoute:
     def __init__(self, documents: TenantDocuments, max_body_bytes: int) -> None:
-        self._documents, self._max_body_bytes = documents, max_body_bytes
+        self._documents = documents
+        self._max_body_bytes = max_body_bytes
 
     def add_routes(self, app: FastAPI) -> None:
         one = DOCUMENT_PATH.replace("}", ":path}")
@@ -108,7 +110,8 @@ class DocumentRoute:
     async def add(self, request: Request) -> Response:
         """Add a document of the caller's to the device's; it stays there."""
         body = parse_body(await read_body(request, self._max_body_bytes), DocumentUpload, 0)
-        name, caller = clean_name(body.name), current_caller()
+        name = clean_name(body.name)
+        caller = current_caller()
         if body.shared and Scope.DOCUMENTS_SHARE not in caller.scopes:
             raise lacks_scope(caller.holder, [Scope.DOCUMENTS_SHARE])
         upload = Upload(
@@ -125,26 +128,27 @@ class DocumentRoute:
 
     async def list_documents(self, request: Request) -> Response:
         """The caller's own documents, and what is left of its quota."""
-        caller, limit = current_caller(), _limit(request.query_params.get("limit"))
-        asked = ListRequest(
+        caller = current_caller()
+        limit = _limit(request.query_params.get("limit"))
+        listing = ListRequest(
             owner=caller.holder,
             after=request.query_params.get("after", ""),
             count=min(limit + 1, MAX_LISTED),
             max_documents=caller.quota.documents,
             max_bytes=caller.quota.document_bytes,
         )
-        found = await self._documents.listed(asked)
+        listed = await self._documents.listed(listing)
         documents = [
             DocumentEntry(name=shown(each.id), bytes=each.bytes, shared=each.shared)
-            for each in found.documents[:limit]
+            for each in listed.documents[:limit]
         ]
         usage = DocumentUsage(
-            documents=found.total_documents,
-            bytes=found.total_bytes,
-            max_documents=found.max_documents,
-            max_bytes=found.max_bytes,
+            documents=listed.total_documents,
+            bytes=listed.total_bytes,
+            max_documents=listed.max_documents,
+            max_bytes=listed.max_bytes,
         )
-        more = len(found.documents) > limit
+        more = len(listed.documents) > limit
         return json_response(DocumentList(data=documents, has_more=more, usage=usage).model_dump())
 
     async def delete_document(self, name: str) -> Response:

@@ -31,7 +31,7 @@ class StreamWriter(Protocol):
     def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]: ...
 
     def closing(self) -> Iterator[dict[str, Any]]:
-        """What follows the last piece."""
+        """Yield what follows the last piece."""
 
 
 class EventStream(Response):

@@ -83,7 +83,8 @@ class LinkRoute:
 
 
 def _state(answer: dict[str, Any]) -> dict[str, Any]:
-    up, down = answer["up"], answer["down"]
+    up = answer["up"]
+    down = answer["down"]
     rtt_ms = round((up["delay_s"] + down["delay_s"]) * 1e3, 3)
     mbps = 8e-6 * (up["bytes_per_s"] or 0)
     return LinkState(rtt_ms=rtt_ms, mbps=round(mbps, 6), cut=answer["cut"]).model_dump()

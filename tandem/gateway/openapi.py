@@ -34,9 +34,9 @@ from tandem.gateway.document_route import (
     DocumentUpload,
 )
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
-from tandem.gateway.responses_schema import ResponseEvent, ResponseObject, ResponsesRequest
+from tandem.gateway.responses import ResponseEvent, ResponseObject, ResponsesRequest
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
-from tandem.gateway.text_schema import (
+from tandem.gateway.text_endpoints import (
     DetokenizeRequest,
     DetokenizeResponse,
     EmbeddingList,
@@ -45,11 +45,16 @@ from tandem.gateway.text_schema import (
     TokenizeResponse,
 )
 
-CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
-TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
-EMBEDDINGS_PATH, RESPONSES_PATH = "/v1/embeddings", "/v1/responses"
-MODELS_PATH, MODEL_PATH = "/v1/models", "/v1/models/{model}"
-_JSON, _EVENTS = "application/json", "text/event-stream"
+CHAT_PATH = "/v1/chat/completions"
+COMPLETION_PATH = "/v1/completions"
+TOKENIZE_PATH = "/tokenize"
+DETOKENIZE_PATH = "/detokenize"
+EMBEDDINGS_PATH = "/v1/embeddings"
+RESPONSES_PATH = "/v1/responses"
+MODELS_PATH = "/v1/models"
+MODEL_PATH = "/v1/models/{model}"
+_JSON = "application/json"
+_EVENTS = "text/event-stream"
 _REF = "#/components/schemas/{model}"
 _AT_THE_DOOR = (403, 421)
 _WITH_A_KEY = (*_AT_THE_DOOR, 401, 429, 500, 503)
@@ -143,7 +148,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Of the app's routes, each of which is in OPERATIONS. Raises KeyError for one that is not."""
+    """Describe the app's routes. Raises KeyError for one that is not in OPERATIONS."""
     document = get_openapi(
         title=app.title,
         version=app.version,

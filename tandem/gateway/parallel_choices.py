@@ -42,7 +42,16 @@ async def deltas(
     prompts = {id(request.prompt): _SharedPrompt() for request in requests}
     answering = [
         asyncio.create_task(
-            _fill(ready, _after(prompts[id(request.prompt)], suite, index, request, timeout_s))
+            _fill(
+                ready,
+                _after(
+                    prompt=prompts[id(request.prompt)],
+                    suite=suite,
+                    index=index,
+                    request=request,
+                    timeout_s=timeout_s,
+                ),
+            )
         )
         for index, request in enumerate(requests)
     ]
@@ -111,7 +120,16 @@ async def _pieces_of(
     characters = tokens = 0
     async with aclosing(suite.stream(request, timeout_s)) as stream:
         async for answer in stream:
-            text, token_ids = answer.text[characters:], tuple(answer.token_ids[tokens:])
+            text = answer.text[characters:]
+            token_ids = tuple(answer.token_ids[tokens:])
             ended = answer.summary is not None
-            yield ChoiceDelta(index, text, token_ids, tokens, answer, ended)
-            characters, tokens = len(answer.text), len(answer.token_ids)
+            yield ChoiceDelta(
+                index=index,
+                text=text,
+                token_ids=token_ids,
+                begins_at=tokens,
+                answer=answer,
+                ended=ended,
+            )
+            characters = len(answer.text)
+            tokens = len(answer.token_ids)

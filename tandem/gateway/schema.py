@@ -11,8 +11,7 @@ from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unsupported
-from tandem.gateway.tool_calls import tool_grammar
-from tandem.gateway.tool_schema import NamedTool, Tool, ToolCall, ToolChoice, Tools
+from tandem.gateway.tool_calls import NamedTool, Tool, ToolCall, ToolChoice, Tools, tool_grammar
 from tandem.generation.request import MAX_DOCUMENTS
 
 MAX_STOPS = 16

@@ -59,7 +59,8 @@ class HttpServer:
     ) -> None:
         """Listens from now on, over TLS with a certificate. Raises PortInUse."""
         self._socket = _listen(host, port)
-        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self.host = host
+        self.port = int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'http' if certificate is None else 'https'}://{shown}:{self.port}"
         self._server = _Server(

@@ -1,25 +1,93 @@
-"""What is asked of texts beside their continuation: /tokenize, /detokenize, /v1/embeddings.
-Invariant: as of `app`: a request is checked before the suite hears of it."""
+"""/tokenize and /detokenize, as vLLM's API has them, and /v1/embeddings, as OpenAI's: bodies,
+answers and handlers. Invariants: those of `schema` for bodies; a request is checked before the
+suite hears of it."""
 
 import asyncio
 import base64
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tandem.core.prompt import Prompt
-from tandem.gateway.body_parsing import parse_body
+from tandem.gateway.body_parsing import Strict, TokenId, parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import read_body, unless_ending, unless_gone
 from tandem.gateway.errors import invalid, json_response
 from tandem.gateway.request_reading import conversation
-from tandem.gateway.text_schema import DetokenizeRequest, EmbeddingRequest, TokenizeRequest
+from tandem.gateway.schema import Message
+
+MAX_INPUTS = 256
 
 Body = TypeVar("Body", bound=BaseModel)
+
+
+class TokenizeRequest(Strict):
+    """Body of POST /tokenize: a prompt, or messages."""
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+    return_token_strs: bool | None = Field(
+        default=None, description="Tell what each token spells after those before it."
+    )
+    add_special_tokens: Literal[True] | None = Field(
+        default=None, description="Always: as in a prompt."
+    )
+    add_generation_prompt: Literal[True] | None = Field(
+        default=None, description="Always: up to where the answer begins."
+    )
+
+
+class DetokenizeRequest(Strict):
+    """Body of POST /detokenize."""
+
+    model: str
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
+
+
+class EmbeddingRequest(Strict):
+    """Body of POST /v1/embeddings."""
+
+    model: str
+    input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Only the model's own number is taken."
+    )
+    user: str | None = Field(default=None, description="Of no effect.")
+
+
+class TokenizeResponse(Strict):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizeResponse(Strict):
+    prompt: str = Field(description="Without special tokens.")
+
+
+class EmbeddingVector(Strict):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="As text: float32, little endian, base64.")
+
+
+class EmbeddingUsage(Strict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Strict):
+    object: Literal["list"]
+    data: list[EmbeddingVector]
+    model: str
+    usage: EmbeddingUsage
 
 
 class TextEndpoints:
@@ -39,12 +107,12 @@ class TextEndpoints:
         async def answer(asked: TokenizeRequest) -> dict[str, Any]:
             await self._catalog.fingerprint(asked.model)
             spell = bool(asked.return_token_strs)
-            found = await self._suite.tokenize(_prompt(asked), spell)
+            tokenized = await self._suite.tokenize(_prompt(asked), spell)
             return {
-                "count": len(found.token_ids),
-                "max_model_len": found.context_length,
-                "tokens": list(found.token_ids),
-                "token_strs": list(found.token_texts) if spell else None,
+                "count": len(tokenized.token_ids),
+                "max_model_len": tokenized.context_length,
+                "tokens": list(tokenized.token_ids),
+                "token_strs": list(tokenized.token_texts) if spell else None,
             }
 
         return await self._answered(request, TokenizeRequest, answer)
@@ -73,10 +141,10 @@ class TextEndpoints:
             texts = [asked.input] if isinstance(asked.input, str) else asked.input
             if "" in texts:
                 raise invalid("input", "input: has an empty text")
-            found = await self._suite.embed(texts)
-            vectors = np.frombuffer(found.vectors, "<f4").reshape(len(texts), -1)
+            embedded = await self._suite.embed(texts)
+            vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
             as_text = asked.encoding_format == "base64"
-            tokens = sum(found.tokens)
+            tokens = sum(embedded.tokens)
             return {
                 "object": "list",
                 "data": [
@@ -96,8 +164,8 @@ class TextEndpoints:
         answer: Callable[[Body], Coroutine[Any, Any, dict[str, Any]]],
     ) -> Response:
         raw = await unless_ending(self._ending, read_body(request, self._max_body_bytes))
-        asked = parse_body(raw, kind, self._catalog.context_length)
-        return json_response(await unless_gone(request.receive, self._ending, answer(asked)))
+        body = parse_body(raw, kind, self._catalog.context_length)
+        return json_response(await unless_gone(request.receive, self._ending, answer(body)))
 
 
 def _prompt(asked: TokenizeRequest) -> Prompt:

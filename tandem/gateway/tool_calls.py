@@ -1,4 +1,6 @@
-"""Calls of tools: the grammar that an answer with tools follows, and the calls in its text.
+"""Tools: how bodies and answers name them, as in OpenAI's API, the grammar that an answer with
+tools follows, and the calls in its text.
+
 Invariant: however a text is cut into pieces, its pieces joined are the same calls; arguments are
 JSON that fits the tool's schema once the answer ended by itself.
 
@@ -10,20 +12,78 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.tool_schema import Tool
+from tandem.gateway.body_parsing import Strict
 
+MAX_TOOLS = 128
 MAX_CALLS = 8
 """Of one answer: a model that does not know when to stop calling would go on for ever."""
-_BEGIN, _END = "<tool_call>", "</tool_call>"
+_BEGIN = "<tool_call>"
+_END = "</tool_call>"
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*')
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _COMPACT = {"x-guidance": {"whitespace_flexible": False}}
 """llguidance's own keyword: a model that may write spaces for ever would."""
 _PLAIN = f"TEXT: /(?s:.*)/ & ~/(?s:.*){_BEGIN}(?s:.*)/"
 """Text without a call in it."""
+
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class ToolFunction(Strict):
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(default=None, description="A JSON schema.")
+    strict: bool | None = Field(default=None, description="Of no effect: arguments always fit.")
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class NamedFunction(Strict):
+    name: ToolName
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class CalledFunction(Strict):
+    name: str
+    arguments: str = Field(description="JSON.")
+
+
+class ToolCall(Strict):
+    """In an assistant's message."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class CalledFunctionDelta(Strict):
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(Strict):
+    """Id, type and name come first; arguments in parts."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunctionDelta
 
 
 def tool_grammar(
@@ -73,12 +133,12 @@ class ToolCallReader:
         self._in_string = self._escaped = False
 
     def push(self, text: str) -> list[str | CallPiece]:
-        """What is certain now: texts, and pieces of calls."""
+        """Return what is certain now: texts, and pieces of calls."""
         self._held += text
-        found: list[str | CallPiece] = []
+        pieces: list[str | CallPiece] = []
         while (step := self._step()) is not None:
-            found += [each for each in step if each]
-        return found
+            pieces += [each for each in step if each]
+        return pieces
 
     def finish(self) -> list[str | CallPiece]:
         """The text that was held for a call that did not come."""
@@ -98,13 +158,15 @@ class ToolCallReader:
                 _, found, rest = self._held.partition(_END)
                 if not found:
                     return None
-                self._held, self._state = rest, _State.TEXT
+                self._held = rest
+                self._state = _State.TEXT
                 return []
 
     def _text(self) -> list[str | CallPiece] | None:
         before, found, rest = self._held.partition(_BEGIN)
         if found:
-            self._held, self._state = rest, _State.HEAD
+            self._held = rest
+            self._state = _State.HEAD
         else:
             longest = min(len(_BEGIN) - 1, len(before))
             keep = next((n for n in range(longest, 0, -1) if _BEGIN.startswith(before[-n:])), 0)
@@ -150,8 +212,9 @@ class ToolAnswer:
         return self._reader.calls > 0
 
     def message(self, text: str) -> dict[str, Any]:
-        """Of the whole text."""
-        content, calls = "", list[dict[str, Any]]()
+        """Return the message of the whole text."""
+        content = ""
+        calls = list[dict[str, Any]]()
         for piece in (*self._reader.push(text), *self._reader.finish()):
             if isinstance(piece, str):
                 content += piece
@@ -163,7 +226,7 @@ class ToolAnswer:
         return {"message": message | ({"tool_calls": calls} if calls else {})}
 
     def delta(self, text: str, first: bool, ended: bool) -> dict[str, Any]:
-        """Of the next part of the text."""
+        """Return the delta of the next part of the text."""
         pieces = [*self._reader.push(text), *(self._reader.finish() if ended else ())]
         content = "".join(piece for piece in pieces if isinstance(piece, str))
         calls = [

@@ -53,10 +53,10 @@ class WebPage:
         return json_response(dict(self.features))
 
     async def _file(self, request: Request) -> Response:
-        found = self._files.get(request.url.path)
-        if found is None:
+        page = self._files.get(request.url.path)
+        if page is None:
             raise ApiError(404, f"{request.url.path}: there is no such file", code="unknown_url")
-        content, kind = found
+        content, kind = page
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         headers = {**HEADERS, "ETag": tag}
         if request.headers.get("if-none-match") == tag:

@@ -19,7 +19,8 @@ CountTokens = Callable[[Sequence[str]], Sequence[int]]
 PIECE = re.compile(r"\w{1,16}|[^\w\s]")
 """A word, or 16 letters of a longer one, or a sign. Bounded, so that no text outgrows a chunk."""
 
-MIN_TOKENS, MAX_TOKENS = 16, 4096
+MIN_TOKENS = 16
+MAX_TOKENS = 4096
 _SENTENCE_ENDS = frozenset(".!?")
 
 
@@ -52,7 +53,14 @@ def chunk_spans(text: str, chunking: Chunking, count_tokens: CountTokens) -> lis
         spans.append((pieces[first][0], pieces[end - 1][1]))
         if end == len(pieces):
             break
-        first = _next_first(text, pieces, costs, first, end, chunking.overlap_tokens)
+        first = _next_first(
+            text=text,
+            pieces=pieces,
+            costs=costs,
+            first=first,
+            end=end,
+            overlap_tokens=chunking.overlap_tokens,
+        )
     return spans
 
 
@@ -70,7 +78,8 @@ def _costs(text: str, pieces: list[Span], count_tokens: CountTokens) -> list[int
 
 def _furthest(costs: list[int], first: int, max_tokens: int) -> int:
     """The longest run from `first` on that fits; one piece at the least."""
-    total, end = costs[first], first + 1
+    total = costs[first]
+    end = first + 1
     while end < len(costs) and total + costs[end] <= max_tokens:
         total += costs[end]
         end += 1

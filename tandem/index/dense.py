@@ -24,7 +24,8 @@ Numbers = NDArray[np.int64]
 
 FLAT_LIMIT = 20_000
 TARGET_RECALL = 0.98
-CALIBRATION_QUERIES, CALIBRATION_COUNT = 256, 10
+CALIBRATION_QUERIES = 256
+CALIBRATION_COUNT = 10
 _REBUILD_GROWTH = 2.0
 _SEED = 12
 
@@ -35,7 +36,9 @@ class DenseIndex:
     def __init__(
         self, dimension: int, flat_limit: int = FLAT_LIMIT, target_recall: float = TARGET_RECALL
     ) -> None:
-        self.dimension, self._flat_limit, self._target_recall = dimension, flat_limit, target_recall
+        self.dimension = dimension
+        self._flat_limit = flat_limit
+        self._target_recall = target_recall
         self._lock = threading.Lock()
         self._rows: dict[int, Vectors] = {}
         self._index: Any = _flat(dimension)
@@ -75,8 +78,8 @@ class DenseIndex:
             if not self._rows or count < 1:
                 return []
             scores, numbers = self._index.search(query[None, :], min(count, len(self._rows)))
-        found = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
-        return [(number, score) for number, score in found if number >= 0]
+        hits = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
+        return [(number, score) for number, score in hits if number >= 0]
 
     def similarities(self, numbers: Iterable[int], query: Vectors) -> dict[int, float]:
         """Inner products of `query` (dimension,) with those of these vectors that there are."""
@@ -94,7 +97,8 @@ class DenseIndex:
         self.wait_until_built()
 
     def _start_build_if_due(self) -> None:
-        count, building = len(self._rows), self._builder is not None and self._builder.is_alive()
+        count = len(self._rows)
+        building = self._builder is not None and self._builder.is_alive()
         grown = count > self._flat_limit and count >= _REBUILD_GROWTH * self._built_for
         if grown and not building and not self._closed:
             self._builder = threading.Thread(target=self._build, name="dense-build", daemon=True)
@@ -109,7 +113,8 @@ class DenseIndex:
             built = _inverted_file(numbers, np.stack(list(rows.values())), self._target_recall)
             with self._lock:
                 _catch_up(built, rows, self._rows)
-                self._index, self._built_for = built, len(rows)
+                self._index = built
+                self._built_for = len(rows)
             log.info("dense index built", vectors=len(rows), cells=built.nlist, probed=built.nprobe)
         except Exception:  # search stays exact, only slower
             log.exception("dense index not built")

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -27,11 +28,10 @@ from tandem.index.owners import (
     check_owner,
     check_quota,
 )
-from tandem.index.places import Place, open_store, stored_manifest
 from tandem.index.records import Content, Document, Hit, IndexStats, Outcome, Vectors
 from tandem.index.reranking import Reranker
 from tandem.index.searcher import RankingOutdated, Searcher, SearchMode
-from tandem.index.store import Manifest
+from tandem.index.store import IndexStore, Manifest
 
 MAX_QUERY_LENGTH = 8192
 MAX_HITS = 200
@@ -44,6 +44,10 @@ OUTDATED_PAUSE_S = 0.001
 EMBEDDED_AT_ONCE = 32
 """Chunks of one step of a preparation: some hundred milliseconds with MiniLM on one core."""
 
+Place = Path | str
+"""Where documents are kept: a folder of this machine, or a PostgreSQL server's connection string as
+libpq takes it. What either needs is imported when it is used."""
+
 
 def open_index(
     place: Place,
@@ -53,8 +57,8 @@ def open_index(
     device: str = "cpu",
     threads: int = 1,
 ) -> DocumentIndex:
-    """The index at `place`, which is made if need be; `embedding` as of `load_embedder`. What is
-    left to chance ("auto", no chunking) is taken from an index that exists."""
+    """Open the index at `place`; make it if there is none. `embedding` is as in `load_embedder`.
+    An index that exists decides what is left open ("auto", no chunking)."""
     stored = stored_manifest(place)  # raises before a model is loaded
     if embedding == AUTO and stored is not None and stored.embedding == LEXICAL:
         embedding = LEXICAL
@@ -62,6 +66,32 @@ def open_index(
         chunking = Chunking(stored.max_tokens, stored.overlap_tokens) if stored else Chunking()
     chunking.validate()
     return DocumentIndex(place, load_embedder(embedding, device, threads), chunking, reranker)
+
+
+def _open_store(place: Place, manifest: Manifest) -> IndexStore:
+    """Open the store at `place`; make it if there is none."""
+    if isinstance(place, Path):
+        from tandem.index.sqlite_store import SqliteStore
+
+        return SqliteStore(place, manifest)
+    from tandem.index.postgres_store import PostgresStore
+
+    return PostgresStore(place, manifest)
+
+
+def stored_manifest(place: Place) -> Manifest | None:
+    """Return what the store at `place` was made with, None where there is none. Raises what opening
+    it would."""
+    if isinstance(place, Path):
+        from tandem.index import sqlite_store
+
+        return sqlite_store.read_manifest(place)
+    try:
+        from tandem.index import postgres_database
+    except ImportError as error:
+        why = f"needs psycopg: install the extra 'postgres' ({error})"
+        raise InvalidArgument("dsn", why) from error
+    return postgres_database.read_manifest(place)
 
 
 class Preparation:
@@ -131,12 +161,14 @@ class DocumentIndex:
         reranker: Reranker | None = None,
     ) -> None:
         """Raises the faults of `tandem.index.records`, ResourceExhausted, Unavailable, OSError."""
-        self._embedder, self._reranker, self._chunking = embedder, reranker, chunking
+        self._embedder = embedder
+        self._reranker = reranker
+        self._chunking = chunking
         self._writing = threading.Lock()  # one change at a time, from plan to disk
         self._following = threading.Lock()
         kind = (LEXICAL, 0) if embedder is None else (embedder.name, embedder.dimension)
         self.manifest = Manifest(*kind, chunking.max_tokens, chunking.overlap_tokens)
-        self._store = open_store(place, self.manifest)
+        self._store = _open_store(place, self.manifest)
         self._searcher = Searcher(self._store, self.manifest.dimension)
         try:
             self._follow()
@@ -179,7 +211,9 @@ class DocumentIndex:
                 if quota is not None:  # before the cost of embedding; `commit` looks again
                     self._check_quota(puts, wanted, owner, quota)
                 contents = self._contents(self._unheld(wanted), prepared or {})
-                if self._store.commit(puts, contents, (), owner, quota):
+                if self._store.commit(
+                    puts=puts, contents=contents, removed=(), owner=owner, quota=quota
+                ):
                     break
             self._follow()
         return outcomes
@@ -201,11 +235,11 @@ class DocumentIndex:
         """Forget them, durably and together; which of them the owner had."""
         check_owner(owner)
         with self._writing:
-            known = self._store.hashes(document_ids, owner)
-            if known:
-                self._store.commit({}, (), known, owner)
+            hashes = self._store.hashes(document_ids, owner)
+            if hashes:
+                self._store.commit(puts={}, contents=(), removed=hashes, owner=owner)
                 self._follow()
-        return [document_id in known for document_id in document_ids]
+        return [document_id in hashes for document_id in document_ids]
 
     def listed(self, owner: str, after: str = "", count: int = MAX_LISTED) -> list[ListedDocument]:
         """At most `count` of the owner's documents by name, those that come after `after`."""
@@ -215,14 +249,14 @@ class DocumentIndex:
         return self._store.listed(owner, after, count)
 
     def names(self, owner: str = OPERATOR) -> Iterator[str]:
-        """Of all the owner's documents, in the order of their bytes in UTF-8."""
+        """Yield the names of all the owner's documents, in the order of their bytes in UTF-8."""
         after = ""
         while part := self.listed(owner, after):
             yield from (document.name for document in part)
             after = part[-1].name
 
     def usage(self, owner: str) -> OwnerUsage:
-        """What the owner has, as quotas count it."""
+        """Return what the owner has stored, as quotas count it."""
         check_owner(owner)
         return self._store.usage(owner)
 
@@ -235,15 +269,15 @@ class DocumentIndex:
         rerank: bool = False,
         tenant: str = OPERATOR,
     ) -> list[Hit]:
-        """At most `count` chunks that `tenant` may find, best first. InvalidArgument names the
-        argument."""
+        """Return at most `count` chunks that `tenant` may find, best first. Raises InvalidArgument
+        naming the argument."""
         self._check_search(query, count, mode, rerank)
         check_owner(tenant)
         vector = None
         if self._embedder and mode is not SearchMode.LEXICAL and self._searcher.visible(tenant):
             vector = self._embedder.embed([query])[0]
         most = max(count, RERANKED) if rerank else count
-        hits = self._searched(query, vector, most, mode, tenant)
+        hits = self._searched(query, vector, count=most, mode=mode, tenant=tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
 
     def embed(self, texts: Sequence[str]) -> tuple[Vectors, Sequence[int]]:
@@ -258,7 +292,7 @@ class DocumentIndex:
         return self._embedder.embed(texts), tokens
 
     def stats(self) -> IndexStats:
-        """How much there is now. Does not wait for the disk."""
+        """Return how much is stored now. Does not wait for the disk."""
         size = self._store.size()
         return IndexStats(
             documents=size.documents,
@@ -280,7 +314,7 @@ class DocumentIndex:
         return list({content.content_hash: content for _, content in everybodys}.values())
 
     def chunk_counts(self) -> dict[str, int]:
-        """Of the operator's documents."""
+        """Return the number of chunks of each of the operator's documents."""
         return {name: len(content.spans) for name, content in self._store.documents()}
 
     def outdated(self, documents: Iterable[Document], owner: str = OPERATOR) -> list[str]:
@@ -292,8 +326,8 @@ class DocumentIndex:
 
     def chunks_of(self, document_ids: Iterable[str], owner: str = OPERATOR) -> list[str]:
         """Every chunk of these documents, as searches give them."""
-        found = self._store.documents(document_ids, owner)
-        contents = {content.content_hash: content for _, content in found}.values()
+        documents = self._store.documents(document_ids, owner)
+        contents = {content.content_hash: content for _, content in documents}.values()
         return [
             content.chunk(number) for content in contents for number in range(len(content.spans))
         ]
@@ -322,7 +356,9 @@ class DocumentIndex:
         following it, an updated document would have neither its old text nor its new one."""
         for tries in range(MOST_OUTDATED):
             try:
-                return self._searcher.search(query, vector, count, mode, tenant)
+                return self._searcher.search(
+                    query=query, vector=vector, count=count, mode=mode, tenant=tenant
+                )
             except RankingOutdated:
                 # Longer each time: whoever commits may wait for this very thread.
                 time.sleep(tries * OUTDATED_PAUSE_S)
@@ -345,7 +381,8 @@ class DocumentIndex:
                 outcomes.append(Outcome.UNCHANGED)
                 continue
             outcomes.append(Outcome.ADDED if before is None else Outcome.UPDATED)
-            puts[document.id], latest[content_hash] = content_hash, document
+            puts[document.id] = content_hash
+            latest[content_hash] = document
         return outcomes, puts, {key: latest[key] for key in dict.fromkeys(puts.values())}
 
     def _unheld(self, wanted: Mapping[str, Document]) -> list[Document]:
@@ -360,7 +397,8 @@ class DocumentIndex:
         owner: str,
         quota: DocumentQuota,
     ) -> None:
-        before, replaced = self._store.usage(owner), self._store.sizes(puts, owner)
+        before = self._store.usage(owner)
+        replaced = self._store.sizes(puts, owner)
         added = sum(wanted[key].size for key in puts.values()) - sum(replaced.values())
         after = OwnerUsage(before.documents + len(puts) - len(replaced), before.bytes + added)
         check_quota(owner, quota, before, after)

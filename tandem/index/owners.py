@@ -17,7 +17,8 @@ OPERATOR = ""
 """The owner of what the operator ingests, and of all that was stored before there were owners."""
 
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PRIVATE, _SHARED = "private", "shared"
+_PRIVATE = "private"
+_SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class Collection:
         return f"{self.owner}:{_SHARED if self.shared else _PRIVATE}" if self.owner else ""
 
     def visible_to(self, tenant: str) -> bool:
-        """Whether `tenant` finds these; the operator finds its own and what is shared."""
+        """Return True if `tenant` finds these; the operator finds its own and what is shared."""
         return self.shared or self.owner in (OPERATOR, tenant)
 
     def content_key(self, digest: str) -> str:
-        """What a text with this digest is stored under. Equal texts of two collections are two."""
+        """Return the key of a text with this digest. Equal texts of two collections have two."""
         return f"{self.name}:{digest}" if self.owner else digest
 
 
@@ -59,7 +60,7 @@ OPERATORS = Collection()
 
 
 def collection_of(content_key: str) -> Collection:
-    """Where a content with this key belongs."""
+    """Return the collection of a content with this key."""
     return Collection.named(content_key.rpartition(":")[0])
 
 

@@ -61,11 +61,18 @@ log = get_logger(__name__)
 
 _CHANNEL = "tandem_documents"
 _CONNECTIONS = 8
-_POLL_S, _LOOK_S, _RETRY_S = 30.0, 0.5, 2.0
-"""How often a watcher looks without being told, notices that it is to end, and connects again."""
+_POLL_S = 30.0
+"""How often a watcher looks for changes that no notification told of."""
+_LOOK_S = 0.5
+"""How soon a watcher notices that it is to end."""
+_RETRY_S = 2.0
+"""How long a watcher waits before it connects again."""
 _LOADED_TOGETHER = 256
-_LONGEST_WORD, _LAST_PLACE, _MOST_PLACES = 256, 16_383, 255
-"""The latter two are limits of a tsvector."""
+_LONGEST_WORD = 256
+_LAST_PLACE = 16_383
+"""The last position of a word that a tsvector can hold."""
+_MOST_PLACES = 255
+"""The most positions of one word that a tsvector holds."""
 
 _TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
 _CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
@@ -116,7 +123,8 @@ class PostgresStore:
     def __init__(self, dsn: str, manifest: Manifest) -> None:
         """Raises FolderMismatch, FolderDamaged, Unavailable, or InvalidArgument("dsn")."""
         self.manifest = manifest
-        self._dsn, self._place = dsn, place_of(dsn)
+        self._dsn = dsn
+        self._place = place_of(dsn)
         self._pool = ConnectionPool(
             dsn,
             min_size=1,
@@ -185,8 +193,13 @@ class PostgresStore:
             if quota is not None:
                 check_quota(owner, quota, before, _usage(database, owner))
             gone = _delete_unmeant(database, {row[0] for row in left}, state.generation + 1)
-            sizes = state.documents + len(puts) - len(left), state.texts - gone
-            write_state(database, State(state.next, state.generation + 1, *sizes))
+            state = State(
+                next=state.next,
+                generation=state.generation + 1,
+                documents=state.documents + len(puts) - len(left),
+                texts=state.texts - gone,
+            )
+            write_state(database, state)
             database.execute("SELECT pg_notify(%s, '')", [_CHANNEL])
             return True
         return False
@@ -248,7 +261,9 @@ class PostgresStore:
             self._check_document(owner, document_id, first, checksum)
             title, text, spans = checked_text(row, self._place)
             check_owned(owner, row[0], self._place)
-            texts[first] = StoredText(owner, document_id, title, text, spans)
+            texts[first] = StoredText(
+                owner=owner, document_id=document_id, title=title, text=text, spans=spans
+            )
             collections[first] = collection_of(row[0]).name
         chunks: dict[int, StoredChunk] = {}
         for number, first, collection in found:
@@ -292,7 +307,13 @@ class PostgresStore:
 
     def size(self) -> StoreSize:
         seen = self._seen
-        return StoreSize(seen.documents, seen.texts, self._bytes, 0, seen.generation)
+        return StoreSize(
+            documents=seen.documents,
+            texts=seen.texts,
+            bytes=self._bytes,
+            pending_bytes=0,
+            generation=seen.generation,
+        )
 
     def compact(self) -> None:
         with errors_of(self._place), self._pool.connection() as database:
@@ -367,7 +388,8 @@ class PostgresStore:
             f" ORDER BY first LIMIT {_LOADED_TOGETHER}",
             [first],
         ).fetchall()
-        place, dimension = self._place, self.manifest.dimension
+        place = self._place
+        dimension = self.manifest.dimension
         return [(first, checked_content(row, dimension, place)) for first, *row in rows]
 
     def _check_document(self, owner: str, document_id: str, first: int, checksum: int) -> None:

@@ -14,7 +14,8 @@ from tandem.index.owners import OPERATOR, Collection, collection_of
 
 Vectors = NDArray[np.float32]
 
-MAX_ID_LENGTH, MAX_TITLE_LENGTH = 1024, 1024
+MAX_ID_LENGTH = 1024
+MAX_TITLE_LENGTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Document:
 
     @property
     def collection(self) -> Collection:
-        """Where it is found."""
+        """The collection it belongs to."""
         return Collection.of(self.owner, self.shared)
 
     def validate(self) -> None:
@@ -138,4 +139,4 @@ class FolderMismatch(TandemError):
 
 
 class FolderDamaged(TandemError):
-    """What is stored cannot be read back in full, so nothing of it is served."""
+    """Stored documents cannot be read back in full, so none of them is served."""

@@ -1,7 +1,15 @@
-"""Scores of (query, text) pairs by a cross-encoder: slower and better than comparing vectors."""
+"""Scores of (query, text) pairs by a cross-encoder: slower and better than comparing vectors.
+torch is imported when a model is loaded."""
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
+
+from tandem.core.errors import InvalidArgument
+
+_BATCH = 16
+_LOADING_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class Reranker(Protocol):
@@ -9,22 +17,71 @@ class Reranker(Protocol):
 
     @property
     def name(self) -> str:
-        """Which model it is."""
+        """The model's name, for logs and answers."""
 
     def score(self, query: str, texts: Sequence[str]) -> list[float]:
-        """One per text, larger is better."""
+        """Return one score per text; larger is better."""
 
 
 Rescoring = Callable[[str, Sequence[str]], Sequence[float]]
 
 
 def load_reranker(folder: str, device: str = "cpu", threads: int = 1) -> Reranker:
-    """The sequence-classification model in a folder. InvalidArgument says what is wrong with it."""
-    from tandem.index.cross_encoder import CrossEncoder  # torch only where it is wanted
-
+    """Load the sequence-classification model in `folder`. Raises InvalidArgument saying what is
+    wrong with it."""
     return CrossEncoder(folder, device, threads)
 
 
 def find_rescoring(folder: str | None, device: str = "cpu", threads: int = 1) -> Rescoring | None:
-    """The scores of the model in a folder, where one is named; as `load_reranker`."""
+    """Return the scoring function of the model in `folder`, None without one. Raises as
+    `load_reranker`."""
     return None if folder is None else load_reranker(folder, device, threads).score
+
+
+class CrossEncoder:
+    """A `Reranker` by a transformers sequence-classification model with one label.
+
+    Safetensors only, no remote code. Calls take turns. Pairs longer than the model reads lose the
+    end of the longer half."""
+
+    def __init__(self, folder: str, device: str = "cpu", threads: int = 1) -> None:
+        if not Path(folder).is_dir():
+            raise InvalidArgument("reranker", f"{folder!r} is no folder")
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers.utils import logging
+
+        torch.set_num_threads(threads)
+        logging.disable_progress_bar()
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
+            )
+        except _LOADING_ERRORS as error:
+            why = " ".join(str(error).split())[:300]
+            raise InvalidArgument("reranker", f"{folder} cannot be loaded: {why}") from error
+        model, report = loaded
+        if report["missing_keys"]:
+            missing = ", ".join(sorted(report["missing_keys"])[:3])
+            raise InvalidArgument("reranker", f"{folder} lacks weights: {missing}")
+        if (labels := model.config.num_labels) != 1:
+            raise InvalidArgument("reranker", f"{folder} has {labels} labels; one is needed")
+        self.name = Path(folder).name
+        self._model: Any = model.float().eval().to(device)
+        self._longest = min(512, int(model.config.max_position_embeddings))
+        self._lock = threading.Lock()
+
+    def score(self, query: str, texts: Sequence[str]) -> list[float]:
+        import torch
+
+        scores: list[float] = []
+        options = {"padding": True, "truncation": True, "max_length": self._longest}
+        for start in range(0, len(texts), _BATCH):
+            batch = list(texts[start : start + _BATCH])
+            queries = [query] * len(batch)
+            with self._lock, torch.inference_mode():
+                tokens = self._tokenizer(queries, batch, return_tensors="pt", **options)
+                inputs = tokens.to(self._model.device)
+                scores += self._model(**inputs).logits[:, 0].float().tolist()
+        return scores

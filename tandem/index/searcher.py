@@ -93,7 +93,8 @@ class Searcher:
         needs one. Raises RankingOutdated when a chunk was removed, or replaced by one that is not
         ranked yet."""
         depth = max(_LEAST_DEPTH, 2 * count)
-        dense, covered = list[int](), dict[int, float]()
+        dense = list[int]()
+        covered = dict[int, float]()
         searched = self._dense.copy().items()
         visible = [index for each, index in searched if each.visible_to(tenant)]
         if mode is not SearchMode.LEXICAL and vector is not None:
@@ -131,16 +132,16 @@ class Searcher:
 
     def _first_chunks(self, numbers: list[int], count: int) -> dict[int, StoredChunk]:
         """The first `count` of these."""
-        found = self._store.chunks(numbers[:count])
-        if len(found) < len(numbers[:count]):
+        chunks = self._store.chunks(numbers[:count])
+        if len(chunks) < len(numbers[:count]):
             raise RankingOutdated("a chunk is gone")
-        return found
+        return chunks
 
 
 def _nearest(visible: Iterable[DenseIndex], vector: Vectors, count: int) -> list[int]:
     """Of all of these, by inner product, which means the same in each."""
-    found = [one for index in visible for one in index.search(vector, count)]
-    return [number for number, _ in sorted(found, key=lambda one: -one[1])[:count]]
+    hits = [one for index in visible for one in index.search(vector, count)]
+    return [number for number, _ in sorted(hits, key=lambda one: -one[1])[:count]]
 
 
 def _dense_index(dimension: int) -> DenseIndex:

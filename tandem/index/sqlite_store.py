@@ -213,9 +213,9 @@ class SqliteStore:
 
     def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
         statement = f"SELECT id, {_SIZE}, hash {_OWNED} AND id > :after ORDER BY id LIMIT :count"
-        asked = {"owner": owner, "after": after, "count": count}
+        arguments = {"owner": owner, "after": after, "count": count}
         with errors_of(self._path), self._reading() as database:
-            rows = database.execute(statement, asked).fetchall()
+            rows = database.execute(statement, arguments).fetchall()
         return [ListedDocument(name, size, collection_of(key).shared) for name, size, key in rows]
 
     def usage(self, owner: str) -> OwnerUsage:
@@ -225,8 +225,13 @@ class SqliteStore:
     def size(self) -> StoreSize:
         log_path = self._path.with_name(f"{DATABASE}-wal")
         pending = log_path.stat().st_size if log_path.exists() else 0
-        sizes = self._path.stat().st_size, pending
-        return StoreSize(self._documents, self._contents, *sizes, self._generation)
+        return StoreSize(
+            documents=self._documents,
+            texts=self._contents,
+            bytes=self._path.stat().st_size,
+            pending_bytes=pending,
+            generation=self._generation,
+        )
 
     def compact(self) -> None:
         with errors_of(self._path):
@@ -313,7 +318,8 @@ class SqliteStore:
         self, database: sqlite3.Connection, condition: str, value: object
     ) -> list[Numbered]:
         statement = f"SELECT {_CONTENT_COLUMNS} FROM content WHERE {condition}"
-        place, dimension = str(self._path), self.manifest.dimension
+        place = str(self._path)
+        dimension = self.manifest.dimension
         return [
             (first, checked_content(row, dimension, place))
             for first, *row in database.execute(statement, (value,)).fetchall()
@@ -337,7 +343,9 @@ class SqliteStore:
         self._check_document(owner, document_id, first, checksum)
         title, whole, spans = checked_text(row, str(self._path))
         check_owned(owner, row[0], str(self._path))
-        text = StoredText(owner, document_id, title, whole, spans)
+        text = StoredText(
+            owner=owner, document_id=document_id, title=title, text=whole, spans=spans
+        )
         if number - first >= len(text.spans):
             return None
         texts[first] = text

@@ -95,7 +95,14 @@ class StoredText:
     def chunk(self, number: int) -> StoredChunk:
         start, end = self.spans[number]
         text = self.text[start:end]
-        return StoredChunk(self.document_id, self.title, number, start, text, self.owner)
+        return StoredChunk(
+            document_id=self.document_id,
+            title=self.title,
+            chunk=number,
+            start=start,
+            text=text,
+            owner=self.owner,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +148,8 @@ class IndexStore(Protocol):
         than `quota`, whatever others commit at the same time."""
 
     def changes(self) -> Iterator[Change]:
-        """What changed since the last call; everything at the first. What is new comes before what
-        is gone from another collection. One caller at a time."""
+        """Yield what changed since the last call; everything at the first. What is new comes before
+        what is gone from another collection. One caller at a time."""
 
     def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
         """At most `count` chunks that `tenant` may find and that share a word with `query`, best
@@ -162,7 +169,7 @@ class IndexStore(Protocol):
         """At most `count` of the owner's documents by name, those that come after `after`."""
 
     def usage(self, owner: str) -> OwnerUsage:
-        """What the owner has."""
+        """Return what the owner has stored."""
 
     def size(self) -> StoreSize:
         """Never waits for the disk."""
@@ -188,15 +195,16 @@ VectorRow = tuple[bytes, int]
 
 
 def text_row(content: Content) -> TextRow:
-    """How title, text and spans are stored."""
-    title, text = content.title.encode(), content.text.encode()
+    """Return title, text and spans as they are stored."""
+    title = content.title.encode()
+    text = content.text.encode()
     spans = np.array(content.spans, "<u4").tobytes()
     checksum = _checksum(content.content_hash.encode(), title, text, spans)
     return content.content_hash, title, text, spans, checksum
 
 
 def vector_row(content: Content, dimension: int) -> VectorRow:
-    """How the vectors are stored: float32, little endian, row by row."""
+    """Return the vectors as they are stored: float32, little endian, row by row."""
     assert content.vectors.shape == (len(content.spans), dimension)
     vectors = content.vectors.astype("<f4", copy=False).tobytes()
     return vectors, _checksum(content.content_hash.encode(), vectors)
@@ -226,12 +234,18 @@ def checked_vectors(row: Sequence[Any], content_hash: str, dimension: int, place
 
 
 def checked_content(row: Sequence[Any], dimension: int, place: str) -> Content:
-    """Of a TextRow and a VectorRow behind it. Raises FolderDamaged."""
+    """Read a content from a TextRow and a VectorRow behind it. Raises FolderDamaged."""
     title, text, spans = checked_text(row[:5], place)
     vectors = checked_vectors(row[5:], row[0], dimension, place)
     if dimension and len(vectors) != len(spans):
         raise FolderDamaged(f"{place}: {row[0]} has {len(vectors)} vectors for {len(spans)} chunks")
-    return Content(row[0], title, text, spans, vectors.reshape(len(spans), dimension))
+    return Content(
+        content_hash=row[0],
+        title=title,
+        text=text,
+        spans=spans,
+        vectors=vectors.reshape(len(spans), dimension),
+    )
 
 
 def room_of(content: Content) -> int:
@@ -244,7 +258,8 @@ def changes_of(
 ) -> Iterator[Change]:
     """`gone`: from which number on there were how many chunks, of which collection. All that is new
     comes first: a document that moves to another collection is never in neither."""
-    nothing, no_vectors = np.empty(0, np.int64), np.empty((0, dimension), np.float32)
+    nothing = np.empty(0, np.int64)
+    no_vectors = np.empty((0, dimension), np.float32)
     added: dict[Collection, list[Numbered]] = {}
     left: dict[Collection, dict[int, int]] = {}
     for first, content in new:
@@ -266,7 +281,8 @@ def _ranges(ranges: Iterable[tuple[int, int]]) -> Numbers:
 
 
 def document_checksum(owner: str, document_id: str, first: int) -> int:
-    """Of a document's row. The operator's have no owner in it, as before there were owners."""
+    """Return the checksum of a document's row. The operator's have no owner in it, as before there
+    were owners."""
     return row_checksum(*([owner] if owner else []), document_id, first)
 
 

@@ -91,7 +91,8 @@ class DelayLine:
         """Use other settings for what comes from now on."""
         self._link.change(settings)
         self._instant = settings.instant
-        self._limit_bytes, self._piece_bytes = MAX_IN_FLIGHT_BYTES, _READ_BYTES
+        self._limit_bytes = MAX_IN_FLIGHT_BYTES
+        self._piece_bytes = _READ_BYTES
         rate = settings.bytes_per_s
         if rate is not None:
             useful_bytes = int(rate * (settings.longest_propagation_s + _QUEUE_S))
@@ -176,7 +177,8 @@ class Endpoint(asyncio.BufferedProtocol):
     ) -> None:
         """`line` takes what is read; `made` and `lost` are called as the socket comes and goes."""
         self.line = line
-        self._made, self._lost = made, lost
+        self._made = made
+        self._lost = lost
         self._peer: Endpoint | None = None
         self._pauses = {Pause.OPENING}
         self._early: list[bytes | Mark] = []

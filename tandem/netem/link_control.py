@@ -92,7 +92,8 @@ class LinkControl:
 
     def __init__(self, emulator: ControllableLink, port: int = 0) -> None:
         """Listens on localhost only; port 0 takes a free port."""
-        self._emulator, self._port = emulator, port
+        self._emulator = emulator
+        self._port = port
         self._clients: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -130,8 +131,8 @@ class LinkControl:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A client that goes away, or sends a line without end, costs only its own connection.
-        ended = (ConnectionError, ValueError, TimeoutError)
-        with contextlib.suppress(*ended), contextlib.closing(writer):
+        ended = contextlib.suppress(ConnectionError, ValueError, TimeoutError)
+        with ended, contextlib.closing(writer):
             async with asyncio.timeout(FIRST_LINE_S):
                 line = await reader.readline()
             while (request := _object_of(line)) is not None:

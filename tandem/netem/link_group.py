@@ -35,9 +35,9 @@ class LinkGroup:
             member.configure(up, down)
 
     def stats(self) -> LinkStats:
-        found = [asdict(member.stats()) for member in self._members]
-        counts = {name: sum(one[name] for one in found) for name in found[0] if name != "cut"}
-        return LinkStats(**counts, cut=found[0]["cut"])
+        members = [asdict(member.stats()) for member in self._members]
+        counts = {name: sum(one[name] for one in members) for name in members[0] if name != "cut"}
+        return LinkStats(**counts, cut=members[0]["cut"])
 
 
 ControllableLink = TcpLinkEmulator | LinkGroup

@@ -46,7 +46,7 @@ class LinkSettings:
 
     @property
     def instant(self) -> bool:
-        """Whether everything arrives the moment it is sent."""
+        """True if everything arrives the moment it is sent."""
         return self == LinkSettings()
 
     @property
@@ -72,7 +72,7 @@ class Link:
 
     @property
     def free_at(self) -> float:
-        """When the sender has serialised everything it was given."""
+        """The time at which the sender has serialised everything it was given."""
         return self._sender_free
 
     def send(self, size_bytes: int, now: float) -> float:
@@ -82,7 +82,7 @@ class Link:
         return self.delivery(self.transit(size_bytes, now))
 
     def transit(self, size_bytes: int, now: float) -> float:
-        """As `send`, but as if the link were never cut."""
+        """Send as `send` does, but as if the link were never cut."""
         if size_bytes < 0:
             raise InvalidArgument("size_bytes", f"must not be negative, is {size_bytes}")
         if not now >= self._now:
@@ -97,8 +97,8 @@ class Link:
         return self._last_arrival
 
     def delivery(self, arrival: float) -> float:
-        """When what is due at `arrival` gets through: then, or at the end of the cut it falls in.
-        `math.inf` while that end is not known. Never earlier for a later `arrival`."""
+        """Return when what is due at `arrival` gets through: then, or at the end of the cut it
+        falls in. `math.inf` while that end is not known. Never earlier for a later `arrival`."""
         for start, end in reversed(self._cuts):
             if start <= arrival < end:
                 return end
@@ -162,8 +162,8 @@ class LinkPair:
 
 
 def settings_from(rtt_s: float, mbps: float | None = None, jitter_s: float = 0.0) -> LinkSettings:
-    """One direction of a symmetric link: half the round trip, `mbps` (10^6 bits/s; None: no limit).
-    Raises InvalidArgument naming `rtt_s`, `mbps` or `jitter_s`."""
+    """Return one direction of a symmetric link: half the round trip, `mbps` (10^6 bits/s; None: no
+    limit). Raises InvalidArgument naming `rtt_s`, `mbps` or `jitter_s`."""
     if not (isfinite(rtt_s) and rtt_s >= 0):
         raise InvalidArgument("rtt_s", f"must be finite and not negative, is {rtt_s}")
     if mbps is not None and not (isfinite(mbps) and mbps > 0):

@@ -57,7 +57,8 @@ class PreciseTimer:
         if self._descriptor >= 0 and self._loop is not None:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
-        self._descriptor, self._loop = -1, None
+        self._descriptor = -1
+        self._loop = None
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

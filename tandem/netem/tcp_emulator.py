@@ -56,7 +56,8 @@ class TcpLinkEmulator:
         to listen and where to forward to, over the same link."""
         self._ways = ((listen, target), *further)
         self._links = LinkPair.of(up, down, seed)
-        self._up, self._down = DelayLine(self._links.up), DelayLine(self._links.down)
+        self._up = DelayLine(self._links.up)
+        self._down = DelayLine(self._links.down)
         self._servers: list[asyncio.Server] = []
         self._passable = asyncio.Event()
         self._passable.set()

@@ -9,11 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
-from tandem.core.distribution import Distribution, LogitsDistribution
+from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.processors import Pending, RowsAfter
-from tandem.core.runners_up import RunnersUp, likely_runners_up
 from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import VerifyWork

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tandem.backends.interface import ForwardRequest, Logits, Session
-from tandem.core.probs import Array, SamplingParams, probs_from_logits
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Array, SamplingParams, Truncation, probs_from_logits, truncate
 from tandem.runtime.session_jobs import DraftJob
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted, DraftTask

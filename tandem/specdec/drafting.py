@@ -15,9 +15,8 @@ import numpy as np
 
 from tandem.core.codecs import sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
-from tandem.core.probs import Array
+from tandem.core.probs import Array, truncate
 from tandem.core.tokens import PrefixedTokens
-from tandem.core.truncation import truncate
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Draft, Frame, Opened, Verdict

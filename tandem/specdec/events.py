@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tandem.core.distribution import RunnersUp
 from tandem.core.probs import Array
-from tandem.core.runners_up import RunnersUp
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control

@@ -10,9 +10,8 @@ from types import MappingProxyType
 
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument, unknown_name
-from tandem.core.probs import MAX_VOCABULARY_SIZE
+from tandem.core.probs import MAX_VOCABULARY_SIZE, NO_TRUNCATION, Truncation
 from tandem.core.tree import expansion_nodes
-from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.specdec.choices import (
     Acceptance,
     Control,

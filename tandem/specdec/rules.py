@@ -30,11 +30,17 @@ from tandem.core.acceptance import (
     sample_draft,
     sample_target,
 )
-from tandem.core.distribution import Distribution, distribution_of, known_probs
+from tandem.core.distribution import (
+    Distribution,
+    RunnersUp,
+    distribution_of,
+    gumbel_runners_up,
+    known_probs,
+    likely_runners_up,
+)
 from tandem.core.gumbel import coupled_candidates, coupled_token
 from tandem.core.probs import Array
 from tandem.core.randomness import Purpose, RandomSource
-from tandem.core.runners_up import RunnersUp, gumbel_runners_up, likely_runners_up
 from tandem.core.sparse_payload import (
     FullPayload,
     SparsePayload,

@@ -53,7 +53,7 @@ class LoopThread:
             self.stop()
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """What `work` returns or raises; an interrupted caller cancels it."""
+        """Return what `work` returns, or raise what it raises. An interrupted caller cancels it."""
         assert self._loop is not None, "not started"
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -66,7 +66,8 @@ class LoopThread:
         run_loop(self._stay())
 
     async def _stay(self) -> None:
-        self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._leave = asyncio.Event()
         self._started.set()
         await self._leave.wait()
 

@@ -93,8 +93,10 @@ class ChildProcess:
     """`name` is what messages call it; its log goes to `log`, or to standard error."""
 
     def __init__(self, name: str, process: Spawned, log: Path | None) -> None:
-        self.name, self.address = name, ""
-        self._process, self._log = process, log
+        self.name = name
+        self.address = ""
+        self._process = process
+        self._log = log
 
     @classmethod
     async def start(

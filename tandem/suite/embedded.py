@@ -49,8 +49,11 @@ class EmbeddedSuite:
         http: bool = False,
         documents: SuiteDocuments | None = None,
     ) -> None:
-        self._pair, self._documents, self._http = pair, documents, http
-        self._link, self._link_seed = link, link_seed
+        self._pair = pair
+        self._documents = documents
+        self._http = http
+        self._link = link
+        self._link_seed = link_seed
         self._verifier_limits = verifier_limits or VerifierLimits()
         liveness = LivenessTimes(give_up_after_s=GIVE_UP_AFTER_S)
         self._drafter_limits = drafter_limits or DrafterLimits(
@@ -88,20 +91,20 @@ class EmbeddedSuite:
         pair = self._pair
         draft, target = pair.models or (None, None)
         verifier = VerifierServicer(
-            pair.target,
-            self._verifier_limits,
-            self.metrics["verifier"],
-            pair.device,
-            pair.dtype,
-            self._decoded(pair.target, target, "cloud"),
+            engine=pair.target,
+            limits=self._verifier_limits,
+            metrics=self.metrics["verifier"],
+            device=pair.device,
+            dtype=pair.dtype,
+            documents=self._decoded(pair.target, target, "cloud"),
         )
         self.verifier_target = await _serve(stack, verifier)
         drafter = DrafterServicer(
-            pair.draft,
-            pair.tokenizer,
-            await self._through_link(stack, self.verifier_target),
-            self._drafter_limits,
-            self.metrics["drafter"],
+            engine=pair.draft,
+            tokenizer=pair.tokenizer,
+            verifier=await self._through_link(stack, self.verifier_target),
+            limits=self._drafter_limits,
+            metrics=self.metrics["drafter"],
             documents=self._decoded(pair.draft, draft, "device"),
         )
         self.drafter_target = await _serve(stack, drafter)
@@ -118,9 +121,9 @@ class EmbeddedSuite:
                 name: await self._through_link(stack, address)
                 for name, address in sides.aggregators.items()
             }
-            told = {"retriever": sides.retriever, "cloud": reached.pop("cloud")}
-            told["more_sides"] = ",".join("=".join(each) for each in reached.items())
-            settings = settings.model_copy(update=told)
+            addresses = {"retriever": sides.retriever, "cloud": reached.pop("cloud")}
+            addresses["more_sides"] = ",".join("=".join(each) for each in reached.items())
+            settings = settings.model_copy(update=addresses)
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)
         self._services = (aggregator, drafter, verifier)
@@ -129,10 +132,12 @@ class EmbeddedSuite:
 
     def _decoded(self, engine: Engine, model: LoadedModel | None, side: str) -> Documents:
         """What a side decodes documents with; keys and values lie beside an index that is kept."""
-        documents, tokenizer = self._documents, self._pair.tokenizer
+        documents = self._documents
+        tokenizer = self._pair.tokenizer
         if documents is None or model is None:
             return Documents(tokenizer)
-        weights, files = cache(model.content_hash), None
+        weights = cache(model.content_hash)
+        files = None
         if documents.folder is not None:
             files = open_document_files(engine, kept_kv_folder(documents.folder, side), weights)
         return Documents(tokenizer, files=files, weights=weights)
@@ -164,7 +169,13 @@ class EmbeddedSuite:
 
 async def _serve(stack: AsyncExitStack, service: Service) -> str:
     """Start `service`, to be drained when the stack unwinds; returns its address."""
-    running = RunningService(service, HOST, 0, MAX_MESSAGE_BYTES, ServerAccess())
+    running = RunningService(
+        service=service,
+        host=HOST,
+        port=0,
+        max_message_bytes=MAX_MESSAGE_BYTES,
+        access=ServerAccess(),
+    )
     stack.push_async_callback(running.drain, DRAIN_S)
     await running.start()
     return running.target

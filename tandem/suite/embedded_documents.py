@@ -68,5 +68,8 @@ def _retriever(
 
     index = open_index(folder, documents.embedding)
     forgetting = Forgetting([Connection(decoder, MAX_MESSAGE_BYTES, ClientAccess())])
-    metrics, limits = Metrics(new_registry(), side), RetrieverLimits()
-    return RetrieverServicer(index, side, (), limits, metrics, forgetting=forgetting)
+    metrics = Metrics(new_registry(), side)
+    limits = RetrieverLimits()
+    return RetrieverServicer(
+        index=index, role=side, networks=(), limits=limits, metrics=metrics, forgetting=forgetting
+    )

@@ -87,7 +87,7 @@ class LocalSuite:
 
     @property
     def endpoint(self) -> str:
-        """Where to ask."""
+        """The address of the aggregator."""
         return self.children["aggregator"].address
 
     async def __aenter__(self) -> Self:
@@ -186,8 +186,8 @@ class LocalSuite:
             retriever = f"{HOST}:{ports['device-retriever']}"
             flags["aggregator"] |= {"retriever": retriever, "cloud": cloud}
             links = {s: await self._through_link(stack, ports[f"{s}-aggregator"]) for s in more}
-            told = ",".join(f"{side}={address}" for side, address in links.items())
-            flags["aggregator"] |= {"more-sides": told} if told else {}
+            addresses = ",".join(f"{side}={address}" for side, address in links.items())
+            flags["aggregator"] |= {"more-sides": addresses} if addresses else {}
             flags["aggregator"]["http-documents"] = "true"
             flags |= document_flags(settings.documents, ports, temporary)
             for name, own in kept_kv_flags(settings.documents).items():
@@ -205,11 +205,14 @@ class LocalSuite:
         arguments = ["--insecure", f"--drain-s={self.settings.drain_s}"]  # loopback alone
         arguments += [f"--{flag}={value}" for flag, value in flags.items()]
         log = None if self.logs is None else self.logs / f"{name}.log"
-        return await ChildProcess.start(service, arguments, child_environment(service), log, name)
+        return await ChildProcess.start(
+            service, arguments, child_environment(service), log=log, name=name
+        )
 
     async def _through_link(self, stack: AsyncExitStack, port: int) -> str:
         """Where the device finds what listens on the cloud's port."""
-        link, seed = self.settings.link, self.settings.link_seed + len(self.emulators)
+        link = self.settings.link
+        seed = self.settings.link_seed + len(self.emulators)
         if link is None:
             return f"{HOST}:{port}"
         emulator = TcpLinkEmulator((HOST, 0), (HOST, port), link, link, seed=seed)
@@ -250,10 +253,10 @@ class LocalSuite:
 def child_environment(name: str) -> dict[str, str]:
     """This process's environment without the other services' settings, and without certificates
     and keys, which loopback needs none of."""
-    own = {variable_of(field) for field in {*SETTINGS[name].model_fields} - SECURITY_FIELDS}
+    variables = {variable_of(field) for field in {*SETTINGS[name].model_fields} - SECURITY_FIELDS}
     others = {
         variable_of(field) for model in SETTINGS.values() for field in model.model_fields
-    } - own
+    } - variables
     kept = {key: text for key, text in os.environ.items() if key.upper() not in others}
     return kept | {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE", "PYTHONUNBUFFERED": "1"}
 

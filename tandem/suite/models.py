@@ -12,7 +12,8 @@ from tandem.demo import demo_folder
 from tandem.net.process import nothing_collected
 from tandem.text import Tokenizer
 
-DEMO_DRAFT, DEMO_TARGET = "demo-draft", "demo-target"
+DEMO_DRAFT = "demo-draft"
+DEMO_TARGET = "demo-target"
 DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
 
 
@@ -42,9 +43,10 @@ def choose_model(
     exits: str = "none",
     engine: str = AUTO,
 ) -> ModelChoice:
-    """What `--draft` or `--target` names; None names the demo model. Sources for back ends other
-    than the default one are theirs to check."""
-    source, revision = given or str(_demo_model(demo)), None
+    """Return the model that `--draft` or `--target` names; None names the demo model. Sources for
+    back ends other than the default one are theirs to check."""
+    source = given or str(_demo_model(demo))
+    revision = None
     if Path(source).exists() and not source.lower().endswith(GGUF):
         _check_readable(Path(source))
     elif engine in (AUTO, "torch") and not source.lower().endswith(GGUF):
@@ -55,9 +57,11 @@ def choose_model(
 
 
 def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> ModelChoice:
-    """What the flags of `model_options` say of the "draft" or the "target"."""
+    """Return what the flags of `model_options` say of the "draft" or the "target"."""
     device, dtype, engine = (options[f"{field}_{side}"] for field in ("device", "dtype", "engine"))
-    return choose_model(options[side], DEMO[side], device, dtype, exits, engine)
+    return choose_model(
+        given=options[side], demo=DEMO[side], device=device, dtype=dtype, exits=exits, engine=engine
+    )
 
 
 def choose_pair(options: dict[str, Any]) -> tuple[ModelChoice, ModelChoice]:
@@ -71,7 +75,8 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
     with nothing_collected():
         models = (load_model(draft, "draft"), load_model(target, "target"))
     engines, tokenizers = zip(*((each.engine, each.tokenizer) for each in models), strict=True)
-    engine, tokenizer = engines[0], tokenizers[0]
+    engine = engines[0]
+    tokenizer = tokenizers[0]
     if engine.vocabulary_hash != engines[1].vocabulary_hash:
         from tandem.backends.cross_vocabulary.pairing import fit_draft
 
@@ -81,11 +86,18 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
             raise CannotLoad(error.why) from error
     if tokenizer is None:
         raise CannotLoad(f"draft: {draft.source} has no tokenizer")
-    return ModelPair(engine, engines[1], tokenizer, target.device, target.dtype, models)
+    return ModelPair(
+        draft=engine,
+        target=engines[1],
+        tokenizer=tokenizer,
+        device=target.device,
+        dtype=target.dtype,
+        models=models,
+    )
 
 
 def load_model(choice: ModelChoice, side: str) -> LoadedModel:
-    """One model; `side` ("draft" or "target") is how an error calls it."""
+    """Load one model; `side` ("draft" or "target") is how an error calls it."""
     try:
         return factory.load_model(replace(choice, drafts=side == "draft"))
     except InvalidArgument as error:

@@ -79,7 +79,8 @@ def document_flags(
 
 
 def kept_kv_folder(folder: Path, side: str) -> Path:
-    """Of a side's documents, beside the index that is kept in `folder`."""
+    """Return the folder of keys and values of a side's documents, beside the index that is kept in
+    `folder`."""
     return folder / f"{side}-kv"
 
 

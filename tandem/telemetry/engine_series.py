@@ -68,7 +68,7 @@ class EngineSeries(Series):
         self.looked_up_many(int(found > 0), int(not found), tokens, found)
 
     def looked_up_many(self, hits: int, misses: int, tokens: int, found: int) -> None:
-        """As `looked_up` of several sessions together; from any thread."""
+        """Count what `looked_up` does, of several sessions together; from any thread."""
         for outcome, count in (("hit", hits), ("miss", misses)):
             if count:
                 EngineSeries.prefix_lookups.child(self, outcome=outcome).inc(count)

@@ -58,7 +58,7 @@ def log_context(**fields: object) -> Iterator[None]:
 
 
 def add_log_context(**fields: object) -> None:
-    """As `log_context`, for what is left of this task."""
+    """Add fields as `log_context` does, for what is left of this task."""
     _context.set(MappingProxyType({**_context.get(), **fields}))
 
 

@@ -37,7 +37,7 @@ _LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*([^\s",=\\]+)\s*')
 
 
 def window_s(rule: str) -> float:
-    """What span of time the number of a rule is a mean over, as its name says."""
+    """Return the span in seconds that a rule's number is a mean over, as its name says."""
     return 60.0 * float(rule.rpartition("rate")[2].removesuffix("m"))
 
 
@@ -83,12 +83,12 @@ def mean_of(
     """The mean of a rule's samples with these labels, of those with the `preferred` ones where
     there are any. It is as old as the middle of what the rule looks back on. A label wanted as ""
     may be any, but then the same one everywhere: what differs is not averaged."""
-    found = [each for each in samples if each.rule == rule and _agrees(each, labels)]
+    matching = [each for each in samples if each.rule == rule and _agrees(each, labels)]
     for name in (name for name, value in labels.items() if not value):
-        if len({each.labels.get(name) for each in found}) > 1:
+        if len({each.labels.get(name) for each in matching}) > 1:
             return None
-    closer = [each for each in found if preferred and each.labels.items() >= preferred.items()]
-    values = [each.value for each in closer or found]
+    closer = [each for each in matching if preferred and each.labels.items() >= preferred.items()]
+    values = [each.value for each in closer or matching]
     return Aged(fmean(values), window_s(rule) / 2) if values else None
 
 
@@ -112,14 +112,15 @@ class PrometheusServer:
         self._api = address.rstrip("/") + "/api/v1/"
         matchers = "".join(f',{name}="{value}"' for name, value in labels.items())
         self._query = f'{{__name__=~"{"|".join(RULES)}"{matchers}}}'
-        self._period_s, self._timeout_s = period_s, timeout_s
+        self._period_s = period_s
+        self._timeout_s = timeout_s
         self._samples: tuple[Sample, ...] = ()
         self._reached: bool | None = None
         self._rules_looked_for = False
         self._asking: asyncio.Task[None] | None = None
 
     def read(self) -> Sequence[Sample]:
-        """What was answered last; nothing while the server is lost."""
+        """Return what was answered last; nothing while the server is lost."""
         return self._samples
 
     def start(self) -> None:
@@ -192,7 +193,8 @@ def _get_json(url: str, timeout_s: float) -> Any:
 
 def _sample(labels: dict[str, str], text: str) -> Sample | None:
     """What can have been measured, else None: what comes from outside decides nothing wrong."""
-    rule, value = labels.pop("__name__"), float(text)
+    rule = labels.pop("__name__")
+    value = float(text)
     if rule not in RULES or not math.isfinite(value) or value < 0:
         return None
     if rule in (ACCEPTANCE, SIDE_ACCEPTANCE) and value > 1:

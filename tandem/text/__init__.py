@@ -14,10 +14,10 @@ class IncrementalText(Protocol):
         """The text that these ids complete."""
 
     def preview(self, token_id: int) -> str:
-        """What `push` of the id would give now; nothing is taken."""
+        """Return what `push` of the id would return; take nothing."""
 
     def finish(self) -> str:
-        """What is left at the end."""
+        """Return the text that is left at the end."""
 
 
 class Tokenizer(Protocol):
@@ -42,7 +42,7 @@ class ToolTokenizer(Protocol):
     def chat_with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
     ) -> list[int]:
-        """As `chat`, where messages may call tools and answer calls."""
+        """Encode as `chat` does; messages may call tools and answer calls."""
 
 
 @runtime_checkable
@@ -68,7 +68,8 @@ class ComparableTokenizer(Tokenizer, Protocol):
 
     @property
     def starts_with_bos(self) -> bool:
-        """Whether a prompt begins with the beginning-of-text token."""
+        """True if a prompt begins with the beginning-of-text token."""
 
     def vocabulary(self) -> Vocabulary:
-        """What each token spells. Raises InvalidArgument("tokenizer") where that cannot be told."""
+        """Return what each token spells. Raises InvalidArgument("tokenizer") where that cannot be
+        told."""

@@ -58,7 +58,7 @@ class AnswerText:
         return spelt, others
 
     def rest(self) -> str:
-        """What was held back, once no token follows."""
+        """Return what was held back, once no token follows."""
         if self._stopped:
             return ""
         piece, stopped = self._stops.push(self._detokenizer.finish())

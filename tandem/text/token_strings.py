@@ -51,8 +51,8 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary
 
 def _written(tokenizer: PreTrainedTokenizerBase) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    found = _kinds(json.loads(backend.to_str())["decoder"]) if backend is not None else set()
-    if kind := next((kind for kind in _SPELLINGS if kind in found), None):
+    kinds = _kinds(json.loads(backend.to_str())["decoder"]) if backend is not None else set()
+    if kind := next((kind for kind in _SPELLINGS if kind in kinds), None):
         return kind
     why = "is neither byte-level BPE nor sentencepiece; its tokens cannot be compared"
     raise InvalidArgument("tokenizer", why)

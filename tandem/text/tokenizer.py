@@ -61,7 +61,7 @@ class TextTokenizer:
     def chat_with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
     ) -> list[int]:
-        """As `chat`; `tools` as OpenAI's API has them, and messages that call them and answer."""
+        """Encode as `chat` does; `tools` and the messages that call them are as in OpenAI's API."""
         if not self._tokenizer.chat_template:
             raise InvalidArgument("messages", "this model has no chat template; send a prompt")
         for index, message in enumerate(messages):
@@ -88,8 +88,8 @@ class TextTokenizer:
         """Ids after which the text between `prompt` and `suffix` follows. Raises
         InvalidArgument("suffix") where the model has no tokens for it."""
         for marks in _FILLING:
-            found = [cast("int | None", self._tokenizer.convert_tokens_to_ids(m)) for m in marks]
-            ids = [each for each in found if each is not None]
+            mark_ids = [cast("int | None", self._tokenizer.convert_tokens_to_ids(m)) for m in marks]
+            ids = [each for each in mark_ids if each is not None]
             # What is not known may be told as the token for the unknown.
             if self._tokenizer.convert_ids_to_tokens(ids) == [*marks]:
                 break
@@ -102,12 +102,13 @@ class TextTokenizer:
 
     @property
     def starts_with_bos(self) -> bool:
-        """Whether a prompt begins with the beginning-of-text token."""
+        """True if a prompt begins with the beginning-of-text token."""
         bos = self._tokenizer.bos_token_id
         return bos is not None and self.encode("a")[:1] == [bos]
 
     def vocabulary(self) -> Vocabulary:
-        """What each token spells. Raises InvalidArgument("tokenizer") where that cannot be told."""
+        """Return what each token spells. Raises InvalidArgument("tokenizer") where that cannot be
+        told."""
         return read_vocabulary(self._tokenizer, self.model_size)
 
     def decode(self, token_ids: Iterable[int]) -> str:
@@ -144,11 +145,12 @@ class Detokenizer:
 
     def preview(self, token_id: int) -> str:
         fork = Detokenizer(self._tokenizer)
-        fork._ids, fork._settled = [*self._ids], self._settled
+        fork._ids = [*self._ids]
+        fork._settled = self._settled
         return fork.push((token_id,))
 
     def finish(self) -> str:
-        """What is left at the end of the text; half a character becomes U+FFFD."""
+        """Return what is left at the end of the text; half a character becomes U+FFFD."""
         return self._settle(complete=True)
 
     def _settle(self, complete: bool) -> str:
@@ -163,10 +165,10 @@ class Detokenizer:
 
 def _with_images(messages: Sequence[Mapping[str, Any]], images: int) -> list[dict[str, Any]]:
     """Messages as templates want them: text, or a list of parts where there are images."""
-    found: list[dict[str, Any]] = [dict(message) for message in messages]
-    for message in reversed(found):
+    copies: list[dict[str, Any]] = [dict(message) for message in messages]
+    for message in reversed(copies):
         if images and message["role"] == "user":
             text = {"type": "text", "text": message["content"]}
             message["content"] = [*({"type": "image"} for _ in range(images)), text]
             break
-    return found
+    return copies

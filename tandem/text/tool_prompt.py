@@ -53,7 +53,8 @@ def _described(turns: Sequence[Turn], tools: Sequence[Any]) -> list[dict[str, st
         parts += [f"<tool_call>\n{call}\n</tool_call>" for call in called]
         messages.append({"role": turn.role, "content": "\n".join(parts)})
     if tools and messages:
-        words, first = _description(tools), messages[0]
+        words = _description(tools)
+        first = messages[0]
         system = first["role"] == "system"
         both = (first["content"], words) if system else (words, first["content"])
         first["content"] = "\n\n".join(both)

@@ -26,7 +26,9 @@ class Translation:
         spells just the text it was given; else the longest pieces, from left to right."""
         self.intersection = intersection
         self.lead = (draft.bos,) if starts_with_bos and draft.bos is not None else ()
-        self._draft, self._target, self._encode = draft, target, encode
+        self._draft = draft
+        self._target = target
+        self._encode = encode
         ends = (token for token in (draft.unknown, draft.eos, draft.bos, 0) if token is not None)
         self._unspelt = next(ends)
         self._opening = self._unspelt if draft.bos is None else draft.bos

@@ -123,9 +123,9 @@ def hash_vocabulary(vocabulary: Mapping[str, int], size: int) -> str:
     """SHA-256 over the sorted (token, id) pairs with ids below `size`, and their number, as hex.
     Tokens for which a model has no logits are left out: a tokenizer's class may add some of its
     own. So is the number of logits: models of one family pad it differently."""
-    known = sorted(pair for pair in vocabulary.items() if pair[1] < size)
-    digest = hashlib.sha256(f"{len(known)}\n".encode())
-    for pair in known:
+    entries = sorted(pair for pair in vocabulary.items() if pair[1] < size)
+    digest = hashlib.sha256(f"{len(entries)}\n".encode())
+    for pair in entries:
         digest.update(json.dumps(pair).encode() + b"\n")
     return digest.hexdigest()
 
@@ -142,8 +142,8 @@ def sentencepiece_bytes(piece: str) -> bytes:
 
 def fallback_byte(piece: str) -> bytes | None:
     """The byte that <0xNN> stands for, None for any other piece."""
-    found = _BYTE_TOKEN.fullmatch(piece)
-    return bytes([int(found[1], 16)]) if found else None
+    match = _BYTE_TOKEN.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else None
 
 
 def _letters() -> dict[str, int]:

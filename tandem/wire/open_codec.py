@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.probs import Truncation
 from tandem.core.prompt import MAX_IMAGES
-from tandem.core.truncation import Truncation
 from tandem.net.tenant import check_tenant_id
 from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Uplink
 from tandem.specdec.messages import Open

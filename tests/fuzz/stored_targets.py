@@ -17,6 +17,7 @@ from typing import Any
 from starlette.requests import Request
 
 from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer
+from tandem.backends.image_files import decode_image, image_sizes
 from tandem.backends.interface import KvFileRefused, KvOrigin
 from tandem.core.errors import InvalidArgument
 from tandem.core.foreign_words import MOST_CHARACTERS, cleaned, in_quotes
@@ -35,7 +36,6 @@ from tandem.index.records import Document, FolderDamaged, FolderMismatch
 from tandem.index.sqlite_store import DATABASE, SqliteStore, read_manifest
 from tandem.index.store import _checksum, checked_content
 from tandem.net.access_keys import parse_keys, read_lines
-from tandem.vision.image_files import decode_image, image_sizes
 from tests.fuzz.wire_targets import CONTEXT, Target
 
 MEMORY = Path("/dev/shm")

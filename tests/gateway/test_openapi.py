@@ -25,7 +25,7 @@ from tandem.gateway.answer_schema import (
     TextCompletion,
     TextCompletionChunk,
 )
-from tandem.gateway.responses_schema import ResponseEvent, ResponseObject
+from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite

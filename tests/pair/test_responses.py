@@ -12,7 +12,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from tandem.gateway.responses_schema import ResponseObject
+from tandem.gateway.responses import ResponseObject
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import choose_model, load_pair
 

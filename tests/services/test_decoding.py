@@ -13,9 +13,8 @@ from prometheus_client import generate_latest
 
 from tandem.backends.interface import ForwardRequest
 from tandem.backends.torch.loading import load_engine, load_tokenizer
-from tandem.core.probs import SamplingParams
+from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
-from tandem.core.truncation import Truncation
 from tandem.specdec.messages import GoingAway, Pong
 from tandem.testing.paced import PacedEngine
 from tandem.two_sided.decoding.document_decoder import Documents

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandem.core.probs import SamplingParams
+from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
-from tandem.core.truncation import Truncation
 from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,

@@ -22,7 +22,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
-from tandem.telemetry.recorded_spans import RecordedTracing, new_provider
+from tandem.telemetry.tracing import RecordedTracing, new_provider
 from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.scripted_suite import VOCABULARY, draft_engine, started, target_engine
 from tests.services.two_sided_suite import two_sides

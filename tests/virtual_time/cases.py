@@ -14,8 +14,7 @@ from lab.simulation.simulated_drafts import ProbsOf
 from lab.simulation.simulator import ModelTimes, SimulationResult, simulate
 from lab.simulation.virtual_time import Faults
 from tandem.backends.context_engine import Distribution
-from tandem.core.probs import Array, SamplingParams, probs_from_logits
-from tandem.core.truncation import NO_TRUNCATION, Truncation
+from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation, probs_from_logits
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.choices import Schedule
 from tandem.specdec.events import EdgeRequest

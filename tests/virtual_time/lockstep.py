@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tandem.core.probs import truncate
 from tandem.core.randomness import RandomSource
-from tandem.core.truncation import truncate
 from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (

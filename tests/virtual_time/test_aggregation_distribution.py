@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from lab.simulation.virtual_time import Faults
-from tandem.core.probs import Array
+from tandem.core.probs import Array, Truncation
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.randomness import RandomSource
-from tandem.core.truncation import Truncation
 from tandem.netem.link_model import link_from
 from tandem.two_sided.protocol.mixture import Aggregated, SideDraft, Weights, aggregate, mixture
 from tandem.two_sided.protocol.presets import (

@@ -8,8 +8,7 @@ import pytest
 from lab.simulation.simulator import ModelTimes, SimulationResult
 from lab.simulation.virtual_time import Faults
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import SamplingParams
-from tandem.core.truncation import Truncation
+from tandem.core.probs import SamplingParams, Truncation
 from tandem.specdec.choices import (
     Acceptance,
     Control,

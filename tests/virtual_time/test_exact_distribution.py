@@ -14,9 +14,8 @@ import pytest
 
 from lab.analysis.lost_mass import top_k_bias
 from lab.simulation.simulated_drafts import ProbsOf
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose
-from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset

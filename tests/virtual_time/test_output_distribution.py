@@ -12,9 +12,8 @@ import pytest
 
 from lab.simulation.simulator import ModelTimes
 from tandem.core.acceptance import residual
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose, RandomSource
-from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.choices import Schedule
 from tandem.specdec.events import EdgeRequest

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.simulation.simulator import ModelTimes, SimulationResult
-from tandem.core.probs import SamplingParams
-from tandem.core.truncation import NO_TRUNCATION
+from tandem.core.probs import NO_TRUNCATION, SamplingParams
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftTask, Interrupt

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from lab.simulation.simulator import ModelTimes, SimulationResult
-from tandem.core.truncation import Truncation
+from tandem.core.probs import Truncation
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS, Preset

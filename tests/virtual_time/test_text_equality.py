@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.core.probs import SamplingParams
-from tandem.core.truncation import Truncation
+from tandem.core.probs import SamplingParams, Truncation
 from tandem.specdec.choices import Schedule, Uplink
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import (

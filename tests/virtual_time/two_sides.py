@@ -12,10 +12,9 @@ from lab.simulation.simulated_decoder import LocalProbsOf
 from lab.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
 from lab.simulation.virtual_time import Faults
 from tandem.backends.context_engine import Distribution
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors
 from tandem.core.randomness import RandomSource, SeededRandom
-from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.testing.scripted import scripted_probs

@@ -14,8 +14,7 @@ from lab.bench.papers.dragon_timings import first_token_table, latency_table, st
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
-from tandem.core.probs import Array
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Array, Truncation, truncate
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
     BothSides,

@@ -16,7 +16,7 @@ from transformers import GenerationConfig, Qwen2VLConfig, Qwen2VLForConditionalG
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from lab.bench.papers.robot_task import BOS, CELL, END, EOS, PAD, START, VOCABULARY, robot_task
-from tandem.vision.image_files import decode_image
+from tandem.backends.image_files import decode_image
 
 ROWS = 24
 PATCH, MERGED = CELL // 2, 2

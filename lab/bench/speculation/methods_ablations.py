@@ -16,7 +16,7 @@ from lab.bench.speculation.methods_grid import HARDWARE, Cell, Grid, Question, m
 from lab.simulation.answer import simulate_answer
 from lab.simulation.answer_figures import answers_figures, verified_acceptance
 from lab.simulation.model_pair import SimulatedPair
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Truncation, truncate
 from tandem.specdec.choices import Predraft, RejectionPayload, Uplink
 from tandem.specdec.presets import PRESETS, Preset
 

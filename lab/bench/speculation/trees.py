@@ -26,8 +26,7 @@ from lab.simulation.simulator import ModelTimes
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.acceptance import residual
-from tandem.core.probs import Array, SamplingParams
-from tandem.core.truncation import truncate
+from tandem.core.probs import Array, SamplingParams, truncate
 from tandem.specdec.presets import PRESETS, Preset
 
 COST_LIMIT = 1.15

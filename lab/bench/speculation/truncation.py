@@ -20,8 +20,7 @@ from lab.bench.harness.suite import Models
 from lab.bench.speculation.demo_pair import pairs_along, texts
 from tandem.backends.torch.loading import load_engine
 from tandem.core.codecs import sparse_probs_to_bytes
-from tandem.core.probs import Array
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Array, Truncation, truncate
 
 TOP_KS = (16, 64, 320)
 CUTS = (

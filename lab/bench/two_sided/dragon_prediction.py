@@ -14,8 +14,8 @@ import numpy as np
 
 from lab.analysis.dragon_equations import expected_acceptance
 from lab.bench.two_sided.dragon_probs import Question
+from tandem.core.probs import Truncation, truncate
 from tandem.core.randomness import Purpose, SeededRandom
-from tandem.core.truncation import Truncation, truncate
 from tandem.two_sided.protocol.mixture import (
     Side,
     Weights,

@@ -30,10 +30,9 @@ from lab.bench.two_sided.dragon_probs import BEGIN, SideDistributions
 from lab.bench.two_sided.private_notes import Note, notes
 from lab.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.backends.torch.loading import load_engine, load_tokenizer
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import Array, SamplingParams, Truncation
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import PrefixedTokens
-from tandem.core.truncation import Truncation
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.cloud import CloudModel
 from tandem.specdec.events import EdgeRequest

@@ -42,9 +42,11 @@ class TranslatedEngine(EngineDefaults):
         eos_token_ids: frozenset[int],
     ) -> None:
         """`vocabulary_hash` and `eos_token_ids` are the target's."""
-        self.translation, self.model_name = translation, engine.model_name
+        self.translation = translation
+        self.model_name = engine.model_name
         self.vocabulary_size = translation.intersection.target_size
-        self.vocabulary_hash, self.eos_token_ids = vocabulary_hash, eos_token_ids
+        self.vocabulary_hash = vocabulary_hash
+        self.eos_token_ids = eos_token_ids
         self.context_length = engine.context_length
         own = engine.capabilities
         self.capabilities = Capabilities(
@@ -68,12 +70,24 @@ class TranslatedEngine(EngineDefaults):
     def open(self, capacity: int, spare: int = 0) -> "TranslatedSession":
         check_capacity(capacity, self.context_length)
         inner = self._engine.open(self._room(capacity + spare))
-        return TranslatedSession(self._open, self.translation, inner, capacity, spare)
+        return TranslatedSession(
+            open_sessions=self._open,
+            translation=self.translation,
+            inner=inner,
+            capacity=capacity,
+            spare=spare,
+        )
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> "TranslatedSession":
         check_capacity(capacity, self.context_length)
         inner = open_session(self._engine, owner, self._room(capacity + spare))
-        return TranslatedSession(self._open, self.translation, inner, capacity, spare)
+        return TranslatedSession(
+            open_sessions=self._open,
+            translation=self.translation,
+            inner=inner,
+            capacity=capacity,
+            spare=spare,
+        )
 
     def fork(self, parent: Session, length: int, capacity: int) -> "TranslatedSession":
         source = self._own(parent)
@@ -156,7 +170,8 @@ class TranslatedSession:
     ) -> None:
         self.capacity = capacity
         self.slots = capacity + spare
-        self.inner, self._translation = inner, translation
+        self.inner = inner
+        self._translation = translation
         self._token_ids: list[int] = []
         self._start = 0
         self._ends: list[int] = []
@@ -195,7 +210,8 @@ class TranslatedSession:
         made = TranslatedSession(self._open_sessions, self._translation, inner, capacity)
         made._token_ids = self._token_ids[:length]
         if length > self._start:
-            made._start, made._ends = self._start, self._ends[: length - self._start]
+            made._start = self._start
+            made._ends = self._ends[: length - self._start]
         return made
 
     def rollback(self, length: int) -> None:
@@ -206,7 +222,8 @@ class TranslatedSession:
         if length > self._start:
             del self._ends[length - self._start :]
         else:
-            self._start, self._ends = 0, []
+            self._start = 0
+            self._ends = []
         self._tree = None
 
     def keep_path(self, indices: Sequence[int]) -> None:
@@ -241,12 +258,22 @@ class TranslatedSession:
         """The pass that does what the request asks for, committed tokens that are owed included."""
         if request.parents is not None:
             return self._tree_plan(request)
-        spelt, keep = self._spelt(self._due(request)), request.logits_to_keep
-        return _plan(self.inner, spelt, _consecutive(spelt), keep, None, tuple(request.token_ids))
+        spelt = self._spelt(self._due(request))
+        keep = request.logits_to_keep
+        return _plan(
+            inner=self.inner,
+            spelt=spelt,
+            nodes=_consecutive(spelt),
+            logits_to_keep=keep,
+            parents=None,
+            token_ids=tuple(request.token_ids),
+        )
 
     def plan_owed(self) -> Plan:
         spelt = self._spelt(self.owed)
-        return _plan(self.inner, spelt, _consecutive(spelt), 0, None)
+        return _plan(
+            inner=self.inner, spelt=spelt, nodes=_consecutive(spelt), logits_to_keep=0, parents=None
+        )
 
     def finish(self, plan: Plan) -> None:
         """After the pass: its tokens are held."""
@@ -271,7 +298,14 @@ class TranslatedSession:
             for chain, parent in zip(nodes, request.parents, strict=True)
             for inner in chain
         )
-        return _plan(self.inner, spelt, nodes, request.logits_to_keep, parents, tree=request)
+        return _plan(
+            inner=self.inner,
+            spelt=spelt,
+            nodes=nodes,
+            logits_to_keep=request.logits_to_keep,
+            parents=parents,
+            tree=request,
+        )
 
     def _spelt(self, token_ids: Sequence[int]) -> list[tuple[int, ...]]:
         spelt = [self._translation.draft_ids(token) for token in token_ids]
@@ -287,14 +321,16 @@ class TranslatedSession:
         """Empty the draft's session and keep the latest tokens: those that fill half of it, or the
         last `needed` ones."""
         tokens = (*self._token_ids, *request.token_ids)
-        lead, room = len(self._translation.lead), self.inner.capacity
+        lead = len(self._translation.lead)
+        room = self.inner.capacity
         sizes = [len(self._translation.draft_ids(token)) for token in reversed(tokens)]
         totals = list(accumulate(sizes, initial=lead))[1:]
         if totals[needed - 1] > room:
             why = f"{totals[needed - 1]} draft tokens exceed the room for {room}"
             raise InvalidArgument("token_ids", why)
         kept = max(needed, sum(total <= room // 2 for total in totals))
-        self._start, self._ends = len(tokens) - kept, []
+        self._start = len(tokens) - kept
+        self._ends = []
         self.inner.rollback(0)
 
     def _check_open(self) -> None:
@@ -316,7 +352,8 @@ def _plan(
     ends = [chain[-1] for chain in nodes[len(nodes) - logits_to_keep :]]
     first = ends[0] if ends else len(draft_ids)
     request = ForwardRequest(inner, draft_ids, len(draft_ids) - first, parents)
-    return Plan(request, tuple(end - first for end in ends), nodes, token_ids, tree)
+    rows = tuple(end - first for end in ends)
+    return Plan(request=request, rows=rows, nodes=nodes, token_ids=token_ids, tree=tree)
 
 
 def _consecutive(spelt: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

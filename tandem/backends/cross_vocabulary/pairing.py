@@ -71,12 +71,19 @@ def _gguf_tokenizer(path: str) -> ComparableTokenizer:
 def translate(draft: Tokenizer | None, target: Tokenizer | None) -> Translation:
     draft, target = _comparable(draft), _comparable(target)
     try:
-        ours, theirs = draft.vocabulary(), target.vocabulary()
+        ours = draft.vocabulary()
+        theirs = target.vocabulary()
     except InvalidArgument as error:
         raise InvalidArgument(FIELD, error.why) from error
     shared = intersect(ours, theirs)
     shared.check(FIELD)
-    return Translation(ours, theirs, shared, draft.encode_piece, draft.starts_with_bos)
+    return Translation(
+        draft=ours,
+        target=theirs,
+        intersection=shared,
+        encode=draft.encode_piece,
+        starts_with_bos=draft.starts_with_bos,
+    )
 
 
 def _comparable(tokenizer: Tokenizer | None) -> ComparableTokenizer:

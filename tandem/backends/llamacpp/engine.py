@@ -20,7 +20,9 @@ from tandem.backends.llamacpp.sequences import LlamaSession, Placed, SequencePoo
 from tandem.backends.request_checks import check_batch, check_capacity, check_length
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 
-_PROBE_TOKENS, _PROBE_STEPS, _PROBE_PIECE = 300, 5, 7
+_PROBE_TOKENS = 300
+_PROBE_STEPS = 5
+_PROBE_PIECE = 7
 
 
 class LlamaCppEngine(EngineDefaults):
@@ -42,11 +44,14 @@ class LlamaCppEngine(EngineDefaults):
         kv_bytes_per_token: int,
         eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        self.model_name, self.vocabulary_hash = model_name, vocabulary_hash
-        self.vocabulary_size, self.eos_token_ids = vocabulary_size, eos_token_ids
+        self.model_name = model_name
+        self.vocabulary_hash = vocabulary_hash
+        self.vocabulary_size = vocabulary_size
+        self.eos_token_ids = eos_token_ids
         self.context_length = min(context_length, context.cells)
         self.kv_bytes_per_token = kv_bytes_per_token
-        self._context, self._pool = context, SequencePool(context)
+        self._context = context
+        self._pool = SequencePool(context)
         self.capabilities = Capabilities(trees=True, forks=True, cancellation=True)
         self.capabilities = replace(self.capabilities, same_bits=_gives_same_bits(self))
 
@@ -103,16 +108,17 @@ class LlamaCppEngine(EngineDefaults):
         token_ids = [token for request in batch for token in request.token_ids]
         positions = [position for place in places for position in place.positions]
         sequences = [joined for place in places for joined in place.sequences]
-        wanted = np.zeros(len(token_ids), np.bool_)
+        kept = np.zeros(len(token_ids), np.bool_)
         for end, request in zip(_ends(batch), batch, strict=True):
-            wanted[end - request.logits_to_keep : end] = True
-        found, step = [], self._context.most_tokens
+            kept[end - request.logits_to_keep : end] = True
+        found = []
+        step = self._context.most_tokens
         for start in range(0, len(token_ids), step):
             if cancelled():
                 raise ForwardCancelled("cancelled before llama.cpp had seen all tokens")
             part = slice(start, start + step)
             found.append(
-                self._context.feed(token_ids[part], positions[part], sequences[part], wanted[part])
+                self._context.feed(token_ids[part], positions[part], sequences[part], kept[part])
             )
         logits = found[0] if len(found) == 1 else np.concatenate(found)
         return logits[:, : self.vocabulary_size]
@@ -139,7 +145,8 @@ def _gives_same_bits(engine: LlamaCppEngine) -> bool:
     alone do not beside others, nor after a few dozen tokens."""
     length = min(_PROBE_TOKENS, engine.context_length // 3)
     tokens = tuple(step * 7 % engine.vocabulary_size for step in range(1, length + 1))
-    prompt, steps = tokens[:-_PROBE_STEPS], tokens[-_PROBE_STEPS:]
+    prompt = tokens[:-_PROBE_STEPS]
+    steps = tokens[-_PROBE_STEPS:]
     if not prompt:
         return False
     whole, pieces, other = (engine.open(length) for _ in range(3))

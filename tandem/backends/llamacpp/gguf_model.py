@@ -16,8 +16,9 @@ POOL_BYTES = 2**28
 LEAST_CELLS = 2048
 MOST_CONTEXTS = 16
 """No more than this many full contexts unasked."""
-_AT_ONCE, _AT_ONCE_ON_DEVICE = 256, 512
+_AT_ONCE = 256
 """Tokens that llama.cpp computes without asking whether the pass was cancelled."""
+_AT_ONCE_ON_DEVICE = 512
 
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
@@ -35,7 +36,13 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     cells = choice.kv_cells or _cells(cell, model.trained_length)
     at_once = _AT_ONCE if choice.device == "cpu" else _AT_ONCE_ON_DEVICE
     engine = LlamaCppEngine(
-        LlamaContext(model, cells, choice.threads, choice.dtype, min(at_once, cells)),
+        LlamaContext(
+            model=model,
+            cells=cells,
+            threads=choice.threads,
+            kv_type=choice.dtype,
+            most_tokens=min(at_once, cells),
+        ),
         model_name=path.resolve().name.removesuffix(".gguf"),
         vocabulary_hash=tokenizer.vocabulary_hash,
         vocabulary_size=tokenizer.vocabulary_size,
@@ -60,7 +67,8 @@ def _placement(choice: ModelChoice) -> tuple[int, int]:
 
 def _cells(cell_bytes: int, trained_length: int) -> int:
     """Room for `POOL_BYTES`, within reason."""
-    least, most = min(LEAST_CELLS, trained_length), MOST_CONTEXTS * trained_length
+    least = min(LEAST_CELLS, trained_length)
+    most = MOST_CONTEXTS * trained_length
     return min(max(POOL_BYTES // cell_bytes, least), most)
 
 

@@ -19,7 +19,11 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.text.vocabulary import Vocabulary, fallback_byte, hash_vocabulary
 
-_UNKNOWN, _UNUSED, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 8, 16, 32
+_UNKNOWN = 1
+_UNUSED = 2
+_CONTROL = 8
+_USER_DEFINED = 16
+_BYTE = 32
 _SENTENCEPIECE = 1  # llama.cpp's number of the kind
 _PADDING = re.compile(r"\[PAD\d+\]")
 """What converters call ids that the tokenizer does not have and the model has logits for."""
@@ -82,13 +86,15 @@ class GgufTokenizer:
 
     @property
     def starts_with_bos(self) -> bool:
-        """Whether a prompt begins with the beginning-of-text token."""
+        """True if a prompt begins with the beginning-of-text token."""
         bos = int(library.llama_vocab_bos(self._pointer))
         return bos != _NONE and self.encode("a")[:1] == [bos]
 
     def vocabulary(self) -> Vocabulary:
-        """What each token spells."""
-        pieces, byte_ids, specials = {}, set(), {}
+        """Return what each token spells."""
+        pieces = {}
+        byte_ids = set()
+        specials = {}
         for token, name in self._names.items():
             if self._kinds[token] & (_CONTROL | _UNKNOWN):
                 specials[token] = name
@@ -102,7 +108,15 @@ class GgufTokenizer:
         bos, eos = (int(token) if token != _NONE else None for token in ends)
         unknown = next((t for t in specials if self._kinds[t] & _UNKNOWN), None)
         ids = frozenset(byte_ids)
-        return Vocabulary(self.model_size, pieces, ids, specials, bos, eos, unknown)
+        return Vocabulary(
+            size=self.model_size,
+            pieces=pieces,
+            byte_ids=ids,
+            specials=specials,
+            bos=bos,
+            eos=eos,
+            unknown=unknown,
+        )
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of ids, without special tokens."""
@@ -123,7 +137,7 @@ class GgufTokenizer:
 
     @cached_property
     def drops_first_space(self) -> bool:
-        """Whether encoding puts a space before every text, which decoding takes away."""
+        """True if encoding puts a space before every text, which decoding takes away."""
         kind = int(library.llama_vocab_type(self._pointer))
         return kind == _SENTENCEPIECE and self._said("add_space_prefix") != "false"
 
@@ -189,7 +203,7 @@ class GgufText:
         return twin.push((token_id,))
 
     def finish(self) -> str:
-        """What is left at the end of the text; half a character becomes U+FFFD."""
+        """Return what is left at the end of the text; half a character becomes U+FFFD."""
         return self._bytes.decode(b"", final=True)
 
 

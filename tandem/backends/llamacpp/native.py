@@ -58,7 +58,8 @@ class LlamaModel:
             why = "llama-cpp-python was built without CUDA; build it with, or use the device cpu"
             raise InvalidArgument("device", why)
         options = library.llama_model_default_params()
-        options.n_gpu_layers, options.main_gpu = gpu_layers, gpu
+        options.n_gpu_layers = gpu_layers
+        options.main_gpu = gpu
         options.vocab_only = vocabulary_only
         first_error()
         self.pointer: Any = library.llama_model_load_from_file(str(path).encode(), options)
@@ -124,14 +125,18 @@ class LlamaContext:
         """`most_tokens` may be fed at once. Raises ResourceExhausted where memory does not suffice
         for so many cells."""
         self._model = model  # lives as long as its context
-        self.cells, self.most_tokens = cells, most_tokens
+        self.cells = cells
+        self.most_tokens = most_tokens
         self._logits_per_row = int(library.llama_vocab_n_tokens(model.vocabulary))
         options = library.llama_context_default_params()
-        options.n_ctx, options.n_seq_max, options.kv_unified = cells, MOST_SEQUENCES, True
+        options.n_ctx = cells
+        options.n_seq_max = MOST_SEQUENCES
+        options.kv_unified = True
         options.n_batch = options.n_ubatch = max(most_tokens, MOST_SEQUENCES)
         options.n_threads = options.n_threads_batch = threads
         options.type_k = options.type_v = KV_TYPES[kv_type][0]
-        options.swa_full, options.no_perf = True, True  # else a window's rollback is refused
+        options.swa_full = True  # else a sliding window refuses a rollback
+        options.no_perf = True
         options.flash_attn_type = _FLASH[model.on_device]
         first_error()
         pointer = library.llama_init_from_model(model.pointer, options)
@@ -208,12 +213,14 @@ class _Batch:
     ) -> Any:
         """As `LlamaContext.feed`; good until it is filled again."""
         count = self._batch.n_tokens = len(token_ids)
-        self._ids[:count], self._positions[:count] = token_ids, positions
+        self._ids[:count] = token_ids
+        self._positions[:count] = positions
         self._wanted[:count] = wanted
         flat = [sequence for joined in sequences for sequence in joined]
         if len(flat) == count:  # one each, as everywhere but in trees
             self._counts[:count] = 1
-            self._sequences[:count], self._starts[:count] = flat, self._one_each[:count]
+            self._sequences[:count] = flat
+            self._starts[:count] = self._one_each[:count]
             return self._batch
         lengths = self._counts[:count] = np.fromiter(map(len, sequences), np.int32, count)
         self._joined = np.array(flat, np.int32)  # lives as long as what points into it

@@ -60,9 +60,12 @@ class LlamaSession:
     def __init__(
         self, pool: SequencePool, sequence: int, capacity: int, length: int = 0, spare: int = 0
     ) -> None:
-        self.capacity, self.slots, self.length = capacity, capacity + spare, length
+        self.capacity = capacity
+        self.slots = capacity + spare
+        self.length = length
         self.own_cells = self.slots - length
-        self._pool, self._sequence = pool, sequence
+        self._pool = pool
+        self._sequence = sequence
         self._tree: _Branches | None = None
         self._grown: _Branches | None = None
         pool.sessions.add(self)
@@ -142,7 +145,8 @@ class _Branches:
     """A pending tree: for each node its parent, its depth, and the sequence whose end it was."""
 
     def __init__(self, main: int, length: int) -> None:
-        self._main, self._length = main, length
+        self._main = main
+        self._length = length
         self.parents: list[int] = []
         self.depths: list[int] = []
         self.holders: list[int] = []
@@ -154,8 +158,10 @@ class _Branches:
 
     def copy(self) -> "_Branches":
         twin = _Branches(self._main, self._length)
-        twin.parents, twin.depths = [*self.parents], [*self.depths]
-        twin.holders, twin._ends = [*self.holders], {**self._ends}
+        twin.parents = [*self.parents]
+        twin.depths = [*self.depths]
+        twin.holders = [*self.holders]
+        twin._ends = {**self._ends}
         return twin
 
     def end_of(self, sequence: int) -> int:

@@ -34,7 +34,9 @@ def attend_packed(
     [heads, tokens, key_size], key and value [kv_heads, tokens, size]; returns [tokens, heads,
     value_size]."""
     if len(packed.sequences) == 1:
-        return _attend_sequence(packed.sequences[0], layer, query, key, value)
+        return _attend_sequence(
+            sequence=packed.sequences[0], layer=layer, query=query, key=key, value=value
+        )
     outputs = []
     for sequence in packed.sequences:
         some = (tensor[:, sequence.rows] for tensor in (query, key, value))
@@ -46,7 +48,8 @@ def _attend_sequence(
     sequence: PackedSequence, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
     sequence.session.write(layer.number, key, value)
-    heads, kv_heads = query.shape[0], key.shape[0]
+    heads = query.shape[0]
+    kv_heads = key.shape[0]
     outputs = []
     for block in sequence.blocks(layer.window, heads // kv_heads):
         rows = block.last - block.first

@@ -24,8 +24,7 @@ from tandem.backends.request_checks import (
     check_length,
     check_sessions,
 )
-from tandem.backends.torch.exit_adapters import ExitAdapters
-from tandem.backends.torch.exit_pass import EarlyExits
+from tandem.backends.torch.exit_adapters import EarlyExits, ExitAdapters
 from tandem.backends.torch.generic_forward import GenericForward
 from tandem.backends.torch.kv_cache import KvPool, KvSession
 from tandem.backends.torch.kv_files import TorchKvFiles
@@ -75,7 +74,8 @@ class HuggingFaceEngine(EngineDefaults):
         generic = GenericForward(model)
         layers, logits = generic.survey()
         self.vocabulary_size = logits if vocabulary_size is None else min(logits, vocabulary_size)
-        self.model_name, self.vision = model_name, vision
+        self.model_name = model_name
+        self.vision = vision
         exact = dtype == torch.float32 and bits is None
         self.capabilities = Capabilities(
             trees=True,

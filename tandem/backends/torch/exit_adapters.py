@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.core.errors import InvalidArgument
 
 FORMAT = 1
-DESCRIPTION, TENSORS = "exits.json", "exits.safetensors"
-AUTO, NONE = "auto", "none"
+DESCRIPTION = "exits.json"
+TENSORS = "exits.safetensors"
+AUTO = "auto"
+NONE = "none"
 _HASHED_AT_ONCE = 1 << 24
 
 
@@ -72,7 +75,7 @@ class ExitAdapters:
 
     @property
     def depths(self) -> tuple[float, ...]:
-        """Of each exit, the share of the layers that it waits for."""
+        """The share of the layers that each exit waits for."""
         about = self.description
         return tuple((layer + 1) / about.layer_count for layer in about.layers)
 
@@ -102,10 +105,41 @@ class PlacedAdapter:
         return torch.addcmul(hidden, torch.mm(inner, self._up), size)
 
 
+class EarlyExits:
+    """The exits of one model, called by its forward pass after each layer. They read hidden states
+    and never write them, so they change nothing in the pass."""
+
+    def __init__(self, exits: ExitAdapters, like: Tensor, vocabulary_size: int) -> None:
+        """`like`: of the activations' dtype, on their device."""
+        self.depths = exits.depths
+        self._adapters = exits.placed(like)
+        self._index = {layer: i for i, layer in enumerate(exits.description.layers)}
+        self._vocabulary_size = vocabulary_size
+
+    def after(
+        self, layer: int, hidden: Tensor, packed: PackedBatch, head: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Call the requests that read the exit of layer `layer`, which put out `hidden` [tokens,
+        size]. `head` takes hidden states [rows, size] to logits [rows, vocabulary], as the model's
+        own end does. Only the rows that these requests keep are computed."""
+        index = self._index.get(layer)
+        sequences = [one for one in packed.sequences if index in one.exits and one.logits_to_keep]
+        if index is None or not sequences:
+            return
+        count = sum(sequence.logits_to_keep for sequence in sequences)
+        rows = hidden if count == len(hidden) else hidden[packed.rows_of(sequences)]
+        logits = head(self._adapters[index](rows))[:, : self._vocabulary_size].float().cpu().numpy()
+        first = 0
+        for sequence in sequences:
+            sequence.on_exit(index, logits[first : first + sequence.logits_to_keep])
+            first += sequence.logits_to_keep
+
+
 def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:
     """Untrained adapters. Raises InvalidArgument naming the first field that cannot be."""
     _check(description, "exits")
-    size, rank = description.hidden_size, description.rank
+    size = description.hidden_size
+    rank = description.rank
     adapters = [ExitAdapter(size, rank, seed * 1000 + i) for i in range(len(description.layers))]
     return ExitAdapters(description, tuple(adapters))
 
@@ -142,7 +176,7 @@ def load_adapters(folder: Path, base_hash: str, layer_count: int, hidden_size: i
 
 
 def read_description(folder: Path) -> ExitsDescription:
-    """What a folder says of itself. Raises InvalidArgument("exits")."""
+    """Read what a folder says of itself. Raises InvalidArgument("exits")."""
     path = folder / DESCRIPTION
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -166,7 +200,8 @@ def _described(found: Any, path: Path) -> ExitsDescription:
 
 
 def _check(description: ExitsDescription, where: str) -> None:
-    layers, last = description.layers, description.layer_count - 2
+    layers = description.layers
+    last = description.layer_count - 2
     if not layers or any(type(layer) is not int for layer in layers):
         raise InvalidArgument("exits", f"{where}: layers must be numbers, at least one")
     if list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= last:
@@ -181,11 +216,11 @@ def _fill(exits: ExitAdapters, path: Path) -> None:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise InvalidArgument("exits", f"{path} cannot be read: {error}") from error
-    wanted = exits.parameters()
-    if tensors.keys() != wanted.keys():
-        odd = sorted(tensors.keys() ^ wanted.keys())[0]
+    parameters = exits.parameters()
+    if tensors.keys() != parameters.keys():
+        odd = sorted(tensors.keys() ^ parameters.keys())[0]
         raise InvalidArgument("exits", f"{path}: tensor {odd} is missing or unknown")
-    for name, parameter in wanted.items():
+    for name, parameter in parameters.items():
         tensor = tensors[name]
         if tensor.shape != parameter.shape:
             shapes = f"{list(tensor.shape)}, not {list(parameter.shape)}"
@@ -197,7 +232,7 @@ def _fill(exits: ExitAdapters, path: Path) -> None:
 
 
 def place_beside(model_folder: Path) -> Path:
-    """Where a model's exits lie by default: `x-exits` beside `x-target`, or beside `x`."""
+    """Return where a model's exits lie by default: `x-exits` beside `x-target`, or beside `x`."""
     folder = model_folder.resolve()
     return folder.with_name(folder.name.removesuffix("-target") + "-exits")
 

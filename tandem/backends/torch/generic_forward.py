@@ -16,8 +16,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tandem.backends.torch.attention import AttentionLayer, attend_packed
-from tandem.backends.torch.exit_pass import EarlyExits
-from tandem.backends.torch.image_embeddings import embed_inputs
+from tandem.backends.torch.exit_adapters import EarlyExits
 from tandem.backends.torch.kv_cache import LayerShape
 from tandem.backends.torch.layer_tap import LayerTap
 from tandem.backends.torch.packed_batch import PackedBatch, PackedSequence
@@ -64,20 +63,27 @@ class GenericForward:
 
     def read(self, exits: EarlyExits) -> None:
         """Let requests read these early exits from now on."""
-        self._tap, self._exits = LayerTap(self._model), exits
+        self._tap = LayerTap(self._model)
+        self._exits = exits
 
     def survey(self) -> tuple[list[LayerShape], int]:
-        """What each attention layer stores, and the number of logits. Raises
+        """Return what each attention layer stores, and the number of logits. Raises
         InvalidArgument("model") when attention does not pass through the registered function
         exactly once per layer, as in recurrent models and in those with older code."""
-        found: dict[int, LayerShape] = {}
+        shapes: dict[int, LayerShape] = {}
 
         def record(call: _Call) -> Tensor:
-            index, key, value = call.layer.number, call.key, call.value
-            if index in found:
+            index = call.layer.number
+            key = call.key
+            value = call.value
+            if index in shapes:
                 raise InvalidArgument("model", f"layer {index} attends more than once")
-            sizes = key.shape[0], key.shape[-1], value.shape[-1]
-            found[index] = LayerShape(*sizes, call.layer.window)
+            shapes[index] = LayerShape(
+                kv_heads=key.shape[0],
+                key_size=key.shape[-1],
+                value_size=value.shape[-1],
+                window=call.layer.window,
+            )
             heads, tokens = call.query.shape[:2]
             return value.new_zeros(tokens, heads, value.shape[-1])
 
@@ -86,16 +92,16 @@ class GenericForward:
             logits = self._run(record, token, position, torch.zeros_like(token))
         except (KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise InvalidArgument("model", f"{self._name} cannot be run packed: {error}") from error
-        if sorted(found) != list(range(len(found))) or not found:
+        if sorted(shapes) != list(range(len(shapes))) or not shapes:
             raise InvalidArgument("model", f"{self._name} does not use attention in every layer")
-        self._check_masks(found)
-        return [found[layer] for layer in range(len(found))], logits.shape[-1]
+        self._check_masks(shapes)
+        return [shapes[layer] for layer in range(len(shapes))], logits.shape[-1]
 
-    def _check_masks(self, found: dict[int, LayerShape]) -> None:
+    def _check_masks(self, shapes: dict[int, LayerShape]) -> None:
         """Refuse layers that need more than a causal mask where the attention call does not say."""
         kinds = getattr(self._model.config.get_text_config(), "layer_types", None) or []
         for layer, kind in enumerate(kinds):
-            unsaid = kind == "sliding_attention" and found[layer].window is None
+            unsaid = kind == "sliding_attention" and shapes[layer].window is None
             if unsaid or kind == "chunked_attention":
                 raise InvalidArgument("model", f"layer {layer} of {self._name} has {kind}")
 
@@ -104,22 +110,36 @@ class GenericForward:
 
         def attend(call: _Call) -> Tensor:
             packed.check_cancelled()
-            return attend_packed(packed, call.layer, call.query, call.key, call.value)
+            return attend_packed(
+                packed=packed, layer=call.layer, query=call.query, key=call.key, value=call.value
+            )
 
         rows = packed.logit_rows()
         if self._exits is None or self._tap is None or not packed.reads_exits:
-            return self._run(attend, packed.token_ids, packed.positions(), rows, packed.sequences)
-        exits, tap = self._exits, self._tap
+            return self._run_packed(attend, packed, rows)
+        exits = self._exits
+        tap = self._tap
 
         def read(layer: int, hidden: Tensor) -> None:
             exits.after(layer, hidden[0], packed, tap.head)
 
         with tap.reading(read):
-            return self._run(attend, packed.token_ids, packed.positions(), rows, packed.sequences)
+            return self._run_packed(attend, packed, rows)
 
     @property
     def _name(self) -> str:
         return type(self._model).__name__
+
+    def _run_packed(
+        self, attend: Callable[[_Call], Tensor], packed: PackedBatch, rows: Tensor
+    ) -> Tensor:
+        return self._run(
+            attend,
+            ids=packed.token_ids,
+            positions=packed.positions(),
+            rows=rows,
+            sequences=packed.sequences,
+        )
 
     @torch.inference_mode()
     def _run(
@@ -132,7 +152,7 @@ class GenericForward:
     ) -> Tensor:
         inputs = {"input_ids": ids[None], "position_ids": positions[None]}
         if self._has_vision and sequences:
-            inputs = embed_inputs(self._model, ids, sequences)
+            inputs = _embed_inputs(self._model, ids, sequences)
         keep = {"logits_to_keep": rows} if self._keeps_rows else {}
         self._slot.attend = attend
         try:
@@ -141,6 +161,25 @@ class GenericForward:
             self._slot.attend = None
         logits: Tensor = outputs.logits[0]
         return logits if self._keeps_rows else logits[rows]
+
+
+def _embed_inputs(
+    model: PreTrainedModel, ids: Tensor, sequences: Sequence[PackedSequence]
+) -> dict[str, Tensor]:
+    """Return what a model with M-RoPE is called with for a packed batch of token ids [tokens]."""
+    hidden = model.get_input_embeddings()(ids)
+    has_images = any(sequence.session.image_embeddings for sequence in sequences)
+    token_ids = ids.tolist() if has_images else ()
+    columns = []
+    for sequence in sequences:
+        image_embeddings = sequence.session.image_embeddings
+        if image_embeddings is None:
+            columns.append(torch.tensor(sequence.positions, device=hidden.device).expand(3, -1))
+            continue
+        rows = sequence.rows
+        image_embeddings.insert(hidden[rows], sequence.positions, token_ids[rows])
+        columns.append(image_embeddings.rope_at(sequence.positions))
+    return {"inputs_embeds": hidden[None], "position_ids": torch.cat(columns, dim=1)[:, None]}
 
 
 class _Slot:
@@ -169,7 +208,9 @@ def _packed_attention(
     if not getattr(module, "is_causal", True):
         raise InvalidArgument("model", f"{type(module).__name__} looks at later tokens")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer = AttentionLayer(index, scaling, sliding_window or None, softcap, s_aux)
+    layer = AttentionLayer(
+        number=index, scaling=scaling, window=sliding_window or None, softcap=softcap, sinks=s_aux
+    )
     return attend(_Call(layer, query[0], key[0], value[0]))[None], None
 
 

@@ -101,7 +101,7 @@ class GgufFile:
             raise InvalidArgument("model", why) from error
 
     def content_hash(self, dtype: str) -> str:
-        """Of what decides keys and values; reads all of the file."""
+        """Hash what decides keys and values; reads all of the file."""
         with self.path.open("rb") as file:
             read = hashlib.file_digest(file, "sha256").hexdigest()
         return hashlib.sha256(f"{read}\n{dtype}".encode()).hexdigest()
@@ -121,7 +121,8 @@ class GgufFile:
         scaling = self._own("rope.scaling.type", "none")
         if scaling != "none":
             raise InvalidArgument("model", f"{self.path} scales positions ({scaling})")
-        heads, size = self._own("attention.head_count"), self._own("embedding_length")
+        heads = self._own("attention.head_count")
+        size = self._own("embedding_length")
         named: dict[str, Any] = {
             "hidden_size": size,
             "vocab_size": self._rows(),
@@ -150,8 +151,8 @@ class GgufFile:
 
     def _name(self, name: str) -> str:
         """transformers' name of a tensor."""
-        found = _TENSOR.fullmatch(name)
-        layer, part, kind = found.groups() if found else (None, "", "")
+        match = _TENSOR.fullmatch(name)
+        layer, part, kind = match.groups() if match else (None, "", "")
         known = _OUTSIDE if layer is None else _LAYER
         if part not in known:
             raise InvalidArgument("model", f"{self.path} holds {name}, which no model here has")

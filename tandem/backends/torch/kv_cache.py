@@ -7,17 +7,14 @@ ever written. A session that goes back behind a shared position and writes again
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tandem.backends.request_checks import check_length
+from tandem.backends.torch.image_embeddings import ImageEmbeddings
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
-
-if TYPE_CHECKING:
-    from tandem.backends.torch.image_embeddings import ImageEmbeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,10 @@ class KvBlock:
     __slots__ = ("keys", "origin", "readers", "shared_end", "size", "values")
 
     def __init__(self, origin: int, keys: list[Tensor], values: list[Tensor], size: int) -> None:
-        self.origin, self.size = origin, size
-        self.keys, self.values = keys, values
+        self.origin = origin
+        self.size = size
+        self.keys = keys
+        self.values = values
         self.readers = 1
         self.shared_end = origin
 
@@ -58,12 +57,26 @@ class KvPool:
 
     def open(self, capacity: int, spare: int = 0) -> "KvSession":
         slots = capacity + spare
-        return KvSession(self, [], self.allocate(0, slots), capacity, 0, slots)
+        return KvSession(
+            pool=self,
+            prefix=[],
+            tail=self.allocate(0, slots),
+            capacity=capacity,
+            length=0,
+            slots=slots,
+        )
 
     def fork(self, parent: "KvSession", length: int, capacity: int) -> "KvSession":
         """A session that reads the parent's first `length` tokens and writes its own tail."""
         tail = self.allocate(length, capacity - length)
-        session = KvSession(self, parent.share(length), tail, capacity, length, capacity)
+        session = KvSession(
+            pool=self,
+            prefix=parent.share(length),
+            tail=tail,
+            capacity=capacity,
+            length=length,
+            slots=capacity,
+        )
         session.image_embeddings = parent.image_embeddings
         return session
 
@@ -74,7 +87,14 @@ class KvPool:
         size = length * self.bytes_per_token
         self.bytes_in_use += size
         keys, values = ([tensor.to(self._device) for tensor in some] for some in (keys, values))
-        return KvSession(self, [], KvBlock(0, keys, values, size), length, length, length)
+        return KvSession(
+            pool=self,
+            prefix=[],
+            tail=KvBlock(0, keys, values, size),
+            capacity=length,
+            length=length,
+            slots=length,
+        )
 
     def allocate(self, origin: int, slots: int) -> KvBlock:
         keys = [self._empty(layer.kv_heads, slots, layer.key_size) for layer in self.layers]
@@ -104,9 +124,12 @@ class KvSession:
         length: int,
         slots: int,
     ) -> None:
-        self.capacity, self.slots, self.length = capacity, slots, length
+        self.capacity = capacity
+        self.slots = slots
+        self.length = length
         self.pool = pool
-        self._prefix, self._tail = prefix, tail
+        self._prefix = prefix
+        self._tail = tail
         self.tree: tuple[int, ...] | None = None
         self.image_embeddings: ImageEmbeddings | None = None
         pool.sessions.add(self)
@@ -180,7 +203,7 @@ class KvSession:
         return [key for key, _ in joined], [value for _, value in joined]
 
     def copy(self, start: int, end: int) -> tuple[list[Tensor], list[Tensor]]:
-        """As `export`, of positions start..end-1, and where they are; not views."""
+        """Export positions start..end-1, where they are; not views."""
         spans = [self.read(layer, start, end) for layer in range(len(self.pool.layers))]
         keys = [torch.cat([key for key, _ in halves], dim=1) for halves in spans]
         values = [torch.cat([value for _, value in halves], dim=1) for halves in spans]
@@ -208,7 +231,8 @@ class KvSession:
         for block, _ in self._prefix:
             self.pool.release(block)
         self.pool.release(self._tail)
-        self._prefix, self._tail = prefix, fresh
+        self._prefix = prefix
+        self._tail = fresh
 
     def _move_to_front(self, indices: Sequence[int]) -> None:
         begin = self.length - self._tail.origin

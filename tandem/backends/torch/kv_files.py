@@ -88,7 +88,8 @@ class TorchKvFiles:
     def unpack(self, packed: bytes, origin: KvOrigin) -> KvTensors:
         source = "what was sent"
         try:
-            header, named = _metadata(packed), load(packed)
+            header = _metadata(packed)
+            named = load(packed)
         except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise KvFileRefused(f"{source} cannot be read: {error}") from error
         tensors = self._accepted(source, header, named, origin)
@@ -148,7 +149,8 @@ def _header(origin: KvOrigin, dtype: torch.dtype) -> dict[str, str]:
 def _named(tensors: KvTensors) -> dict[str, Tensor]:
     found = {}
     for layer, (key, value) in enumerate(zip(tensors.keys, tensors.values, strict=True)):
-        found[f"{layer}.key"], found[f"{layer}.value"] = key.contiguous(), value.contiguous()
+        found[f"{layer}.key"] = key.contiguous()
+        found[f"{layer}.value"] = value.contiguous()
     return found
 
 
@@ -167,10 +169,10 @@ def _checked(source: str, named: dict[str, Tensor], pool: KvPool, tokens: int) -
 
 def _checksum(tensors: Iterable[Tensor]) -> str:
     """A crash may leave a file of the right size without its content."""
-    found = 0
+    checksum = 0
     for tensor in tensors:
-        found = zlib.crc32(tensor.view(torch.uint8).numpy().data, found)
-    return f"{found:08x}"
+        checksum = zlib.crc32(tensor.view(torch.uint8).numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -53,14 +53,14 @@ class LayerTap:
     ) -> list[Tensor]:
         """What each of `layers` puts out for whole texts [rows, length], whose placeholders stand
         for `pixels`: [rows, length, size]."""
-        found: dict[int, Tensor] = {}
+        states: dict[int, Tensor] = {}
         ids = token_ids.to(self.device)
-        with self.reading(found.__setitem__):
+        with self.reading(states.__setitem__):
             if pixels is None:
                 self.model.get_decoder()(input_ids=ids, use_cache=False)
             else:
                 see_whole(self.model, ids, pixels)
-        return [found[layer] for layer in layers]
+        return [states[layer] for layer in layers]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of hidden states [rows, size], as if of the last layer; after
@@ -70,7 +70,8 @@ class LayerTap:
         try:
             outputs = self.model(input_ids=rows, position_ids=rows, use_cache=False)
         finally:
-            self._read, self._given = read, None
+            self._read = read
+            self._given = None
         logits: Tensor = outputs.logits[0]
         return logits
 

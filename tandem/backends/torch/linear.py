@@ -61,7 +61,8 @@ class _Plain:
     """PyTorch's own product."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+        self._weight = weight
+        self._bias = bias
         self._transposed = weight.t()
 
     def __call__(self, rows: Tensor, few: bool) -> Tensor:
@@ -77,7 +78,8 @@ class _Transposed:
     """Weights [in, out], read row after row."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight.t().contiguous(), bias
+        self._weight = weight.t().contiguous()
+        self._bias = bias
         self._at_once = _rows_at_once(self._weight)
 
     def __call__(self, rows: Tensor, few: bool) -> Tensor:

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from tandem.backends.torch.attention import AttentionLayer, attend_packed
-from tandem.backends.torch.exit_pass import EarlyExits
+from tandem.backends.torch.exit_adapters import EarlyExits
 from tandem.backends.torch.kv_cache import LayerShape
 from tandem.backends.torch.linear import Linear, make_guessing_linear, make_linear
 from tandem.backends.torch.packed_batch import PackedBatch
@@ -34,7 +34,7 @@ _FIXED_ROPE = {"default", "linear", "llama3", "yarn"}  # frequencies do not depe
 
 
 def llama_forward_serves(model: PreTrainedModel) -> bool:
-    """Whether the model is a plain member of the Llama family."""
+    """Return True if the model is a plain member of the Llama family."""
     if type(model) not in _FAMILY:
         return False
     config = model.config
@@ -109,9 +109,11 @@ class _Layer:
     """One decoder layer: attention and gated feed-forward block, each after an RMS norm."""
 
     def __init__(self, layer: Module, index: int, shape: LayerShape, make: MakeLinear) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
+        mlp = layer.mlp
         self._attention = AttentionLayer(index, attention.scaling, shape.window)
-        self._head_size, self._kv_heads = shape.key_size, shape.kv_heads
+        self._head_size = shape.key_size
+        self._kv_heads = shape.kv_heads
         self._heads = attention.q_proj.weight.shape[0] // shape.key_size
         take_over = partial(_take_over, make=make)
         self._qkv = take_over(attention.q_proj, attention.k_proj, attention.v_proj)
@@ -126,15 +128,20 @@ class _Layer:
         self, hidden: Tensor, turn: tuple[Tensor, Tensor], packed: PackedBatch, rows: Tensor | None
     ) -> Tensor:
         """hidden [tokens, size] -> the same, or only `rows` of it after attention."""
-        tokens, turned_heads = hidden.shape[0], self._heads + self._kv_heads
+        tokens = hidden.shape[0]
+        turned_heads = self._heads + self._kv_heads
         heads = self._qkv(self._norm(hidden), packed.few)
         if tokens == 1:  # an operation less for a draft step
             heads = heads.view(-1, 1, self._head_size)
         else:
             heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
-        turned, value = self._turned(heads[:turned_heads], turn), heads[turned_heads:]
-        query, key = turned[: self._heads], turned[self._heads :]
-        seen = attend_packed(packed, self._attention, query, key, value).reshape(tokens, -1)
+        turned = self._turned(heads[:turned_heads], turn)
+        value = heads[turned_heads:]
+        query = turned[: self._heads]
+        key = turned[self._heads :]
+        seen = attend_packed(
+            packed=packed, layer=self._attention, query=query, key=key, value=value
+        ).reshape(tokens, -1)
         few = packed.few
         if rows is not None:
             hidden, seen, few = hidden[rows], seen[rows], packed.few_logits
@@ -153,7 +160,8 @@ class _Layer:
         """Qwen 3 normalises each query and key head."""
         if not hasattr(attention, "q_norm"):
             return None
-        query, key = attention.q_norm, attention.k_norm
+        query = attention.q_norm
+        key = attention.k_norm
         counts = ((query, self._heads), (key, self._kv_heads))
         weights = [norm.weight.expand(heads, 1, -1) for norm, heads in counts]
         return _RmsNorm(torch.cat(weights), query.variance_epsilon)
@@ -184,7 +192,8 @@ class _Rotary:
     """Cosines and sines per position, made by the model's own module and kept."""
 
     def __init__(self, module: Module, like: Tensor) -> None:
-        self._module, self._like = module, like
+        self._module = module
+        self._like = like
         self._cos = self._sin = like.new_empty(0, 0)
 
     def at(self, packed: PackedBatch) -> tuple[Tensor, Tensor]:

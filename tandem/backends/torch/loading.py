@@ -50,7 +50,9 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     float32, bfloat16 or float16, whatever the file holds, or int8 or int4 for quantised weights.
     `threads` is how many CPU threads torch uses in this process. Raises InvalidArgument naming the
     field."""
-    folder_or_name, revision, dtype = choice.source, choice.revision, choice.dtype
+    folder_or_name = choice.source
+    revision = choice.revision
+    dtype = choice.dtype
     use_threads(choice.threads)
     if folder_or_name.lower().endswith(GGUF):
         return _load_gguf(choice)
@@ -77,7 +79,8 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
 def _load_gguf(choice: ModelChoice) -> LoadedModel:
     """A file of llama.cpp's, dequantised; `dtype` quantises anew where it says so."""
     file = GgufFile(Path(choice.source))
-    place, precision = _device(choice.device), _precision(choice.dtype)
+    place = _device(choice.device)
+    precision = _precision(choice.dtype)
     if choice.exits not in (NONE, AUTO):
         raise InvalidArgument("exits", "belong to models in folders")
     model = file.model(precision or torch.float32).to(place)
@@ -97,8 +100,8 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
 def _precision(dtype: str) -> torch.dtype | None:
     """None for weights that are to be quantised."""
     if dtype not in (*_DTYPES, *WEIGHT_BITS):
-        known = ", ".join((*_DTYPES, *WEIGHT_BITS))
-        raise InvalidArgument("dtype", f"{dtype!r} is not one of {known}")
+        names = ", ".join((*_DTYPES, *WEIGHT_BITS))
+        raise InvalidArgument("dtype", f"{dtype!r} is not one of {names}")
     return _DTYPES.get(dtype)
 
 
@@ -182,9 +185,13 @@ def _exits(exits: str, source: ModelSource, config: Any) -> ExitAdapters | None:
     folder = find_exits(source.name, exits)
     if folder is None:
         return None
-    sizes = config.num_hidden_layers, config.hidden_size
     try:
-        return load_adapters(folder, _base_hash(source), *sizes)
+        return load_adapters(
+            folder,
+            _base_hash(source),
+            layer_count=config.num_hidden_layers,
+            hidden_size=config.hidden_size,
+        )
     except InvalidArgument as error:
         if exits != AUTO:
             raise
@@ -208,7 +215,7 @@ def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> T
 
 
 def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
-    """As `load_tokenizer`; None for a folder that holds a bare model."""
+    """Load as `load_tokenizer` does; None for a folder that holds a bare model."""
     found = _has_tokenizer(find_source(folder_or_name, revision))
     return load_tokenizer(folder_or_name, revision) if found else None
 
@@ -279,11 +286,11 @@ def eos_token_ids_of(source: ModelSource) -> frozenset[int]:
     settings: list[Any] = [config.get_text_config()]
     with suppress(OSError):  # the file is optional
         settings.append(GenerationConfig.from_pretrained(source.name, **source.options))
-    found: set[int] = set()
+    token_ids: set[int] = set()
     for setting in settings:
         ids = getattr(setting, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    return frozenset(found)
+        token_ids.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return frozenset(token_ids)
 
 
 def model_name_of(folder_or_name: str | Path) -> str:

@@ -41,11 +41,14 @@ class PackedSequence:
     def __init__(
         self, request: ForwardRequest, session: KvSession, offset: int, like: Tensor
     ) -> None:
-        self.session, self.offset = session, offset
+        self.session = session
+        self.offset = offset
         self.count = len(request.token_ids)
         self.rows = slice(offset, offset + self.count)
-        self.logits_to_keep, self.exits = request.logits_to_keep, request.exits
-        self.on_exit, self.length = request.on_exit, session.length
+        self.logits_to_keep = request.logits_to_keep
+        self.exits = request.exits
+        self.on_exit = request.on_exit
+        self.length = session.length
         self.pending = session.pending
         tree = None if request.parents is None else (*(session.tree or ()), *request.parents)
         self.parents = tree  # of the pending nodes and of those this request feeds
@@ -56,14 +59,17 @@ class PackedSequence:
         self._blocks: dict[tuple[int | None, int], list[AttentionBlock]] = {}
 
     def blocks(self, window: int | None, group: int) -> list[AttentionBlock]:
-        """How this sequence attends in a layer with that window and `group` heads per key head."""
+        """Return how this sequence attends in a layer with that window and `group` heads per key
+        head."""
         if (window, group) not in self._blocks:
             on_cpu = self._like.device.type == "cpu"
             size = KV_BLOCK if on_cpu else _ROWS_PER_BLOCK
             size = size if self.parents is None else self.count
             firsts = range(0, self.count, size)
-            found = [self._block(row, min(row + size, self.count), window, group) for row in firsts]
-            self._blocks[window, group] = found
+            blocks = [
+                self._block(row, min(row + size, self.count), window, group) for row in firsts
+            ]
+            self._blocks[window, group] = blocks
         return self._blocks[window, group]
 
     def _block(self, first: int, last: int, window: int | None, group: int) -> AttentionBlock:
@@ -72,14 +78,22 @@ class PackedSequence:
         if self.parents is not None:
             start = min(start, self.length)
         if last - first == 1 and not self.pending:
-            return AttentionBlock(first, last, start, end, None)
+            return AttentionBlock(first=first, last=last, start=start, end=end, mask=None)
         if self.parents is None and (window is None or end <= window):
             mask = self._triangle(last - first, end)
         else:
             mask = torch.zeros((last - first, end - start), dtype=self._like.dtype)
-            seen = torch.from_numpy(self._seen(first, last, start, end, window))
+            seen = torch.from_numpy(
+                self._seen(first=first, last=last, start=start, end=end, window=window)
+            )
             mask = mask.masked_fill_(~seen, float("-inf")).to(self._like.device)
-        return AttentionBlock(first, last, start, end, mask.repeat(group, 1) if group > 1 else mask)
+        return AttentionBlock(
+            first=first,
+            last=last,
+            start=start,
+            end=end,
+            mask=mask.repeat(group, 1) if group > 1 else mask,
+        )
 
     def _triangle(self, rows: int, end: int) -> Tensor:
         mask = self._like.new_zeros(rows, end)
@@ -131,8 +145,8 @@ class PackedBatch:
 
     def positions(self) -> Tensor:
         """Position of each token of the packed batch in its own sequence."""
-        found = [position for sequence in self.sequences for position in sequence.positions]
-        return torch.tensor(found, device=self.token_ids.device)
+        positions = [position for sequence in self.sequences for position in sequence.positions]
+        return torch.tensor(positions, device=self.token_ids.device)
 
     def logit_rows(self) -> Tensor:
         """Rows of the packed batch whose logits are asked for, in order."""

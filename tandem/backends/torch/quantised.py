@@ -71,7 +71,8 @@ class _QuantisedModule(nn.Module):
 
     def __init__(self, linear: nn.Linear, bits: int) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.in_features = linear.in_features
+        self.out_features = linear.out_features
         self._linear = QuantisedLinear(linear.weight.detach(), linear.bias, bits)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
 )
 
+from tandem.backends.image_files import decode_image, image_sizes
 from tandem.backends.interface import Session
 from tandem.backends.torch.image_embeddings import ImageEmbeddings
 from tandem.backends.torch.kv_cache import KvSession
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import FIELD, MAX_IMAGE_TOKENS
-from tandem.vision.image_files import decode_image, image_sizes
 
 VISION_MODELS = (Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration)
 
@@ -47,16 +47,19 @@ class QwenVision:
         self._decoding = threading.Lock()  # one image in memory at a time, however many ask
 
     def tokens_per_image(self, images: Sequence[bytes]) -> list[int]:
-        patches_of, merged = self._processor.get_number_of_image_patches, self._processor.merge_size
+        patches_of = self._processor.get_number_of_image_patches
+        merged = self._processor.merge_size
         return [patches_of(height, width) // merged**2 for height, width in image_sizes(images)]
 
     def prepare(self, images: Sequence[bytes]) -> Pixels:
         patches, grids = [], []
         for index, encoded in enumerate(images):
             with self._decoding:
-                found = self._processor(images=[decode_image(encoded, index)], return_tensors="pt")
-            patches.append(found["pixel_values"])
-            grids.append(found["image_grid_thw"])
+                processed = self._processor(
+                    images=[decode_image(encoded, index)], return_tensors="pt"
+                )
+            patches.append(processed["pixel_values"])
+            grids.append(processed["image_grid_thw"])
         return Pixels(torch.cat(patches), torch.cat(grids))
 
     @torch.inference_mode()
@@ -64,16 +67,18 @@ class QwenVision:
         if not isinstance(session, KvSession) or not isinstance(pixels, Pixels):
             raise InvalidArgument(FIELD, "made by another engine")
         model = self._model
-        patches, grid = pixels.patches.to(model.device, model.dtype), pixels.grid.to(model.device)
+        patches = pixels.patches.to(model.device, model.dtype)
+        grid = pixels.grid.to(model.device)
         seen = model.get_image_features(patches, grid, return_dict=True)
-        ids, image = torch.tensor([list(prompt_ids)], device=model.device), self.image_token_id
+        ids = torch.tensor([list(prompt_ids)], device=model.device)
+        image = self.image_token_id
         rope, _ = model.model.get_rope_index(ids, (ids == image).int(), image_grid_thw=grid)
         embeddings = torch.cat(list(seen.pooler_output)).to(model.dtype)
         session.image_embeddings = ImageEmbeddings(prompt_ids, image, embeddings, rope[:, 0])
 
 
 def see_whole(model: PreTrainedModel, ids: Tensor, pixels: Pixels) -> None:
-    """One pass of the model's own code over whole texts [rows, length] with their images."""
+    """Run one pass of the model's own code over whole texts [rows, length] with their images."""
     seeing: Any = model
     seeing.model(
         input_ids=ids,

@@ -41,7 +41,8 @@ class ReducedHead:
     laid out by `make`; -inf for all other tokens."""
 
     def __init__(self, weight: Tensor, tokens: Tensor, make: MakeLinear) -> None:
-        self._tokens, self._size = tokens.to(weight.device), weight.shape[0]
+        self._tokens = tokens.to(weight.device)
+        self._size = weight.shape[0]
         self._inside = make(weight[self._tokens], None)
 
     def __call__(self, rows: Tensor, few: bool) -> Tensor:

@@ -30,7 +30,7 @@ def load(choice: ModelChoice) -> LoadedModel:
 
 
 def installed_version() -> str | None:
-    """Of vLLM, whichever build; None where there is none."""
+    """Return the version of vLLM, whichever build; None where it is not installed."""
     for name in DISTRIBUTIONS:
         try:
             return version(name)
@@ -40,14 +40,16 @@ def installed_version() -> str | None:
 
 
 def _check_version() -> None:
-    found = installed_version()
-    wanted = f"{_dotted(FIRST)} or later and before {_dotted(BEFORE)}"
-    if found is None:
-        why = f"'vllm' needs the package vllm, {wanted}, in an environment of its own; see docs"
+    version = installed_version()
+    supported = f"{_dotted(FIRST)} or later and before {_dotted(BEFORE)}"
+    if version is None:
+        why = f"'vllm' needs the package vllm, {supported}, in an environment of its own; see docs"
         raise InvalidArgument("engine", why)
-    numbers = tuple(int(part) for part in found.split(".")[:2])
+    numbers = tuple(int(part) for part in version.split(".")[:2])
     if not FIRST <= numbers < BEFORE:
-        raise InvalidArgument("engine", f"'vllm' is tested with {wanted}; {found} is installed")
+        raise InvalidArgument(
+            "engine", f"'vllm' is tested with {supported}; {version} is installed"
+        )
 
 
 def _prepare(threads: int) -> None:

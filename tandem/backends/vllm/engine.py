@@ -48,12 +48,14 @@ class VllmEngine(EngineDefaults):
         kv_bytes_per_token: int,
     ) -> None:
         """Takes over `core`, an EngineCore whose workers have the extension LogitsWorker."""
-        self.model_name, self.vocabulary_hash = model_name, vocabulary_hash
+        self.model_name = model_name
+        self.vocabulary_hash = vocabulary_hash
         self.vocabulary_size = vocabulary_size
         self.eos_token_ids = frozenset(each for each in eos_token_ids if each < vocabulary_size)
         self.context_length = int(core.vllm_config.model_config.max_model_len)
         self.kv_bytes_per_token = kv_bytes_per_token
-        self._core, self.pages = core, PagePool(core)
+        self._core = core
+        self.pages = PagePool(core)
         self._failure: str = ""
 
     @property
@@ -122,7 +124,8 @@ class VllmEngine(EngineDefaults):
         readers = {}
         for name, fed in asked.items():
             if fed.request.reader is not None and fed.rows == fed.request.logits_to_keep:
-                readers[name], fed.read = fed.request.reader, True
+                readers[name] = fed.request.reader
+                fed.read = True
         rows = {name: fed.rows for name, fed in asked.items()}
         sent = {fed.session.request.request_id: fed.session.sent for fed in taken}
         answers = self._run(scheduled, sent, rows, readers)

@@ -114,7 +114,8 @@ def _ends(runner: Any, state: Any, scheduled: Any) -> dict[str, int]:
     """Where each request's positions end among those of the pass. vLLM has two model runners, and
     chooses one by the model and the platform."""
     if hasattr(state, "input_batch"):
-        names, starts = state.input_batch.req_ids, state.input_batch.query_start_loc_np
+        names = state.input_batch.req_ids
+        starts = state.input_batch.query_start_loc_np
         return {name: int(starts[place + 1]) for place, name in enumerate(names)}
     names = runner.input_batch.req_ids
     ends = np.cumsum([scheduled.num_scheduled_tokens[name] for name in names])

@@ -148,14 +148,18 @@ class PagePool:
         if session.request is not None:
             self._cache.free(session.request)
             self._finished.add(session.request.request_id)
-            session.request, session.computed, session.sent = None, 0, 0
+            session.request = None
+            session.computed = 0
+            session.sent = 0
 
     def fed(self, request: ForwardRequest, session: PagedSession) -> Fed:
         return Fed(request, session, [*session.tokens, *request.token_ids])
 
     def next_pass(self, waiting: Sequence[Fed]) -> tuple[list[Fed], Any]:
         """As much of what waits as one pass takes, and the pass as vLLM's SchedulerOutput."""
-        room, taken, news = self.pass_tokens, [], []
+        room = self.pass_tokens
+        taken = []
+        news = []
         for fed in waiting:
             if not room:
                 break
@@ -171,7 +175,8 @@ class PagePool:
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
-        session, settled = fed.session, fed.whole[: fed.settled]
+        session = fed.session
+        settled = fed.whole[: fed.settled]
         if session.request is not None:
             known = session.request.num_tokens
             if len(settled) > known:
@@ -197,7 +202,8 @@ class PagePool:
         they have not: they then replace what they know of it, by which drafts are taken back."""
         from vllm.v1.core.sched.output import NewRequestData
 
-        (pages, hits), record = found, fed.session.request
+        pages, hits = found
+        record = fed.session.request
         allocated = self._cache.allocate_slots(
             record, fed.count, num_new_computed_tokens=hits, new_computed_blocks=pages
         )

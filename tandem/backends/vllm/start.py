@@ -65,7 +65,8 @@ def _engine(choice: ModelChoice, source: ModelSource, core: Any, tokenizer: Any)
 
 def _start(choice: ModelChoice, source: ModelSource) -> Any:
     """An EngineCore in this process, with its workers in this or in others."""
-    parallel, cpu = choice.parallel, choice.device == "cpu"
+    parallel = choice.parallel
+    cpu = choice.device == "cpu"
     workers = parallel.tensor * parallel.pipeline
     try:
         config = EngineArgs(

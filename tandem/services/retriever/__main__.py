@@ -23,12 +23,20 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
 
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "retriever")
     forgetting = _forgetting(settings)
-    where = settings.device, settings.threads
-    sizes = settings.chunk_tokens, settings.overlap_tokens
-    chunking = Chunking(*sizes) if settings.chunk_tokens else None
-    reranker = None if settings.reranker is None else load_reranker(settings.reranker, *where)
-    place = settings.folder if settings.dsn is None else settings.dsn.get_secret_value()
-    index = open_index(place, settings.embedding, chunking, reranker, *where)
+    chunking = None
+    if settings.chunk_tokens:
+        chunking = Chunking(settings.chunk_tokens, settings.overlap_tokens)
+    reranker = None
+    if settings.reranker is not None:
+        reranker = load_reranker(settings.reranker, settings.device, settings.threads)
+    index = open_index(
+        place=settings.folder if settings.dsn is None else settings.dsn.get_secret_value(),
+        embedding=settings.embedding,
+        chunking=chunking,
+        reranker=reranker,
+        device=settings.device,
+        threads=settings.threads,
+    )
     limits = RetrieverLimits(
         max_searches=settings.max_searches,
         max_ingests=settings.max_ingests,
@@ -42,14 +50,23 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
         ),
     )
     networks = parse_networks(settings.own_side)
-    return RetrieverServicer(index, settings.role, networks, limits, metrics, tracing, forgetting)
+    return RetrieverServicer(
+        index=index,
+        role=settings.role,
+        networks=networks,
+        limits=limits,
+        metrics=metrics,
+        tracing=tracing,
+        forgetting=forgetting,
+    )
 
 
 def _forgetting(settings: RetrieverSettings) -> Forgetting | None:
     targets = [target.strip() for target in settings.decoder.split(",") if target.strip()]
     if not targets:
         return None
-    access, most = client_access(settings), settings.max_message_bytes
+    access = client_access(settings)
+    most = settings.max_message_bytes
     return Forgetting(Connection(target, most, access) for target in targets)
 
 

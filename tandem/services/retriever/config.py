@@ -107,7 +107,8 @@ class RetrieverSettings(ServiceSettings):
     @classmethod
     def _own_side_fits(cls, own_side: str, others: ValidationInfo) -> str:
         networks = parse_networks(own_side)
-        host, role = others.data.get("host", ""), others.data.get("role")
+        host = others.data.get("host", "")
+        role = others.data.get("role")
         if role == "device" and not networks and not is_loopback(host):
             why = f"must name the device's networks before a device's documents are on host {host}"
             raise ValueError(why)

@@ -35,7 +35,7 @@ def mode_from_proto(value: int) -> SearchMode:
 def answer_of(
     number: int, document_id: str, outcome: Outcome, reason: str = ""
 ) -> pb.IngestResponse:
-    """What became of one document."""
+    """Return what became of one document."""
     return pb.IngestResponse(
         number=number, document_id=document_id, outcome=_OUTCOMES[outcome], reason=reason
     )
@@ -47,5 +47,5 @@ def hit_to_proto(hit: Hit) -> pb.Hit:
 
 
 def listed_to_proto(document: ListedDocument) -> pb.ListedDocument:
-    """What there is to tell of it without its text."""
+    """Return what is told of a document without its text."""
     return pb.ListedDocument(id=document.name, bytes=document.bytes, shared=document.shared)

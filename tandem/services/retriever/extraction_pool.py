@@ -48,7 +48,8 @@ class ExtractionPool:
         self, extractors: Sequence[Extractor], limits: PoolLimits, series: HolderSeries
     ) -> None:
         self._series = series
-        self._extractors, self._limits = tuple(extractors), limits
+        self._extractors = tuple(extractors)
+        self._limits = limits
         self._free = list(extractors)
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[Extractor]]] = {}
@@ -60,8 +61,8 @@ class ExtractionPool:
         self._threads = ThreadPoolExecutor(len(extractors), "retriever-extract")
 
     async def run(self, tenant: str, work: Callable[[Extractor], tuple[Answer, float]]) -> Answer:
-        """What `work` answers, once it is this tenant's turn; it blocks a thread, and tells the
-        seconds of a processor that it took. Raises ResourceExhausted naming the limit that the
+        """Return what `work` answers, once it is this tenant's turn; it blocks a thread, and tells
+        the seconds of a processor that it took. Raises ResourceExhausted naming the limit that the
         tenant met."""
         extractor = await self._turn(tenant)
         loop = asyncio.get_running_loop()
@@ -86,7 +87,8 @@ class ExtractionPool:
     async def _turn(self, tenant: str) -> Extractor:
         waiting = self._waiting.setdefault(tenant, deque())
         bucket = self._bucket(tenant)
-        most, now = self._limits.waiting_per_tenant, time.monotonic()
+        most = self._limits.waiting_per_tenant
+        now = time.monotonic()
         if (wait_s := bucket.wait_s(now)) > LONGEST_WAIT_S:
             why = f"extraction: {_name(tenant)} has had its {self._limits.cpu_s_per_minute} s of a"
             raise self._refused(tenant, f"{why} processor a minute", wait_s)

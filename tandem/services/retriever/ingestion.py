@@ -82,7 +82,10 @@ class Intake:
         if message.more:
             return None
         incoming = replace(self._open, content=b"".join(self._parts), refused=self._refused)
-        self._open, self._parts, self._size, self._refused = None, [], 0, ""
+        self._open = None
+        self._parts = []
+        self._size = 0
+        self._refused = ""
         return incoming
 
     def _keep(self, content: bytes) -> None:
@@ -92,7 +95,8 @@ class Intake:
             check_size(self._size)
             self._parts.append(content)
         except InvalidArgument as error:
-            self._refused, self._parts = str(error), []
+            self._refused = str(error)
+            self._parts = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +140,14 @@ def unread_of(run: Iterable[Incoming]) -> Iterator[Unread]:
 
 
 def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Found], float]:
-    """What is to be stored together, empty at the end, and the seconds of a processor that reading
-    it took. Takes of `unread` until there are enough documents or letters, or so much time passed
-    that another tenant should have a turn. Blocks. Raises Unavailable as `extractor` does."""
+    """Return what is to be stored together, empty at the end, and the seconds of a processor that
+    reading it took. Takes of `unread` until there are enough documents or letters, or so much time
+    passed that another tenant should have a turn. Blocks. Raises Unavailable as `extractor`
+    does."""
     group: list[Found] = []
-    letters, cpu_s, began_s = 0, 0.0, time.monotonic()
+    letters = 0
+    cpu_s = 0.0
+    began_s = time.monotonic()
     for one in unread:
         document: Document | Refusal | None
         collection = one.incoming.collection
@@ -150,7 +157,15 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Fou
             cpu_s += extracted.cpu_s
         else:
             document = one.part
-        group.append(Found(one.incoming.number, document, one.last, collection, one.incoming.quota))
+        group.append(
+            Found(
+                number=one.incoming.number,
+                document=document,
+                last=one.last,
+                collection=collection,
+                quota=one.incoming.quota,
+            )
+        )
         letters += len(document.text) if isinstance(document, Document) else 0
         full = len(group) == DOCUMENTS_PER_COMMIT or letters >= LETTERS_PER_COMMIT
         if full or time.monotonic() - began_s >= TURN_S:
@@ -183,7 +198,8 @@ def commit(
     than the owner may have, its documents are taken one by one, as long as there is room.
     `prepared`: as of `preparation_of`."""
     documents = [one.document for one in group if isinstance(one.document, Document)]
-    owner, quota = group[0].collection.owner, group[0].quota.over(owner_quota)
+    owner = group[0].collection.owner
+    quota = group[0].quota.over(owner_quota)
     try:
         index.check_room(documents, quota)  # nothing is forgotten for what will be refused
         if outdated := index.outdated(documents, owner):
@@ -196,7 +212,8 @@ def commit(
             return list(chain.from_iterable(singly))
         (refused,) = documents
         answer = answer_of(group[0].number, refused.id, Outcome.REFUSED, str(error))
-        answer.last, answer.over_quota = group[0].last, True
+        answer.last = group[0].last
+        answer.over_quota = True
         return [answer]
     answers: list[pb.IngestResponse] = []
     for one in group:

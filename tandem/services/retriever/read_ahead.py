@@ -31,7 +31,8 @@ class ReadAhead:
     async def end(self, error: Exception | None = None) -> None:
         """Nothing more will come; `error` is raised once what came before was taken."""
         async with self._changed:
-            self._ended, self._error = True, error
+            self._ended = True
+            self._error = error
             self._changed.notify_all()
 
     async def batch(self) -> list[Incoming]:

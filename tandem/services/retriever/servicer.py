@@ -60,8 +60,10 @@ Answer = TypeVar("Answer")
 
 MAX_DELETED = 10_000
 DEFAULT_LISTED = 100
-MAX_EMBEDDED, MAX_EMBEDDED_CHARACTERS = 256, 2**20
-"""Texts of one call: some seconds of one core."""
+MAX_EMBEDDED = 256
+"""Texts of one call."""
+MAX_EMBEDDED_CHARACTERS = 2**20
+"""Characters of one call's texts: some seconds of one core."""
 SEARCH_THREADS = 4
 MOST_WAITING = 1024
 """Work that waits for threads: more than is ever admitted at once."""
@@ -97,10 +99,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         extractor: Extractor | None = None,
     ) -> None:
         """`forgetting`: who is to forget documents before they leave."""
-        self._index, self._role, self._networks, self._limits = index, role, networks, limits
-        self._tracing, self._forgetting = tracing, forgetting
+        self._index = index
+        self._role = role
+        self._networks = networks
+        self._limits = limits
+        self._tracing = tracing
+        self._forgetting = forgetting
         self._open: Counter[str] = Counter()
-        quota, holders = limits.quota, metrics.holders()
+        quota = limits.quota
+        holders = metrics.holders()
         self._ingests = Admission(limits.max_ingests, quota=quota, series=holders, what="ingests")
         self._searches = Admission(limits.max_searches, quota=quota, what="searches")
         self._leaving = asyncio.Event()
@@ -181,7 +188,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             if len(request.ids) > MAX_DELETED:
                 raise InvalidArgument("ids", f"{len(request.ids)}; at most {MAX_DELETED} at once")
-            ids, owner = list(request.ids), request.owner
+            ids = list(request.ids)
+            owner = request.owner
             remove = partial(_remove, self._index, ids, owner, self._leaving_hook())
             with self._counted("deletions"):
                 return pb.DeleteResponse(deleted=await self._on(self._writer, remove))
@@ -195,12 +203,12 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             count = request.count or DEFAULT_LISTED
             listing = partial(self._index.listed, request.owner, request.after, count)
             with self._counted("listings", self._searches):
-                found = await self._on(self._readers, listing)
+                listed = await self._on(self._readers, listing)
                 total = await self._on(self._readers, partial(self._index.usage, request.owner))
             asked = DocumentQuota(request.max_documents, request.max_bytes)
             quota = asked.over(self._limits.owner_quota) if request.owner else NO_DOCUMENT_QUOTA
             return pb.ListResponse(
-                documents=map(listed_to_proto, found),
+                documents=map(listed_to_proto, listed),
                 total_documents=total.documents,
                 total_bytes=total.bytes,
                 max_documents=quota.documents,
@@ -245,7 +253,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     async def _search(self, request: pb.SearchRequest, headers: Any) -> pb.SearchResponse:
         """A place among the searches is held for this one alone: a stream that waits has none."""
         mode = mode_from_proto(request.mode)
-        count, rerank = request.count or DEFAULT_COUNT, request.rerank
+        count = request.count or DEFAULT_COUNT
+        rerank = request.rerank
         search = partial(
             self._index.search, request.query, count, mode, rerank=rerank, tenant=request.tenant
         )
@@ -261,8 +270,11 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         return pb.SearchResponse(hits=found, search_s=search_s, number=request.number)
 
     async def _ingest(self, first: Any, stream: Stream) -> None:
-        ahead, leaving, stored = ReadAhead(), self._leaving_hook(), 0
-        holder, quota = current_caller().holder, self._limits.owner_quota
+        ahead = ReadAhead()
+        leaving = self._leaving_hook()
+        stored = 0
+        holder = current_caller().holder
+        quota = self._limits.owner_quota
         reading = asyncio.create_task(_read(first, stream, ahead))
         try:
             while batch := await self._unless_leaving(ahead.batch()):
@@ -293,7 +305,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     def _leaving_hook(self) -> Leaving:
         """For the writer's thread: waits until decoders forgot the texts that are about to go."""
-        forgetting, loop = self._forgetting, asyncio.get_running_loop()
+        forgetting = self._forgetting
+        loop = asyncio.get_running_loop()
         if forgetting is None:
             return lambda document_ids, owner: None
 

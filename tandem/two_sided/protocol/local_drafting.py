@@ -5,9 +5,8 @@ unless the choices say `cut_after_draw`."""
 from dataclasses import dataclass
 
 from tandem.core.codecs import sparse_wire_probs
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, truncate
 from tandem.core.randomness import Purpose, RandomSource
-from tandem.core.truncation import NO_TRUNCATION, truncate
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     AggregationMode,

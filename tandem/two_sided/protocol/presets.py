@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument, unknown_name
-from tandem.core.probs import MAX_VOCABULARY_SIZE
-from tandem.core.truncation import NO_TRUNCATION, Truncation
+from tandem.core.probs import MAX_VOCABULARY_SIZE, NO_TRUNCATION, Truncation
 
 MAX_AHEAD = 64
 MAX_TOP = 4096

@@ -12,11 +12,10 @@ from tandem.core.codecs import (
     sparse_probs_to_bytes,
 )
 from tandem.core.errors import InvalidArgument, check_count
-from tandem.core.probs import MAX_VOCABULARY_SIZE, Array
+from tandem.core.probs import MAX_VOCABULARY_SIZE, Array, Truncation
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
-from tandem.core.truncation import Truncation
 from tandem.net.tenant import check_tenant_id
 from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (

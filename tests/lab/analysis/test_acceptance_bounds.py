@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.analysis.acceptance_bounds import candidate_bounds, total_acceptance
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Truncation, truncate
 
 
 def test_two_candidates_by_hand() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.analysis.lost_mass import cut_mass, top_k_bias
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Truncation, truncate
 
 
 def test_the_cut_mass_is_what_truncation_leaves_out() -> None:

@@ -20,8 +20,7 @@ from lab.bench.two_sided.dragon_prediction import (
 )
 from lab.bench.two_sided.dragon_probs import Question, SideDistributions
 from lab.bench.two_sided.dragon_ttft import Hardware, first_token_s, waits_below
-from tandem.core.probs import SamplingParams
-from tandem.core.truncation import NO_TRUNCATION
+from tandem.core.probs import NO_TRUNCATION, SamplingParams
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS

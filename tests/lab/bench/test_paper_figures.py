@@ -31,10 +31,10 @@ from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.model_pair import SimulatedPair
 from lab.simulation.simulator import ModelTimes
+from tandem.backends.image_files import decode_image
 from tandem.core.probs import Array
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
-from tandem.vision.image_files import decode_image
 
 TABLES = all_tables()
 

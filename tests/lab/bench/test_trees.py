@@ -7,8 +7,8 @@ import numpy as np
 from lab.bench.speculation.trees import tree_parents, two_candidates
 from lab.bench.speculation.truncation import Sums
 from tandem.core.acceptance import accepted_candidate, draw_candidates
+from tandem.core.probs import Truncation
 from tandem.core.tree import depths
-from tandem.core.truncation import Truncation
 from tests.exact import ExactRandom, fractions, outcome_probs, probs_pairs
 
 

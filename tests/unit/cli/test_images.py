@@ -27,6 +27,7 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.wire.verifier_codec import EdgeCodec
 from tests.services.verifier_peer import edge_peer, prefix_of
+from tests.unit.backends.test_image_files import BOMB
 from tests.unit.backends.tiny_vision import (
     END,
     KINDS,
@@ -38,7 +39,6 @@ from tests.unit.backends.tiny_vision import (
     write_vision_model,
 )
 from tests.unit.cli.scripted_pair import scripted_pair
-from tests.unit.vision.test_image_files import BOMB
 
 IMAGES = (picture(), picture(24, 48, seed=1, kind="JPEG"))
 TOKENS = 16
@@ -86,7 +86,7 @@ def request(
 
 def generated_by_transformers(folder: Path, text: str, images: tuple[bytes, ...]) -> list[int]:
     """Greedy continuation by transformers' own `generate`, with its own prompt and positions."""
-    from tandem.vision.image_files import decode_image
+    from tandem.backends.image_files import decode_image
 
     model = model_of("qwen2-vl", seed=1)
     decoded = [decode_image(image, index) for index, image in enumerate(images)]

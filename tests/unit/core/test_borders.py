@@ -7,12 +7,11 @@ import pytest
 
 from tandem.core.codecs import sparse_probs_from_bytes, sparse_probs_to_bytes
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import keep_nucleus
+from tandem.core.probs import Truncation, keep_nucleus, truncate
 from tandem.core.randomness import Purpose, SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.stopping import check_stops
 from tandem.core.tree import check_parents
-from tandem.core.truncation import Truncation, truncate
 
 
 def test_nodes_that_come_after_others_may_have_those_as_parents() -> None:

@@ -44,6 +44,10 @@ def test_a_quotation_says_whose_it_is_and_cannot_be_ended() -> None:
     assert in_quotes("\n") == ""
 
 
+def test_a_space_behind_what_is_not_printable_does_not_begin_the_line() -> None:
+    assert cleaned("\x1a no room") == "no room"
+
+
 @given(st.text(max_size=600))
 def test_whatever_is_said_is_one_short_printable_line(words: str) -> None:
     shown = cleaned(words)

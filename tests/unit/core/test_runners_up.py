@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tandem.core.distribution import KnownDistribution
+from tandem.core.distribution import KnownDistribution, gumbel_runners_up, likely_runners_up
 from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, confidence
-from tandem.core.runners_up import gumbel_runners_up, likely_runners_up
 
 PROBS: Array = np.array([0.5, 0.0, 0.3, 0.2], dtype=np.float32)
 

@@ -11,7 +11,7 @@ from tandem.core.codecs import (
     sparse_wire_probs,
 )
 from tandem.core.errors import InvalidArgument
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Truncation, truncate
 
 PRECISIONS: list[Precision] = ["float32", "float16"]
 

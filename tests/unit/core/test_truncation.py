@@ -10,8 +10,7 @@ import pytest
 
 from tandem.core.acceptance import accepts, recover, sample_draft
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import Array
-from tandem.core.truncation import Truncation, truncate
+from tandem.core.probs import Array, Truncation, truncate
 from tests.exact import ExactRandom, fractions, output_probs, probs_pairs, random_probs
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,10 +57,11 @@ def test_a_search_between_a_commit_and_its_ranking_finds_the_new_text(
 ) -> None:
     """It found neither the old text nor the new one."""
     index.add([Document("a", "cats purr")])
-    commit, found = index._store.commit, list[list[str]]()
+    commit = index._store.commit
+    found: list[list[str]] = []
 
-    def searched_at_once(*change: object) -> bool:
-        done = commit(*change)  # type: ignore[arg-type]
+    def searched_at_once(**change: Any) -> bool:
+        done = commit(**change)
         for mode in (SearchMode.LEXICAL, SearchMode.HYBRID):
             found.append([hit.text for hit in index.search("cats", mode=mode)])
         return done

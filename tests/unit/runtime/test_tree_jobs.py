@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import Engine, ForwardRequest, Session
-from tandem.core.probs import SamplingParams, probs_from_logits
+from tandem.core.probs import SamplingParams, Truncation, probs_from_logits
 from tandem.core.randomness import SeededRandom
-from tandem.core.truncation import Truncation
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.cloud import VerifyWork

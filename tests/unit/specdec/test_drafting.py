@@ -11,8 +11,8 @@ import pytest
 
 from tandem.core.codecs import Precision, sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
+from tandem.core.probs import Truncation, truncate
 from tandem.core.tokens import PrefixedTokens
-from tandem.core.truncation import Truncation, truncate
 from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.drafting import Drafting, bulk_bytes, draft_frame, probs_to_draft_from
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.truncation import Truncation
+from tandem.core.probs import Truncation
 from tandem.specdec.choices import Acceptance, Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import (

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import SamplingParams
+from tandem.core.probs import SamplingParams, Truncation, truncate
 from tandem.core.randomness import SeededRandom
-from tandem.core.truncation import Truncation, truncate
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, RelevanceEstimate
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.mixture import Side

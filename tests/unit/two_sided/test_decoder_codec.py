@@ -9,9 +9,8 @@ import pytest
 
 from tandem.core.codecs import sparse_wire_probs
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import SamplingParams
+from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
-from tandem.core.truncation import Truncation
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,

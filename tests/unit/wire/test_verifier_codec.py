@@ -12,10 +12,9 @@ import pytest
 
 from tandem.core.codecs import Precision, sparse_probs_to_bytes, wire_probs
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import SamplingParams
+from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload, SparsePayload
-from tandem.core.truncation import Truncation
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec.choices import Uplink
 from tandem.specdec.cloud import CloudModel

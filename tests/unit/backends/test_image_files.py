@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tandem.backends.image_files import decode_image, image_sizes
 from tandem.core.errors import InvalidArgument
-from tandem.vision.image_files import decode_image, image_sizes
 from tests.unit.backends.tiny_vision import picture
 
 

@@ -1,1 +1,0 @@
-"""Images that go with a prompt."""
