@@ -232,6 +232,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         self._diagnosis.heard(now)
         if self.admits(message):
             self._was_admitted = self._is_admitted = True
+            self._refusal = None
         try:
             return self.receive(message, size_bytes, now)
         except (PrefixMismatch, ProtocolError, InvalidArgument) as error:
@@ -240,7 +241,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def _stream_ended(self, error: BaseException | None) -> Sequence[Output]:
         code, details = end_status(error)
         goes_elsewhere = code not in BROKEN and self.peer_failed(code)
-        self._refusal = None
+        if details != STATUS_LOST:  # an end that says nothing leaves what an earlier one said
+            self._refusal = None
         if code in self._fatal:
             again_s = retry_s(error)
             refusal = upstream_rejection(code, details or "the cloud refused", again_s)

@@ -1,0 +1,112 @@
+"""What a caller is told after its cloud refused, and the status of a later stream was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from grpc import StatusCode
+
+from tandem.core.errors import Unavailable
+from tandem.core.stopping import FinishReason
+from tandem.net.frame_stream import StreamEnded
+from tandem.net.session_runner import SessionRunner
+from tandem.net.status import STATUS_LOST, Rejected
+from tandem.specdec.liveness import Phase
+
+End = Callable[[BaseException | None], None]
+
+
+class Machine:
+    phase = Phase.CONNECTING
+    goes_on_alone = False
+
+    def connect(self, now: float) -> list[Any]:
+        self.phase = Phase.RUNNING
+        return []
+
+    def lost(self, now: float, stuck_s: float = 0.0) -> list[Any]:
+        self.phase = Phase.CONNECTING
+        return []
+
+    def tick(self, now: float) -> list[Any]:
+        return []
+
+
+class Stream:
+    def send(self, message: Any) -> int:
+        return 0
+
+    def close_in_background(self, *rest: Any) -> None: ...
+
+
+class Session(SessionRunner[Any, Any, Any]):
+    """Its streams end as the test says; "admitted" is the frame that admits one."""
+
+    def __init__(self) -> None:
+        self.ends: list[End] = []
+        self.frames: list[Callable[[Any, int], None]] = []
+
+        def open_stream(on_frame: Any, on_end: Any) -> Any:
+            self.frames.append(on_frame)
+            self.ends.append(on_end)
+            return Stream()
+
+        super().__init__(open_stream, str, set(), self._why_silent, spread=1)
+        self._machine = Machine()
+
+    @property
+    def machine(self) -> Machine:
+        return self._machine
+
+    def receive(self, message: Any, size_bytes: int, now: float) -> Sequence[Any]:
+        return []
+
+    def perform(self, output: Any) -> None: ...
+
+    def cancel_machine(self) -> Sequence[Any]:
+        return []
+
+    async def _why_silent(self) -> str:
+        return ""
+
+    def stream_ends(self, code: StatusCode, details: str, admitted: bool = False) -> None:
+        self._stream = None
+        self.connect()
+        if admitted:
+            self.frames[-1]("admitted", 1)
+        self.ends[-1](StreamEnded(code, details))
+
+
+FULL = StatusCode.RESOURCE_EXHAUSTED, "kv budget: 200 bytes wanted"
+SILENT = StatusCode.UNAVAILABLE, STATUS_LOST
+
+
+async def test_an_end_without_a_status_leaves_the_refusal_before_it() -> None:
+    """On a busy machine the last of several refusals often loses its status: callers were told
+    that the cloud gives no sign of life."""
+    session = Session()
+    session.stream_ends(*FULL)
+    session.stream_ends(*SILENT)
+    with pytest.raises(Rejected, match="kv budget") as refused:
+        await session.raise_failure(FinishReason.ERROR)
+    assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
+    session.close()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("between", [("UNAVAILABLE", "it is stopping"), "admitted"])
+async def test_a_refusal_is_forgotten_once_something_else_is_known(between: Any) -> None:
+    session = Session()
+    session.stream_ends(*FULL)
+    if between == "admitted":
+        session.stream_ends(*SILENT, admitted=True)
+    else:
+        session.stream_ends(StatusCode[between[0]], between[1])
+        session.stream_ends(*SILENT)
+    with pytest.raises(Unavailable, match="the cloud is lost"):
+        await session.raise_failure(FinishReason.ERROR)
+    session.close()
+    await asyncio.sleep(0)
