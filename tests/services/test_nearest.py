@@ -123,6 +123,7 @@ async def test_a_question_that_fails_in_an_unforeseen_way_is_asked_again() -> No
 async def test_a_check_that_fails_in_our_own_code_is_logged_and_the_checks_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     routing, checks_done = Router(1), 0
 
     def checked(number: int) -> None:
