@@ -60,6 +60,7 @@ KINDS: dict[str, type[Message]] = {
     "import_document": decoding_pb2.ImportDocumentRequest,
     "export_document": decoding_pb2.ExportDocumentRequest,
     "ingest_request": retriever_pb2.IngestRequest,
+    "list_request": retriever_pb2.ListRequest,
     "search_request": retriever_pb2.SearchRequest,
 }
 CONTEXT = 512
