@@ -5,8 +5,8 @@ that bills the drafts of every pass as input too takes more; `drafts_as_input` s
 
 from dataclasses import dataclass
 
+from tandem.control.conditions import check_duration
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.scheduling import check_duration
 
 _MILLION = 1e6
 

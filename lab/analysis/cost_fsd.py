@@ -11,8 +11,8 @@ is, and eq. 9, which leaves communication out, 1.164. And "over 5x" at a miss ra
 """
 
 from lab.analysis.cost_models import LinkTimes, Prediction, expected_tokens_per_round
+from tandem.control.conditions import PairTimes, check_duration
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.scheduling import PairTimes, check_duration
 
 
 def fsd(

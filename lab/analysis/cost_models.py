@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import inf, isfinite, isnan
 from typing import Literal
 
+from tandem.control.conditions import PairTimes, check_duration
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.scheduling import PairTimes, check_duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ from functools import partial
 
 from lab.analysis.cost_models import LinkTimes, Prediction
 from lab.analysis.cost_tslt import sparse_probs_bytes, tree_distributions
+from lab.analysis.epoch_timeline import Expected, StepTimes, expected
 from lab.analysis.shared_passes import expected_together
+from tandem.control.conditions import Conditions, PairTimes
+from tandem.control.draft_window import schedule_for
 from tandem.core.codecs import Precision
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
-from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
 from tandem.specdec.presets import Preset
-from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
 
 PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
 TAIL_MASS_BYTES = 4
@@ -69,7 +70,8 @@ def _expected(
     """Of one session by one timeline; of several by all of theirs, whose controllers see passes as
     long as they are with what the others feed to them."""
     times = _step_times(preset, pair, link, sizes)
-    schedule = schedule_for(preset, Measured(pair, link.rtt_s, acceptance_rate))
+    conditions = Conditions(pair, link.rtt_s, acceptance_rate)
+    schedule = schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
     ahead = preset.predraft is Predraft.LIKELY_OUTCOMES and schedule.stop_and_wait
     hit_rate = _hit_rate(preset, schedule, acceptance_rate, miss_rate, ahead)
     fed = schedule.chunk if schedule.stop_and_wait else 0
@@ -87,9 +89,13 @@ def _expected(
         head_s=head_s,
         ahead=ahead,
         in_parts=preset.verify_settings.allows_partial_verification,
-        control=None if preset.control is Control.FIXED else partial(schedule_for, preset),
+        control=None if preset.control is Control.FIXED else partial(_fitted, preset),
     )
     return found
+
+
+def _fitted(preset: Preset, conditions: Conditions) -> Schedule:
+    return schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
 
 
 def _hit_rate(

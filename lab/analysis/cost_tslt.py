@@ -16,9 +16,9 @@ from lab.analysis.cost_models import (
     expected_tokens_per_round,
     stop_and_wait,
 )
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import expansion_nodes
-from tandem.specdec.scheduling import PairTimes
 
 
 def sparse_probs_bytes(kept: int, vocabulary_size: int, precision_bytes: float) -> float:

@@ -20,7 +20,7 @@ Invariant: nothing printed enters a computation.
 from dataclasses import dataclass
 
 from lab.analysis.cost_models import LinkTimes, dssd, rejection_probability
-from tandem.specdec.scheduling import PairTimes
+from tandem.control.conditions import PairTimes
 
 RTT_S = 0.020
 BYTES_PER_S = 100e6 / 8

@@ -13,15 +13,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from lab.analysis.epoch_timeline import Expected, StepTimes, Timeline
+from tandem.control.conditions import Conditions
+from tandem.control.estimates import Estimates
+from tandem.control.pass_budget import PassBudget
 from tandem.core.hashing import hash_words, unit
 from tandem.specdec.choices import Schedule
-from tandem.specdec.epoch_timeline import Expected, StepTimes, Timeline
 from tandem.specdec.messages import Work
-from tandem.specdec.pass_budget import PassBudget
-from tandem.specdec.profile import Profile
-from tandem.specdec.scheduling import Measured
 
-Control = Callable[[Measured], Schedule]
+Control = Callable[[Conditions], Schedule]
 
 _WARM = 0.25
 """The share of the tokens that is left out, while sessions fall into step."""
@@ -132,7 +132,7 @@ class _Crowd:
             if member.due_drafts or member.arrived <= member.committed:  # else nobody is told
                 queue_s = max(0.0, self.began_s - member.due_s)
                 work = Work(self.took_s, queue_s, len(ended), drafts=member.fed_drafts)
-                member.profile.passed(work)
+                member.measure(work)
                 member.work_s = self.took_s + queue_s
             member.passed(member.due_drafts)
             member.work_s = 0.0
@@ -155,7 +155,7 @@ class _Member(Timeline):
         self.due_s = 0.0
         self.work_s = 0.0
         self.flights: deque[tuple[int, float]] = deque()
-        self.profile = Profile()
+        self.estimates = Estimates()
         self.is_right = False
 
     def start(self) -> None:
@@ -177,7 +177,7 @@ class _Member(Timeline):
         crowd, up_free_s = self.crowd, self.up_free_s
         self.counted()
         hit = crowd.hits()
-        self.profile.resolved(hit)
+        self.estimates.resolved(hit, crowd.now)
         head_s = crowd.head_s if hit else 0.0
         super().__init__(self.schedule, self.times, head_s, self.ahead)
         self.now, self.up_free_s = crowd.now, up_free_s
@@ -197,7 +197,7 @@ class _Member(Timeline):
         return self.passes, self.fed, self.frames, self.drafted
 
     def draft_ended(self) -> None:
-        self.profile.drafted(1, self.times.draft_s)
+        self.estimates.drafted(1, self.times.draft_s, self.crowd.now, busy=False, branches=False)
         super().draft_ended()
 
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
@@ -223,18 +223,27 @@ class _Member(Timeline):
                 break
             sent_s = self.flights.popleft()[1]
         if sent_s is not None:
-            self.profile.tripped(self.now + times.down_s - sent_s - self.work_s, self.now)
+            trip_s = self.now + times.down_s - sent_s - self.work_s
+            self.estimates.tripped(trip_s, self.now)
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
         self.due_drafts, self.due_tokens, self.due_s = drafts, tokens, self.crowd.now
         self.fed_drafts = drafts - self.leaves
         self.crowd.waiting.append(self)
 
+    def measure(self, work: Work) -> None:
+        """What the edge hears of a pass."""
+        now = self.crowd.now
+        self.estimates.passed(work.verify_s, work.drafts, now, busy=False)
+        self.estimates.sharing.add(work.batch_size, now)
+        if work.drafts:
+            self.estimates.wait.add(work.queue_s, now)
+
     def follow(self) -> None:
         """Go on with the schedule that its controller takes for what was measured."""
-        measured = self.profile.measured
-        if self.crowd.control is not None and measured is not None:
-            self.schedule = self.crowd.control(measured)
+        conditions = self.estimates.conditions(self.crowd.now)
+        if self.crowd.control is not None and conditions is not None:
+            self.schedule = self.crowd.control(conditions)
 
     def taken(self, ready: int) -> int:
         budget = self.crowd.budget
@@ -259,7 +268,7 @@ class _Member(Timeline):
         if not self.is_right:
             self.committed, self.work_s = self.committed + 1, 0.0
             self.landed()
-            self.profile.judged(0, 1)
+            self.estimates.acceptance.add(0, 1)
             self.crowd.totals[0] += 1
             self.correct()
 
@@ -270,9 +279,9 @@ class _Member(Timeline):
         self.committed += 1
         if judged:
             self.landed()
-            self.profile.judged(int(right), int(not right))
+            self.estimates.acceptance.add(int(right), int(not right))
         else:
-            self.profile.unjudged(1)
+            self.estimates.acceptance.undrafted(1)
         if not right:
             self.correct()
         return right

@@ -12,8 +12,8 @@ from lab.analysis.cost_models import LinkTimes
 from lab.analysis.paper_tables import dssd_table_1
 from lab.commands.plan_methods import METHODS, Planned, Situation
 from tandem.commands.options import json_option
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.scheduling import PairTimes
 
 PAPERS = {"dssd-table-1": dssd_table_1}
 NOT_REPRODUCED = 1

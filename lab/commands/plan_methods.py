@@ -8,10 +8,10 @@ from lab.analysis.cost_fsd import fsd
 from lab.analysis.cost_models import LinkTimes, Prediction, ar, coupled, dsd, dssd
 from lab.analysis.cost_of_preset import Sizes, predict
 from lab.analysis.cost_tslt import mc_dsd, sparse_probs_bytes, tslt
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.specdec.scheduling import PairTimes
 
 
 @dataclass(frozen=True, slots=True)

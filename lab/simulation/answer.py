@@ -10,6 +10,7 @@ from lab.simulation.model_pair import SimulatedPair
 from lab.simulation.simulated_verifier import TargetModel
 from lab.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
 from lab.simulation.wire_sizes import WireSizes
+from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkSettings, link_from
 from tandem.specdec.edge import EdgeStats
@@ -17,7 +18,6 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
-from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
 
 NEVER_LOST = LivenessTimes(dead_after_s=3600.0, give_up_after_s=3600.0)
 """These links are not cut; a padded distribution takes longer than the machine would wait."""
@@ -38,13 +38,13 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one session is asked, and when. `earlier`: what its edge knows from requests before."""
+    """What one session is asked, and when. `warm_start`: what its edge knows from before."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
     seed: int
     start_s: float = 0.0
-    earlier: Earlier = NOTHING_EARLIER
+    warm_start: WarmStart = NO_WARM_START
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class SimulatedAnswer:
     stats: EdgeStats
     commits: tuple[tuple[float, int], ...] = ()
     """When how many tokens were committed."""
-    profile: Profile = field(default_factory=Profile, compare=False, repr=False)
-    """What the session measured."""
+    measured: WarmStart = field(default=NO_WARM_START, compare=False, repr=False)
+    """What the session measured, for those after it."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -133,7 +133,7 @@ def _asked(
             sampling=pair.sampling, seed=seed, max_tokens=question.max_tokens, ignore_eos=True
         ),
         preset=preset,
-        earlier=question.earlier,
+        warm_start=question.warm_start,
     )
     return Asked(
         request,
@@ -157,5 +157,5 @@ def _answer(question: Question, done: SimulationResult, sizes: WireSizes) -> Sim
         rejections=sizes.rejections,
         stats=done.stats,
         commits=tuple((moment, len(commit.token_ids)) for moment, commit in done.commits),
-        profile=done.profile,
+        measured=done.measured,
     )

@@ -9,9 +9,9 @@ from typing import Any
 from lab.analysis.cost_models import LinkTimes
 from lab.analysis.cost_of_preset import Sizes, predict
 from lab.simulation.answer import Conditions, SimulatedAnswer
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import Preset
-from tandem.specdec.scheduling import PairTimes
 
 
 def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from math import inf
 from random import Random
 
 from lab.simulation.fleet_plan import FleetPlan
+from tandem.control.pass_budget import PassBudget, SessionAcceptance
 from tandem.routing.router import Placement
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
-from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
 
 Round = tuple[float, int, "FleetCloud", int]
 """The end of a verifier's pass, or drafts that come to it: when, which of all events, the verifier,

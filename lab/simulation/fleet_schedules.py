@@ -8,9 +8,11 @@ from math import exp, log
 
 from lab.simulation.fleet_cloud import FleetCloud, FleetSession
 from lab.simulation.fleet_plan import FleetPlan
+from tandem.control.conditions import Conditions, PairTimes
+from tandem.control.cost import cheapest
+from tandem.control.draft_window import schedule_for
+from tandem.control.objective import Objective
 from tandem.specdec.choices import Control, Schedule
-from tandem.specdec.schedule_choice import choose
-from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
 
 _STEP, _RATE_STEP, _TINY_S = 0.25, 0.1, 1e-4
 
@@ -35,7 +37,7 @@ class FleetSchedules:
     def _choose(self, steps: tuple[int, ...], rate: int) -> Schedule:
         preset, plan = self._plan.preset, self._plan
         draft_s, rtt_s, pass_s, wait_s, sharing = (exp(step * _STEP) for step in steps)
-        measured = Measured(
+        conditions = Conditions(
             PairTimes(draft_s, pass_s, plan.verify_further_s),
             rtt_s,
             rate * _RATE_STEP,
@@ -44,5 +46,5 @@ class FleetSchedules:
             plan.hit_rate if preset.branch_tokens else 0.0,
         )
         if preset.control is Control.LEAST_COST:
-            return choose(preset.schedule, measured, preset.idle_weight, None).schedule
-        return schedule_for(preset, measured)
+            return cheapest(preset.schedule, conditions, Objective(preset.idle_weight))
+        return schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)

@@ -10,11 +10,11 @@ from functools import partial
 
 from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
 from lab.simulation.virtual_time import VirtualTime
+from tandem.control.pass_budget import PassBudget
 from tandem.netem.link_model import Link
 from tandem.specdec.cloud import CloudMachine, VerifyWork
 from tandem.specdec.judge import Verification
 from tandem.specdec.messages import CloudMessage, Work
-from tandem.specdec.pass_budget import PassBudget
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from lab.simulation.simulated_drafts import ProbsOf, SimulatedDrafts
 from lab.simulation.simulated_session import SimulatedSession
 from lab.simulation.simulated_verifier import SimulatedVerifier, TargetModel
 from lab.simulation.virtual_time import Faults, VirtualTime
+from tandem.control.estimates import WarmStart
 from tandem.netem.link_model import LinkPair, LinkSettings
 from tandem.specdec.edge import EdgeMachine, EdgeStats
 from tandem.specdec.events import Commit, EdgeRequest, Finish
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
-from tandem.specdec.profile import Profile
 
 SizeOf = Callable[[EdgeMessage | CloudMessage], int]
 
@@ -48,8 +48,8 @@ class SimulationResult:
     duration_s: float
     commits: tuple[tuple[float, Commit], ...]
     stats: EdgeStats
-    profile: Profile
-    """What it measured."""
+    measured: WarmStart
+    """What it measured, for the requests after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,9 @@ def _result(session: SimulatedSession) -> SimulationResult:
     edge, commits = session.edge, tuple(session.commits)
     assert session.finish is not None, "the session is over"
     token_ids = edge.committed.since(len(edge.request.prompt_ids))
+    measured = edge.controller.estimates.snapshot(session.ended_s)
     return SimulationResult(
-        token_ids, session.finish, session.ended_s, commits, edge.stats, edge.pacing.profile
+        token_ids, session.finish, session.ended_s, commits, edge.stats, measured
     )
 
 

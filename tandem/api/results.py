@@ -32,9 +32,10 @@ class SideFigures:
 @dataclass(frozen=True, slots=True)
 class ChoiceFigures:
     """The last schedule that a preset chose while it ran, and what it was chosen by: seconds a
-    token expected of it, and of a cloud that decodes alone; acceptance; a draft step, a pass
-    without drafts, each draft in it and the wait before it, the round trip, in seconds; sessions
-    that share a pass."""
+    token estimated of it, and of a cloud that decodes alone (`cloud_alone_measured`: whether that
+    was measured lately, else it is an estimate too); acceptance; a draft step, a pass without
+    drafts, each draft in it and the wait before it, the round trip, in seconds; sessions that share
+    a pass."""
 
     schedule: str
     reason: str
@@ -48,6 +49,7 @@ class ChoiceFigures:
     wait_s: float
     sessions: float
     round_trip_s: float
+    cloud_alone_measured: bool
 
 
 @dataclass(frozen=True, slots=True)

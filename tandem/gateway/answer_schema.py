@@ -79,8 +79,12 @@ class ChosenSchedule(Strict):
     schedule: str
     reason: str
     decisions: int
-    expected_tpot_s: float
+    expected_tpot_s: float = Field(description="Estimated, with this schedule.")
     cloud_alone_tpot_s: float
+    cloud_alone_measured: bool = Field(
+        description="Whether the cloud decoded alone within the last minutes, so that what it takes"
+        " was measured; else it is an estimate."
+    )
     acceptance_rate: Rate
     draft_step_s: float
     pass_s: float

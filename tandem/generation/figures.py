@@ -4,10 +4,10 @@ Invariant: a figure has one name, in the counting machine's totals, in `Summary`
 from collections.abc import Mapping
 from typing import Any
 
+from tandem.control.schedule import CLOUD_ALONE
 from tandem.generation.client import Generated
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.schedule_choice import CLOUD_ALONE
 from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Summary
 
 _TOLD = (
@@ -18,7 +18,7 @@ _TOLD = (
 _TOLD_OF_CHOICES = (
     *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
     *("acceptance_rate", "draft_step_s", "pass_s", "further_s", "wait_s", "sessions"),
-    "round_trip_s",
+    *("round_trip_s", "cloud_alone_measured"),
 )
 _TOLD_OF_SIDES = ("documents", "document_tokens", "drafted", "accepted", "decode_s")
 
@@ -76,18 +76,19 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
 
 
 def choice_line(figures: Mapping[str, Any]) -> str:
-    """What a preset that chooses its schedule chose, and why; empty for others. Both times are
-    estimates of one moment: the answer as a whole may have begun with other schedules."""
+    """What a preset that chooses its schedule chose, and why; empty for others. Times are of one
+    moment: the answer as a whole may have begun with other schedules."""
     if (choice := figures.get("choice")) is None:
         preset = PRESETS.get(figures["preset"])
         if preset is None or preset.control is not Control.LEAST_COST:
             return ""
         why = "the answer was over before enough was measured to choose by"
         return f"{preset.name}: the schedule that it begins with; {why}"
-    alone, own = _duration(choice["cloud_alone_tpot_s"]), _duration(choice["expected_tpot_s"])
-    why = f"the cloud alone would take {alone} a token, this takes {own}"
+    alone, expected = _duration(choice["cloud_alone_tpot_s"]), _duration(choice["expected_tpot_s"])
+    how = "measured" if choice["cloud_alone_measured"] else "estimated"
+    why = f"estimated at {expected} a token, against {alone} by the cloud alone ({how})"
     if choice["schedule"] == CLOUD_ALONE:
-        why = f"drafts would take longer than its {alone} a token"
+        why = f"drafts are estimated to take longer than its {alone} a token ({how})"
     by = f"acceptance {choice['acceptance_rate']:.0%}, round trip"
     by = f"{by} {_duration(choice['round_trip_s'])}, draft step {_duration(choice['draft_step_s'])}"
     return f"{figures['preset']}: {choice['schedule']}; {why} ({by})"
@@ -99,7 +100,7 @@ def choice_estimates(figures: Mapping[str, Any]) -> str:
         return ""
     return "; ".join(
         (
-            f"expected {_duration(choice['expected_tpot_s'])} a token",
+            f"estimated {_duration(choice['expected_tpot_s'])} a token",
             f"acceptance {choice['acceptance_rate']:.0%}",
             f"draft step {_duration(choice['draft_step_s'])}",
             f"pass {_duration(choice['pass_s'])} and {_duration(choice['further_s'])} a draft",

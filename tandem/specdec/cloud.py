@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from tandem.control.draft_window import decodes_alone
+from tandem.control.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, check_probs, one_hot
@@ -59,10 +61,8 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
-from tandem.specdec.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import Proposal, TargetProbs, acceptance_rule, payload_rule, probs_of
-from tandem.specdec.scheduling import decodes_alone
 
 _EXPECTED_YIELD = 2.0
 """Tokens that a pass over drafts is expected to yield, before the first one."""

@@ -22,6 +22,8 @@ from typing import Protocol
 
 import numpy as np
 
+from tandem.control.controller import Controller
+from tandem.control.objective import Objective
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import Processors
@@ -35,7 +37,7 @@ from tandem.core.sparse_payload import (
 )
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
-from tandem.specdec.choices import Schedule
+from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.drafting import bulk_bytes
 from tandem.specdec.events import (
     Commit,
@@ -65,7 +67,6 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
-from tandem.specdec.pacing import Pacing
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
@@ -103,7 +104,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.stats = EdgeStats()
         self.target_name = ""  # empty until the session is open
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
-        self.pacing = Pacing(request.preset, request.earlier, request.prices)
+        self.controller = _controller_of(request)
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self._liveness = liveness
@@ -153,7 +154,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Whether drafts are wanted and none is under way: the draft KV may be filled first."""
         if self.phase is Phase.DONE:
             return False
-        wanted = self.phase is Phase.ALONE or self.pacing.schedule.window > 0
+        wanted = self.phase is Phase.ALONE or self.controller.may_draft
         return wanted and not self._drafting.task and not self._drafting.token_ids
 
     def adopt_prefix(self, kv_length: int) -> None:
@@ -167,7 +168,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _open_stream(self, now: float) -> list[EdgeOutput]:
         """Open the session at the committed prefix, and send what is in flight again."""
         self._drafting.reconnected()
-        self.pacing.connected()
+        self.controller.connected(now)
         self.stats.begin_stream()
         return [Send(self.request.opening(self.epoch, self.committed)), *self._flush(now)]
 
@@ -192,7 +193,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def switched(self, now: float) -> None:
         """The cloud that was sent `frames_beside` answered first: its stream is the one that is
         open now."""
-        self.pacing.switched()
+        self.controller.switched()
         self._liveness.connected(now)
         self.stats.switch_stream()
 
@@ -210,10 +211,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
-        wanted = self.phase is Phase.RUNNING and self.pacing.trip_wanted(now)
+        wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
-        self.pacing.pinged(now)
+        self.controller.pinged(now)
         return [Send(Ping(**self._header(), nonce=nonce))]
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
@@ -253,7 +254,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._leaving = True
                 return self._leave_between_rounds()
             case Pong():
-                self.pacing.ponged(self._liveness.ponged(message.nonce, now))
+                self.controller.ponged(self._liveness.ponged(message.nonce, now), now)
         return []
 
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
@@ -263,7 +264,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._logprobs_buffer.take(verdict)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
-        self.pacing.take_verdict(verdict, now)
+        self.controller.judged(
+            end=verdict.base + verdict.accepted + verdict.rejected,
+            accepted=verdict.accepted,
+            rejected=int(verdict.rejected),
+            tokens=verdict.accepted + (verdict.outcome is not None),  # the edge may draw it
+            work=verdict.work,
+            now=now,
+        )
         outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
         self._drafting.settle(verdict)
         if self.phase is Phase.DONE:
@@ -298,7 +306,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         check_tokens(message, self.request, self.committed)
         self._logprobs_buffer.take(message)
         self.stats.count_tokens(message)
-        self.pacing.take_tokens(message, now)
+        self.controller.took_tokens(len(message.token_ids), message.work, now)
         outputs: list[EdgeOutput] = []
         for token in message.token_ids:
             outputs += [] if self.phase is Phase.DONE else self._overtake(token)
@@ -349,7 +357,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """The cloud added a token of its own; drafts in flight stay valid only if they agree."""
         drafted = self._drafting.next_token
-        self.pacing.overtaken(drafted == token if drafted is not None else None)
+        self.controller.overtaken(drafted == token if drafted is not None else None)
         if drafted == token:
             self._drafting.confirm_next()
             return self._commit([token])
@@ -366,7 +374,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
-        self.pacing.discarded()
+        self.controller.discarded()
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         self.epoch += new_epoch
@@ -374,7 +382,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is not Phase.DONE and self._predrafting.on:
             if self._predrafting.wanted:
                 self.stats.count_resolved(hit=branch is not None)
-            self.pacing.resolved(hit=branch is not None)
+            self.controller.resolved(hit=branch is not None)
             self.stats.drafted += self._drafting.adopt(branch.drafts) if branch else 0
         return outputs
 
@@ -391,9 +399,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return task
 
     def _main_task(self, now: float) -> DraftTask | None:
-        if self.pacing.on:
-            self._drafting.follow(self.pacing.schedule, drafts_ahead=self.pacing.ahead)
-            self._predrafting.follow(wanted=self.pacing.branches)
+        if self.controller.on:
+            self._drafting.follow(self.controller.schedule, drafts_ahead=self.controller.ahead)
+            self._predrafting.follow(wanted=self.controller.branches)
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self._drafting.room) if alone else self._drafting.draftable
         if count < 1:
@@ -435,17 +443,18 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return []
         positions = self._drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
-        self.pacing.drafted(positions, draft_s, self._drafting.feeds_few)
+        self.controller.drafted(positions, draft_s, now, self._drafting.feeds_few)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
         if self.phase is not Phase.RUNNING or self.paused:
             return []
-        frames = self._drafting.send_due(self.epoch, self.pacing.chunk_budget_s)
+        frames = self._drafting.send_due(self.epoch, self.controller.chunk_budget_s)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
-            self.pacing.sent(frames, now)
+            for frame in frames:
+                self.controller.sent(frame.base, now, frame.hold)
             self.stats.begin_round(now)
             self._predrafting.expect_likely()
         return [Send(frame) for frame in frames]
@@ -492,6 +501,18 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             "base": len(self.committed),
             "prefix_hash": self.committed.prefix,
         }
+
+
+def _controller_of(request: EdgeRequest) -> Controller:
+    preset = request.preset
+    return Controller(
+        preset.control,
+        preset.schedule,
+        objective=Objective(preset.idle_weight, preset.energy_weight, request.prices),
+        drafts_ahead=preset.predraft is not Predraft.OFF,
+        max_tokens=request.max_tokens,
+        warm_start=request.warm_start,
+    )
 
 
 class TextLimits(Protocol):

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tandem.control.estimates import NO_WARM_START, WarmStart
+from tandem.control.objective import NO_PRICES, Prices
 from tandem.core.distribution import RunnersUp
 from tandem.core.probs import Array
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control
 from tandem.specdec.messages import EdgeMessage, GenerationParams, Open, TokenLogprob
-from tandem.specdec.objective import NO_PRICES, Prices
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, VerifySettings
-from tandem.specdec.profile import NOTHING_EARLIER, Earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class EdgeRequest:
     preset: Preset
     eos_token_ids: frozenset[int] = frozenset()
     stop_token_ids: frozenset[int] = frozenset()
-    earlier: Earlier = NOTHING_EARLIER
+    warm_start: WarmStart = NO_WARM_START
     prices: Prices = NO_PRICES
     tenant: bytes = b""
     public_tokens: int = 0

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self, TypeVar, get_args, get_type_hints
 
+from tandem.control.objective import weights_of
 from tandem.core.errors import InvalidArgument, unknown_name
-from tandem.specdec.objective import weights_of
 
 
 class Composition(Protocol):

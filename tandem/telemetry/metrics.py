@@ -111,19 +111,19 @@ class MethodSeries(Series):
     auto_decisions = Metric(
         Counter,
         "auto_decisions_total",
-        "Schedules chosen while requests ran, by what had changed most.",
+        "Schedules chosen while requests ran, by what had changed most; `trial`: to be measured.",
         more=("reason",),
     )
     auto_expected_tpot = Metric(
         Histogram,
         "auto_expected_tpot_seconds",
-        "Seconds a token, as expected of the last schedule chosen for a request.",
+        "Seconds a token, as estimated of the last schedule chosen for a request.",
         buckets=TOKEN_BUCKETS_S,
     )
     auto_cloud_alone_tpot = Metric(
         Histogram,
         "auto_cloud_alone_tpot_seconds",
-        "Seconds a token, as expected then of a cloud that decodes alone.",
+        "Seconds a token, as measured or estimated then of a cloud that decodes alone.",
         buckets=TOKEN_BUCKETS_S,
     )
     auto_seen_tpot = Metric(

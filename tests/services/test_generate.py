@@ -19,6 +19,7 @@ from tandem.net.status import Rejected
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits
+from tandem.specdec.choices import Control
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
@@ -78,7 +79,8 @@ async def test_summary_adds_up(preset: str) -> None:
         assert 0 < summary.target_passes <= 41
         assert summary.uplink_bytes > 0
         assert summary.downlink_bytes > 0
-        assert (summary.drafted > 0) == PRESETS[preset].drafts
+        if PRESETS[preset].control is not Control.LEAST_COST:  # which may draft nothing
+            assert (summary.drafted > 0) == PRESETS[preset].drafts
         assert generated.text == "".join(f"<{token}>" for token in generated.token_ids)
         assert not generated.unverified
 

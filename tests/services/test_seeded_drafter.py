@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tandem.services.drafter.earlier_requests import EarlierRequests
-from tandem.specdec.messages import Draft, Work
-from tandem.specdec.pacing import Pacing
+from tandem.control.controller import Controller
+from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
+from tandem.control.schedule import Schedule
+from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
 from tandem.telemetry.endpoint import serve_metrics
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.prometheus_server import (
@@ -37,50 +37,88 @@ OTHERS = (
 )
 
 
-OTHERS_KNOW = Earlier(0.024, 0.03, 0.2, 0.05, 0.4)
-
-
-def requested() -> Profile:
+def requested(now: float = 0.0) -> WarmStart:
     """Of 10 judged drafts 8 stood: steps of 20 ms, passes of 50 ms, round trips of 30 ms."""
-    profile = Profile()
-    profile.drafted(2, 0.04)
-    profile.sent(Draft(1, 0, 5, 9, (1, 2), end_of_chunk=True), 1.0)
-    profile.answered(7, Work(verify_s=0.05, queue_s=0.1, drafts=2), 1.18)
-    profile.judged(8, 2)
-    return profile
+    estimates = Estimates(now=now)
+    estimates.drafted(2, 0.04, now, busy=False, branches=False)
+    estimates.passed(0.05, 0, now, busy=False)
+    estimates.tripped(0.03, now)
+    estimates.wait.add(0.1, now)
+    estimates.acceptance.add(8, 2)
+    return estimates.snapshot(now)
+
+
+def others_numbers(known: WarmStart) -> None:
+    """All is what the server knows."""
+    assert known.acceptance is not None
+    assert (known.acceptance.rate, _values(known)) == (0.05, [0.024, 0.03, 0.2, 0.4])
+
+
+def _values(known: WarmStart) -> list[float]:
+    readings = (known.draft, known.first, known.trip, known.wait)
+    return [value for aged in readings for _, value in aged[-1:]]
 
 
 def test_a_request_begins_with_what_the_one_before_measured() -> None:
-    earlier = EarlierRequests("small")
-    assert earlier.known("stream") == NOTHING_EARLIER
-    earlier.ended("stream", "large", requested())
-    known = earlier.known("stream")
-    assert known.draft_s == pytest.approx(0.02)
-    assert known.verify_s == pytest.approx(0.05)
-    assert known.rtt_s == pytest.approx(0.03)
-    assert known.acceptance_rate == pytest.approx(0.8)
-    assert earlier.known("dssd").acceptance_rate is None, "acceptance is a preset's own"
-    assert earlier.known("dssd").draft_s == known.draft_s
+    starts = WarmStarts("small")
+    assert starts.known("stream") == NO_WARM_START
+    starts.ended("stream", "large", requested())
+    assert _values(starts.known("stream")) == pytest.approx([0.02, 0.05, 0.03, 0.1])
+
+
+def test_presets_of_one_acceptance_rule_share_what_is_known_of_acceptance() -> None:
+    starts = WarmStarts("small")
+    starts.ended("coupled", "large", requested())
+    known = starts.known("auto").acceptance
+    assert known is not None
+    assert known.rate == pytest.approx(0.8)
+    assert starts.known("dssd").acceptance is None, "it samples by another rule"
+    assert _values(starts.known("dssd")) == _values(starts.known("auto"))
+
+
+def test_answers_of_the_cloud_alone_tell_the_next_one_what_that_takes() -> None:
+    now = 100.0
+    starts = WarmStarts("small", clock=lambda: now)
+    alone = Estimates(now=now)
+    for _ in range(3):
+        alone.decoded_alone(0.046, 0.045, now)
+    starts.ended("ar", "large", alone.snapshot(now))
+    now += 60.0
+    assert starts.known("auto").alone == ((60.0, 0.046),) * 3
 
 
 def test_nothing_is_kept_of_another_target() -> None:
-    earlier = EarlierRequests("small")
-    earlier.ended("stream", "large", requested())
-    earlier.ended("dssd", "larger", Profile())
-    assert earlier.known("stream") == NOTHING_EARLIER
+    starts = WarmStarts("small")
+    starts.ended("stream", "large", requested())
+    starts.ended("dssd", "larger", NO_WARM_START)
+    assert starts.known("stream") == NO_WARM_START
+
+
+def test_what_was_measured_long_ago_is_forgotten() -> None:
+    now = 0.0
+    starts = WarmStarts("small", clock=lambda: now)
+    starts.ended("auto", "large", requested())
+    now = 2 * 3600.0
+    estimates = Estimates(starts.known("auto"), now)
+    assert estimates.first.seconds() is None
+    assert estimates.draft.seconds() is None
+    assert estimates.acceptance.rate == pytest.approx(0.7, abs=0.01)
+    assert estimates.acceptance.is_guess
 
 
 def test_the_fresher_of_own_and_others_numbers_counts() -> None:
     now = 0.0
-    earlier = EarlierRequests("small", "", lambda: OTHERS, lambda: now)
-    assert earlier.known("stream") == OTHERS_KNOW, "a restarted process"
-    earlier.ended("stream", "large", requested())
-    assert earlier.known("stream").queue_s == pytest.approx(0.01)
+    starts = WarmStarts("small", "", lambda: OTHERS, lambda: now)
+    others_numbers(starts.known("stream"))  # a restarted process
+    starts.ended("stream", "large", requested())
+    assert starts.known("stream").wait == ((0.0, 0.1),)
     now += 400.0
-    assert earlier.known("stream").acceptance_rate == pytest.approx(0.8)
-    assert earlier.known("stream").queue_s == 0.4, "others load the verifier meanwhile"
+    known = starts.known("stream").acceptance
+    assert known is not None
+    assert known.rate == pytest.approx(0.8)
+    assert starts.known("stream").wait == ((30.0, 0.4),), "others load the verifier meanwhile"
     now += 100.0  # older than the middle of the quarter of an hour that the server looks back on
-    assert earlier.known("stream") == OTHERS_KNOW
+    others_numbers(starts.known("stream"))
 
 
 async def test_a_real_prometheus_changes_what_a_new_drafter_does(tmp_path: Path) -> None:
@@ -94,30 +132,31 @@ async def test_a_real_prometheus_changes_what_a_new_drafter_does(tmp_path: Path)
         async with prometheus(tmp_path, [one.port, two.port]) as address:
             server = PrometheusServer(address, {"suite": "tandem"}, period_s=0.1)
             server.start()
-            earlier = EarlierRequests("small", "restarted:9100", server.read)
-            cold = Pacing(PRESETS["stream"], earlier.known("stream")).schedule
+            starts = WarmStarts("small", "restarted:9100", server.read)
+            cold = _first_schedule(starts.known("stream"))
             assert cold == PRESETS["stream"].schedule
             async with asyncio.timeout(60):
-                while None in (known := earlier.known("stream"), *_numbers(known)):
+                while not (known := starts.known("stream")).acceptance or len(_values(known)) < 4:
                     asked.judged(10, 1, "device")
                     asked.draft_step.observe(0.024)
                     asked.round_trip.observe(0.3)
                     served.verify_step.observe(0.03)
                     served.queue.observe(0.4)
                     await asyncio.sleep(0.1)
-            assert known.acceptance_rate == pytest.approx(0.1)
-            assert known.draft_s == pytest.approx(0.024)
-            assert known.rtt_s == pytest.approx(0.3)
-            assert known.verify_s == pytest.approx(0.03)
-            assert known.queue_s == pytest.approx(0.4), "of others' requests"
-            seeded = Pacing(PRESETS["stream"], known).schedule
+            assert known.acceptance.rate == pytest.approx(0.1)
+            assert _values(known) == pytest.approx([0.024, 0.03, 0.3, 0.4])
+            seeded = _first_schedule(known)
             assert seeded.window == 0, "such drafts never overtake the cloud alone"
         async with asyncio.timeout(60):  # the server is gone, and the drafter starts as if alone
             while server.read():
                 await asyncio.sleep(0.05)
-        assert earlier.known("stream") == NOTHING_EARLIER
+        assert starts.known("stream") == NO_WARM_START
         await server.close()
 
 
-def _numbers(known: Earlier) -> tuple[float | None, ...]:
-    return known.draft_s, known.verify_s, known.rtt_s, known.acceptance_rate, known.queue_s
+def _first_schedule(known: WarmStart) -> Schedule:
+    """What preset `stream` begins with."""
+    preset = PRESETS["stream"]
+    controller = Controller(preset.control, preset.schedule, warm_start=known)
+    controller.connected(0.0)
+    return controller.schedule

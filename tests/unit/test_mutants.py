@@ -185,8 +185,8 @@ def test_only_tests_that_import_the_room_and_little_else_are_asked() -> None:
 
 
 def test_a_module_s_own_tests_are_asked_first_and_all_of_its_room_at_last() -> None:
-    nearest, others = files_to_ask(REPOSITORY, "tandem/specdec/pacing.py")
-    assert nearest[0] == "tests/unit/specdec/test_pacing.py"
+    nearest, others = files_to_ask(REPOSITORY, "tandem/specdec/judge.py")
+    assert nearest[0] == "tests/unit/specdec/test_judge.py"
     assert "tests/unit/specdec/test_edge.py" in others
     for module in chosen_modules(REPOSITORY, []):
         assert files_to_ask(REPOSITORY, module)

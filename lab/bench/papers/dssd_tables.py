@@ -18,8 +18,8 @@ from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer import Conditions, SimulatedAnswer
 from lab.simulation.answer_figures import answers_figures
 from lab.simulation.simulator import ModelTimes
+from tandem.control.conditions import PairTimes
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.scheduling import PairTimes
 
 TOKENS = 128
 TOP_K = 10

@@ -14,8 +14,8 @@ from lab.bench.speculation.methods_ablations import picospec_variants
 from lab.simulation.answer import Conditions, SimulatedAnswer
 from lab.simulation.answer_figures import answers_figures
 from lab.simulation.simulator import ModelTimes
+from tandem.control.conditions import PairTimes
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.specdec.scheduling import PairTimes
 
 DRAFT_LENGTH = 4
 MBPS = 100.0

@@ -12,8 +12,8 @@ from lab.analysis.cost_tslt import fitted_top_k, mc_dsd, sparse_probs_bytes, tsl
 from lab.bench.papers import tslt_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
+from tandem.control.conditions import PairTimes
 from tandem.core.probs import Truncation, truncate
-from tandem.specdec.scheduling import PairTimes
 
 VOCABULARY, FULL_BYTES = 32_000, 0.5e6 / 8
 PRECISION_BYTES = 2

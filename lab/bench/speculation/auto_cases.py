@@ -19,11 +19,11 @@ from lab.simulation.answer_figures import tokens_per_s_together
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.model_pair import SimulatedPair
 from lab.simulation.simulator import ModelTimes
+from tandem.control.estimates import WarmStart
 from tandem.netem.link_model import settings_from
-from tandem.services.drafter.earlier_requests import EarlierRequests
+from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
-from tandem.specdec.profile import Earlier
 
 TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
 """Of each answer, by sessions."""
@@ -78,7 +78,7 @@ class Cell:
             others = [replace(each, prompt_ids=(*each.prompt_ids, 0)) for each in questions]
             before = simulate_answers(preset, pair, conditions, others)
             questions = [
-                replace(question, earlier=_known_after(answer, preset))
+                replace(question, warm_start=_known_after(answer, preset))
                 for question, answer in zip(questions, before, strict=True)
             ]
         return tokens_per_s_together(simulate_answers(preset, pair, conditions, questions))
@@ -215,11 +215,11 @@ def _pair(rate: float, seed: int) -> SimulatedPair:
     return declared_pair(rate, seed=seed, vocabulary_size=WORDS)
 
 
-def _known_after(answer: SimulatedAnswer, preset: Preset) -> Earlier:
+def _known_after(answer: SimulatedAnswer, preset: Preset) -> WarmStart:
     """What a drafter that wrote it knows as its next request begins."""
-    requests = EarlierRequests("simulated", clock=lambda: 0.0)
-    requests.ended(preset.name, "simulated", answer.profile)
-    return requests.known(preset.name)
+    warm_starts = WarmStarts("simulated", clock=lambda: 0.0)
+    warm_starts.ended(preset.name, "simulated", answer.measured)
+    return warm_starts.known(preset.name)
 
 
 def times_of(pacing: Pacing) -> ModelTimes:

@@ -29,10 +29,10 @@ from lab.simulation.answer_figures import (
 )
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.scheduling import PairTimes
 
 CLOSE, WANTED_SHARE = 0.07, 0.95
 ACCEPTANCES = (0.05, 0.3, 0.6, 0.9)

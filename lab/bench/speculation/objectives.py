@@ -18,8 +18,8 @@ from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from lab.simulation.answer_figures import answers_figures
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
+from tandem.control.objective import NO_PRICES
 from tandem.specdec.choices import Control
-from tandem.specdec.objective import NO_PRICES
 from tandem.specdec.presets import PRESETS, Preset
 
 RTT_S, MBPS = 0.030, 100.0

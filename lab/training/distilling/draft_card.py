@@ -13,7 +13,7 @@ from time import process_time
 from lab.analysis.cost_models import LinkTimes, dssd
 from lab.training.distilling.evaluation import AnswerFigures
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.specdec.scheduling import PairTimes
+from tandem.control.conditions import PairTimes
 
 CONTEXT, PASSES = 128, 30
 FURTHER = 4

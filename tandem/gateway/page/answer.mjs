@@ -186,8 +186,8 @@ function Figures({ figures, answer, other }) {
 // What a preset that chooses went by at last, and what it takes the cloud alone for.
 function choiceNote({ choice, preset }) {
   return (
-    `${preset} chose ${choice.schedule} (decided ${times(choice.decisions)}, last by ${choice.reason.replaceAll("_", " ")}). Expected per token: ${milliseconds(choice.expected_tpot_s)}; ` +
-    `by the cloud alone: ${milliseconds(choice.cloud_alone_tpot_s)}.`
+    `${preset} chose ${choice.schedule} (decided ${times(choice.decisions)}, last by ${choice.reason.replaceAll("_", " ")}). Estimated per token: ${milliseconds(choice.expected_tpot_s)}; ` +
+    `by the cloud alone: ${milliseconds(choice.cloud_alone_tpot_s)} (${choice.cloud_alone_measured ? "measured" : "estimated"}).`
   );
 }
 

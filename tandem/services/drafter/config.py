@@ -4,11 +4,11 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
+from tandem.control.objective import Aim, Prices, weights_of
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.services.drafter.cloud.listed import clouds_of
 from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
-from tandem.specdec.objective import Aim, Prices, weights_of
 
 
 class DrafterSettings(ModelSettings, MeasuredSettings):

@@ -1,10 +1,10 @@
 """What a request took at the drafter: counted in metrics, and told to its caller. Invariant: each
 request counts once, however it ended."""
 
+from tandem.control.controller import Controller
 from tandem.generation.figures import summary_of
 from tandem.net.frame_stream import Traffic
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.pacing import Pacing
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import MethodSeries
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -26,22 +26,23 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     series.downlink_bytes.inc(traffic.downlink_bytes)
     series.link_lost.inc(stats.links_lost)
     series.resumes.inc(stats.resumes)
-    profile = machine.pacing.profile
-    series.judged(profile.judged_tokens, profile.agreed_tokens, "device")
+    controller, estimates = machine.controller, machine.controller.estimates
+    series.judged(estimates.acceptance.judged, estimates.acceptance.agreed, "device")
     series.early_verdicts.inc(stats.early_verdicts)
     series.predraft_hits.inc(stats.predraft_hits)
     series.predraft_misses.inc(stats.predraft_misses)
     if stats.drafted:
         series.draft_step.observe(stats.draft_s / stats.drafted)
-    for trip_s in profile.trips_s:
+    for trip_s in estimates.trips_s:
         series.round_trip.observe(trip_s)
-    for reason, count in machine.pacing.decisions.items():
+    for reason, count in controller.decisions.items():
         series.chose(reason, count)
-    if (decision := machine.pacing.decision) is not None:
+    if (decision := controller.decision) is not None:
         series.auto_expected_tpot.observe(decision.tpot_s)
         series.auto_cloud_alone_tpot.observe(decision.alone_tpot_s)
-    for kind, (tokens, seconds) in profile.seen.totals.items():
-        series.took(kind, seconds / tokens)
+    for kind, (tokens, seconds) in controller.spent.items():
+        if tokens:  # a cloud may send an answer without any
+            series.took(kind, seconds / tokens)
     log.info(
         "request finished",
         tokens=stats.tokens,
@@ -64,26 +65,27 @@ def request_summary(machine: EdgeMachine, traffic: Traffic) -> pb.Summary:
         uplink_bytes=traffic.uplink_bytes,
         downlink_bytes=traffic.downlink_bytes,
         lossy=machine.request.preset.lossy,
-        choice=_choice(machine.pacing),
+        choice=_choice(machine.controller),
     )
 
 
-def _choice(pacing: Pacing) -> pb.ScheduleChoice | None:
+def _choice(controller: Controller) -> pb.ScheduleChoice | None:
     """The last schedule chosen; None where none was."""
-    if (decision := pacing.decision) is None:
+    if (decision := controller.decision) is None:
         return None
-    measured = decision.measured
+    conditions, pair = decision.conditions, decision.conditions.pair
     return pb.ScheduleChoice(
-        schedule=decision.words,
+        schedule=decision.schedule.words,
         reason=decision.reason,
-        decisions=pacing.decisions.total(),
+        decisions=controller.decisions.total(),
         expected_tpot_s=decision.tpot_s,
         cloud_alone_tpot_s=decision.alone_tpot_s,
-        acceptance_rate=measured.acceptance_rate,
-        draft_step_s=measured.pair.draft_s,
-        pass_s=measured.pair.verify_first_s,
-        further_s=measured.pair.verify_further_s,
-        wait_s=measured.wait_s,
-        sessions=measured.sharing,
-        round_trip_s=measured.rtt_s,
+        cloud_alone_measured=decision.alone_measured,
+        acceptance_rate=conditions.acceptance_rate,
+        draft_step_s=pair.draft_s,
+        pass_s=pair.verify_first_s,
+        further_s=pair.verify_further_s,
+        wait_s=conditions.wait_s,
+        sessions=conditions.sharing,
+        round_trip_s=conditions.rtt_s,
     )

@@ -11,6 +11,7 @@ import grpc
 
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
+from tandem.control.objective import Aim
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.core.tokens import check_token_ids
@@ -32,18 +33,17 @@ from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
-from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.tokenising import PromptTokens
+from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
-from tandem.specdec.objective import Aim
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.telemetry.logging import get_logger, log_context
@@ -133,7 +133,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         )
         self._prometheus = prometheus
         samples = prometheus.read if prometheus else tuple[Sample, ...]
-        self._earlier = EarlierRequests(engine.model_name, instance, samples)
+        self._warm_starts = WarmStarts(engine.model_name, instance, samples)
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
 
@@ -323,7 +323,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)
-        self._earlier.ended(request.preset, machine.target_name, machine.pacing.profile)
+        measured = machine.controller.estimates.snapshot(time.monotonic())
+        self._warm_starts.ended(request.preset, machine.target_name, measured)
 
     async def _relay(
         self,
@@ -385,7 +386,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
-            earlier=self._earlier.known(request.preset),
+            warm_start=self._warm_starts.known(request.preset),
             prices=self._limits.aim.prices,
             tenant=self._tenants.id_of(tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),

@@ -13,6 +13,7 @@ import grpc
 
 from tandem.backends.interface import Engine, Session
 from tandem.backends.requirements import check_verify_settings
+from tandem.control.pass_budget import HolderBudget, PassBudget
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.grammar.compiler import GrammarCompiler
@@ -27,7 +28,6 @@ from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.messages import Open
-from tandem.specdec.pass_budget import HolderBudget, PassBudget
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER

@@ -4,8 +4,8 @@ import pytest
 
 from lab.analysis.cost_fsd import fsd
 from lab.analysis.cost_models import LinkTimes, coupled
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.scheduling import PairTimes
 
 PAIR = PairTimes(draft_s=0.020, verify_first_s=0.100)
 LINK = LinkTimes(rtt_s=0.040)

@@ -19,8 +19,8 @@ from lab.analysis.cost_models import (
     split_inference,
 )
 from lab.analysis.paper_tables import ACCEPTANCE_RATES, VOCABULARY_SIZE, Row, dssd_table_1
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.scheduling import PairTimes
 
 
 class Case(TypedDict):

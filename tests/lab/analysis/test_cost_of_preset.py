@@ -14,8 +14,8 @@ from lab.simulation.answer_figures import (
 )
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
+from tandem.control.conditions import PairTimes
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.scheduling import PairTimes
 
 SERVER, SLOW_EDGE = ModelTimes(0.024, 0.072, 0.003), ModelTimes(0.060, 0.072, 0.003)
 MBPS = 100.0

@@ -12,9 +12,9 @@ from lab.analysis.cost_tslt import (
     tree_distributions,
     tslt,
 )
+from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import expansion_nodes
-from tandem.specdec.scheduling import PairTimes
 
 PAIR = PairTimes(draft_s=0.010, verify_first_s=0.050)
 LINK = LinkTimes(rtt_s=0.0, uplink_bytes_per_s=1_250_000)

@@ -5,10 +5,10 @@ from statistics import median
 
 import pytest
 
+from lab.analysis.epoch_timeline import Expected, StepTimes, expected
 from lab.analysis.shared_passes import expected_together
+from tandem.control.conditions import Conditions
 from tandem.specdec.choices import Schedule
-from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
-from tandem.specdec.scheduling import Measured
 
 TIMES = StepTimes(draft_s=2, pass_s=10, further_s=1, up_s=3, down_s=4, correction_s=1)
 ALONE = Schedule(0, 1, decode_when_idle=True)
@@ -29,9 +29,9 @@ def test_a_budget_feeds_fewer_drafts_where_many_share_a_pass() -> None:
 
 def test_a_controller_follows_what_its_session_measures() -> None:
     """Passes that others make long leave time for more drafts."""
-    seen = list[Measured]()
+    seen = list[Conditions]()
 
-    def control(measured: Measured) -> Schedule:
+    def control(measured: Conditions) -> Schedule:
         seen.append(measured)
         return STREAM if measured.sharing > 2 else ALONE
 
@@ -50,7 +50,7 @@ def test_a_controller_sees_trips_as_long_as_an_edge_measures_them(
     believed to become shorter with each token that comes without one."""
     seen = list[float]()
 
-    def control(measured: Measured) -> Schedule:
+    def control(measured: Conditions) -> Schedule:
         seen.append(measured.rtt_s)
         return schedule
 

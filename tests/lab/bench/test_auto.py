@@ -29,9 +29,9 @@ from lab.bench.speculation.auto_real import PairOfRuns, goals, row_of
 from lab.bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
 from lab.machine import this_machine
 from lab.simulation.answer import Question, SimulatedAnswer, simulate_answers
+from tandem.control.estimates import NO_WARM_START
 from tandem.generation.client import Generated
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.specdec.profile import NOTHING_EARLIER
 from tandem_api.common.v1 import generation_pb2 as pb
 
 
@@ -175,13 +175,13 @@ def test_later_sessions_know_what_the_first_ones_of_their_edges_measured(
     monkeypatch.setattr(auto_cases, "simulate_answers", answers)
     replace(cell(0.3, 4), later=True).tokens_per_s(PRESETS[CHOSEN], 1)
     first, later = asked
-    assert {each.earlier for each in first} == {NOTHING_EARLIER}
+    assert {each.warm_start for each in first} == {NO_WARM_START}
     assert len({each.prompt_ids for each in (*first, *later)}) == 8
-    known = [each.earlier for each in later]
-    assert [each.verify_s for each in known] != [None] * 4
-    assert all(0 < (each.acceptance_rate or 0) < 1 for each in known)
+    known = [each.warm_start for each in later]
+    assert all(each.first or each.first_busy for each in known)
+    assert all(each.acceptance and 0 <= each.acceptance.rate < 1 for each in known)
     cell(0.3, 4).tokens_per_s(PRESETS[CHOSEN], 1)
-    assert {each.earlier for each in asked[2]} == {NOTHING_EARLIER}
+    assert {each.warm_start for each in asked[2]} == {NO_WARM_START}
 
 
 def asked_for(case: Cell, monkeypatch: pytest.MonkeyPatch) -> tuple[Row, list[tuple[str, int]]]:

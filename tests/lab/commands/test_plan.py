@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from lab.analysis.cost_models import LinkTimes, dssd
 from lab.commands.plan_methods import METHODS
 from tandem.cli import main
-from tandem.specdec.scheduling import PairTimes
+from tandem.control.conditions import PairTimes
 
 PAIR = ["--draft-ms", "24", "--verify-ms", "72", "--verify-further-ms", "3", "--acceptance", "0.8"]
 

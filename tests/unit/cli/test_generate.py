@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
+from tandem.control.schedule import CLOUD_ALONE
 from tandem.generation.figures import choice_estimates, choice_line
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.schedule_choice import CLOUD_ALONE
 from tests.unit.cli.scripted_pair import scripted_pair
 
 FIELDS = {
@@ -47,7 +47,8 @@ def test_json_is_one_object_with_the_promised_fields() -> None:
     assert found["tokens"] == len(found["token_ids"]) == 24
     assert found["text"] == "".join(f"<{token}>" for token in found["token_ids"])
     assert (found["preset"], found["seed"], found["finish_reason"]) == ("auto", 7, "length")
-    assert found["acceptance_rate"] == found["accepted"] / found["drafted"]
+    drafted = found["drafted"]
+    assert found["acceptance_rate"] == (found["accepted"] / drafted if drafted else None)
     assert 0 < found["ttft_s"] <= found["duration_s"]
     assert 0 < found["tpot_s"] <= (found["duration_s"] - found["ttft_s"]) / 23
     assert found["prompt_tokens"] == len("hello")
@@ -70,7 +71,8 @@ def test_greedy_text_is_the_same_for_every_preset(preset: str) -> None:
     found = answer("--preset", preset, "--temperature", "0")
     assert found["preset"] == preset
     assert found["text"] == answer("--preset", "ar", "--temperature", "0")["text"]
-    assert (found["acceptance_rate"] is None) == (preset == "ar")
+    if preset != "auto":  # which may find that the cloud alone is fastest
+        assert (found["acceptance_rate"] is None) == (preset == "ar")
 
 
 def test_people_get_text_and_one_line_of_figures() -> None:
@@ -78,7 +80,7 @@ def test_people_get_text_and_one_line_of_figures() -> None:
     assert ended.exit_code == 0
     assert ended.stdout == answer("--seed", "7")["text"] + "\n"
     figures, *choice = ended.stderr.splitlines()
-    for word in ("24 tokens (length) by auto", "TTFT", "TPOT", "acceptance", "bytes per token"):
+    for word in ("24 tokens (length) by auto", "TTFT", "TPOT", "bytes per token"):
         assert word in figures
     assert all(line.startswith("auto: ") for line in choice)
     assert len(choice) <= 1
@@ -179,17 +181,19 @@ def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
         **dict.fromkeys(("draft_step_s", "further_s", "wait_s", "round_trip_s"), 0.003),
         **{"schedule": "stream, window 6", "reason": "load", "decisions": 2, "sessions": 4.0},
         **{"expected_tpot_s": 0.031, "cloud_alone_tpot_s": 0.074, "pass_s": 0.072},
-        "acceptance_rate": 0.83,
+        **{"acceptance_rate": 0.83, "cloud_alone_measured": True},
     }
     figures = {"preset": "auto", "tpot_s": 0.0312, "choice": choice}
     by = "(acceptance 83%, round trip 3 ms, draft step 3 ms)"
-    line = "auto: stream, window 6; the cloud alone would take 74 ms a token, this takes 31 ms"
-    assert choice_line(figures) == f"{line} {by}"
+    line = "auto: stream, window 6; estimated at 31 ms a token, against 74 ms by the cloud alone"
+    assert choice_line(figures) == f"{line} (measured) {by}"
+    guessed = {**figures, "choice": {**choice, "cloud_alone_measured": False}}
+    assert choice_line(guessed) == f"{line} (estimated) {by}"
     assert "acceptance 83%" in choice_estimates(figures)
     assert "decided 2 times, last by load" in choice_estimates(figures)
     alone = {**figures, "choice": {**choice, "schedule": CLOUD_ALONE}}
-    line = "auto: the cloud alone; drafts would take longer than its 74 ms a token"
-    assert choice_line(alone) == f"{line} {by}"
+    line = "auto: the cloud alone; drafts are estimated to take longer than its 74 ms a token"
+    assert choice_line(alone) == f"{line} (measured) {by}"
     short = {"preset": "auto", "tpot_s": 0.03}
     assert choice_line(short).startswith("auto: the schedule that it begins with; ")
     fixed = {"preset": "coupled", "tpot_s": 0.03}

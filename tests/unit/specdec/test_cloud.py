@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 
+from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
@@ -25,7 +26,6 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
-from tandem.specdec.pass_budget import PassBudget
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload
 from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits

@@ -199,6 +199,16 @@ def test_a_drawn_token_is_sent_in_the_new_epoch() -> None:
     assert sent(outputs) == [Recovered(7, 1, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
 
 
+def test_a_drawn_token_counts_for_its_schedule() -> None:
+    edge = edge_of(preset("dssd-full", 2))
+    edge.connect(0.0)
+    target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
+    for now in (1.0, 1.5):
+        draft(edge, 0, 1)
+        edge.receive(verdict_of(edge, 0, True, FullPayload(target)), now)
+    assert edge.controller.spent == {"rounds": (1, 0.5)}
+
+
 def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
     """While the edge waits for the full distribution, what it drafted ahead is void already."""
     chosen = replace(SPLIT, schedule=Schedule(6, 2, bonus=False))
@@ -394,7 +404,7 @@ def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight(
 ) -> None:
     for token, agreed in ((0, True), (2, False)):
         edge, told = edge_of(STREAM), list[bool | None]()
-        monkeypatch.setattr(edge.pacing, "overtaken", told.append)
+        monkeypatch.setattr(edge.controller, "overtaken", told.append)
         edge.connect(0.0)
         edge.receive(tokens_of(edge, 1), 0.0)
         draft(edge, 0)
@@ -504,7 +514,7 @@ def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
     for draft_s, frames in ((0.4, []), (0.6, [((0,), True)])):
         edge = edge_of(preset("coupled", 4, control=Control.LATENCY_AWARE))
         edge.connect(0.0)
-        edge.pacing.chunk_budget_s = 0.5
+        edge.controller.chunk_budget_s = 0.5
         work = edge.work(0.0)
         assert work is not None
         outputs = edge.drafted(work, drafts_of(0), 2, draft_s, 0.0)
@@ -558,34 +568,34 @@ def test_a_round_begins_with_its_drafting() -> None:
     assert edge.stats.round_overheads_s == [0.25]
 
 
-def test_auto_asks_for_the_round_trip_until_it_is_known() -> None:
+def test_auto_asks_for_the_round_trip_once_a_second() -> None:
     edge = edge_of(PRESETS["auto"])
     assert [type(message) for message in sent(edge.connect(0.0))] == [Open]
     asked = sent(edge.receive(Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted"), 0.1))
     assert asked == [Ping(*frame_of(edge), nonce=1)]
-    asked = sent(edge.receive(Pong(*frame_of(edge), nonce=1), 0.13))
-    assert asked == [Ping(*frame_of(edge), nonce=2)]
-    assert edge.pacing.profile.trips_s == pytest.approx([0.03])
-    assert edge.receive(Pong(*frame_of(edge), nonce=1), 0.14) == [], "of an older ping"
-    assert len(sent(edge.receive(Pong(*frame_of(edge), nonce=2), 0.15))) == 1
-    assert edge.pacing.profile.own.rtt_s == pytest.approx(0.02)
+    assert edge.receive(Pong(*frame_of(edge), nonce=1), 0.13) == []
+    assert edge.controller.estimates.trips_s == pytest.approx([0.03])
     assert edge.tick(0.2) == []
-    edge.lost(0.3)
-    assert sent(edge.connect(0.4))[1:] == []
+    assert [type(message) for message in sent(edge.tick(1.15))] == [Ping]
+    assert edge.receive(Pong(*frame_of(edge), nonce=1), 1.16) == [], "of an older ping"
+    edge.receive(Pong(*frame_of(edge), nonce=2), 1.17)
+    assert edge.controller.estimates.rtt_s == pytest.approx(0.02)
+    edge.lost(1.3)
+    assert sent(edge.connect(1.4))[1:] == []
 
 
 def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
     long = tuple(number % 3 for number in range(20))
-    request = replace(request_for(PRESETS["auto"], MODELS, max_tokens=40), prompt_ids=long)
+    request = replace(request_for(PRESETS["stream"], MODELS, max_tokens=40), prompt_ids=long)
     edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
     edge.connect(0.0)
     work = edge.work(0.0)
     assert work is not None
     assert len(work.token_ids) == 20
     edge.drafted(work, drafts_of(0), 20, 0.9, 0.0)
-    assert edge.pacing.profile.own.draft_s is None
+    assert edge.controller.estimates.draft.seconds() is None
     edge.drafted(work, drafts_of(1), 21, 0.01, 0.0)
-    assert edge.pacing.profile.own.draft_s == 0.01
+    assert edge.controller.estimates.draft.seconds() == (0.01, 0.01)
     assert edge.stats.draft_s == pytest.approx(0.91)
 
 

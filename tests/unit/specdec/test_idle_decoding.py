@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.control.pass_budget import PassBudget
 from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Tokens, Verdict, Work
-from tandem.specdec.pass_budget import PassBudget
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,

@@ -4,25 +4,21 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.control.conditions import Conditions, PairTimes
+from tandem.control.draft_window import decodes_alone, latency_aware, schedule_for, window_for
+from tandem.control.schedule import Control, Schedule
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.scheduling import (
-    Measured,
-    PairTimes,
-    decodes_alone,
-    latency_aware,
-    schedule_for,
-    window_for,
-)
 
 PAIR = PairTimes(0.024, 0.072, 0.003)
 SLOW = PairTimes(0.060, 0.072, 0.003)
 STREAM = PRESETS["stream"].schedule
 
 
-def measured(pair: PairTimes = PAIR, rtt_s: float = 0.03, acceptance_rate: float = 0.8) -> Measured:
-    return Measured(pair, rtt_s, acceptance_rate)
+def measured(
+    pair: PairTimes = PAIR, rtt_s: float = 0.03, acceptance_rate: float = 0.8
+) -> Conditions:
+    return Conditions(pair, rtt_s, acceptance_rate)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +81,7 @@ def test_fast_drafts_travel_together() -> None:
 
 
 def test_a_fixed_schedule_stays() -> None:
-    fixed = replace(PRESETS["stream"], control=Control.FIXED)
-    assert schedule_for(fixed, measured(SLOW, 3.0, 0.1)) is fixed.schedule
+    assert schedule_for(Control.FIXED, STREAM, measured(SLOW, 3.0, 0.1), 1.0) is STREAM
 
 
 LONG = Schedule(64, 4, token_by_token=True, decode_when_idle=True)
@@ -95,7 +90,7 @@ LONG = Schedule(64, 4, token_by_token=True, decode_when_idle=True)
 def window(
     pair: PairTimes, rtt_s: float, rate: float, schedule: Schedule = LONG, idle_weight: float = 0.5
 ) -> Schedule:
-    return window_for(schedule, Measured(pair, rtt_s, rate), idle_weight)
+    return window_for(schedule, Conditions(pair, rtt_s, rate), idle_weight)
 
 
 def test_a_window_holds_what_is_drafted_in_a_round_trip_and_two_passes_and_one_more() -> None:

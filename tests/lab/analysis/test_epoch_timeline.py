@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from lab.analysis.epoch_timeline import Decided, Expected, StepTimes, expected, timeline
 from tandem.specdec.choices import Schedule
-from tandem.specdec.epoch_timeline import Decided, Expected, StepTimes, expected, timeline
 
 TIMES = StepTimes(
     draft_s=2,

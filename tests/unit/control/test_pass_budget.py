@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from tandem.net.quotas import FairShares, Quota, Room
-from tandem.specdec.pass_budget import (
+from tandem.control.pass_budget import (
     HolderBudget,
     PassBudget,
     SessionAcceptance,
     UsualAcceptance,
     worth_feeding,
 )
+from tandem.net.quotas import FairShares, Quota, Room
 
 FIRST_S, FURTHER_S = 0.069, 0.003
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
+from tandem.control.conditions import check_duration
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.scheduling import check_duration
 
 _TINY = 1e-12
 

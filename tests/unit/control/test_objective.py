@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.control.objective import Aim, Estimate, Objective, Prices, weights_of
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.objective import Aim, Estimate, Objective, Prices, weights_of
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS
 

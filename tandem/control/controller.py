@@ -1,0 +1,528 @@
+"""Keeps one session's schedule fitted to what it measures, if its preset asks for that.
+
+The rule of `auto`, in three sentences. It begins with the cloud alone, which decodes anyway while
+the first drafts are made, and so measures what drafting must beat. It goes on with the schedule of
+least estimated cost, and changes only for one that is clearly better. What is not known well enough
+is tried, for as long as all trials together lose no more than a small share of the answer's time.
+
+Invariants: pure, `now` is passed in; the text never depends on what is decided here."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import exp, inf, log
+from typing import Protocol
+
+from tandem.control.conditions import SHARED, Conditions
+from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
+from tandem.control.cost import Plan, candidates, token_cost
+from tandem.control.draft_window import chunk_budget_s, schedule_for
+from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
+from tandem.control.objective import Estimate, Objective
+from tandem.control.schedule import Control, Schedule, cloud_alone
+
+PING_EVERY_S = 1.0
+"""Pings tell the round trip so often."""
+HOPE = 0.995
+"""Of a draft step's time, for each token without drafts, in presets that only fit a window."""
+TIE = 0.02
+"""What time counts between plans that are as good by an objective that leaves it out."""
+BRANCH_STEPS, BRANCHES_SLOW = 8, 1.3
+"""Drafting for other outcomes pays where so many draft steps take longer than a pass, else drafts
+come in time anyway; and while it makes no step so many times as long."""
+
+
+class PassCost(Protocol):
+    """What an answer of the cloud says of the pass behind it; see `specdec.messages.Work`."""
+
+    @property
+    def verify_s(self) -> float: ...
+    @property
+    def queue_s(self) -> float: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def target_passes(self) -> int: ...
+    @property
+    def drafts(self) -> int: ...
+
+
+class Reason(StrEnum):
+    """Why a schedule was chosen: what had changed most, or to measure."""
+
+    FIRST = "first"
+    ACCEPTANCE = "acceptance"
+    ROUND_TRIP = "round_trip"
+    LOAD = "load"
+    STEP_TIMES = "step_times"
+    TRIAL = "trial"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A schedule, and the seconds that a token is expected to take with it and by the cloud alone.
+    `alone_measured`: whether the latter was seen lately rather than computed."""
+
+    schedule: Schedule
+    tpot_s: float
+    alone_tpot_s: float
+    alone_measured: bool
+    reason: Reason
+    conditions: Conditions
+
+
+@dataclass(slots=True)
+class _Trial:
+    """`answers` left of a schedule that is tried; drafts that were `judged` when it began."""
+
+    answers: int
+    judged: int
+
+
+class Controller:
+    """Takes what happens to the drafts; `schedule` is the one to continue with, `ahead` and
+    `branches` say what else to draft while drafts are judged."""
+
+    def __init__(
+        self,
+        control: Control,
+        limits: Schedule,
+        *,
+        objective: Objective | None = None,
+        drafts_ahead: bool = True,
+        max_tokens: int = 0,
+        warm_start: WarmStart = NO_WARM_START,
+        config: ControllerConfig = DEFAULT_CONFIG,
+    ) -> None:
+        """`limits`: the preset's own schedule, which windows and chunks do not exceed.
+        `drafts_ahead`: whether its edge drafts before verdicts. `max_tokens`: the longest that the
+        answer may be."""
+        self.on = limits.window > 0 and control is not Control.FIXED
+        self.schedule = limits
+        self.ahead = self.branches = drafts_ahead
+        self._plan = Plan(limits, drafts_ahead)
+        self.chunk_budget_s = inf
+        self.decision: Decision | None = None
+        self.decisions = Counter[Reason]()
+        self.estimates = Estimates(warm_start, config=config)
+        self.spent: dict[str, tuple[int, float]] = {}
+        """Tokens and seconds by each kind of schedule, for metrics."""
+        self._control, self._limits, self._config = control, limits, config
+        self._drafts_ahead = drafts_ahead
+        self._objective = objective or Objective()
+        self._may_rest = self._objective.idle_weight >= 1
+        """A cloud that may wait for drafts would wait for ever if none came."""
+        self._max_tokens, self._warm_start = max_tokens, warm_start
+        self._began = self._held = False
+        self._sent: deque[tuple[int, float]] = deque(maxlen=128)
+        self._now = self._chose_at = self._ping_at = -inf
+        self._tokens = 0
+        self._settles = False
+        """Whether the next answer still belongs to the schedule before."""
+        self._last_s: float | None = None
+        self._stretch = _Stretch()
+        self._trial: _Trial | None = None
+        self._chosen_under: Conditions | None = None
+        self._lost_s = 0.0
+
+    # What happens to the session.
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether the draft model had better be ready: something is drafted, or soon may be."""
+        drafts = self.schedule.window > 0
+        return drafts or (self.on and self.decision is None)
+
+    def connected(self, now: float) -> None:
+        """What was sent before will not be answered."""
+        if not self._began:
+            self._began = True
+            self._now = now
+            self.estimates = Estimates(self._warm_start, now, self._config)
+            self._fit()
+        self._held = False
+        self._apply()
+        self.switched()
+
+    def switched(self) -> None:
+        """The answers are another stream's from now on; they are not timed by when frames left."""
+        self._sent.clear()
+        self._begin_stretch()
+
+    def drafted(self, count: int, draft_s: float, now: float, usual: bool = True) -> None:
+        """`usual`: whether nothing but draft steps took that time."""
+        if usual:
+            branches = self._control is Control.LEAST_COST and self.branches
+            self.estimates.drafted(count, draft_s, now, busy=self._plan.busy, branches=branches)
+
+    def sent(self, base: int, now: float, hold: bool = False) -> None:
+        """A frame of drafts from position `base` on left. `hold`: it has the cloud wait."""
+        self._sent.append((base, now))
+        self._held = hold
+        self._apply()
+
+    def judged(
+        self, end: int, accepted: int, rejected: int, tokens: int, work: PassCost, now: float
+    ) -> None:
+        """The cloud judged drafts before position `end`; `tokens` came of that."""
+        sent_s = None
+        while self._sent and self._sent[0][0] < end:
+            sent_s = self._sent.popleft()[1]
+        if sent_s is not None:
+            self._tripped(max(0.0, now - sent_s - work.verify_s - work.queue_s), now)
+        self.estimates.acceptance.add(accepted, rejected)
+        self._stretch.judged(accepted, rejected)
+        self._answered(tokens, work, now)
+
+    def took_tokens(self, tokens: int, work: PassCost, now: float) -> None:
+        """The cloud decoded tokens without a draft."""
+        self._answered(tokens, work, now)
+
+    def overtaken(self, agreed: bool | None) -> None:
+        """The cloud decoded a token: a draft in flight was equal, was not, or there was none."""
+        if agreed is None:
+            self.estimates.acceptance.undrafted(1)
+        else:
+            self.estimates.acceptance.add(int(agreed), int(not agreed))
+            self._stretch.judged(int(agreed), int(not agreed))
+
+    def resolved(self, hit: bool) -> None:
+        """A correction came; `hit`: it had been drafted for."""
+        if self.on:
+            self.estimates.resolved(hit, self._now)
+
+    def discarded(self) -> None:
+        """What was sent will not be judged."""
+        self._sent.clear()
+
+    def trip_wanted(self, now: float) -> bool:
+        """Whether a ping is to tell the round trip, now and then: drafts wait for passes, and where
+        none are sent nothing else tells it."""
+        wanted = self._control is Control.LEAST_COST or not self.schedule.window
+        return self.on and wanted and now >= self._ping_at
+
+    def pinged(self, now: float) -> None:
+        """A ping left."""
+        self._ping_at = now + PING_EVERY_S
+
+    def ponged(self, trip_s: float | None, now: float) -> None:
+        """A ping was answered; None: one of long ago."""
+        if trip_s is not None:
+            self._tripped(trip_s, now)
+            if not self._tokens:
+                self._fit()
+
+    def _tripped(self, trip_s: float, now: float) -> None:
+        self.estimates.tripped(trip_s, now)
+        self._stretch.trip_s = min(trip_s, self._stretch.trip_s)
+
+    # What it learns from an answer.
+
+    def _answered(self, tokens: int, work: PassCost, now: float) -> None:
+        self._pay(tokens, now)
+        self._now = now
+        self._tokens += tokens
+        gap_s = now - self._last_s if self._last_s is not None else None
+        self._last_s = now
+        if work.verify_s > 0:
+            self.estimates.sharing.add(work.batch_size, now)
+        if not self._settles and self.schedule == self._plan.schedule:
+            self._measure(tokens, gap_s, work, now)
+        self._settles = False
+        self._fit()
+
+    def _pay(self, tokens: int, now: float) -> None:
+        """Count what drafting loses against the cloud alone; what it gains makes up for losses, and
+        is not saved for later ones."""
+        if self.schedule.window and self.decision is not None and not self._shared:
+            took_s = now - self._now
+            self._lost_s = max(0.0, self._lost_s + took_s - tokens * self.decision.alone_tpot_s)
+
+    def _measure(self, tokens: int, gap_s: float | None, work: PassCost, now: float) -> None:
+        """What an answer of the schedule in use tells. The first pass of a stream is over the
+        prompt; one that others share says nothing of the cloud alone."""
+        if gap_s is not None:
+            self._stretch.took(tokens, gap_s)
+            before = self.spent.get(self._kind, (0, 0.0))
+            self.spent[self._kind] = before[0] + tokens, before[1] + gap_s
+        if work.verify_s <= 0 or work.target_passes == 1:
+            return
+        self.estimates.passed(work.verify_s, work.drafts, now, busy=self._plan.busy)
+        if work.drafts:
+            self.estimates.wait.add(work.queue_s, now)
+        alone = not self.schedule.window and not work.drafts and work.batch_size == 1
+        if alone and gap_s is not None and tokens == 1:
+            self.estimates.decoded_alone(gap_s, work.verify_s, now)
+
+    @property
+    def _kind(self) -> str:
+        if not self.schedule.window:
+            return "cloud_alone"
+        return "rounds" if self.schedule.stop_and_wait else "stream"
+
+    def _learn(self, conditions: Conditions) -> None:
+        """What the tokens of the last stretch took, relative to what they should have taken with
+        the drafts that stood, over the link as it was: these are told by estimates of their own."""
+        stretch, schedule = self._stretch, self.schedule
+        guess = self._config.few_tokens
+        losing = self._allowance_s(conditions.pass_s(0, busy=False)) < 0
+        if not schedule.window or stretch.tokens < (
+            guess if losing else self._config.stretch_tokens
+        ):
+            return
+        rate = (guess * conditions.acceptance_rate + stretch.agreed) / (guess + stretch.compared)
+        rtt_s = conditions.rtt_s if stretch.trip_s == inf else stretch.trip_s
+        seen = replace(conditions, rtt_s=rtt_s, acceptance_rate=rate, later_acceptance_rate=None)
+        expected_s = token_cost(self._plan, seen).tpot_s
+        ratio = stretch.seconds / stretch.tokens / max(expected_s, 1e-9)
+        factor = self.estimates.factors[not schedule.stop_and_wait]
+        factor.add(min(3.0, max(1 / 3, ratio)), self._now)
+        self._stretch = _Stretch()
+
+    # What it decides.
+
+    def _fit(self) -> None:
+        if not self.on:
+            return
+        if self._control is Control.LEAST_COST:
+            self._choose()
+            return
+        conditions = self._hoped(self.estimates.conditions(self._now))
+        if conditions is None:
+            return
+        weight = self._objective.idle_weight
+        schedule = schedule_for(self._control, self._limits, conditions, weight)
+        self._follow(Plan(schedule, self.ahead))
+        if self._control is Control.LATENCY_AWARE:
+            self.chunk_budget_s = chunk_budget_s(conditions)
+
+    def _hoped(self, conditions: Conditions | None) -> Conditions | None:
+        """Where nothing tells how fast drafts are any more, they are believed faster, and right as
+        usual, with each token: so a window that was closed is opened again in the end."""
+        acceptance = self.estimates.acceptance
+        if conditions is None or not acceptance.idle_tokens:
+            return conditions
+        draft_s = conditions.pair.draft_s * HOPE**acceptance.idle_tokens
+        rate = min(0.98, conditions.acceptance_rate + max(0.0, acceptance.regained))
+        return replace(
+            conditions, pair=replace(conditions.pair, draft_s=draft_s), acceptance_rate=rate
+        )
+
+    def _choose(self) -> None:
+        conditions = self.estimates.conditions(self._now)
+        if conditions is not None and not conditions.shared:
+            self._learn(conditions)
+        if self._needs_alone(conditions) or conditions is None:
+            self._follow(self._first_plan())
+            return
+        if self._trial is not None:
+            if not self._trial_over():
+                return
+            self._trial = None
+        elif self._now - self._chose_at < self._config.choose_every_s:
+            return
+        self._chose_at = self._now
+        self._decide(conditions)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether other sessions share the passes."""
+        return (self.estimates.sharing.value or 1.0) >= SHARED
+
+    def _needs_alone(self, conditions: Conditions | None) -> bool:
+        """Whether what the cloud alone takes is yet to be measured, which costs nothing at the
+        start: it decodes anyway while the first drafts are made."""
+        if not self._may_rest or self._shared or self.decision is not None:
+            return False
+        unknown = conditions is None or not self.estimates.knows_alone(self._now)
+        early = self._tokens < self._config.few_tokens
+        return unknown and (early or self.estimates.rtt_s is None)
+
+    def _first_plan(self) -> Plan:
+        """While nothing is known: the cloud alone. Two drafts at a time where that cannot be
+        measured, or while the cloud computes the prompt and a link lies between both models: there
+        they slow nothing, and tell how good they are. More would flood a cloud that many share."""
+        if not self._may_rest:
+            return Plan(self._limits)
+        link = (self.estimates.rtt_s or 0.0) >= self._config.same_machine_s
+        if self._shared or (link and not self._tokens):
+            return Plan(replace(self._limits, window=2, chunk=2))
+        return Plan(cloud_alone(self._limits))
+
+    def _decide(self, conditions: Conditions) -> None:
+        self.branches = self._drafts_ahead and _branches_pay(conditions)
+        if not self.branches:
+            conditions = replace(conditions, branching=1.0, hit_rate=0.0)
+        alone, used = Plan(cloud_alone(self._limits)), self._plan
+        alone_cost = token_cost(alone, conditions)
+        costs = self._costs(conditions, alone_cost)
+        best = min(costs, key=lambda plan: costs[plan][0])
+        used = used if used in costs else alone if alone in costs else best
+        margin = 0.0 if best == alone else self._config.switch_gain
+        if costs[best][0] > (1 - margin) * costs[used][0]:
+            best = used
+        reason = self._reason(conditions)
+        if alone in costs and not self._objective.energy_weight and not conditions.shared:
+            if best.schedule.window and self.estimates.acceptance.is_guess:
+                best = alone
+            if (tried := self._worth_trying(best, costs)) is not None:
+                self._begin_trial(conditions)
+                best, reason = tried, Reason.TRIAL
+        changed = self.decision is None or best != self._plan
+        if changed:
+            self.decisions[reason] += 1
+            self._chosen_under = conditions
+        self.decision = Decision(
+            best.schedule,
+            costs[best][1].tpot_s,
+            alone_cost.tpot_s,
+            self.estimates.knows_alone(self._now),
+            reason if changed or self.decision is None else self.decision.reason,
+            conditions,
+        )
+        self._follow(best)
+
+    def _costs(
+        self, conditions: Conditions, alone: Estimate
+    ) -> Mapping[Plan, tuple[float, Estimate]]:
+        """Of all candidates, as the objective values them, and what a token takes."""
+        found = {}
+        for plan in candidates(self._limits, conditions, self._objective.idle_weight):
+            estimate = alone
+            if plan.schedule.window:
+                estimate = token_cost(plan, conditions)
+                estimate = replace(estimate, tpot_s=self._factor(plan) * estimate.tpot_s)
+            value = self._objective.value(estimate, alone)
+            found[plan] = value + TIE * estimate.tpot_s / alone.tpot_s, estimate
+        return found
+
+    def _factor(self, plan: Plan) -> float:
+        """By which expectations of the family are off, as far as that was seen."""
+        seen = self.estimates.factors[not plan.schedule.stop_and_wait]
+        weight, off = seen.weight(self._now), log(seen.value or 1.0)
+        chance = max(-self._config.chance, min(self._config.chance, off))
+        return exp((off - chance) * weight / (weight + 1))
+
+    def _worth_trying(
+        self, best: Plan, costs: Mapping[Plan, tuple[float, Estimate]]
+    ) -> Plan | None:
+        """What may be better than the best for all that is known, at a price that the answer can
+        bear; None where nothing is."""
+        alone = Plan(cloud_alone(self._limits))
+        alone_s, best_s = costs[alone][1].tpot_s, costs[best][1].tpot_s
+        gain, allowance_s = 1 - self._config.switch_gain, self._allowance_s(alone_s)
+        if allowance_s <= 0:
+            return None
+        few = self._config.few_tokens
+        if best != alone:
+            hoped_s = alone_s * (1 - self.estimates.alone.doubt(self._now))
+            return (
+                alone
+                if hoped_s < gain * best_s and few * (alone_s - best_s) <= allowance_s
+                else None
+            )
+        hoped = self.estimates.conditions(self._now, hope=True)
+        assert hoped is not None
+        found = [
+            (estimate.tpot_s, plan)
+            for plan, (_, estimate) in costs.items()
+            if plan != alone
+            and few * (estimate.tpot_s - alone_s) <= allowance_s
+            and self._factor(plan) * token_cost(plan, hoped).tpot_s < gain * alone_s
+        ]
+        return min(found, key=lambda each: each[0])[1] if found else None
+
+    def _allowance_s(self, alone_s: float) -> float:
+        """What trials may still lose. Where earlier answers told what drafts are worth, a short
+        answer bears none."""
+        tokens, short = self._tokens, self._config.short_answer_tokens
+        if self.estimates.acceptance.begins_guessed:
+            tokens = max(tokens, min(self._max_tokens, short))
+        elif tokens < short:
+            return 0.0
+        return self._config.trial_share * tokens * alone_s - self._lost_s
+
+    def _begin_trial(self, conditions: Conditions) -> None:
+        answers = float(self._config.few_tokens)
+        if not self._plan.schedule.window:  # drafts, whose first come a round trip later
+            answers += self._config.warm_tokens
+            answers += 2 * conditions.rtt_s / conditions.pair.verify_first_s
+        self._trial = _Trial(int(answers), self.estimates.acceptance.judged)
+
+    def _trial_over(self) -> bool:
+        """Whether it told enough, or lost too much."""
+        assert self._trial is not None
+        assert self.decision is not None
+        self._trial.answers -= 1
+        judged = self.estimates.acceptance.judged - self._trial.judged
+        spent = self._allowance_s(self.decision.alone_tpot_s) <= 0
+        return self._trial.answers <= 0 or judged >= self._config.few_tokens or spent
+
+    def _follow(self, plan: Plan) -> None:
+        if plan != self._plan:
+            self._plan = plan
+            self._settles = self._control is Control.LEAST_COST
+            self._begin_stretch()
+        self._apply()
+
+    def _apply(self) -> None:
+        """Take the wanted schedule up, or the step towards it. Only frames of drafts tell the
+        cloud whether to wait for more. One that waits gets one more draft before nothing is
+        drafted. One that goes on would overtake every long round: one draft has it wait first."""
+        schedule, limits = self._plan.schedule, self._limits
+        if not schedule.window and self._held:
+            schedule = replace(limits, window=1, chunk=1)
+        elif schedule.stop_and_wait and limits.decode_when_idle and not self._held:
+            schedule = replace(limits, window=1, chunk=1, decode_when_idle=False)
+        self.schedule = schedule
+        self.ahead = self._plan.ahead if self._plan.schedule.stop_and_wait else self.branches
+
+    def _begin_stretch(self) -> None:
+        """The next tokens do not follow those before them."""
+        self._last_s = None
+        self._stretch = _Stretch()
+
+    def _reason(self, now: Conditions) -> Reason:
+        """What has changed most since the schedule in use was chosen."""
+        if (before := self._chosen_under) is None:
+            return Reason.FIRST
+        pass_s = max(before.pair.verify_first_s, now.pair.verify_first_s)
+        changes = {
+            Reason.ACCEPTANCE: 2 * abs(now.acceptance_rate - before.acceptance_rate),
+            Reason.ROUND_TRIP: abs(now.rtt_s - before.rtt_s) / (pass_s + before.rtt_s),
+            Reason.LOAD: abs(now.sharing - before.sharing) / max(now.sharing, before.sharing),
+            Reason.STEP_TIMES: max(
+                abs(now.pair.verify_first_s - before.pair.verify_first_s),
+                abs(now.pair.draft_s - before.pair.draft_s),
+            )
+            / pass_s,
+        }
+        return max(changes, key=lambda reason: changes[reason])
+
+
+class _Stretch:
+    """Tokens that came one after the other by one schedule, and the drafts compared with them."""
+
+    def __init__(self) -> None:
+        self.tokens, self.seconds = 0, 0.0
+        self.compared = self.agreed = 0
+        self.trip_s = inf
+        """The shortest round trip meanwhile; infinite where none was measured."""
+
+    def took(self, tokens: int, seconds: float) -> None:
+        self.tokens += tokens
+        self.seconds += seconds
+
+    def judged(self, accepted: int, rejected: int) -> None:
+        self.compared += accepted + rejected
+        self.agreed += accepted
+
+
+def _branches_pay(conditions: Conditions) -> bool:
+    """Whether drafts that are begun with a correction would come late, and slow nothing."""
+    late = BRANCH_STEPS * conditions.pair.draft_s > conditions.pair.verify_first_s
+    slows = max(conditions.branching, conditions.pass_slowdown)
+    return late and slows < BRANCHES_SLOW

@@ -1,0 +1,425 @@
+"""What one session's edge measures: draft steps, passes, round trips, acceptance, the cloud alone.
+
+Readings carry the moment they were taken. They are robust against a few that are far off (a
+process's first steps, a machine that was away), follow a change within half a dozen readings, and
+fade with time: after some minutes a new reading counts alone. So no reading is believed for ever.
+Invariant: times are differences of one clock, which is passed in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import Any
+
+from tandem.control.conditions import SHARED, Conditions, PairTimes
+from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
+from tandem.core.line_fit import LineFit
+
+_TRIPS, _FRESH_TRIPS_S, _FEW_TRIPS = 32, 2.0, 4
+"""The shortest round trip of the last two seconds is believed, or of the last four: others waited
+for a pass."""
+_SLOPE_KEEP, _SLOPE_PRIOR, _SLOPE_WARM = 0.98, 1.0, 20.0
+"""What each pass keeps of the weight of those before it in the slope, and what the prior share and
+that of earlier answers count for: squared distances in rows."""
+_FAR = 3.0
+"""A pass that takes so many times as long as expected had to wait for something."""
+
+
+_JUMP = 1.5
+"""Times as long or short as before: more than passes differ by from one to the next."""
+_ENOUGH = 1.5
+"""Readings of the cloud alone that count as knowing it: two that are not old."""
+
+Aged = tuple[tuple[float, float], ...]
+"""Readings as (age in seconds, value), oldest first."""
+
+
+class Recent:
+    """The last readings of one quantity."""
+
+    __slots__ = ("_config", "_readings")
+
+    def __init__(self, config: ControllerConfig, aged: Aged = (), now: float = 0.0) -> None:
+        self._config = config
+        self._readings = deque(((now - age, value) for age, value in aged), config.readings)
+        self._forget(now)
+
+    def add(self, value: float, now: float) -> None:
+        self._readings.append((now, value))
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        oldest = now - 2 * self._config.half_life_s
+        while self._readings and self._readings[0][0] < oldest:
+            self._readings.popleft()
+
+    @property
+    def value(self) -> float | None:
+        """The mean of the middle third; of two the smaller one, as first readings are long."""
+        return _middle([value for _, value in self._readings]) if self._readings else None
+
+    @property
+    def mean(self) -> float:
+        """Of all, each weighing the same; 0 before the first."""
+        return sum(value for _, value in self._readings) / max(1, len(self._readings))
+
+    @property
+    def at_s(self) -> float:
+        """When the last reading was taken."""
+        return self._readings[-1][0] if self._readings else -inf
+
+    def weight(self, now: float) -> float:
+        """How many readings it is worth by now."""
+        half_life_s = self._config.half_life_s
+        return sum((0.5 ** ((now - at) / half_life_s) for at, _ in self._readings), 0.0)
+
+    def doubt(self, now: float) -> float:
+        """By what share the value may be wrong."""
+        return self._config.doubt / (1 + self.weight(now))
+
+    def aged(self, now: float) -> Aged:
+        return tuple((now - at, value) for at, value in self._readings)
+
+
+def _middle(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    if len(ordered) <= 2:
+        return ordered[0]
+    cut = len(ordered) // 3
+    middle = ordered[cut : len(ordered) - cut]
+    return sum(middle) / len(middle)
+
+
+class RecentTime(Recent):
+    """Of a time, which may jump as a load begins or ends."""
+
+    __slots__ = ()
+
+    def add(self, value: float, now: float) -> None:
+        """Two readings in a row that are much shorter, or three that are much longer, make what was
+        before another time: nothing is short by chance."""
+        super().add(value, now)
+        values = [reading for _, reading in self._readings]
+        if len(values) > 2 and max(values[-2:]) < _middle(values[:-2]) / _JUMP:
+            self._keep(2)
+        elif len(values) > 3 and min(values[-3:]) > _middle(values[:-3]) * _JUMP:
+            self._keep(3)
+
+    def _keep(self, count: int) -> None:
+        while len(self._readings) > count:
+            self._readings.popleft()
+
+
+class StepTime:
+    """A step of one model: while the other model rests (quiet), and beside it (busy)."""
+
+    def __init__(self, quiet: Recent, busy: Recent) -> None:
+        self.quiet, self.busy = quiet, busy
+
+    def add(self, seconds: float, now: float, *, busy: bool) -> None:
+        (self.busy if busy else self.quiet).add(seconds, now)
+
+    def seconds(self, slows: float = 1.0) -> tuple[float, float] | None:
+        """(quiet, busy); the one that is not known follows from the other, `slows` times as long.
+        No step is faster beside other work: where readings say so, the newer ones are right."""
+        quiet, busy = self.quiet.value, self.busy.value
+        if quiet is None or busy is None:
+            return (quiet, slows * quiet) if quiet else (busy, busy) if busy else None
+        if self.busy.at_s > self.quiet.at_s:
+            return min(quiet, busy), busy
+        return quiet, max(quiet, busy)
+
+    def doubt(self, now: float) -> float:
+        return min(self.quiet.doubt(now), self.busy.doubt(now))
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceKnown:
+    """A rate, and the judged drafts that it is worth."""
+
+    rate: float
+    tokens: float
+
+
+class AcceptanceRate:
+    """How often drafts are right: of all, and of the first after a correction, which may differ
+    from those after one that stood."""
+
+    def __init__(self, config: ControllerConfig, earlier: AcceptanceKnown | None = None) -> None:
+        self.judged = self.agreed = 0
+        self._config = config
+        self._keep = 1 - 1 / config.acceptance_tokens
+        known = min(earlier.tokens, config.warm_tokens) if earlier else 0.0
+        guessed = max(0.0, config.few_tokens - known)
+        self._tokens = known + guessed
+        self._right = guessed * config.prior_acceptance + (known * earlier.rate if earlier else 0.0)
+        self._prior, self.begins_guessed = self._right / self._tokens, guessed > 0
+        self._first_tokens = self._first_right = 0.0
+        self._at_first = True
+        self.idle_tokens = 0
+        """Since the last draft was judged."""
+
+    def add(self, accepted: int, rejected: int) -> None:
+        """So many drafts in a row were right, and then one (or none) was wrong."""
+        if not accepted + rejected:
+            return
+        self.idle_tokens = 0
+        self.judged += accepted + rejected
+        self.agreed += accepted
+        keep = self._keep ** (accepted + rejected)
+        self._tokens = keep * self._tokens + accepted + rejected
+        self._right = keep * self._right + accepted
+        if self._at_first:
+            self._first_tokens = self._keep * self._first_tokens + 1
+            self._first_right = self._keep * self._first_right + (accepted > 0)
+        self._at_first = rejected > 0
+
+    def undrafted(self, tokens: int) -> None:
+        """Tokens came without drafts: what is known of this place in the text ages."""
+        self.idle_tokens += tokens
+        least = min(self._tokens, self._config.few_tokens)
+        kept = max(least, self._keep**tokens * self._tokens)
+        self._right *= kept / self._tokens
+        self._tokens = kept
+        self._at_first = True
+
+    @property
+    def rate(self) -> float:
+        return self._right / self._tokens
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether neither earlier answers nor this one's drafts told it."""
+        return self.begins_guessed and self.judged < self._config.few_tokens
+
+    @property
+    def deviation(self) -> float:
+        rate = self.rate
+        return sqrt(max(0.05, rate * (1 - rate)) / (self._tokens + 1))
+
+    @property
+    def regained(self) -> float:
+        """How much higher it is if it is back at what was usual, as after a long time without
+        drafts it may be."""
+        forgotten = 1 - self._keep**self.idle_tokens
+        return forgotten * (self._prior - self.rate)
+
+    def by_position(self) -> tuple[float, float]:
+        """(of the first draft, of later ones), each believed like all for as many drafts as the
+        prior counts."""
+        guess, rate = self._config.warm_tokens, self.rate
+        first = (guess * rate + self._first_right) / (guess + self._first_tokens)
+        later_tokens = max(0.0, self._tokens - self._first_tokens)
+        later_right = min(later_tokens, max(0.0, self._right - self._first_right))
+        later = (guess * rate + later_right) / (guess + later_tokens)
+        return first, later
+
+    @property
+    def known(self) -> AcceptanceKnown | None:
+        """What this request measured; None where nothing was judged."""
+        if not self.judged:
+            return None
+        return AcceptanceKnown(self.agreed / self.judged, self.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """What earlier answers of a pair and its cloud measured; times as aged readings, in seconds.
+    `row_share`: what a further row of a pass adds, relative to the first."""
+
+    draft: Aged = ()
+    draft_busy: Aged = ()
+    first: Aged = ()
+    first_busy: Aged = ()
+    alone: Aged = ()
+    alone_pass: Aged = ()
+    trip: Aged = ()
+    wait: Aged = ()
+    branching: Aged = ()
+    row_share: float | None = None
+    rounds_factor: Aged = ()
+    stream_factor: Aged = ()
+    acceptance: AcceptanceKnown | None = None
+
+    def later(self, by_s: float) -> WarmStart:
+        """The same readings, so much later."""
+        aged: dict[str, Any] = {
+            name: tuple((age + by_s, value) for age, value in getattr(self, name))
+            for name in self.__slots__
+            if isinstance(getattr(self, name), tuple)
+        }
+        return replace(self, **aged)
+
+
+NO_WARM_START = WarmStart()
+
+
+class Estimates:
+    """Of one request; begins with a warm start as of `now`."""
+
+    def __init__(
+        self,
+        warm_start: WarmStart = NO_WARM_START,
+        now: float = 0.0,
+        config: ControllerConfig = DEFAULT_CONFIG,
+    ) -> None:
+        def recent(aged: Aged = ()) -> Recent:
+            return Recent(config, aged, now)
+
+        def time(aged: Aged) -> Recent:
+            return RecentTime(config, aged, now)
+
+        self._config = config
+        self.draft = StepTime(time(warm_start.draft), time(warm_start.draft_busy))
+        self.first = StepTime(time(warm_start.first), time(warm_start.first_busy))
+        self.alone, self.alone_pass = time(warm_start.alone), time(warm_start.alone_pass)
+        self.branching, self.wait = recent(warm_start.branching), recent(warm_start.wait)
+        self.sharing, self._hits = recent(), recent()
+        self.factors = recent(warm_start.rounds_factor), recent(warm_start.stream_factor)
+        """What a token took relative to its expected cost, in rounds and in streams."""
+        self.acceptance = AcceptanceRate(config, warm_start.acceptance)
+        self.trips_s: list[float] = []
+        """Round trips that this request measured."""
+        self._trips = deque(((now - age, value) for age, value in warm_start.trip), _TRIPS)
+        self._slope = LineFit(_SLOPE_KEEP)
+        self._earlier_share = self._share = warm_start.row_share
+        self._slope_busy = False
+
+    def drafted(
+        self, count: int, seconds: float, now: float, *, busy: bool, branches: bool
+    ) -> None:
+        """So many draft steps in a row took so long together."""
+        step_s = seconds / count
+        if branches:
+            usual = self.draft.seconds()
+            if usual is not None:
+                self.branching.add(max(1.0, step_s / usual[busy]), now)
+                return
+        self.draft.add(step_s, now, busy=busy)
+
+    def passed(self, seconds: float, drafts: int, now: float, *, busy: bool) -> None:
+        """A pass over one token and so many drafts took so long."""
+        usual = self.first.seconds()
+        if usual is not None:
+            expected_s = usual[busy] * (1 + self.row_share * drafts)
+            seconds = min(seconds, _FAR * expected_s)
+        if busy != self._slope_busy and self._slope.weight:
+            self._slope.regroup()  # what runs beside passes moves them all, not the slope
+        self._slope_busy = busy
+        self._slope.add(drafts, seconds)
+        earlier = self._earlier_share
+        if earlier is None:
+            first_s, further_s = self._slope.fit(self._config.prior_row_share, _SLOPE_PRIOR)
+        else:
+            first_s, further_s = self._slope.fit(earlier, _SLOPE_WARM)
+        if drafts or self._share is not None:
+            self._share = further_s / max(first_s, 1e-9)
+        self.first.add(seconds / (1 + self.row_share * drafts), now, busy=busy)
+
+    @property
+    def row_share(self) -> float:
+        """What a further row of a pass adds, relative to the first."""
+        return self._config.prior_row_share if self._share is None else self._share
+
+    def decoded_alone(self, token_s: float, pass_s: float, now: float) -> None:
+        """The cloud made a token by itself, so long after the one before, by such a pass."""
+        self.alone.add(token_s, now)
+        self.alone_pass.add(pass_s, now)
+
+    @property
+    def alone_s(self) -> float | None:
+        """A token of the cloud alone as it was measured; passes of other schedules that are newer
+        and shorter say that the machine has become faster since."""
+        token_s = self.alone.value
+        return None if token_s is None else self._sped_up * token_s
+
+    @property
+    def _sped_up(self) -> float:
+        """What passes take by now, relative to those of the cloud alone; 1 at most."""
+        pass_s, share = self.alone_pass.value, 1.0
+        for other in (self.first.quiet, self.first.busy):
+            if pass_s and other.at_s > self.alone.at_s and other.value is not None:
+                share = min(share, other.value / pass_s)
+        return share
+
+    def knows_alone(self, now: float) -> bool:
+        """Whether what the cloud alone takes was measured lately, and nothing contradicts it."""
+        return self.alone.weight(now) >= _ENOUGH and self._sped_up > 1 - self._config.doubt
+
+    def tripped(self, trip_s: float, now: float) -> None:
+        self.trips_s.append(trip_s)
+        self._trips.append((now, trip_s))
+        while len(self._trips) > _FEW_TRIPS and self._trips[0][0] < now - _FRESH_TRIPS_S:
+            self._trips.popleft()
+
+    @property
+    def rtt_s(self) -> float | None:
+        return min((trip_s for _, trip_s in self._trips), default=None)
+
+    def resolved(self, hit: bool, now: float) -> None:
+        """A correction came; `hit`: it had been drafted for."""
+        self._hits.add(float(hit), now)
+
+    def conditions(self, now: float, *, hope: bool = False) -> Conditions | None:
+        """As far as it is measured; None before a pass and a round trip were. `hope`: as good for
+        drafting as it may well be."""
+        config, rtt_s = self._config, self.rtt_s
+        slows = 1.0
+        if rtt_s is not None and rtt_s < config.same_machine_s:
+            slows = config.same_machine_slows
+        first = self.first.seconds(slows)
+        if first is None or rtt_s is None:
+            return None
+        first_s = max(first[0], 1e-6)
+        sharing = self.sharing.value or 1.0
+        slowdown = max(1.0, first[1] / first_s)
+        if sharing >= SHARED:  # what others feed changes passes more than the edge's drafting does
+            first_s, slowdown = first[1], 1.0
+        guess_s = config.prior_draft_share * first_s
+        draft = self.draft.seconds() or (guess_s, guess_s)
+        draft_s, share = draft[0], self.row_share
+        rate, later = self.acceptance.by_position()
+        if hope:
+            draft_s *= 1 - self.draft.doubt(now)
+            slowdown = max(1.0, slowdown - self.first.busy.doubt(now))
+            off = max(self.acceptance.deviation, self.acceptance.regained)
+            rate, later = min(0.98, rate + off), min(0.98, later + off)
+        return Conditions(
+            PairTimes(draft_s, first_s, share * first_s),
+            rtt_s,
+            rate,
+            wait_s=self.wait.value or 0.0,
+            sharing=sharing,
+            hit_rate=self.hit_rate,
+            branching=self.branching.value or 1.0,
+            pass_slowdown=slowdown,
+            draft_slowdown=max(1.0, draft[1] / max(draft[0], 1e-9)),
+            later_acceptance_rate=later,
+            alone_s=self.alone_s,
+            message_s=config.message_s,
+        )
+
+    @property
+    def hit_rate(self) -> float:
+        """How often a correction had been drafted for."""
+        return self._hits.mean
+
+    def snapshot(self, now: float) -> WarmStart:
+        """For the requests after this one."""
+        return WarmStart(
+            draft=self.draft.quiet.aged(now),
+            draft_busy=self.draft.busy.aged(now),
+            first=self.first.quiet.aged(now),
+            first_busy=self.first.busy.aged(now),
+            alone=self.alone.aged(now),
+            alone_pass=self.alone_pass.aged(now),
+            trip=tuple((now - at, value) for at, value in list(self._trips)[-_FEW_TRIPS:]),
+            wait=self.wait.aged(now),
+            branching=self.branching.aged(now),
+            row_share=self._share,
+            rounds_factor=self.factors[0].aged(now),
+            stream_factor=self.factors[1].aged(now),
+            acceptance=self.acceptance.known,
+        )

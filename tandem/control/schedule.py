@@ -1,0 +1,60 @@
+"""What a controller decides: when drafts travel and when they are judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Control(StrEnum):
+    """Who decides how far ahead the edge drafts; the schedule's window and chunk are the limits."""
+
+    FIXED = "fixed"
+    LATENCY_AWARE = "latency_aware"
+    """PicoSpec: a chunk ends where it stops paying for itself, or takes too long."""
+    WINDOW = "window"
+    """The streaming window, fitted to draft time, verify time, RTT and acceptance."""
+    LEAST_COST = "least_cost"
+    """Whatever is expected to cost least: the cloud alone, rounds, or a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When tokens travel and when they are judged.
+
+    `window`: tokens that may be in flight; 0 means the edge drafts nothing. `chunk`: tokens sent at
+    once. `token_by_token`: send each token of a chunk as soon as it is drafted.
+    `verify_on_arrival`: judge what has come, not whole chunks. `bonus`: after full acceptance with
+    nothing in flight the cloud adds a token of its own. `decode_when_idle`: the cloud goes on while
+    no draft waits."""
+
+    window: int
+    chunk: int
+    verify_on_arrival: bool = False
+    bonus: bool = True
+    decode_when_idle: bool = False
+    token_by_token: bool = False
+
+    @property
+    def stop_and_wait(self) -> bool:
+        """Whether a verdict judges everything that is in flight."""
+        alone = self.window == self.chunk and not self.verify_on_arrival
+        return alone and not self.decode_when_idle
+
+    @property
+    def words(self) -> str:
+        """The schedule in words, for people."""
+        if not self.window:
+            return CLOUD_ALONE
+        if self.stop_and_wait:
+            return f"rounds of {self.chunk}"
+        name = "stream" if self.decode_when_idle else "stream that waits"
+        return f"{name}, window {self.window}"
+
+
+CLOUD_ALONE = "the cloud alone"
+
+
+def cloud_alone(limits: Schedule) -> Schedule:
+    """The schedule in which nothing is drafted."""
+    return replace(limits, window=0, chunk=0)

@@ -1,0 +1,114 @@
+"""What a request of the drafter knows as it begins: what the last requests measured, of whatever
+preset, or what a Prometheus server knows of all edges and replicas.
+
+Step times, round trips and the cloud alone are those of the pair and its cloud, so an answer of
+`ar` feeds `auto` and the other way round; acceptance belongs to an acceptance rule. Readings keep
+their age. Invariant: of two that know a number, the fresher is believed, wherever it comes from."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from tandem.control.config import DEFAULT_CONFIG
+from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Aged, WarmStart
+from tandem.specdec.choices import Acceptance
+from tandem.specdec.presets import PRESETS
+from tandem.telemetry.prometheus_server import (
+    ACCEPTANCE,
+    DRAFT_STEP,
+    QUEUE,
+    ROUND_TRIP,
+    VERIFY_STEP,
+    Sample,
+    mean_of,
+)
+from tandem.telemetry.prometheus_server import Aged as ServedNumber
+
+_KEEP = 0.8
+"""What the acceptance of an earlier request counts for beside that of the next one."""
+_SERVER_TOKENS = 16.0
+"""Drafts that the acceptance of a Prometheus server counts for."""
+
+
+class WarmStarts:
+    """Of the draft model `engine`, at the target the drafter heard last. `samples` are the
+    server's; `instance` is how it calls this process, "" where nobody said."""
+
+    def __init__(
+        self,
+        engine: str,
+        instance: str = "",
+        samples: Callable[[], Sequence[Sample]] = lambda: (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._instance = engine, instance
+        self._samples, self._clock = samples, clock
+        self._target_name = ""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._last, self._ended_s = NO_WARM_START, self._clock()
+        self._acceptance: dict[Acceptance, _Rate] = {}
+
+    def ended(self, preset: str, target_name: str, measured: WarmStart) -> None:
+        """A request ended that measured this; `preset` is the name of one that is listed. It knew
+        what those before it had measured, so what it measured takes the place of that."""
+        if target_name != self._target_name:
+            self._forget()
+            self._target_name = target_name
+        self._last, self._ended_s = measured, self._clock()
+        if (known := measured.acceptance) is not None:
+            rate = self._acceptance.setdefault(PRESETS[preset].acceptance, _Rate())
+            rate.add(known, self._ended_s)
+
+    def known(self, preset: str) -> WarmStart:
+        """As of now, for a request of this preset."""
+        now = self._clock()
+        rate = self._acceptance.get(PRESETS[preset].acceptance)
+        known = self._last.later(now - self._ended_s)
+        known = replace(known, acceptance=rate.aged(now) if rate else None)
+        return self._with_samples(known, preset, now - rate.at_s if rate else inf)
+
+    def _with_samples(self, known: WarmStart, preset: str, rate_age_s: float) -> WarmStart:
+        """What the server knows in the place of what is older."""
+        samples = self._samples()
+        target = {"model_name": self._target_name}
+        pair = {"engine": self._engine, "preset": preset, **target}
+        device, here = {"engine": self._engine, "side": "device"}, {"instance": self._instance}
+        rate = mean_of(samples, ACCEPTANCE, pair)
+        if rate is not None and rate.age_s < rate_age_s:
+            known = replace(known, acceptance=AcceptanceKnown(rate.value, _SERVER_TOKENS))
+        return replace(
+            known,
+            draft=_fresher(known.draft, mean_of(samples, DRAFT_STEP, device, here)),
+            first=_fresher(known.first, mean_of(samples, VERIFY_STEP, target)),
+            trip=_fresher(known.trip, mean_of(samples, ROUND_TRIP, target, here)),
+            wait=_fresher(known.wait, mean_of(samples, QUEUE, target)),
+        )
+
+
+def _fresher(own: Aged, served: ServedNumber | None) -> Aged:
+    """The readings of this process, or what the server knows where that is newer."""
+    if served is None or (own and own[-1][0] <= served.age_s):
+        return own
+    return ((served.age_s, served.value),)
+
+
+@dataclass(slots=True)
+class _Rate:
+    """Acceptance of the last requests, each weighing less the older it is."""
+
+    right: float = 0.0
+    tokens: float = 0.0
+    at_s: float = 0.0
+
+    def add(self, known: AcceptanceKnown, now: float) -> None:
+        self.right = _KEEP * self.right + known.rate * known.tokens
+        self.tokens = _KEEP * self.tokens + known.tokens
+        self.at_s = now
+
+    def aged(self, now: float) -> AcceptanceKnown:
+        """As of now: what is old is worth fewer drafts."""
+        fades = 0.5 ** ((now - self.at_s) / DEFAULT_CONFIG.half_life_s)
+        return AcceptanceKnown(self.right / self.tokens, fades * self.tokens)

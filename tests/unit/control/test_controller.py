@@ -1,0 +1,373 @@
+"""Which schedule a session goes on with, by what it measures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from tandem.control.conditions import Conditions, PairTimes
+from tandem.control.config import ControllerConfig
+from tandem.control.controller import Controller, Reason
+from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
+from tandem.control.objective import Objective
+from tandem.control.schedule import Control, cloud_alone
+from tandem.specdec.messages import Work
+from tandem.specdec.presets import PRESETS
+
+LIMITS = PRESETS["auto"].schedule
+ALONE = cloud_alone(LIMITS)
+
+
+def auto(warm_start: WarmStart = NO_WARM_START, *, max_tokens: int = 200) -> Controller:
+    controller = Controller(
+        Control.LEAST_COST, LIMITS, warm_start=warm_start, max_tokens=max_tokens
+    )
+    controller.connected(0.0)
+    return controller
+
+
+class Session:
+    """A cloud and an edge by hand: answers every so often, with passes of declared length."""
+
+    def __init__(self, controller: Controller, pass_s: float = 0.05, row_s: float = 0.001) -> None:
+        self.controller, self.pass_s, self.row_s = controller, pass_s, row_s
+        self.now, self.position, self.sharing = 0.0, 10, 1
+        self.passes = count(1)
+
+    def work(self, drafts: int) -> Work:
+        took_s = self.pass_s + drafts * self.row_s
+        return Work(took_s, 0.0, self.sharing, next(self.passes), drafts)
+
+    def token(self) -> None:
+        """The cloud decodes one by itself, with no draft in flight."""
+        work = self.work(0)
+        self.now += work.verify_s
+        self.position += 1
+        self.controller.overtaken(None)
+        self.controller.took_tokens(1, work, self.now)
+
+    def round(self, accepted: int, drafts: int = 2, draft_s: float = 0.005) -> None:
+        """Drafts that are sent and judged; all after `accepted` are wrong."""
+        controller, work = self.controller, self.work(drafts)
+        controller.drafted(drafts, drafts * draft_s, self.now)
+        self.now += drafts * draft_s
+        controller.sent(self.position, self.now, not controller.schedule.decode_when_idle)
+        self.now += work.verify_s + 0.001
+        rejected = int(accepted < drafts)
+        controller.judged(
+            end=self.position + accepted + rejected,
+            accepted=accepted,
+            rejected=rejected,
+            tokens=accepted + 1,
+            work=work,
+            now=self.now,
+        )
+        self.position += accepted + 1
+
+    def ping(self, trip_s: float = 0.001) -> None:
+        self.controller.ponged(trip_s, self.now)
+
+
+def known(
+    pass_s: float = 0.05,
+    *,
+    draft_s: float = 0.005,
+    rate: float = 0.8,
+    rtt_s: float = 0.001,
+    alone_s: float | None = None,
+    age_s: float = 1.0,
+    row_share: float = 0.02,
+) -> WarmStart:
+    """What an earlier answer measured, `age_s` before."""
+    readings = 6
+
+    def aged(value: float) -> tuple[tuple[float, float], ...]:
+        return ((age_s, value),) * readings
+
+    return WarmStart(
+        draft=aged(draft_s),
+        first=aged(pass_s),
+        first_busy=aged(pass_s),
+        alone=aged(pass_s if alone_s is None else alone_s),
+        alone_pass=aged(pass_s if alone_s is None else alone_s),
+        trip=aged(rtt_s)[:1],
+        row_share=row_share,
+        acceptance=AcceptanceKnown(rate, 40),
+    )
+
+
+def test_it_begins_with_the_cloud_alone_and_measures_it() -> None:
+    session = Session(auto())
+    assert session.controller.schedule == ALONE
+    assert session.controller.may_draft, "the draft model had better compute the prompt"
+    session.ping()
+    for _ in range(3):
+        session.token()
+    controller = session.controller
+    assert controller.estimates.knows_alone(session.now)
+    assert controller.schedule.window > 0
+    assert controller.decision is not None
+    assert controller.decision.reason is Reason.TRIAL, "nobody knows yet whether drafts are right"
+    assert controller.decision.alone_measured
+
+
+def test_what_earlier_answers_measured_is_gone_by_from_the_first_token() -> None:
+    assert auto(known(rate=0.9)).schedule.window > 0
+    assert auto(known(rate=0.05)).schedule == ALONE
+
+
+def test_a_reading_that_is_hours_old_decides_nothing() -> None:
+    """The cloud alone is measured anew before anything is drafted."""
+    assert auto(known(rate=0.9, age_s=7200.0)).schedule == ALONE
+
+
+def test_a_first_reading_three_times_too_long_is_corrected_within_an_answer() -> None:
+    """A suite was first used while its machine was busy: it took the cloud alone for three times as
+    slow as it was, and drafted at a loss for as long as it ran."""
+    controller = auto(known(0.150, draft_s=0.02, rate=0.5, rtt_s=0.04))
+    session = Session(controller)
+    assert controller.schedule.window > 0, "so it seemed to pay"
+    assert controller.decision is not None
+    assert controller.decision.alone_tpot_s == pytest.approx(0.150)
+    for _ in range(9):
+        session.round(accepted=0, draft_s=0.02)
+    assert controller.decision.alone_tpot_s == pytest.approx(0.05, rel=0.05)
+    assert not controller.decision.alone_measured, "by newer passes over drafts"
+
+
+def test_an_answer_of_the_cloud_alone_corrects_what_the_next_one_of_auto_goes_by() -> None:
+    """`ar` chooses nothing, and tells what the cloud alone takes all the same."""
+    plain = PRESETS["ar"]
+    other = Controller(plain.control, plain.schedule, warm_start=known(alone_s=0.150))
+    other.connected(0.0)
+    session = Session(other)
+    for _ in range(12):
+        session.token()
+    assert not other.on
+    assert other.decision is None
+    kept = other.estimates.snapshot(session.now)
+    assert Estimates(kept).alone_s == pytest.approx(0.05)
+
+
+def test_bad_drafts_are_left_after_a_few_of_them() -> None:
+    session = Session(auto())
+    session.ping()
+    for _ in range(3):
+        session.token()
+    rounds = 0
+    while session.controller.schedule.window and rounds < 20:
+        session.round(accepted=0, draft_s=0.03)
+        rounds += 1
+    assert rounds <= 8
+    assert session.controller.schedule == ALONE
+
+
+def test_good_drafts_are_kept() -> None:
+    session = Session(auto())
+    session.ping()
+    for _ in range(3):
+        session.token()
+    for _ in range(10):
+        session.round(accepted=2)
+    controller = session.controller
+    assert controller.schedule.window > 2
+    assert controller.decision is not None
+    assert controller.decision.tpot_s < 0.7 * controller.decision.alone_tpot_s
+
+
+def test_a_schedule_in_use_is_left_for_one_that_is_clearly_better_only() -> None:
+    """The hysteresis: by a share of the time."""
+    warm = known(rate=0.62, row_share=0.1)
+    changes = []
+    for gain in (0.0, 0.5):
+        config = ControllerConfig(switch_gain=gain)
+        controller = Controller(Control.LEAST_COST, LIMITS, warm_start=warm, config=config)
+        controller.connected(0.0)
+        session = Session(controller, row_s=0.005)
+        for number in range(60):
+            session.round(accepted=(2, 0, 1, 2, 2)[number % 5])
+        changes.append(controller.decisions.total())
+    assert changes[1] < changes[0]
+
+
+def test_trials_lose_no_more_than_their_share_of_the_answer() -> None:
+    """Drafts are mostly wrong; now and then that is looked at again."""
+    warm = replace(known(rate=0.3, rtt_s=0.03), acceptance=None)
+    session = Session(auto(warm, max_tokens=400), row_s=0.01)
+    lost_s, tokens = 0.0, 0
+    while tokens < 400:
+        began_s, before = session.now, session.position
+        if session.controller.schedule.window:
+            session.round(accepted=0)
+        else:
+            session.token()
+        made = session.position - before
+        lost_s += session.now - began_s - made * session.pass_s
+        tokens += made
+    assert 0 < lost_s < 0.03 * tokens * session.pass_s
+
+
+def test_a_short_answer_bears_no_trial_where_earlier_ones_told_what_drafts_are_worth() -> None:
+    """Passes that are linear in their rows, as llama.cpp's are on a few cores."""
+    warm = known(0.0147, draft_s=0.004, rate=0.5, rtt_s=0.0006, row_share=0.38)
+    session = Session(auto(warm, max_tokens=48), pass_s=0.0147, row_s=0.0055)
+    for _ in range(48):
+        assert session.controller.schedule == ALONE
+        session.token()
+
+
+def test_others_that_share_the_passes_are_not_waited_for() -> None:
+    controller = auto()
+    session = Session(controller)
+    session.sharing = 4
+    session.ping(0.03)
+    session.token()
+    assert controller.schedule.window > 0, "nothing can be measured alone"
+    for _ in range(6):
+        session.round(accepted=2)
+    assert controller.schedule.decode_when_idle
+
+
+def test_a_cloud_that_waits_for_a_draft_gets_one_before_it_goes_on_alone() -> None:
+    controller = auto(known(rate=0.05))
+    assert controller.schedule == ALONE
+    controller.sent(5, 0.1, hold=True)
+    assert (controller.schedule.window, controller.schedule.chunk) == (1, 1)
+    assert controller.schedule.decode_when_idle
+    controller.sent(6, 0.2, hold=False)
+    assert controller.schedule == ALONE
+
+
+def test_a_cloud_that_goes_on_is_held_by_one_draft_before_a_long_round() -> None:
+    """Else it would overtake each of them while it is drafted."""
+    controller = auto(known(0.05, draft_s=0.02, rate=0.85, rtt_s=0.0005))
+    assert controller.decision is not None
+    assert controller.decision.schedule.stop_and_wait
+    assert (controller.schedule.window, controller.schedule.chunk) == (1, 1)
+    assert not controller.schedule.decode_when_idle
+    controller.sent(10, 0.1, hold=True)
+    assert controller.schedule == controller.decision.schedule
+    controller.connected(1.0)
+    assert controller.schedule.window == 1, "a fresh stream's cloud waits for nothing"
+
+
+def test_where_passes_are_slowed_beside_drafting_nothing_is_drafted_beside_them() -> None:
+    shared = Conditions(PairTimes(0.006, 0.044, 0.002), 0.0006, 0.75, pass_slowdown=1.8)
+    warm = known(0.044, draft_s=0.006, rate=0.75, rtt_s=0.0006, row_share=0.045)
+    warm = replace(warm, first_busy=((1.0, 0.044 * shared.pass_slowdown),) * 6)
+    controller = auto(warm)
+    assert controller.decision is not None
+    assert controller.decision.schedule.stop_and_wait
+    assert not controller.ahead
+
+
+def test_a_factor_that_was_seen_corrects_what_a_family_is_expected_to_take() -> None:
+    """A message costs as much as a pass, for example: no recursion knows that."""
+    warm = known(0.05, draft_s=0.005, rate=0.8, rtt_s=0.04)
+    assert auto(warm).schedule.window > 0
+    slow = ((1.0, 3.0),) * 6
+    assert auto(replace(warm, stream_factor=slow, rounds_factor=slow)).schedule == ALONE
+
+
+def test_pings_tell_the_round_trip_once_a_second() -> None:
+    controller = auto()
+    assert controller.trip_wanted(0.0)
+    controller.pinged(0.0)
+    assert not controller.trip_wanted(0.9)
+    assert controller.trip_wanted(1.0)
+    controller.ponged(0.03, 0.03)
+    controller.ponged(None, 0.04)
+    assert controller.estimates.trips_s == [0.03]
+
+
+def test_an_answer_is_measured_from_the_last_frame_that_it_judges_without_its_pass() -> None:
+    controller = Controller(Control.WINDOW, LIMITS)
+    controller.connected(0.0)
+    for base, now in ((7, 2.0), (9, 2.1), (11, 2.15)):
+        controller.sent(base, now)
+    work = Work(verify_s=0.05, queue_s=0.02, target_passes=2, drafts=4)
+    controller.judged(end=11, accepted=4, rejected=0, tokens=4, work=work, now=2.35)
+    assert controller.estimates.trips_s == pytest.approx([0.18])
+    controller.discarded()
+    controller.judged(end=12, accepted=0, rejected=1, tokens=1, work=work, now=2.5)
+    assert len(controller.estimates.trips_s) == 1
+
+
+def test_a_fixed_schedule_stays_whatever_is_measured_for_later_requests() -> None:
+    preset = PRESETS["coupled"]
+    controller = Controller(preset.control, preset.schedule, drafts_ahead=False)
+    controller.connected(0.0)
+    session = Session(controller)
+    for _ in range(10):
+        session.round(accepted=0, drafts=4)
+    assert controller.schedule == preset.schedule
+    assert controller.decision is None
+    kept = controller.estimates.snapshot(session.now)
+    assert kept.first
+    assert not kept.first_busy
+    assert kept.acceptance == AcceptanceKnown(0.0, 10)
+
+
+def test_a_preset_that_fits_a_window_begins_with_what_earlier_answers_measured() -> None:
+    preset = PRESETS["stream"]
+    for warm, window in ((NO_WARM_START, preset.schedule.window), (known(rate=0.1, rtt_s=0.3), 0)):
+        controller = Controller(preset.control, preset.schedule, warm_start=warm)
+        controller.connected(0.0)
+        assert controller.schedule.window == window
+
+
+def test_a_window_that_was_closed_is_opened_again_in_the_end() -> None:
+    preset = PRESETS["stream"]
+    warm = known(0.05, draft_s=0.06, rate=0.8, rtt_s=0.01)
+    controller = Controller(preset.control, preset.schedule, warm_start=warm)
+    controller.connected(0.0)
+    session = Session(controller)
+    tokens = 0
+    while not controller.schedule.window and tokens < 400:
+        session.token()
+        tokens += 1
+    assert 10 < tokens < 400
+
+
+def test_a_chunk_may_take_as_long_as_its_answer_in_the_papers_control() -> None:
+    preset = PRESETS["picospec"]
+    controller = Controller(preset.control, preset.schedule)
+    controller.connected(0.0)
+    session = Session(controller)
+    for _ in range(4):
+        session.round(accepted=2)
+    assert controller.chunk_budget_s == pytest.approx(0.05, rel=0.1)
+
+
+def test_an_objective_of_cost_goes_for_fewer_passes() -> None:
+    windows = {}
+    for idle_weight in (1.0, 0.0):
+        controller = Controller(
+            Control.LEAST_COST,
+            LIMITS,
+            objective=Objective(idle_weight),
+            warm_start=known(rate=0.3, draft_s=0.03),
+        )
+        controller.connected(0.0)
+        windows[idle_weight] = controller.schedule.window
+    assert windows[1.0] == 0
+    assert windows[0.0] > 0, "its cloud would wait for ever"
+
+
+def test_what_each_kind_of_schedule_took_is_told() -> None:
+    session = Session(auto(known(rate=0.05)))
+    for _ in range(10):
+        session.token()
+    tokens, seconds = session.controller.spent["cloud_alone"]
+    assert seconds / tokens == pytest.approx(0.05)
+
+
+def test_the_text_of_a_reason_says_what_had_changed_most() -> None:
+    session = Session(auto(known(rate=0.9)))
+    for _ in range(40):
+        session.round(accepted=0)
+    assert session.controller.decision is not None
+    assert session.controller.decisions[Reason.ACCEPTANCE] >= 1
+    assert session.controller.decisions[Reason.FIRST] == 1

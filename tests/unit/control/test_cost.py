@@ -1,0 +1,158 @@
+"""What a token costs under each schedule, against timelines that follow every event
+(`lab/analysis/epoch_timeline.py`), and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from lab.analysis.epoch_timeline import StepTimes, expected
+from tandem.control.conditions import Conditions, PairTimes
+from tandem.control.cost import Plan, candidates, cheapest, token_cost
+from tandem.control.objective import Objective
+from tandem.control.schedule import Schedule, cloud_alone
+from tandem.specdec.presets import PRESETS
+
+LIMITS = PRESETS["auto"].schedule
+PAIRS = (PairTimes(0.024, 0.072, 0.003), PairTimes(0.010, 0.050, 0.020), PairTimes(0.06, 0.07))
+ALONE = Plan(cloud_alone(LIMITS))
+
+
+def stream(window: int, *, waits: bool = False) -> Schedule:
+    chunk = min(window, LIMITS.chunk)
+    return replace(LIMITS, window=window, chunk=chunk, decode_when_idle=not waits)
+
+
+def oracle_s(schedule: Schedule, conditions: Conditions, *, ahead: bool = False) -> float:
+    """The same by a timeline in which every event is followed."""
+    pair, half_s = conditions.pair, conditions.rtt_s / 2
+    times = StepTimes(
+        pair.draft_s, pair.verify_first_s, pair.verify_further_s, up_s=half_s, down_s=half_s
+    )
+    head_s = conditions.rtt_s + pair.verify_first_s
+    return expected(
+        schedule,
+        times,
+        conditions.acceptance_rate,
+        hit_rate=conditions.hit_rate,
+        head_s=head_s,
+        ahead=ahead,
+    ).tpot_s
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("rtt_s", [0.0, 0.03, 0.3])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_rounds_cost_what_the_timeline_says(pair: PairTimes, rtt_s: float, rate: float) -> None:
+    conditions = Conditions(pair, rtt_s, rate)
+    for length in (2, 4, 8):
+        rounds = Schedule(length, length)
+        cost_s = token_cost(Plan(rounds), conditions).tpot_s
+        assert cost_s == pytest.approx(oracle_s(rounds, conditions), rel=0.02), length
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("rtt_s", [0.0, 0.03, 0.3])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_streams_cost_about_what_the_timeline_says(
+    pair: PairTimes, rtt_s: float, rate: float
+) -> None:
+    """The timeline has a draft judged a second time by the pass that it is fed to; a cloud whose
+    drafts are judged in parts commits it at once."""
+    conditions = Conditions(pair, rtt_s, rate)
+    for window, waits in product((4, 16), (False, True)):
+        schedule = stream(window, waits=waits)
+        cost_s = token_cost(Plan(schedule), conditions).tpot_s
+        timeline_s = oracle_s(schedule, conditions)
+        assert 0.7 * timeline_s < cost_s < 1.15 * timeline_s, (window, waits)
+
+
+@pytest.mark.parametrize(
+    ("pair", "rtt_s", "rate"), list(product(PAIRS, (0.0, 0.03, 0.3), (0.1, 0.6, 0.9)))
+)
+def test_what_is_cheapest_is_about_as_cheap_by_the_timeline(
+    pair: PairTimes, rtt_s: float, rate: float
+) -> None:
+    conditions = Conditions(pair, rtt_s, rate)
+    found = cheapest(LIMITS, conditions, Objective())
+    plans = [plan for plan in candidates(LIMITS, conditions, 1.0) if not plan.ahead]
+    best_s = min(oracle_s(plan.schedule, conditions) for plan in plans)
+    ahead = found.stop_and_wait
+    assert oracle_s(found, conditions, ahead=ahead) < 1.2 * best_s
+
+
+def test_the_cloud_alone_costs_what_was_measured_or_else_a_pass() -> None:
+    conditions = Conditions(PAIRS[0], 0.03, 0.9)
+    assert token_cost(ALONE, conditions).tpot_s == 0.072
+    assert token_cost(ALONE, replace(conditions, alone_s=0.08)).tpot_s == 0.08
+
+
+def test_rounds_by_hand() -> None:
+    """Two drafts of 10 ms, a trip of 30, a pass of 50 + 2·5: 1 + 0.5 + 0.25 tokens."""
+    conditions = Conditions(PairTimes(0.010, 0.050, 0.005), 0.030, 0.5)
+    found = token_cost(Plan(Schedule(2, 2)), conditions)
+    assert found.tpot_s == pytest.approx(0.110 / 1.75)
+    assert found.passes == pytest.approx(1 / 1.75)
+    assert found.drafting_s == pytest.approx(0.020 / 1.75)
+
+
+def test_a_round_that_was_drafted_ahead_hides_its_drafting() -> None:
+    sure = Conditions(PairTimes(0.010, 0.050), 0.030, 1.0)
+    plain, ahead = (token_cost(Plan(Schedule(4, 4), each), sure).tpot_s for each in (False, True))
+    assert plain == pytest.approx(0.120 / 5)
+    assert ahead == pytest.approx(0.080 / 5)
+
+
+def test_later_drafts_may_be_right_more_often_than_first_ones() -> None:
+    even = Conditions(PAIRS[0], 0.0, 0.5)
+    uneven = replace(even, later_acceptance_rate=0.9)
+    for plan in (Plan(Schedule(4, 4)), Plan(stream(8))):
+        assert token_cost(plan, uneven).tpot_s < token_cost(plan, even).tpot_s
+
+
+def test_what_runs_beside_drafting_is_slowed_and_what_does_not_is_not() -> None:
+    calm = Conditions(PAIRS[0], 0.001, 0.7)
+    slowed = replace(calm, pass_slowdown=1.5, draft_slowdown=1.2)
+    for plan, same in (
+        (Plan(Schedule(4, 4)), True),
+        (Plan(Schedule(4, 4), ahead=True), False),
+        (Plan(stream(8)), False),
+        (ALONE, True),
+    ):
+        equal = token_cost(plan, slowed).tpot_s == pytest.approx(token_cost(plan, calm).tpot_s)
+        assert equal is same, plan
+
+
+def test_corrections_that_had_been_drafted_for_make_a_stream_cheaper() -> None:
+    conditions = Conditions(PAIRS[0], 0.03, 0.6)
+    hits = replace(conditions, hit_rate=0.5)
+    assert token_cost(Plan(stream(8)), hits).tpot_s < token_cost(Plan(stream(8)), conditions).tpot_s
+
+
+def test_linear_passes_and_bad_drafts_leave_the_cloud_alone() -> None:
+    dear = Conditions(PairTimes(0.004, 0.0147, 0.0055), 0.0006, 0.3, pass_slowdown=1.2)
+    assert cheapest(LIMITS, dear, Objective()) == cloud_alone(LIMITS)
+    cheap = Conditions(PairTimes(0.004, 0.040, 0.001), 0.0006, 0.8)
+    assert cheapest(LIMITS, cheap, Objective()).window > 0
+
+
+def test_a_cloud_that_others_use_waits_for_nobody() -> None:
+    shared = Conditions(PAIRS[0], 0.03, 0.8, sharing=4.0)
+    plans = candidates(LIMITS, shared, 1.0)
+    assert all(plan.schedule.decode_when_idle for plan in plans)
+    assert plans[0] == ALONE
+
+
+def test_a_cloud_that_may_wait_for_drafts_is_not_left_without() -> None:
+    plans = candidates(LIMITS, Conditions(PAIRS[0], 0.03, 0.1), 0.5)
+    assert all(plan.schedule.window for plan in plans)
+    assert Plan(Schedule(16, 16)) in plans, "passes count: long rounds too"
+
+
+def test_no_plan_exceeds_the_limits_of_its_preset() -> None:
+    limits = PRESETS["auto"].with_draft_length(4).schedule
+    for plan in candidates(limits, Conditions(PAIRS[0], 0.03, 0.7), 1.0):
+        assert plan.schedule.window <= limits.window
+        assert plan.schedule.chunk <= limits.chunk
