@@ -185,7 +185,7 @@ def _grammar(options: GenerationOptions) -> Grammar | None:
     }
     given = [(name, kind, source) for name, (kind, source) in sources.items() if source is not None]
     if len(given) > 1:
-        raise InvalidArgument(given[1][0], f"give it or {given[0][0]}, not both")
+        raise InvalidArgument(given[1][0], f"set either {given[0][0]} or {given[1][0]}, not both")
     return Grammar(given[0][1], given[0][2]) if given else None
 
 

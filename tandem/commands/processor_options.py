@@ -65,7 +65,7 @@ def _bias(text: str) -> tuple[int, float]:
 def _grammar(options: dict[str, Any]) -> Grammar | None:
     given = [name for name in _GRAMMARS if options[name] is not None]
     if len(given) > 1:
-        raise InvalidArgument(given[1], f"give it or {given[0]}, not both")
+        raise InvalidArgument(given[1], f"set either {given[0]} or {given[1]}, not both")
     if not given:
         return None
     value = options[given[0]]
