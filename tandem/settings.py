@@ -31,11 +31,11 @@ SECURITY_FIELDS = frozenset(
         *("keys_file", "call_key_file", "cloud_key_file", "insecure"),
     }
 )
-"""Who may call, and what is shown to others."""
+"""Settings that decide who may call this service, and how it identifies itself to others."""
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-_LARGEST = "Largest gRPC message accepted or sent, in bytes."
+_LARGEST = "Maximum size of a gRPC message, sent or received, in bytes."
 MessageBytes = Annotated[int, Field(ge=2**16, le=MAX_MESSAGE_BYTES, description=_LARGEST)]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
@@ -44,7 +44,7 @@ LogLevel = Annotated[
 
 
 def _share_prefixes(value: object) -> object:
-    """Of older releases it was a switch: everybody, or nobody."""
+    """Accept the boolean of older releases: true means all callers, false means none."""
     text = str(value).strip().lower()
     if text in ("true", "1", "yes", "on"):
         return "*"
@@ -67,8 +67,8 @@ class SettingsError(TandemError):
 
 
 class ServiceSettings(BaseSettings):
-    """What every service has. Derive from it and add fields; nested models are tables in the file
-    and `TANDEM_OUTER__INNER` in the environment."""
+    """Settings that every service has. Derive from it and add fields; nested models are tables in
+    the file and `TANDEM_OUTER__INNER` in the environment."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENVIRONMENT_PREFIX,
@@ -80,86 +80,117 @@ class ServiceSettings(BaseSettings):
     )
 
     config: Path | None = Field(
-        default=None, description="TOML file with any of the settings below."
+        default=None, description="TOML file with values for the settings below."
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Port = Field(default=0, description="gRPC port; 0 takes a free one.")
-    metrics_port: Port = Field(default=0, description="Port of the metrics endpoint; 0: none.")
+    port: Port = Field(default=0, description="gRPC port. 0: choose a free port.")
+    metrics_port: Port = Field(
+        default=0, description="Port of the Prometheus metrics endpoint. 0: disabled."
+    )
     metrics_host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="Address of the metrics endpoint, which is plain HTTP and open.",
+        description="Address of the metrics endpoint. It is plain HTTP without authentication.",
     )
     health_port: Port = Field(
-        default=0, description="A second port, plain and open, for gRPC health alone; 0: none."
+        default=0,
+        description="Additional port for gRPC health checks only, without TLS and"
+        " authentication. 0: disabled.",
     )
     tls_certificate: Path | None = Field(
-        default=None, description="PEM certificate of this service, as server and as caller."
+        default=None, description="PEM certificate of this service, used as server and as client."
     )
-    tls_key: Path | None = Field(default=None, description="Its private key, PEM.")
+    tls_key: Path | None = Field(default=None, description="PEM private key of the certificate.")
     tls_ca: Path | None = Field(
-        default=None, description="PEM certificates of the authorities that others are checked by."
+        default=None,
+        description="PEM certificates of the authorities that sign the certificates of other"
+        " services.",
     )
     keys_file: Path | None = Field(
         default=None,
-        description="Who may call, and what: lines of HOLDER sha256:HEX scopes=SCOPE,… as 'tandem"
-        " keys' writes them.",
+        description="File of the API keys that may call this service, one per line: HOLDER"
+        " sha256:HEX scopes=SCOPE,… 'tandem keys' writes such lines.",
     )
     call_key_file: Path | None = Field(
-        default=None, description="File with the key that this service shows to those it calls."
+        default=None,
+        description="File with the API key that this service sends to the services it calls.",
     )
     cloud_key_file: Path | None = Field(
         default=None,
-        description="At the edge: the key shown to the cloud in its place; the cloud learns it.",
+        description="At the edge: file with the API key sent to the cloud instead of the one"
+        " in `call_key_file`. The cloud sees this key.",
     )
     trace_endpoint: str | None = Field(
         default=None,
         min_length=1,
-        description="OTLP collector that traces of requests go to, as http://127.0.0.1:4317; needs"
-        " the extra 'tracing'.",
+        description="OTLP collector to send traces to, for example http://127.0.0.1:4317."
+        " Requires the extra 'tracing'.",
     )
     trace_sample: float = Field(
-        default=1.0, ge=0, le=1, description="Share of requests traced, of those that begin here."
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Fraction of the requests starting at this service that are traced, from"
+        " 0 to 1.",
     )
     insecure: bool = Field(
-        default=False, description="Serve and call without TLS and keys where none are given."
+        default=False,
+        description="Allow serving and calling without TLS and without keys if none are"
+        " configured.",
     )
-    reflection: bool = Field(default=False, description="Serve gRPC reflection, where authorized.")
-    log_level: LogLevel = Field(default="info", description="debug, info, warning or error.")
-    drain_s: float = Field(default=10.0, ge=0, description="Grace for open requests at shutdown.")
+    reflection: bool = Field(
+        default=False, description="Serve gRPC reflection to authorized callers."
+    )
+    log_level: LogLevel = Field(
+        default="info", description="Log level: debug, info, warning or error."
+    )
+    drain_s: float = Field(
+        default=10.0, ge=0, description="Seconds to let open requests finish at shutdown."
+    )
     max_message_bytes: MessageBytes = 32 * 2**20
     first_message_s: float = Field(
-        default=10.0, gt=0, le=600, description="A stream without a first message so long ends."
+        default=10.0,
+        gt=0,
+        le=600,
+        description="Close a stream if its first message takes longer than this many seconds.",
     )
     idle_stream_s: float = Field(
         default=60.0,
         ge=5,
         le=3600,
-        description="A stream whose caller has said nothing for so long ends; pings count.",
+        description="Close a stream if its caller sends nothing, not even a ping, for this"
+        " many seconds.",
     )
     quota_sessions: int = Field(
         default=0,
         ge=0,
-        description="Sessions that one holder of a key may have open; 0: a fair share. Quotas of a"
-        " key are in its line of the keys file, as sessions=8.",
+        description="Maximum open sessions per key holder. 0: a fair share of all sessions. A"
+        " line of the keys file can set its own quotas, for example sessions=8.",
     )
     quota_kv_bytes: int = Field(
-        default=0, ge=0, description="Keys and values of one holder's sessions; 0: a fair share."
+        default=0,
+        ge=0,
+        description="Maximum KV cache of one key holder's sessions, in bytes. 0: a fair share"
+        " of the budget.",
     )
     quota_requests_per_minute: int = Field(
-        default=0, ge=0, description="Requests that one holder may begin in a minute; 0: any."
+        default=0, ge=0, description="Maximum requests per minute and key holder. 0: unlimited."
     )
     quota_tokens_per_minute: int = Field(
-        default=0, ge=0, description="Tokens that one holder's requests may take; 0: any."
+        default=0, ge=0, description="Maximum tokens per minute and key holder. 0: unlimited."
     )
     quota_grammar_s_per_minute: int = Field(
         default=10,
         ge=0,
-        description="Seconds of computing that one tenant's grammars may take in a minute: all of"
-        " compiling them, and of each mask what goes beyond a millisecond; 0: any.",
+        description="Maximum CPU seconds per minute for one tenant's grammars. Compilation"
+        " counts in full; computing a token mask counts beyond its first"
+        " millisecond. 0: unlimited.",
     )
     unread_answer_s: float = Field(
-        default=20.0, gt=0, le=600, description="A caller that reads nothing for so long is left."
+        default=20.0,
+        gt=0,
+        le=600,
+        description="Disconnect a caller that reads nothing for this many seconds.",
     )
 
     @classmethod
@@ -171,113 +202,123 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Highest first. No .env file is read."""
+        """Return the sources in order of precedence, highest first. No .env file is read."""
         return init_settings, env_settings, TomlFile(settings_cls)
 
 
 class MeasuredSettings(ServiceSettings):
-    """What every service has that begins with what others measured."""
+    """Settings of services that can start from measurements of other processes."""
 
     prometheus: str = Field(
         default="",
-        description="Address of a Prometheus server, as http://prometheus:9090, that knows what"
-        " earlier requests, other edges and other replicas measured, by the recording rules of"
-        " deploy/prometheus; none: this process alone.",
+        description="URL of a Prometheus server, for example http://prometheus:9090. Estimates"
+        " then start from what earlier requests, other edges and other replicas"
+        " measured. The server needs the recording rules in deploy/prometheus."
+        " Unset: use this process's measurements only.",
     )
     prometheus_labels: str = Field(
         default="suite=tandem",
-        description="Labels that series of this suite have at that server, as"
-        " suite=tandem,release=prod; others do not count.",
+        description="Labels that select this suite's series on that server, for example"
+        " suite=tandem,release=prod.",
     )
     prometheus_instance: str = Field(
         default="",
-        description="What that server calls this side's process with a model (its label instance),"
-        " as drafter:9100; unset: the mean of all with the same model.",
+        description="Value of the label `instance` of this side's model process on that"
+        " server, for example drafter:9100. Unset: the mean over all processes"
+        " with the same model.",
     )
 
 
 class ModelSettings(ServiceSettings):
-    """What every service has that runs a language model."""
+    """Settings of services that run a language model."""
 
     max_message_bytes: MessageBytes = 16 * 2**20
     engine: str = Field(
         default="auto",
         min_length=1,
-        description="Back end that computes the model; auto: llamacpp for a .gguf file, else"
-        " torch. Before a drafter's, lookup+ looks drafts up in the text and asks the model for the"
-        " others.",
+        description="Engine that runs the model. auto: llamacpp for a .gguf file, otherwise"
+        " torch. With the prefix lookup+ the drafter first looks for drafts in"
+        " the text (n-gram lookup) and runs the model for the rest.",
     )
-    revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
-    device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")
+    revision: str | None = Field(default=None, description="Revision of the hub model.")
+    device: str = Field(default="cpu", description="Device: cpu, cuda or cuda:N.")
     dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = Field(
         default="float32",
-        description="Precision of weights and activations; int8 and int4: of weights alone. With"
-        " the engine llamacpp, of keys and values.",
+        description="Data type of weights and activations. int8 and int4 quantize the weights"
+        " only. Engine llamacpp: data type of the KV cache.",
     )
-    threads: int = Field(default=1, ge=1, le=256, description="Threads of one forward pass.")
+    threads: int = Field(default=1, ge=1, le=256, description="CPU threads per forward pass.")
     gpu_layers: int | None = Field(
         default=None,
         ge=0,
-        description="Engine llamacpp: layers on the device cuda, of the last ones; none: all.",
+        description="Engine llamacpp with device cuda: number of layers on the GPU, counted"
+        " from the last. Unset: all.",
     )
     kv_cells: int = Field(
         default=0,
         ge=0,
         le=2**24,
-        description="Engine llamacpp: tokens that it has room for, of all sessions together; 0: 256"
-        " MiB of them.",
+        description="Engine llamacpp: size of the KV cache in tokens, shared by all sessions."
+        " 0: as many as fit in 256 MiB.",
     )
     stuck_after_s: float = Field(
         default=1.5,
         gt=0,
-        description="A pass without a sign for so long is stuck, and health says NOT_SERVING; each"
-        " layer is a sign. Passes over many tokens get as long again for each 256 of them. To be"
-        " raised for a model whose layers take longer.",
+        description="Report NOT_SERVING if a forward pass makes no progress for this many"
+        " seconds. Each finished layer counts as progress. The limit grows by"
+        " this much per 256 tokens in a pass. Raise it for a model with slower"
+        " layers.",
     )
     prefix_kv_bytes: int = Field(
         default=2**28,
         ge=0,
-        description="Keys and values of finished texts that are kept for later ones with the same"
-        " beginning, of what sessions leave of the KV budget; 0: none. Engine torch only.",
+        description="Maximum size of the prefix cache, in bytes, taken from the part of the"
+        " KV budget that sessions leave free. 0: disabled. Engine torch only.",
     )
     prefix_kv_holder_bytes: int = Field(
         default=0,
         ge=0,
-        description="Most that is kept for one holder of a key, all its tenants together; 0: as"
-        " much as for all.",
+        description="Maximum share of the prefix cache for one key holder with all its"
+        " tenants, in bytes. 0: no separate limit.",
     )
     share_prefixes: SharePrefixes = Field(
         default="",
-        description="Callers whose kept beginnings serve each other, as edge-1,edge-2;edge-3,edge-4"
-        " (names of keys, * for all): what they leave for no tenant of theirs, or declare public."
-        " They can tell by the time of an answer that one of them had the same text.",
+        description="Groups of callers that share cached prefixes, for example"
+        " edge-1,edge-2;edge-3,edge-4 (names of keys; * for all callers). Only"
+        " prefixes without a tenant or declared public are shared. Callers in a"
+        " group can tell from response times that another one used the same text.",
     )
     document_kv_budget_bytes: int = Field(
-        default=2**29, ge=2**20, description="Keys and values of all documents together."
+        default=2**29, ge=2**20, description="Maximum KV cache of all documents together, in bytes."
     )
     document_kv_folder: Path | None = Field(
-        default=None, description="Where documents' keys and values are kept; none: in memory only."
+        default=None,
+        description="Folder where the KV cache of documents is stored. Unset: memory only.",
     )
     document_kv_disk_bytes: int = Field(
-        default=2**32, ge=2**20, description="What they may take of the disk."
+        default=2**32,
+        ge=2**20,
+        description="Maximum disk space for the KV cache of documents, in bytes.",
     )
     reranker: str | None = Field(
         default=None,
         min_length=1,
-        description="Cross-encoder (a folder) that estimates documents' relevances anew.",
+        description="Folder of a cross-encoder that re-ranks retrieved documents.",
     )
     pace_first_s: float = Field(
-        default=0.0, ge=0, description="Benchmarks: least seconds of a pass over one token."
+        default=0.0, ge=0, description="For benchmarks: minimum seconds of a pass over one token."
     )
     pace_further_s: float = Field(
         default=0.0,
         ge=0,
-        description="Benchmarks: seconds more for each further token of its longest request.",
+        description="For benchmarks: additional seconds for each further token of the longest"
+        " request in the pass.",
     )
     pace_batch_s: float = Field(
         default=0.0,
         ge=0,
-        description="Benchmarks: seconds more for each token of its other requests.",
+        description="For benchmarks: additional seconds for each token of the other requests"
+        " in the pass.",
     )
 
 

@@ -21,49 +21,63 @@ NOT_REPRODUCED = 1
 
 @click.command()
 @click.option("--paper", type=click.Choice(list(PAPERS)), help="Recompute a table of a paper.")
-@click.option("--draft-ms", type=float, help="One step of the draft model.")
-@click.option("--verify-ms", type=float, help="A pass of the target over one token.")
+@click.option("--draft-ms", type=float, help="Time of one draft step.")
+@click.option("--verify-ms", type=float, help="Time of a target pass over one token.")
 @click.option(
-    "--verify-further-ms", type=float, default=0.0, help="What each further token adds to it."
+    "--verify-further-ms",
+    type=float,
+    default=0.0,
+    help="Additional time of a target pass per further token.",
 )
-@click.option("--rtt-ms", type=float, default=0.0, help="Round trip.")
-@click.option("--mbps", type=float, help="Bandwidth per direction, 10^6 bit/s. Default: no limit.")
+@click.option("--rtt-ms", type=float, default=0.0, help="Round-trip time of the link.")
+@click.option("--mbps", type=float, help="Bandwidth per direction, in Mbit/s. Default: unlimited.")
 @click.option("--acceptance", type=float, help="Rate at which the rejection rule accepts drafts.")
 @click.option(
     "--acceptance-coupled",
     type=float,
-    help="The same under Gumbel coupling. Default: its lower bound, a / (2 - a).",
+    help="Acceptance rate under Gumbel coupling. Default: its lower bound, a / (2 - a).",
 )
-@click.option("--draft-length", type=click.IntRange(1, 1024), default=4, help="Drafts per round.")
+@click.option(
+    "--draft-length", type=click.IntRange(1, 1024), default=4, help="Draft tokens per round."
+)
 @click.option("--vocabulary", type=int, default=32_000, help="Tokens in the vocabulary.")
 @click.option(
-    "--precision-bytes", type=float, default=2.0, help="Of a probability in a distribution sent."
+    "--precision-bytes",
+    type=float,
+    default=2.0,
+    help="Bytes per probability in a transmitted distribution.",
 )
 @click.option(
     "--method", "methods", type=click.Choice(list(METHODS)), multiple=True, help="Default: all."
 )
 @click.option(
-    "--miss-rate", type=float, default=0.4, help="How often no pre-draft fits the verdict."
+    "--miss-rate",
+    type=float,
+    default=0.4,
+    help="Share of verdicts whose outcome was not pre-drafted.",
 )
 @click.option(
-    "--kept", type=click.IntRange(1), default=320, help="tslt, mc-dsd: tokens sent of each draft."
+    "--kept",
+    type=click.IntRange(1),
+    default=320,
+    help="tslt, mc-dsd: tokens sent per draft distribution.",
 )
 @click.option("--tree", default="2,2,2", help="mc-dsd: candidates per layer, k1,k2,…")
 @click.option(
     "--acceptance-tree",
     type=float,
-    help="mc-dsd: rate at which a layer has a candidate that stands. Default: --acceptance.",
+    help="mc-dsd: rate at which a layer has an accepted candidate. Default: --acceptance.",
 )
 @click.option(
     "--window",
     type=click.IntRange(1),
-    help="stream: drafts in flight. Default: as its controller chooses.",
+    help="stream: draft tokens in flight. Default: chosen by the controller.",
 )
 @click.option(
     "--sessions",
     type=click.IntRange(1, 1024),
     default=1,
-    help="Sessions that share the verifier, each with an edge of its own.",
+    help="Sessions that share the verifier, each on its own edge.",
 )
 @json_option("Print one JSON object with a row per method or cell.")
 def plan(**options: Any) -> int:

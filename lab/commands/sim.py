@@ -37,35 +37,59 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
     metavar="FIELD=VALUE",
     help="Change any single choice of the presets; repeatable.",
 )
-@click.option("--draft-ms", type=float, default=24.0, help="One draft step.")
-@click.option("--verify-ms", type=float, default=72.0, help="A target pass of one token.")
+@click.option("--draft-ms", type=float, default=24.0, help="Time of one draft step.")
+@click.option("--verify-ms", type=float, default=72.0, help="Time of a target pass over one token.")
 @click.option(
-    "--verify-further-ms", type=float, default=3.0, help="What each further token adds to it."
+    "--verify-further-ms",
+    type=float,
+    default=3.0,
+    help="Additional time of a target pass per further token.",
 )
-@click.option("--rtt-ms", type=float, multiple=True, help="Round trip; repeatable. Default: 30.")
+@click.option(
+    "--rtt-ms",
+    type=float,
+    multiple=True,
+    help="Round-trip time of the link; repeatable. Default: 30.",
+)
 @click.option(
     "--mbps",
     type=float,
     multiple=True,
-    help="Bandwidth per direction, 10^6 bit/s; repeatable. Default: no limit.",
+    help="Bandwidth per direction, in Mbit/s; repeatable. Default: unlimited.",
 )
-@click.option("--jitter-ms", type=float, default=0.0, help="± per message.")
 @click.option(
-    "--draft-length", type=int, multiple=True, help="Repeatable. Default: the preset's own."
+    "--jitter-ms",
+    type=float,
+    default=0.0,
+    help="Maximum variation of a message's delay, in either direction.",
+)
+@click.option(
+    "--draft-length",
+    type=int,
+    multiple=True,
+    help="Draft tokens per round; repeatable. Default: the preset's own.",
 )
 @click.option("--prompt", default=DEFAULT_PROMPT, show_default=False, help="Text to continue.")
 @click.option("--max-tokens", type=int, default=64, help="Tokens per answer.")
-@click.option("--answers", type=click.IntRange(1, 1000), default=1, help="Seeds per row.")
+@click.option(
+    "--answers",
+    type=click.IntRange(1, 1000),
+    default=1,
+    help="Answers per row, each with its own seed.",
+)
 @click.option("--temperature", type=float, default=1.0)
 @click.option("--seed", type=click.IntRange(0, 2**63), default=0)
 @click.option(
-    "--vocabulary", type=int, help="Let whole distributions weigh as much as over this many tokens."
+    "--vocabulary",
+    type=int,
+    help="Vocabulary size used for the message size of whole distributions.",
 )
 @click.option(
     "--scripted",
     type=float,
     metavar="NOISE",
-    help="A table-driven pair in place of models: 0 (the draft is the target) to 1 (unrelated).",
+    help="Use a table-driven pair instead of models, with this distance between"
+    " draft and target: 0 (identical) to 1 (unrelated).",
 )
 @model_options
 @json_option("Print one JSON object with a row per combination.")

@@ -48,21 +48,34 @@ class SimOrFleet(click.Command):
     "presets",
     type=click.Choice(list(PRESETS)),
     multiple=True,
-    help="Repeatable. Default: ar and auto.",
+    help="Preset to simulate; repeatable. Default: ar and auto.",
 )
 @click.option(
-    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="As without --fleet."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a setting of the presets, as without --fleet.",
 )
-@click.option("--edges", multiple=True, type=click.IntRange(1, 100_000), help="Default: 1000.")
+@click.option(
+    "--edges",
+    multiple=True,
+    type=click.IntRange(1, 100_000),
+    help="Number of edges; repeatable. Default: 1000.",
+)
 @click.option("--verifiers", type=click.IntRange(1, 200), default=8, show_default=True)
 @click.option(
     "--tpot-ms",
     multiple=True,
     type=float,
-    help="Find how many verifiers keep 95 % of TPOTs to this, in place of --verifiers.",
+    help="Find how many verifiers keep 95 % of TPOTs below this, instead of --verifiers.",
 )
 @click.option(
-    "--ttft-ms", type=float, default=2000.0, show_default=True, help="And TTFTs, with --tpot-ms."
+    "--ttft-ms",
+    type=float,
+    default=2000.0,
+    show_default=True,
+    help="With --tpot-ms: also keep 95 % of TTFTs below this.",
 )
 @click.option(
     "--traffic",
@@ -75,34 +88,63 @@ class SimOrFleet(click.Command):
     type=float,
     default=60.0,
     show_default=True,
-    help="Mean time between requests of an edge; of chats, between answer and question.",
+    help="Mean time between requests of an edge; for chats, between an answer and"
+    " the next question.",
 )
 @click.option("--prompt-tokens", metavar=_SPREAD, default="200~0.8", show_default=True)
 @click.option("--answer-tokens", metavar=_SPREAD, default="160~0.6", show_default=True)
 @click.option("--draft-ms", metavar=_SPREAD, default="6..14", show_default=True)
 @click.option("--rtt-ms", metavar=_SPREAD, default="30~0.5", show_default=True)
 @click.option("--acceptance", metavar=_SPREAD, default="0.6..0.85", show_default=True)
-@click.option("--jitter-ms", type=float, default=0.0, show_default=True, help="Mean, of a round.")
+@click.option(
+    "--jitter-ms", type=float, default=0.0, show_default=True, help="Mean jitter of a round."
+)
 @click.option("--verify-ms", type=float, default=30.0, show_default=True)
 @click.option("--verify-further-ms", type=float, default=0.15, show_default=True)
 @click.option("--prompt-token-ms", type=float, default=0.08, show_default=True)
 @click.option(
-    "--hit-rate", type=float, default=0.5, show_default=True, help="Of what is drafted ahead."
+    "--hit-rate",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Share of pre-drafts that fit the verdict.",
 )
-@click.option("--max-sessions", type=int, default=256, show_default=True, help="Of a verifier.")
+@click.option(
+    "--max-sessions",
+    type=int,
+    default=256,
+    show_default=True,
+    help="Maximum sessions per verifier.",
+)
 @click.option("--regions", type=int, default=1, show_default=True)
 @click.option(
-    "--far-ms", type=float, default=80.0, show_default=True, help="More to another region."
+    "--far-ms",
+    type=float,
+    default=80.0,
+    show_default=True,
+    help="Additional round-trip time to another region.",
 )
 @click.option("--failure-s", type=float, help="Mean time between a verifier's failures.")
 @click.option("--repair-s", type=float, default=30.0, show_default=True)
-@click.option("--scale-to", type=float, help="Autoscale to so many sessions a verifier.")
-@click.option("--start-s", type=float, default=60.0, show_default=True, help="Of a new verifier.")
+@click.option("--scale-to", type=float, help="Autoscale to this many sessions per verifier.")
 @click.option(
-    "--day-s", type=float, default=86_400.0, show_default=True, help="Of diurnal traffic."
+    "--start-s", type=float, default=60.0, show_default=True, help="Startup time of a new verifier."
 )
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="Simulated.")
-@click.option("--warm-s", type=float, default=20.0, show_default=True, help="Left out before.")
+@click.option(
+    "--day-s",
+    type=float,
+    default=86_400.0,
+    show_default=True,
+    help="Period of the diurnal traffic.",
+)
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="Simulated time.")
+@click.option(
+    "--warm-s",
+    type=float,
+    default=20.0,
+    show_default=True,
+    help="Simulated warm-up time that is not measured.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**63), default=0)
 @json_option("Print one JSON object with a row per combination.")
 def sim_fleet(**options: Any) -> None:

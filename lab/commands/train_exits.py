@@ -19,7 +19,7 @@ OnStep = Callable[[int, float], None]
 
 @click.command("train-exits")
 @click.option(
-    "--target", metavar="FOLDER", help="The model, which stays as it is. Default: the demo target."
+    "--target", metavar="FOLDER", help="Target model; it is not changed. Default: the demo target."
 )
 @click.option(
     "--text",
@@ -27,16 +27,16 @@ OnStep = Callable[[int, float], None]
     multiple=True,
     type=ANY_PATH,
     metavar="FILE",
-    help="Text to read, like the text to be written; .jsonl: the field 'text' of each line."
-    " Repeatable.",
+    help="Training text, similar to the expected answers; .jsonl: the field 'text'"
+    " of each line. Repeatable.",
 )
 @click.option(
     "--pictures",
     multiple=True,
     type=ANY_PATH,
     metavar="FILE",
-    help="For models that see: JSON lines with 'images', paths beside the file, and the 'text'"
-    " that goes with them. Repeatable.",
+    help="For vision models: JSON lines with 'images' (paths relative to the file)"
+    " and the 'text' that belongs to them. Repeatable.",
 )
 @click.option(
     "--out",
@@ -44,18 +44,29 @@ OnStep = Callable[[int, float], None]
     metavar="FOLDER",
     help="Default: beside the model, where a verifier finds it (x-target: x-exits).",
 )
-@click.option("--exits", type=int, default=4, help="How many, evenly spread.")
-@click.option("--layers", metavar="NUMBERS", help='Instead: after these layers, as "1,3"; from 0.')
+@click.option(
+    "--exits", type=int, default=4, help="Number of exits, evenly spread over the layers."
+)
+@click.option(
+    "--layers",
+    metavar="NUMBERS",
+    help='Layers to place exits after, for example "1,3", counted from 0; instead of --exits.',
+)
 @click.option("--rank", type=int, default=64, help="Width of an adapter.")
 @click.option("--steps", type=int, default=1000, help="Training steps.")
 @click.option("--rows", type=int, default=4, help="Texts per step.")
 @click.option("--length", type=int, default=256, help="Tokens per text.")
-@click.option("--positions", type=int, default=256, help="Tokens per step learnt from.")
+@click.option("--positions", type=int, default=256, help="Token positions trained per step.")
 @click.option("--learning-rate", type=float, default=2e-3)
-@click.option("--seed", type=int, default=0, help="Same seed, same adapters.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    help="Seed of the training. The same seed gives the same adapters.",
+)
 @click.option("--threads", type=int, default=1, help="CPU threads.")
 @click.option("--device", default="cpu", help="cpu, cuda or cuda:N.")
-@json_option("Print one JSON object at the end, and nothing else.")
+@json_option("Print only one JSON object at the end.")
 def train_exits(**options: Any) -> None:
     """Train early exits for a target model, so that a verifier can send early verdicts. Each exit
     learns to predict after some layers the model's final distribution; the model itself does not

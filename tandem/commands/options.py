@@ -68,17 +68,19 @@ def _model_options(side: str) -> Callable[[Command], Command]:
             f"--{side}",
             metavar="FOLDER",
             help=f"{side.capitalize()} model: a folder, or a hub model as NAME@COMMIT. "
-            "Default: of the demo pair.",
+            "Default: the demo model.",
         ),
-        click.option(f"--engine-{side}", default=AUTO, metavar="NAME", help="Its back end."),
         click.option(
-            f"--device-{side}", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N."
+            f"--engine-{side}", default=AUTO, metavar="NAME", help="Engine that runs the model."
+        ),
+        click.option(
+            f"--device-{side}", default="cpu", metavar="DEVICE", help="Device: cpu, cuda or cuda:N."
         ),
         click.option(
             f"--dtype-{side}",
             type=click.Choice(DTYPES),
             default="float32",
-            help="Precision of weights and activations; int8 and int4: of weights alone.",
+            help="Data type of weights and activations. int8 and int4 quantize the weights only.",
         ),
     )
 
@@ -90,19 +92,23 @@ model_options = together(
         "--exits",
         default="auto",
         metavar="FOLDER",
-        help="Early exits of the target, for presets that use them: a folder made by 'tandem"
-        " train-exits', none, or auto: those beside the target, if they fit it.",
+        help="Early exits of the target model, for presets that use them: a folder"
+        " made by 'tandem train-exits', none, or auto: the folder beside the"
+        " target, if it fits.",
     ),
 )
 """Both models, where and how precisely each computes, and the target's early exits."""
 
 link_options = together(
-    click.option("--rtt-ms", type=float, default=0.0, help="Round trip of the link."),
+    click.option("--rtt-ms", type=float, default=0.0, help="Round-trip time of the emulated link."),
     click.option(
-        "--jitter-ms", type=float, default=0.0, help="A message's delay varies by up to ± this."
+        "--jitter-ms",
+        type=float,
+        default=0.0,
+        help="Maximum variation of a message's delay, in either direction.",
     ),
     click.option(
-        "--mbps", type=float, help="Bandwidth per direction, 10^6 bit/s. Default: no limit."
+        "--mbps", type=float, help="Bandwidth per direction, in Mbit/s. Default: unlimited."
     ),
 )
 """The emulated link between drafter and verifier."""

@@ -18,26 +18,66 @@ _GRAMMARS = {
 
 processor_options = together(
     click.option(
-        "--min-p", type=float, default=0.0, help="Least share of the largest probability."
-    ),
-    click.option("--typical-p", type=float, default=1.0, help="Mass of the most typical tokens."),
-    click.option("--presence-penalty", type=float, default=0.0, help="Of tokens of the answer."),
-    click.option("--frequency-penalty", type=float, default=0.0, help="Of each time they came."),
-    click.option(
-        "--repetition-penalty", type=float, default=1.0, help="Of the prompt's tokens too; 1: none."
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="Exclude tokens less likely than this times the most likely token. 0: disabled.",
     ),
     click.option(
-        "--logit-bias", multiple=True, metavar="ID=BIAS", help="Added to a logit; repeatable."
+        "--typical-p",
+        type=float,
+        default=1.0,
+        help="Sample from the most typical tokens with this total probability. 1: disabled.",
     ),
     click.option(
-        "--ban-token", "banned_token_ids", type=int, multiple=True, help="Never; repeatable."
+        "--presence-penalty",
+        type=float,
+        default=0.0,
+        help="Penalty for tokens that already occur in the answer.",
     ),
     click.option(
-        "--allow-token", "allowed_token_ids", type=int, multiple=True, help="No other; repeatable."
+        "--frequency-penalty",
+        type=float,
+        default=0.0,
+        help="Penalty for each time a token already occurs in the answer.",
     ),
-    click.option("--json-schema", type=_FILE, help="The answer is JSON that fits this schema."),
-    click.option("--regex", metavar="REGEX", help="The answer matches it, as a whole."),
-    click.option("--grammar", type=_FILE, help="The answer is of this grammar, in Lark's syntax."),
+    click.option(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        help="Penalty factor for tokens that occur in the prompt or the answer. 1: disabled.",
+    ),
+    click.option(
+        "--logit-bias",
+        multiple=True,
+        metavar="ID=BIAS",
+        help="Value to add to a token's logit; repeatable.",
+    ),
+    click.option(
+        "--ban-token",
+        "banned_token_ids",
+        type=int,
+        multiple=True,
+        help="Never generate this token; repeatable.",
+    ),
+    click.option(
+        "--allow-token",
+        "allowed_token_ids",
+        type=int,
+        multiple=True,
+        help="Generate only the tokens given by this option; repeatable.",
+    ),
+    click.option(
+        "--json-schema", type=_FILE, help="File with a JSON schema that the answer must match."
+    ),
+    click.option(
+        "--regex", metavar="REGEX", help="Regular expression that the whole answer must match."
+    ),
+    click.option(
+        "--grammar",
+        type=_FILE,
+        help="File with a grammar in Lark syntax that the answer must match.",
+    ),
 )
 """What is applied to the logits before a token is drawn."""
 
@@ -65,7 +105,7 @@ def _bias(text: str) -> tuple[int, float]:
 def _grammar(options: dict[str, Any]) -> Grammar | None:
     given = [name for name in _GRAMMARS if options[name] is not None]
     if len(given) > 1:
-        raise InvalidArgument(given[1], f"give it or {given[0]}, not both")
+        raise InvalidArgument(given[1], f"set either {given[0]} or {given[1]}, not both")
     if not given:
         return None
     value = options[given[0]]

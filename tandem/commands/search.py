@@ -25,28 +25,35 @@ _SHOWN_LETTERS = 300
 
 @click.command()
 @click.argument("query", nargs=-1, required=True)
-@click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
+@click.option(
+    "--endpoint", type=ADDRESS, help="Address of a running retriever. Default: use a local folder."
+)
 @access_options
-@owner_option("Search as this tenant, the holder of an HTTP key, would. Default: the operator.")
+@owner_option("Search as this tenant (the holder of an HTTP key). Default: the operator.")
 @click.option(
     "--folder", type=FOLDER, help=f"Index folder of this machine. Default: {DEFAULT_FOLDER}."
 )
 @click.option(
-    "--embedding", help="The folder's model, where it is not the packaged MiniLM or lexical."
+    "--embedding",
+    help="Embedding model of the folder, if it is not the packaged MiniLM or lexical.",
 )
-@click.option("--count", type=click.IntRange(1, MAX_HITS), default=5, help="Hits at most.")
+@click.option(
+    "--count", type=click.IntRange(1, MAX_HITS), default=5, help="Maximum number of hits."
+)
 @click.option(
     "--mode",
     type=click.Choice([str(mode) for mode in SearchMode]),
     default=str(SearchMode.HYBRID),
-    help="Rank by both, by vectors alone, or by words alone.",
+    help="Rank by both, by vectors only, or by words only.",
 )
 @click.option(
-    "--reranker", help="Local folder only: a cross-encoder's folder, to judge the best again."
+    "--reranker", help="Local folder only. Folder of a cross-encoder that re-ranks the best hits."
 )
-@click.option("--rerank", is_flag=True, help="Let the retriever's cross-encoder judge the best.")
+@click.option(
+    "--rerank", is_flag=True, help="Re-rank the best hits with the retriever's cross-encoder."
+)
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0)
-@json_option("Print one JSON object with the hits, and nothing else.")
+@json_option("Print only one JSON object with the hits.")
 def search(**options: Any) -> None:
     """Find the chunks of ingested documents that answer QUERY best; exit code 0 even if none do."""
     query = " ".join(options["query"])

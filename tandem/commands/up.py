@@ -40,52 +40,53 @@ from tandem.telemetry.logging import configure_logging
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help=f"Where to ask; 0 takes a free port. Default: {DEFAULT_PORT}, with --demo a free one.",
+    help=f"gRPC port. 0: choose a free port. Default: {DEFAULT_PORT}; with --demo a free port.",
 )
 @click.option(
     "--http-port",
     type=click.IntRange(0, 65535),
-    help="Of the OpenAI-compatible API; 0 takes a free port."
-    f" Default: {DEFAULT_HTTP_PORT}, with --demo or --port 0 a free one.",
+    help="Port of the OpenAI-compatible HTTP API. 0: choose a free port."
+    f" Default: {DEFAULT_HTTP_PORT}; with --demo or --port 0 a free port.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65530),
     default=0,
-    help="Metrics of the aggregator; the other services take the next ones. 0: none.",
+    help="Port of the aggregator's metrics; the other services use the next ports. 0: disabled.",
 )
 @link_options
-@click.option("--link-seed", type=int, default=0, help="Of the link's jitter.")
+@click.option("--link-seed", type=int, default=0, help="Seed of the link's jitter.")
 @click.option(
     "--verifiers",
     type=click.IntRange(1, 8),
     default=1,
-    help="How many, among which the drafter chooses.",
+    help="Number of verifiers for the drafter to choose from.",
 )
-@click.option("--pin", is_flag=True, help="Keep the two sides on different cores (Linux).")
+@click.option("--pin", is_flag=True, help="Run the two sides on different CPU cores (Linux only).")
 @click.option(
     "--drain-s",
     type=click.FloatRange(0, 3600),
     default=10.0,
-    help="Seconds that open requests may take at the end.",
+    help="Seconds to let open requests finish at shutdown.",
 )
 @click.option(
-    "--rag", is_flag=True, help="Start a retriever at each side, with the demo documents."
+    "--rag", is_flag=True, help="Start a retriever on each side, with the demo documents."
 )
 @document_options
 @click.option(
     "--side-documents",
     metavar="NAME=PATH",
     multiple=True,
-    help="File or folder of a further side of that name; repeatable.",
+    help="File or folder for an additional side of this name; repeatable.",
 )
 @click.option(
     "--demo",
     is_flag=True,
-    help="Ask two questions, the second of documents, show answers and figures, stop.",
+    help="Ask two questions, the second about documents, print the answers with"
+    " statistics, and stop.",
 )
 @click.option(
-    "--real", is_flag=True, help="With --demo: by the real models that 'make real-pair' installs."
+    "--real", is_flag=True, help="With --demo: use the real models that 'make real-pair' installs."
 )
 @click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
 @json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")

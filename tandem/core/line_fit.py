@@ -48,17 +48,29 @@ class LineFit:
         """The mean of y; needs a point."""
         return self._y / self.weight
 
-    def fit(self, share: float = 0.0, weight: float = 0.0) -> tuple[float, float]:
-        """(first, further); needs a point. The slope is believed to be `share` of the value at 0,
-        as firmly as if points had told it whose squared distances from their mean sum to
-        `weight`."""
+    def fit(self, prior_ratio: float = 0.0, prior_weight: float = 0.0) -> tuple[float, float]:
+        """Fit a line by weighted least squares, with an optional prior on its slope. The slope is
+        kept between 0 and that of a line with y = 0 at x = -1.
+
+        Args:
+            prior_ratio: prior of the slope, as a multiple of the line's value at x = 0.
+            prior_weight: strength of the prior, as the sum of squares (x - mean x)^2 of points
+                that would count as much. 0: no prior. Infinite: the prior alone.
+
+        Returns:
+            The line's value at x = 0 and its slope.
+
+        Raises:
+            ZeroDivisionError: no point was added.
+        """
         mean_x = self._x / self.weight
         mean_y = self._y / self.weight
-        told, product = self._apart()
-        slope = product / told if told > 0.05 * self.weight else 0.0
-        if weight:
-            believed = share * mean_y / (1 + share * mean_x)
-            surely = 1.0 if isinf(weight) else weight / (told + weight)
-            slope += surely * (believed - slope)
+        sxx, sxy = self._apart()
+        # Points at nearly one x say nothing about the slope: the quotient would be noise.
+        slope = sxy / sxx if sxx > 0.05 * self.weight else 0.0
+        if prior_weight:
+            prior_slope = prior_ratio * mean_y / (1 + prior_ratio * mean_x)
+            trust = 1.0 if isinf(prior_weight) else prior_weight / (sxx + prior_weight)
+            slope += trust * (prior_slope - slope)
         slope = min(max(0.0, slope), mean_y / (1 + mean_x))
         return mean_y - slope * mean_x, slope

@@ -1,6 +1,6 @@
-"""The bodies that the gateway answers with, for its OpenAPI document. Invariant: every answer that
-`bodies`, `catalog` and `errors` write is one of these, with no field more; tests hold real answers
-against them."""
+"""Response bodies of the HTTP API, for the OpenAPI document. Invariant: everything that `bodies`,
+`catalog` and `errors` write matches one of these models exactly; tests check real responses against
+them."""
 
 from typing import Annotated, Literal
 
@@ -15,30 +15,32 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 class ApiErrorDetails(Strict):
     message: str
     type: str
-    param: str | None = Field(description="The field of the body that is at fault, if one is.")
+    param: str | None = Field(description="The request field that caused the error, if any.")
     code: str | None
 
 
 class ErrorBody(Strict):
-    """What OpenAI's API answers in place of an answer; also the last event of a broken stream."""
+    """Error response in OpenAI's format. A broken stream ends with it."""
 
     error: ApiErrorDetails
 
 
 class TokenProvenance(Strict):
     id: int
-    source: str | None = Field(description="Who made it; null for a token of no known source.")
+    source: str | None = Field(description="The model that produced the token. Null: unknown.")
     text: str | None = Field(
-        default=None, description="What it spells after those before it, where asked for."
+        default=None, description="Text of the token. Present if `token_texts` was requested."
     )
     sides: list[str] | None = Field(
-        default=None, description="Of more than two sides those whose draft it was, by name."
+        default=None,
+        description="Names of the sides that drafted this token. Present if there are more"
+        " than two sides.",
     )
 
 
 class RoundReport(Strict):
-    """One round up to its verdict; `in_flight` drafts were not judged yet then. Times in seconds,
-    each by the clock of the machine that did the work."""
+    """One draft-and-verify round. `in_flight`: draft tokens not yet verified when the round ended.
+    Times are in seconds, each measured on the machine that did the work."""
 
     drafted: int
     accepted: int
@@ -47,11 +49,11 @@ class RoundReport(Strict):
     draft_s: float
     verify_s: float
     queue_s: float
-    resumes: int = Field(description="Streams opened after the first, so far.")
+    resumes: int = Field(description="Number of reconnections so far.")
 
 
 class DocumentSideFigures(Strict):
-    """Of one side of an answer from documents."""
+    """Statistics of one side of an answer from documents."""
 
     documents: int
     document_tokens: int
@@ -59,22 +61,32 @@ class DocumentSideFigures(Strict):
     accepted: int
     decode_s: float
     acceptance_rate: Rate | None
-    names: list[str] = Field(description="Of the documents used; the device's alone.")
-    name: str | None = Field(default=None, description="Of a side beyond the cloud.")
+    names: list[str] = Field(
+        description="Names of the documents used. Only reported for the device."
+    )
+    name: str | None = Field(
+        default=None,
+        description="Name of the side. Present for sides other than the device and the cloud.",
+    )
     made: int | None = Field(
         default=None,
-        description="Of more than two sides: tokens that the coin gave to this one, or that at"
-        " temperature 0 it alone had drafted.",
+        description="With more than two sides: tokens selected from this side, or, at"
+        " temperature 0, tokens that only this side drafted.",
     )
     round_trip_s: float | None = Field(
-        default=None, description="Of more than two sides: the median to this one."
+        default=None, description="With more than two sides: median round-trip time to this side."
     )
-    uplink_bytes: int | None = Field(default=None, description="Likewise, of messages to it.")
-    downlink_bytes: int | None = Field(default=None, description="Likewise, from it.")
+    uplink_bytes: int | None = Field(
+        default=None, description="With more than two sides: bytes sent to this side."
+    )
+    downlink_bytes: int | None = Field(
+        default=None, description="With more than two sides: bytes received from this side."
+    )
 
 
 class ChosenSchedule(Strict):
-    """The last schedule that the preset chose, and what it was chosen by; times in seconds."""
+    """The last schedule that the preset chose, and the estimates it was based on. Times are in
+    seconds."""
 
     schedule: str
     reason: str
@@ -95,12 +107,13 @@ class ChosenSchedule(Strict):
 
 
 class ChunkExtension(Strict):
-    """What Tandem adds to a choice; a chunk has `provenance` and `rounds` where they were asked
-    for, and the last chunk of a choice all else."""
+    """Tandem's additions to a choice. In a stream, `provenance` and `rounds_ended` come with each
+    chunk if requested, and everything else comes with the last chunk of the choice."""
 
     provenance: list[TokenProvenance] | None = None
     rounds_ended: list[RoundReport] | None = Field(
-        default=None, description="Rounds whose tokens these are, where asked for."
+        default=None,
+        description="Rounds that produced these tokens. Present if `rounds` was requested.",
     )
     seed: int | None = None
     session: str | None = None
@@ -122,8 +135,10 @@ class ChunkExtension(Strict):
     lossy: bool | None = None
     same_bits: bool | None = Field(
         default=None,
-        description="Other requests change no bit of the target's logits, so a coupled text does"
-        " not depend on the load. Null where no cloud took part, or two sides' documents.",
+        description="True if the target model is batch-invariant: concurrent requests do not"
+        " change its logits, so a text with a coupled preset does not depend on"
+        " the load. Null if the cloud took no part, or for answers from"
+        " documents.",
     )
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -131,7 +146,7 @@ class ChunkExtension(Strict):
     acceptance_rate: Rate | None = None
     predraft_miss_rate: Rate | None = None
     unverified: list[int] | None = Field(
-        default=None, description="Positions of tokens that no target model has seen."
+        default=None, description="Positions of tokens that the target model did not verify."
     )
     side_moves: int | None = None
     fetches: int | None = None
@@ -139,13 +154,13 @@ class ChunkExtension(Strict):
     cloud: DocumentSideFigures | None = None
     choice: ChosenSchedule | None = None
     more_sides: list[DocumentSideFigures] | None = Field(
-        default=None, description="The sides beyond the cloud that an answer came from."
+        default=None, description="Statistics of the sides other than the device and the cloud."
     )
 
 
 class LikelyToken(Strict):
     token: str
-    logprob: float | None = Field(description="Null for a token that nobody verified.")
+    logprob: float | None = Field(description="Null if the target model did not verify the token.")
     bytes: list[int]
 
 
@@ -166,13 +181,11 @@ class CompletionLogprobs(Strict):
 
 
 class PromptDetails(Strict):
-    cached_tokens: int = Field(
-        description="Of the prompt, those whose keys and values the cloud had kept."
-    )
+    cached_tokens: int = Field(description="Prompt tokens found in the cloud's prefix cache.")
 
 
 class UsageFigures(Strict):
-    """Each prompt counts once, however many choices it has."""
+    """Token counts. Each prompt counts once, even if it has several choices."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -199,7 +212,7 @@ class _ChunkChoice(Strict):
 
 class AssistantMessage(Strict):
     role: Literal["assistant"]
-    content: str | None = Field(description="Null beside calls alone.")
+    content: str | None = Field(description="Null if the message contains only tool calls.")
     tool_calls: list[ToolCall] | None = None
 
 
@@ -240,7 +253,8 @@ class ChatCompletion(_Frame):
 
 
 class ChatCompletionChunk(_Frame):
-    """An event of a streamed chat; the last one, if usage was asked for, has no choices."""
+    """Event of a streamed chat completion. If usage was requested, the last event has the usage and
+    no choices."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
@@ -254,7 +268,8 @@ class TextCompletion(_Frame):
 
 
 class TextCompletionChunk(_Frame):
-    """An event of a streamed completion, as ChatCompletionChunk of a chat."""
+    """Event of a streamed text completion. If usage was requested, the last event has the usage and
+    no choices."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChunkChoice]
@@ -266,10 +281,12 @@ class ServedPair(Strict):
     context_length: int
     presets: list[str]
     default_preset: str
-    logprobs: list[str] = Field(description="Presets that can tell log-probabilities.")
-    objectives: list[str] = Field(description="Presets that go by an objective.")
+    logprobs: list[str] = Field(description="Presets that support log-probabilities.")
+    objectives: list[str] = Field(description="Presets that accept an objective.")
     documents: list[str] = Field(description="Presets that answer from documents.")
-    lossy: list[str] = Field(description="Presets that change the distribution of answers.")
+    lossy: list[str] = Field(
+        description="Presets whose answers do not follow the target's distribution exactly."
+    )
 
 
 class ServedEmbedding(Strict):

@@ -182,27 +182,28 @@ class _Gateway:
         self.catalog = Catalog(suite)
 
     async def chat(self, request: Request) -> Response:
-        """Answer a conversation, in the model's own chat template."""
+        """Complete a conversation, using the model's chat template."""
         return await self._answer(request, ChatCompletionRequest, chat_requests, CHAT)
 
     async def complete(self, request: Request) -> Response:
-        """Continue one prompt or several, texts or token ids."""
+        """Complete one or several prompts, each a text or a list of token ids."""
         return await self._answer(request, CompletionRequest, completion_requests, COMPLETION)
 
     async def models(self) -> Response:
-        """The pair of models that answers here, and the embedding model."""
+        """List the served models: the pair of draft and target model, and the embedding model if
+        there is one."""
         return json_response({"object": "list", "data": await self.catalog.cards()})
 
     async def model(self, model: str) -> Response:
-        """One model by its name."""
+        """Return one model by name."""
         return json_response(await self.catalog.card(model))
 
     async def metrics(self) -> Response:
-        """Metrics of this process, for Prometheus."""
+        """Return the metrics of this process for Prometheus."""
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def healthy(self) -> Response:
-        """Whether the process runs."""
+        """Liveness probe: return 200 while the process runs."""
         return json_response({"status": "ok"})
 
     async def ready(self) -> Response:
@@ -249,7 +250,7 @@ class _Gateway:
         return await self._written(request, generation_requests, writer, bool(body.stream))
 
     async def respond(self, request: Request) -> Response:
-        """Answer as OpenAI's Responses API does, without keeping anything."""
+        """Create a response as OpenAI's Responses API does, without storing it."""
         reading = read_body(request, self._settings.max_body_bytes)
         raw = await unless_ending(self.ending, reading)
         body = parse_body(raw, ResponsesRequest, self.catalog.context_length)

@@ -1,6 +1,6 @@
-"""What a body says of the tokens that may follow: penalties, biases, cuts, and the grammar of the
-answer in OpenAI's and in vLLM's words. Invariant: of the ways to name a grammar at most one is
-used, and an answer that ends matches it."""
+"""Sampling constraints of a request body: penalties, biases, token lists, and the grammar of the
+answer under OpenAI's and vLLM's names. Invariant: a request names at most one grammar, and a
+finished answer matches it."""
 
 import json
 import re
@@ -35,7 +35,9 @@ class NamedSchema(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
     json_schema: JsonSchema = Field(default=ANY_OBJECT, alias="schema")
-    strict: bool | None = Field(default=None, description="Of no effect: answers always match.")
+    strict: bool | None = Field(
+        default=None, description="Ignored: answers always match the schema."
+    )
 
 
 class JsonSchemaFormat(Strict):
@@ -47,51 +49,61 @@ Format = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discr
 
 
 class StructuredOutputs(Strict):
-    """vLLM's: one of them."""
+    """vLLM's structured outputs. Set exactly one field."""
 
     json_schema: JsonSchema | str | None = Field(default=None, alias="json")
     regex: str | None = None
     choice: Choices | None = None
-    grammar: str | None = Field(default=None, description="In Lark's syntax.")
+    grammar: str | None = Field(default=None, description="Grammar in Lark syntax.")
     json_object: bool | None = None
 
 
 class Constraints(BaseModel):
-    """The part of a body that every endpoint for answers takes."""
+    """Constraints shared by the chat and completion endpoints."""
 
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        default=None, description="Of the prompt's tokens too; 1: none."
+        default=None,
+        description="Divide the logits of tokens that occur in the prompt or the answer. 1"
+        " (default): no penalty.",
     )
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None, description="Least probability, as a share of the largest; 0: none."
+        default=None,
+        description="Exclude tokens less likely than `min_p` times the most likely token. 0"
+        " (default): disabled.",
     )
     typical_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, description="Mass of the most typical tokens to sample from; 1: all."
+        default=None,
+        description="Sample from the most typical tokens with this total probability. 1"
+        " (default): disabled.",
     )
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, description="By token id: what is added to its logit."
+        default=None, description="Values to add to logits, by token id."
     )
-    allowed_token_ids: TokenIds | None = Field(default=None, description="All others are not.")
+    allowed_token_ids: TokenIds | None = Field(
+        default=None, description="Only these token ids may be generated."
+    )
     banned_token_ids: TokenIds | None = None
     response_format: Format | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: JsonSchema | str | None = None
     guided_regex: str | None = None
     guided_choice: Choices | None = None
-    guided_grammar: str | None = Field(default=None, description="In Lark's syntax.")
+    guided_grammar: str | None = Field(default=None, description="Grammar in Lark syntax.")
 
     def named_grammar(self) -> tuple[str, Grammar] | None:
-        """The parameter that constrains the answer, and how. Raises ApiError for several."""
+        """Return the name and value of the grammar parameter, or None.
+        Raises ApiError if there is more than one."""
         grammars = list(self._grammars())
         if len(grammars) > 1:
             names = [name for name, _ in grammars]
-            raise invalid(names[1], f"{names[1]}: give it or {names[0]}, not both")
+            raise invalid(names[1], f"{names[1]}: set either {names[0]} or {names[1]}, not both")
         return grammars[0] if grammars else None
 
     def processors(self, grammar: Grammar | None) -> Processors:
-        """Raises ApiError for ids that are none."""
+        """Return the logits processors of this request.
+        Raises InvalidArgument for a malformed token id in `logit_bias`."""
         return Processors(
             logit_bias=tuple(_biases(self.logit_bias or {})),
             presence_penalty=self.presence_penalty or 0.0,
@@ -122,7 +134,7 @@ class Constraints(BaseModel):
 
 
 def schema_grammar(schema: JsonSchema) -> Grammar:
-    """JSON that fits `schema`."""
+    """Return the grammar of JSON that matches `schema`."""
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
 
 

@@ -1,10 +1,5 @@
-"""Documents that callers put among the device's, list and delete. The routes are there only where
-the aggregator may change documents.
-
-Invariants: a document goes to the device's retriever and nowhere else, and counts as added when
-that has stored it; a caller with a key adds, sees and deletes documents of its own and no others.
-Without keys nobody can be told from others, so every caller is the operator.
-"""
+"""Routes to add, list and delete documents on the device. They exist only where the aggregator may
+change documents."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Protocol
@@ -47,17 +42,26 @@ class TenantDocuments(Protocol):
 
 
 class DocumentUpload(Strict):
-    """A document of the caller's of that name that was there is replaced."""
+    """A document to store. It replaces the caller's document with the same name."""
 
     name: Annotated[
         str,
-        Field(min_length=1, max_length=200, description="A file's name, no path: 1 to 200 bytes."),
+        Field(
+            min_length=1, max_length=200, description="File name without a path, 1 to 200 bytes."
+        ),
     ]
-    content: Annotated[str, Field(min_length=1, description="Text, Markdown or HTML, by the name.")]
+    content: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="Text, Markdown or HTML. The extension of the name tells which.",
+        ),
+    ]
     shared: Annotated[
         bool,
         Field(
-            description="Whether everybody's answers may use it; needs the scope documents:share."
+            description="Let answers to other callers use the document too. Requires the scope"
+            " documents:share."
         ),
     ] = False
 
@@ -74,12 +78,12 @@ class DocumentDeleted(Strict):
 
 class DocumentEntry(Strict):
     name: str
-    bytes: Annotated[int, Field(description="Of title and text in UTF-8.")]
+    bytes: Annotated[int, Field(description="Size of title and text in UTF-8.")]
     shared: bool
 
 
 class DocumentUsage(Strict):
-    """What the caller has stored, and the most that it may; 0: no limit."""
+    """Storage used by the caller, and its limits. A limit of 0 means unlimited."""
 
     documents: int
     bytes: int
@@ -88,11 +92,17 @@ class DocumentUsage(Strict):
 
 
 class DocumentList(Strict):
-    """The caller's own documents by name."""
+    """The caller's documents, sorted by name."""
 
     object: Literal["list"] = "list"
     data: list[DocumentEntry]
-    has_more: Annotated[bool, Field(description="Whether `after` the last name there are others.")]
+    has_more: Annotated[
+        bool,
+        Field(
+            description="True if there are more documents. To get them, pass the last name as"
+            " `after`."
+        ),
+    ]
     usage: DocumentUsage
 
 
@@ -108,7 +118,7 @@ class DocumentRoute:
         app.add_api_route(one, self.delete_document, methods=["DELETE"], response_model=None)
 
     async def add(self, request: Request) -> Response:
-        """Add a document of the caller's to the device's; it stays there."""
+        """Add a document to the device. It is stored there and nowhere else."""
         body = parse_body(await read_body(request, self._max_body_bytes), DocumentUpload, 0)
         name = clean_name(body.name)
         caller = current_caller()
@@ -127,7 +137,7 @@ class DocumentRoute:
         return json_response(DocumentAdded(name=name, shared=body.shared).model_dump())
 
     async def list_documents(self, request: Request) -> Response:
-        """The caller's own documents, and what is left of its quota."""
+        """List the caller's documents and its storage quota."""
         caller = current_caller()
         limit = _limit(request.query_params.get("limit"))
         listing = ListRequest(
@@ -152,7 +162,7 @@ class DocumentRoute:
         return json_response(DocumentList(data=documents, has_more=more, usage=usage).model_dump())
 
     async def delete_document(self, name: str) -> Response:
-        """Delete one of the caller's own documents."""
+        """Delete one of the caller's documents."""
         owner = current_caller().holder
         if owner:
             name = clean_name(name)  # the operator's are also paths

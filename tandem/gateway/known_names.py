@@ -37,11 +37,11 @@ class KnownNames:
         sends no Host at all is no browser."""
         host = headers.get("host")
         if host is not None and not self._is_known(host):
-            why = f"This server is not known as '{_shown(host)}'; the setting http_hosts names it."
+            why = f"Host '{_shown(host)}' is not allowed; see the setting http_hosts."
             raise ApiError(421, why, code="unknown_host")
         origin = headers.get("origin")
         if origin is not None and not self._may_ask(origin.lower(), host):
-            why = f"Pages of '{_shown(origin)}' may not ask; the setting http_origins names those."
+            why = f"Origin '{_shown(origin)}' is not allowed; see the setting http_origins."
             raise ApiError(403, why, code="origin_not_allowed")
 
     def _is_known(self, host: str) -> bool:

@@ -1,6 +1,6 @@
-"""The emulated link between the two sides, seen and changed over HTTP: the page's sliders. It is
-there only where the aggregator was told of the link's control socket, on this machine. Invariant:
-a request is one line to that socket and its one answer."""
+"""Routes to read and change the emulated link between the two sides (the sliders of the web page).
+They exist only where the aggregator knows the link's control socket on this machine. Invariant:
+each request sends one line to that socket and reads one answer."""
 
 import asyncio
 import json
@@ -22,18 +22,27 @@ TIMEOUT_S = 2.0
 
 
 class LinkChange(Strict):
-    """What is left out stays as it is."""
+    """Changes to the emulated link. Omitted fields keep their values."""
 
-    rtt_ms: float | None = Field(default=None, ge=0, le=10_000, description="There and back.")
-    mbps: float | None = Field(
-        default=None, ge=0, le=100_000, description="Of each direction, in Mbit/s; 0: no limit."
+    rtt_ms: float | None = Field(
+        default=None, ge=0, le=10_000, description="Round-trip time in milliseconds."
     )
-    cut: bool | None = Field(default=None, description="Carry nothing; open streams are lost.")
+    mbps: float | None = Field(
+        default=None,
+        ge=0,
+        le=100_000,
+        description="Bandwidth in each direction, in Mbit/s. 0: unlimited.",
+    )
+    cut: bool | None = Field(
+        default=None,
+        description="Cut the link. Open streams break and nothing is transmitted until it is"
+        " restored.",
+    )
 
 
 class LinkState(Strict):
     rtt_ms: float
-    mbps: float = Field(description="Of each direction, in Mbit/s; 0: no limit.")
+    mbps: float = Field(description="Bandwidth in each direction, in Mbit/s. 0: unlimited.")
     cut: bool
 
 
@@ -49,11 +58,11 @@ class LinkRoute:
         app.add_api_route(LINK_PATH, self.change, methods=["POST"], response_model=None)
 
     async def state(self) -> Response:
-        """How slow the emulated link is, and whether it carries anything."""
+        """Return the delay and bandwidth of the emulated link, and whether it is cut."""
         return json_response(_state(await self._ask([{"op": "stats"}])))
 
     async def change(self, request: Request) -> Response:
-        """Make the emulated link slower, narrower, or cut it."""
+        """Change the delay or bandwidth of the emulated link, cut it or restore it."""
         raw = await read_body(request, MAX_BODY_BYTES)
         wanted = parse_body(raw, LinkChange, 0)
         lines: list[dict[str, Any]] = []

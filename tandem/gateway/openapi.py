@@ -1,5 +1,5 @@
-"""The OpenAPI document of the HTTP API. Invariant: an operation names every status that it can
-answer with and the body that comes with it; every reference resolves inside the document."""
+"""The OpenAPI document of the HTTP API. Invariant: an operation lists every status that it can
+return and the body that comes with it, and every reference resolves inside the document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,9 +61,9 @@ _WITH_A_KEY = (*_AT_THE_DOOR, 401, 429, 500, 503)
 _FROM_THE_SUITE = (*_WITH_A_KEY, 501, 502, 504)
 _OF_A_BODY = (400, 404, 408, 413, 415)
 _HEADERS: Mapping[int, tuple[str, str, str]] = {
-    401: ("WWW-Authenticate", "string", "How a key is shown."),
-    429: ("Retry-After", "integer", "Seconds."),
-    503: ("Retry-After", "integer", "Seconds."),
+    401: ("WWW-Authenticate", "string", "Authentication scheme for API keys."),
+    429: ("Retry-After", "integer", "Seconds to wait before the next attempt."),
+    503: ("Retry-After", "integer", "Seconds to wait before the next attempt."),
 }
 
 
@@ -125,7 +125,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {_JSON: DocumentList},
         (*_FROM_THE_SUITE, 400),
         query={
-            "after": {"type": "string", "description": "Names that come after this one."},
+            "after": {
+                "type": "string",
+                "description": "Return documents whose names sort after this one.",
+            },
             "limit": {
                 "type": "integer",
                 "minimum": 1,
@@ -139,7 +142,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", LINK_PATH): Operation(
         {_JSON: LinkState}, (*_WITH_A_KEY, 400, 408, 413, 415), LinkChange
     ),
-    ("get", "/metrics"): Operation({CONTENT_TYPE_LATEST: "Prometheus' text format."}, _WITH_A_KEY),
+    ("get", "/metrics"): Operation(
+        {CONTENT_TYPE_LATEST: "Metrics in Prometheus text format."}, _WITH_A_KEY
+    ),
     ("get", "/healthz"): Operation({_JSON: AliveAnswer}, _AT_THE_DOOR, needs_key=False),
     ("get", "/readyz"): Operation(
         {_JSON: ReadyAnswer}, (*_AT_THE_DOOR, 503), other={503: ReadyAnswer}, needs_key=False
@@ -148,11 +153,14 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Describe the app's routes. Raises KeyError for one that is not in OPERATIONS."""
+    """Return the OpenAPI document of the app's routes.
+    Raises KeyError for a route that is not in OPERATIONS."""
     document = get_openapi(
         title=app.title,
         version=app.version,
-        description="OpenAI's API over an edge and a cloud. `tandem` is the one extension.",
+        description="OpenAI-compatible API for speculative decoding between an edge and a"
+        " cloud. The `tandem` objects in requests and responses are the only"
+        " extension.",
         routes=app.routes,
     )
     for path, item in document["paths"].items():
@@ -173,7 +181,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
             "key": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "Where the server has keys: one of them.",
+                "description": "An API key. Required if the server is configured with keys.",
             }
         },
     }
@@ -189,7 +197,9 @@ def _responses(operation: Operation) -> dict[str, Any]:
 
 
 def _response(status: int, content: Mapping[str, type[BaseModel] | str]) -> dict[str, Any]:
-    headers = {"X-Request-Id": _header("string", "In the logs of this server too.")}
+    headers = {
+        "X-Request-Id": _header("string", "Id of the request, also written to the server's log.")
+    }
     if status in _HEADERS:
         name, kind, words = _HEADERS[status]
         headers[name] = _header(kind, words)

@@ -45,8 +45,8 @@ class RequestLimits:
 def chat_requests(body: ChatCompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
     """Raises ApiError or InvalidArgument for what no suite could answer."""
     body.check()
-    if (body.likeliest or 0) > MAX_TOP_LOGPROBS:
-        raise unsupported("top_logprobs", f"at most {MAX_TOP_LOGPROBS} are told")
+    if (body.num_top_logprobs or 0) > MAX_TOP_LOGPROBS:
+        raise unsupported("top_logprobs", f"the maximum is {MAX_TOP_LOGPROBS}")
     turns, images = conversation(body.messages)
     offered = [tool.model_dump(exclude_none=True) for tool in body.offered]
     tools = json.dumps(offered) if offered else ""
@@ -76,9 +76,11 @@ def _requests(
 ) -> list[GenerationRequest]:
     n = body.n or 1
     _check_choices(body, len(prompts), limits)
-    if (body.limit or 0) > limits.max_tokens:
+    if (body.max_output_tokens or 0) > limits.max_tokens:
         named = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
-        raise invalid(named, f"{named}: at most {limits.max_tokens}, is {body.limit}")
+        raise invalid(
+            named, f"{named}: must be at most {limits.max_tokens}, got {body.max_output_tokens}"
+        )
     options = body.tandem
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
     common = GenerationRequest(
@@ -92,7 +94,7 @@ def _requests(
             typical_p=1.0 if body.typical_p is None else body.typical_p,
         ),
         processors=body.processors(grammar[1] if (grammar := body.named_grammar()) else None),
-        max_tokens=body.limit or limits.max_tokens,
+        max_tokens=body.max_output_tokens or limits.max_tokens,
         stop=body.stops,
         overrides=(*_overrides(options), *parse_overrides(options.overrides)),
         lost_cloud=LostCloud(options.lost_cloud),
@@ -102,9 +104,9 @@ def _requests(
         stop_token_ids=tuple(body.stop_token_ids or ()),
         truncate=Truncate(body.truncate or Truncate.NONE),
         priority=body.priority or 0,
-        suffix=body.after,
-        logprobs=body.likeliest is not None,
-        top_logprobs=body.likeliest or 0,
+        suffix=body.suffix_text,
+        logprobs=body.num_top_logprobs is not None,
+        top_logprobs=body.num_top_logprobs or 0,
     )
     requests = [
         replace(common, prompt=prompt, seed=choice_seed(seed, index))
@@ -119,7 +121,7 @@ def _check_choices(body: CommonParameters, prompts: int, limits: RequestLimits) 
     """Before anything is done for each of them."""
     choices = (body.n or 1) * prompts
     if choices > limits.max_choices:
-        raise invalid("n", f"n: {choices} choices in all; at most {limits.max_choices}")
+        raise invalid("n", f"n: {choices} choices in total, the maximum is {limits.max_choices}")
 
 
 def choice_seed(seed: int, index: int) -> int:
@@ -133,7 +135,7 @@ def _top_k(body: CommonParameters) -> int:
     if given is None:
         return own
     if own and max(0, given) != own:
-        raise invalid("top_k", "top_k: give it or tandem.top_k, not both")
+        raise invalid("top_k", "top_k: set either top_k or tandem.top_k, not both")
     return max(0, given)
 
 
@@ -147,7 +149,7 @@ def _preset(options: TandemOptions) -> str:
     if options.rag is False and from_documents:
         raise invalid("tandem.rag", f"rag: the preset '{name}' answers from documents")
     if options.objective is not None and from_documents:
-        raise unsupported("tandem.objective", "an answer from two sides has no such choice")
+        raise unsupported("tandem.objective", "document presets do not use an objective")
     return name
 
 
@@ -180,7 +182,10 @@ def _turn(index: int, message: Message) -> Turn:
     # Templates know the role by its older name.
     role = "system" if message.role == "developer" else message.role
     if (message.role == "tool") != (message.tool_call_id is not None):
-        raise invalid(f"messages.{index}.tool_call_id", "tool_call_id: of a tool's message alone")
+        raise invalid(
+            f"messages.{index}.tool_call_id",
+            "tool_call_id: is required for the role tool, and only allowed there",
+        )
     if message.tool_calls is not None:
         return _calling_turn(index, message)
     if message.content is None:
@@ -189,16 +194,18 @@ def _turn(index: int, message: Message) -> Turn:
         return Turn(role, message.content, tool_call_id=message.tool_call_id or "")
     texts = [part.text for part in message.content if isinstance(part, TextPart)]
     if len(texts) < len(message.content) and role != "user":
-        raise invalid(f"messages.{index}.content", "images: only a user's message may hold them")
+        raise invalid(f"messages.{index}.content", "images: only allowed in messages of the user")
     return Turn(role, "".join(texts), tool_call_id=message.tool_call_id or "")
 
 
 def _calling_turn(index: int, message: Message) -> Turn:
     if message.role != "assistant":
-        raise invalid(f"messages.{index}.tool_calls", "tool_calls: only of an assistant's message")
+        raise invalid(
+            f"messages.{index}.tool_calls", "tool_calls: only allowed for the role assistant"
+        )
     calls = [call.model_dump() for call in message.tool_calls or ()]
     if not isinstance(message.content, str | None):
-        raise invalid(f"messages.{index}.content", "content: must be a text beside calls")
+        raise invalid(f"messages.{index}.content", "content: must be a string if tool_calls is set")
     return Turn("assistant", message.content or "", json.dumps(calls) if calls else "")
 
 
@@ -212,7 +219,7 @@ def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
                 continue
             name = f"messages.{index}.content.{place}"
             if index != users[-1]:
-                raise invalid(name, "images: only the last message of the user may hold them")
+                raise invalid(name, "images: only allowed in the last message of the user")
             found.append(_image(part.image_url.url, name))
     if len(found) > MAX_IMAGES:
         raise InvalidArgument("images", f"{len(found)} images; at most {MAX_IMAGES}")
@@ -223,8 +230,10 @@ def _image(url: str, name: str) -> bytes:
     """The bytes of a data URL; nothing is fetched for a caller."""
     head, comma, encoded = url.partition(",")
     if not (head.startswith("data:image/") and head.endswith(";base64") and comma):
-        raise invalid(name, "image_url: must be data:image/…;base64,…; nothing is fetched")
+        raise invalid(
+            name, "image_url: must be data:image/…;base64,…; this server does not fetch URLs"
+        )
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        raise invalid(name, "image_url: is not base64") from None
+        raise invalid(name, "image_url: is not valid base64") from None

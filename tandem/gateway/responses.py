@@ -25,9 +25,9 @@ RESPONSE_NAMES: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "response_format": "text",
 }
-"""Parameters of a chat as this endpoint's callers know them."""
+"""Names of chat parameters as the Responses API calls them."""
 
-Ignored = Annotated[Any, Field(description="Of no effect.")]
+Ignored = Annotated[Any, Field(description="Ignored.")]
 
 
 class InputText(Strict):
@@ -47,12 +47,12 @@ class InputMessage(Strict):
 
 
 class FunctionCallItem(Strict):
-    """A call, in an answer and when it is passed back."""
+    """A tool call, in a response or passed back as input."""
 
     type: Literal["function_call"]
     call_id: str
     name: ToolName
-    arguments: str = Field(description="JSON.")
+    arguments: str = Field(description="Arguments as JSON.")
     id: str | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
@@ -70,7 +70,9 @@ class ResponseSchemaFormat(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     json_schema: JsonSchema = Field(alias="schema")
     description: str | None = None
-    strict: bool | None = Field(default=None, description="Of no effect: answers always match.")
+    strict: bool | None = Field(
+        default=None, description="Ignored: answers always match the schema."
+    )
 
 
 class TextSettings(Strict):
@@ -84,8 +86,12 @@ class ResponseTool(Strict):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(default=None, description="A JSON schema.")
-    strict: bool | None = Field(default=None, description="Of no effect: arguments always fit.")
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="JSON schema of the arguments."
+    )
+    strict: bool | None = Field(
+        default=None, description="Ignored: arguments always match the schema."
+    )
 
 
 class NamedResponseTool(Strict):
@@ -94,7 +100,7 @@ class NamedResponseTool(Strict):
 
 
 class ResponsesRequest(Strict):
-    """Body of POST /v1/responses; nothing is kept of it."""
+    """Body of POST /v1/responses. The server stores nothing."""
 
     model: str
     input: (
@@ -110,9 +116,13 @@ class ResponsesRequest(Strict):
     tool_choice: Literal["none", "auto", "required"] | NamedResponseTool | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = Field(
-        default=None, description="auto: the oldest turns are left out."
+        default=None,
+        description="`auto`: drop the oldest turns if the input is longer than the context."
+        " `disabled` (default): refuse it.",
     )
-    seed: Seed | None = Field(default=None, description="Tandem's own.")
+    seed: Seed | None = Field(
+        default=None, description="Seed of the sampling. Not part of OpenAI's API."
+    )
     tandem: TandemOptions = TandemOptions()
     store: Ignored = None
     metadata: Ignored = None
@@ -121,7 +131,9 @@ class ResponsesRequest(Strict):
     service_tier: Ignored = None
     safety_identifier: Ignored = None
     prompt_cache_key: Ignored = None
-    previous_response_id: None = Field(default=None, description="Nothing is kept to go on from.")
+    previous_response_id: None = Field(
+        default=None, description="Not supported: responses are not stored. Must be null."
+    )
 
 
 class OutputText(Strict):
@@ -160,7 +172,7 @@ class ResponseUsage(Strict):
 
 
 class ResponseObject(Strict):
-    """The answer; `tandem` as in a chat's choice."""
+    """Response object. `tandem` is the same as in the choice of a chat completion."""
 
     id: str
     object: Literal["response"]
@@ -186,7 +198,7 @@ class ResponseObject(Strict):
 
 
 class ResponseEvent(Strict):
-    """An event of a streamed answer: of the answer, of an item of its output, or of a part."""
+    """Event of a streamed response: about the response, an output item, or a content part."""
 
     type: str
     sequence_number: int

@@ -1,6 +1,6 @@
-"""The bodies that the gateway takes, as OpenAI's API has them, and `tandem`, its one extension.
-Invariant: a type is what it says (no "1" for 1), no number is NaN or infinite, and nothing is
-ignored silently but what cannot change an answer."""
+"""Request bodies of the HTTP API: OpenAI's fields, plus one extension object, `tandem`. Invariant:
+types are strict (no "1" for 1), no number is NaN or infinite, and a field is ignored only if it
+cannot change an answer."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
@@ -26,19 +26,19 @@ _HARMLESS = frozenset(
         *("prompt_cache_key", "prompt_cache_retention"),
     }
 )
-"""Parameters that say nothing about the text: taken, and of no effect."""
+"""Parameters that do not affect the text: accepted and ignored."""
 
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "functions": ((None, []), "the models answer with text"),
     "function_call": ((None, "none", "auto"), "the models answer with text"),
     "modalities": ((None, ["text"]), "the models answer with text"),
     "audio": ((None,), "the models answer with text"),
-    "prediction": ((None,), "the draft model predicts"),
-    "reasoning_effort": ((None,), "it is the model's own"),
-    "web_search_options": ((None,), "nothing is looked up"),
-    "best_of": ((None, 1), "no answers are compared"),
+    "prediction": ((None,), "the draft model makes the predictions"),
+    "reasoning_effort": ((None,), "the model decides how long it reasons"),
+    "web_search_options": ((None,), "this server does not search the web"),
+    "best_of": ((None, 1), "this server does not rank answers"),
 }
-"""Parameters of OpenAI's that are taken while they ask for nothing, and refused otherwise."""
+"""OpenAI parameters accepted only with these neutral values; any other value is refused."""
 
 
 class StreamOptions(Strict):
@@ -46,46 +46,63 @@ class StreamOptions(Strict):
 
 
 class TandemOptions(Strict):
-    """How the answer is made; only a lossy preset changes whose distribution it follows."""
+    """Options that control how the answer is computed. Only a lossy preset changes the distribution
+    of the answer."""
 
-    preset: str | None = Field(default=None, description="Method; /v1/models lists them.")
+    preset: str | None = Field(
+        default=None,
+        description="Decoding method. GET /v1/models lists the available presets. Default:"
+        " `auto`, or the default document preset when `rag` is true.",
+    )
     objective: Literal["latency", "cost", "energy"] | Annotated[float, Field(ge=0, le=1)] | None = (
         Field(
             default=None,
-            description="What matters: 1 (latency) an early answer, 0 (cost) few target passes;"
-            " energy: the edge's.",
+            description="What the preset optimises for. `latency` (1) minimises the time per"
+            " token, `cost` (0) minimises target passes, and a number in between"
+            " weighs the two. `energy` minimises the energy used at the edge. Only"
+            " adaptive presets accept it.",
         )
     )
     rag: bool | None = Field(
-        default=None, description="Answer from the documents of both sides, or do not."
+        default=None,
+        description="Answer from the documents on the device and in the cloud. Default: true"
+        " if the preset uses documents, else false.",
     )
     query: str = Field(
-        default="", description="What to look for in them, in place of the last message or prompt."
+        default="",
+        description="Query for the document search. Default: the last message, or the prompt.",
     )
     documents: Annotated[int, Field(ge=0, le=MAX_DOCUMENTS)] = Field(
-        default=0, description="Documents of each side, at most; 0: the aggregator's own number."
+        default=0,
+        description="Maximum number of documents to retrieve on each side. 0: use the"
+        " server's setting.",
     )
     provenance: bool = Field(
-        default=False, description="Say of each token what it is and who made it."
+        default=False, description="Return the id and the source of each token."
     )
     token_texts: bool = Field(
-        default=False, description="Beside `provenance`: say what each token spells."
+        default=False, description="Also return the text of each token. Requires `provenance`."
     )
     rounds: bool = Field(
-        default=False, description="Tell of each round: its drafts, and where its time went."
+        default=False,
+        description="Return statistics for each draft-and-verify round: token counts and timings.",
     )
     top_k: Annotated[int, Field(ge=0, le=UINT32)] = Field(
-        default=0, description="Sample from so many likeliest tokens; 0: from all."
+        default=0, description="Sample from the `top_k` most likely tokens. 0: no limit."
     )
     draft_length: Annotated[int, Field(ge=1, le=UINT32)] | None = Field(
         default=None,
-        description="Tokens drafted per round, in place of the preset's; auto: at most.",
+        description="Draft tokens per round. For the preset `auto` this is an upper limit."
+        " Default: set by the preset.",
     )
     overrides: Annotated[list[str], Field(max_length=32, fail_fast=True)] = Field(
-        default_factory=list, description="FIELD=VALUE: any single choice of the preset."
+        default_factory=list, description="Settings of the preset to override, each as FIELD=VALUE."
     )
     lost_cloud: Literal["fail", "wait", "edge"] = Field(
-        default="fail", description="When the cloud stays lost: fail, wait, or finish on the edge."
+        default="fail",
+        description="What to do when the connection to the cloud cannot be restored: `fail`"
+        " the request, `wait` for the cloud, or finish on the `edge` with"
+        " unverified tokens.",
     )
 
 
@@ -105,8 +122,8 @@ class ImagePart(Strict):
 
 
 def _read_prompt(prompt: object) -> object:
-    """One or several texts or lists of token ids. pydantic would try each kind on each value in
-    turn, and note why it is none of them."""
+    """Check the form of a prompt: one or several texts or lists of token ids. pydantic would try
+    every member of the union on every value and record each failure."""
     kinds = _kinds(prompt)
     if isinstance(prompt, str) or kinds in ({str}, {int}):
         return prompt
@@ -129,19 +146,24 @@ Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "document", "tool"]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = Field(
-        default=None, validate_default=False, description="Only a message that calls has none."
+        default=None,
+        validate_default=False,
+        description="Text of the message. Required unless `tool_calls` is set.",
     )
-    name: str | None = Field(default=None, description="Of no effect.")
+    name: str | None = Field(default=None, description="Ignored.")
     refusal: None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = Field(default=None, description="The call that a tool answers.")
+    tool_call_id: str | None = Field(
+        default=None,
+        description="Id of the tool call that this message answers. Required if `role` is `tool`.",
+    )
 
 
 def _all_parameters(schema: dict[str, Any]) -> None:
-    """Tell of what is taken beside the fields, and that nothing else is."""
+    """Add the ignored and the neutral parameters to the schema, and forbid all others."""
     schema["additionalProperties"] = False
     schema["properties"] |= {
-        **{name: {"description": "Of no effect."} for name in sorted(_HARMLESS)},
+        **{name: {"description": "Ignored."} for name in sorted(_HARMLESS)},
         **{
             name: _one_of(values) | {"description": why} for name, (values, why) in _NEUTRAL.items()
         },
@@ -149,7 +171,8 @@ def _all_parameters(schema: dict[str, Any]) -> None:
 
 
 def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
-    """No enumeration has a list: generators of clients know none that does."""
+    """Return a schema that allows `values`. Lists are not put into an `enum`, because client
+    generators do not support that."""
     lists = [
         {
             "type": "array",
@@ -165,7 +188,7 @@ def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 class CommonParameters(Constraints):
-    """What chat and text completions both take, as the base of their bodies."""
+    """Parameters shared by chat and text completions."""
 
     model_config = ConfigDict(
         strict=True,
@@ -182,21 +205,25 @@ class CommonParameters(Constraints):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | Stops | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = Field(
-        default=None, description="Any of these tokens ends the answer, beside the model's own."
+        default=None,
+        description="Token ids that end the answer, in addition to the model's end-of-text tokens.",
     )
     ignore_eos: bool | None = Field(
-        default=None, description="The model's own end-of-text tokens do not end the answer."
+        default=None, description="Continue after the model's end-of-text token."
     )
     top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
-        default=None, description="Sample from so many likeliest tokens; 0 and -1: from all."
+        default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
     )
     truncate: Literal["none", "oldest"] | None = Field(
         default=None,
-        description="A prompt that the context does not hold: refuse it (the default), or leave out"
-        " the oldest turns after the system's, or the oldest tokens.",
+        description="What to do with a prompt longer than the context. `none` (default):"
+        " refuse it. `oldest`: drop the oldest turns after the system message, or"
+        " the oldest tokens of a text prompt.",
     )
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = Field(
-        default=None, description="Among waiting requests of one key the smallest goes first."
+        default=None,
+        description="Scheduling priority among waiting requests with the same API key. Lower"
+        " values run first. Default: 0.",
     )
     seed: Seed | None = None
     stream: bool | None = None
@@ -204,7 +231,8 @@ class CommonParameters(Constraints):
     tandem: TandemOptions = TandemOptions()
 
     def check(self) -> None:
-        """Raises ApiError for what is not known, or would have to be ignored."""
+        """Validate across fields.
+        Raises ApiError for unknown parameters and for parameters that would have to be ignored."""
         for name, value in (self.model_extra or {}).items():
             if name in _HARMLESS:
                 continue
@@ -215,7 +243,7 @@ class CommonParameters(Constraints):
             if value not in neutral:
                 raise unsupported(name, why)
         if self.stream_options is not None and not self.stream:
-            raise invalid("stream_options", "stream_options: only with stream set to true")
+            raise invalid("stream_options", "stream_options: requires stream to be true")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -223,18 +251,19 @@ class CommonParameters(Constraints):
         return (given,) if isinstance(given, str) else tuple(given)
 
     @property
-    def likeliest(self) -> int | None:
-        """Tokens told beside each one's log-probability; None: no log-probabilities."""
+    def num_top_logprobs(self) -> int | None:
+        """Number of alternatives returned with each log-probability; None: return
+        no log-probabilities."""
         return None
 
     @property
-    def limit(self) -> int | None:
-        """Most tokens of an answer, if the caller said."""
+    def max_output_tokens(self) -> int | None:
+        """The caller's limit on the tokens of the answer; None: not set."""
         return self.max_tokens
 
     @property
-    def after(self) -> str:
-        """Text that is to follow the answer."""
+    def suffix_text(self) -> str:
+        """Text that follows the answer (fill in the middle)."""
         return ""
 
 
@@ -246,14 +275,14 @@ class ChatCompletionRequest(CommonParameters):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Tools | None = None
-    tool_choice: ToolChoice | None = Field(default=None, description="Without: auto.")
+    tool_choice: ToolChoice | None = Field(default=None, description="Default: `auto`.")
     parallel_tool_calls: bool | None = Field(
-        default=None, description="Whether one answer may call several times; without: yes."
+        default=None, description="Allow more than one tool call in an answer. Default: true."
     )
 
     @property
     def offered(self) -> list[Tool]:
-        """Tools that may be called: none, all, or the one that must be."""
+        """Tools that the model may call: none, all, or the one named by `tool_choice`."""
         if self.tool_choice == "none":
             return []
         tools, choice = self.tools or [], self.tool_choice
@@ -265,20 +294,22 @@ class ChatCompletionRequest(CommonParameters):
         super().check()
         names = [tool.function.name for tool in self.tools or ()]
         if len({*names}) < len(names):
-            raise invalid("tools", "tools: two have the same name")
+            raise invalid("tools", "tools: two tools have the same name")
         if self.tool_choice not in (None, "none", "auto") and not self.offered:
-            raise invalid("tool_choice", "tool_choice: names no tool of tools")
+            raise invalid("tool_choice", "tool_choice: does not name any of the tools")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise invalid("max_tokens", "max_tokens: give it or max_completion_tokens, not both")
+            raise invalid(
+                "max_tokens", "max_tokens: set either max_tokens or max_completion_tokens, not both"
+            )
         if self.top_logprobs is not None and not self.logprobs:
-            raise invalid("top_logprobs", "top_logprobs: only with logprobs set to true")
+            raise invalid("top_logprobs", "top_logprobs: requires logprobs to be true")
 
     @property
-    def likeliest(self) -> int | None:
+    def num_top_logprobs(self) -> int | None:
         return self.top_logprobs or 0 if self.logprobs else None
 
     @property
-    def limit(self) -> int | None:
+    def max_output_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
     def named_grammar(self) -> tuple[str, Grammar] | None:
@@ -287,7 +318,9 @@ class ChatCompletionRequest(CommonParameters):
             return named
         text = named[1] if named else None
         if text is not None and text.kind is not GrammarKind.JSON_SCHEMA:
-            raise invalid("tools", "tools: the only other form that answers may have is JSON")
+            raise invalid(
+                "tools", "tools: can be combined with a JSON schema, but not with another grammar"
+            )
         must_call = self.tool_choice not in (None, "auto")
         parallel = self.parallel_tool_calls is not False
         return "tools", tool_grammar(
@@ -300,20 +333,22 @@ class CompletionRequest(CommonParameters):
 
     prompt: PromptBody
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: bool | None = Field(default=None, description="Begin the answer with its prompt.")
+    echo: bool | None = Field(default=None, description="Return the prompt before the answer.")
     suffix: str | None = Field(
-        default=None, description="Text that follows the answer, for models that fill in."
+        default=None,
+        description="Text after the completion (fill in the middle). Only for models that"
+        " support it.",
     )
 
     def check(self) -> None:
         super().check()
         if self.echo and (self.suffix or self.logprobs is not None or self.truncate == "oldest"):
-            raise invalid("echo", "echo: not beside suffix, logprobs or truncate")
+            raise invalid("echo", "echo: cannot be combined with suffix, logprobs or truncate")
 
     @property
-    def after(self) -> str:
+    def suffix_text(self) -> str:
         return self.suffix or ""
 
     @property
-    def likeliest(self) -> int | None:
+    def num_top_logprobs(self) -> int | None:
         return self.logprobs

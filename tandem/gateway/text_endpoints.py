@@ -26,19 +26,19 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class TokenizeRequest(Strict):
-    """Body of POST /tokenize: a prompt, or messages."""
+    """Body of POST /tokenize. Set either `prompt` or `messages`."""
 
     model: str
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     return_token_strs: bool | None = Field(
-        default=None, description="Tell what each token spells after those before it."
+        default=None, description="Also return the text of each token."
     )
     add_special_tokens: Literal[True] | None = Field(
-        default=None, description="Always: as in a prompt."
+        default=None, description="Always true: special tokens are added as for a prompt."
     )
     add_generation_prompt: Literal[True] | None = Field(
-        default=None, description="Always: up to where the answer begins."
+        default=None, description="Always true: the tokens end where the answer would begin."
     )
 
 
@@ -56,9 +56,9 @@ class EmbeddingRequest(Strict):
     input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Only the model's own number is taken."
+        default=None, description="Must be the model's own dimension."
     )
-    user: str | None = Field(default=None, description="Of no effect.")
+    user: str | None = Field(default=None, description="Ignored.")
 
 
 class TokenizeResponse(Strict):
@@ -69,13 +69,16 @@ class TokenizeResponse(Strict):
 
 
 class DetokenizeResponse(Strict):
-    prompt: str = Field(description="Without special tokens.")
+    prompt: str = Field(description="Text of the tokens, without special tokens.")
 
 
 class EmbeddingVector(Strict):
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str = Field(description="As text: float32, little endian, base64.")
+    embedding: list[float] | str = Field(
+        description="A list of numbers, or with `encoding_format` `base64` the base64"
+        " encoding of little-endian float32 values."
+    )
 
 
 class EmbeddingUsage(Strict):
@@ -102,7 +105,7 @@ class TextEndpoints:
         self._ending = ending
 
     async def tokenize(self, request: Request) -> Response:
-        """The token ids of a prompt or a conversation, as the models would read them."""
+        """Return the token ids of a prompt or a conversation."""
 
         async def answer(asked: TokenizeRequest) -> dict[str, Any]:
             await self._catalog.fingerprint(asked.model)
@@ -118,7 +121,7 @@ class TextEndpoints:
         return await self._answered(request, TokenizeRequest, answer)
 
     async def detokenize(self, request: Request) -> Response:
-        """The text of token ids."""
+        """Return the text of token ids."""
 
         async def answer(asked: DetokenizeRequest) -> dict[str, Any]:
             await self._catalog.fingerprint(asked.model)
@@ -131,16 +134,16 @@ class TextEndpoints:
         return await self._answered(request, DetokenizeRequest, answer)
 
     async def embed(self, request: Request) -> Response:
-        """Vectors of texts, by the model that searches this side's documents."""
+        """Return embeddings from the model that searches this side's documents."""
 
         async def answer(asked: EmbeddingRequest) -> dict[str, Any]:
             dimension = await self._catalog.embedding(asked.model)
             if asked.dimensions not in (None, dimension):
-                words = f"dimensions: vectors of this model have {dimension}"
+                words = f"dimensions: must be {dimension}, the dimension of this model"
                 raise invalid("dimensions", words)
             texts = [asked.input] if isinstance(asked.input, str) else asked.input
             if "" in texts:
-                raise invalid("input", "input: has an empty text")
+                raise invalid("input", "input: contains an empty text")
             embedded = await self._suite.embed(texts)
             vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
             as_text = asked.encoding_format == "base64"
@@ -170,12 +173,12 @@ class TextEndpoints:
 
 def _prompt(asked: TokenizeRequest) -> Prompt:
     if (asked.prompt is None) == (asked.messages is None):
-        raise invalid("prompt", "prompt: give it or messages")
+        raise invalid("prompt", "prompt: set either prompt or messages")
     if asked.messages is None:
         return asked.prompt or ""
     turns, images = conversation(asked.messages)
     if images:
-        raise invalid("messages", "messages: images are not counted here")
+        raise invalid("messages", "messages: images cannot be tokenized")
     return turns
 
 

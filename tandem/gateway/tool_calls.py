@@ -61,11 +61,11 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 class CalledFunction(Strict):
     name: str
-    arguments: str = Field(description="JSON.")
+    arguments: str = Field(description="Arguments as JSON.")
 
 
 class ToolCall(Strict):
-    """In an assistant's message."""
+    """A tool call in a message of the assistant."""
 
     id: str
     type: Literal["function"]
@@ -78,7 +78,8 @@ class CalledFunctionDelta(Strict):
 
 
 class ToolCallDelta(Strict):
-    """Id, type and name come first; arguments in parts."""
+    """Part of a streamed tool call. The first part has id, type and name; later parts append to the
+    arguments."""
 
     index: int
     id: str | None = None

@@ -128,20 +128,26 @@ class GenerationRequest(GenerationParams):
         if not -(2**31) <= self.priority < 2**31:
             raise InvalidArgument("priority", f"must be -2^31…2^31-1, is {self.priority}")
         if self.suffix and not isinstance(self.prompt, str):
-            raise InvalidArgument("suffix", "only beside a prompt that is a text")
+            raise InvalidArgument("suffix", "requires the prompt to be a text")
         if self.truncate is not Truncate.NONE and (self.images or self.suffix):
-            raise InvalidArgument("truncate", "not beside images or a suffix")
+            raise InvalidArgument("truncate", "cannot be combined with images or a suffix")
         if len(self.tools) > MAX_TOOLS_CHARACTERS:
             raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
         if self.from_two_sides:
             for name in ("stop_token_ids", "suffix", "tools"):
                 if getattr(self, name):
-                    raise InvalidArgument(name, "an answer from two sides has none")
+                    raise InvalidArgument(
+                        name, "not supported by presets that answer from documents"
+                    )
             turns = () if isinstance(self.prompt, str) else self.prompt
             if any(isinstance(turn, Turn) and turn.tool_call_id for turn in turns):
-                raise InvalidArgument("prompt", "an answer from two sides knows no tools")
+                raise InvalidArgument(
+                    "prompt", "tool results are not supported by presets that answer from documents"
+                )
             if self.truncate is not Truncate.NONE:
-                raise InvalidArgument("truncate", "an answer from two sides keeps its prompt")
+                raise InvalidArgument(
+                    "truncate", "not supported by presets that answer from documents"
+                )
 
     def composed_preset(
         self, vocabulary_size: int = MAX_VOCABULARY_SIZE, usual: tuple[Override, ...] = ()
@@ -162,9 +168,9 @@ class GenerationRequest(GenerationParams):
         """As `composed_preset`, for aggregation; `draft_length` is how far ahead a side decodes."""
         preset = with_overrides(find_aggregation_preset(self.preset), self.overrides)
         if self.images:
-            raise InvalidArgument("images", "an answer from two sides has none")
+            raise InvalidArgument("images", "not supported by presets that answer from documents")
         if self.logprobs:
-            raise InvalidArgument("logprobs", "an answer from two sides has no one distribution")
+            raise InvalidArgument("logprobs", "not supported by presets that answer from documents")
         preset.validate()
         return preset
 

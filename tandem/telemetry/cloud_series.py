@@ -14,28 +14,32 @@ class CloudSeries(Series):
     LABELS = ("side",)
 
     cloud_sessions = Metric(
-        Gauge, "cloud_sessions", "This drafter's sessions, by cloud.", more=("cloud",)
+        Gauge, "cloud_sessions", "Sessions of this drafter, by cloud.", more=("cloud",)
     )
     cloud_round_trip = Metric(
         Gauge,
         "cloud_round_trip_seconds",
-        "The last measured round trip to each cloud, without any model's work.",
+        "Last measured round-trip time to each cloud, without model time.",
         more=("cloud",),
     )
     cloud_usable = Metric(
-        Gauge, "cloud_usable", "1, or 0 while a cloud does not serve or answer.", more=("cloud",)
+        Gauge,
+        "cloud_usable",
+        "1 if the cloud is serving, 0 if it is not serving or not reachable.",
+        more=("cloud",),
     )
     cloud_moves = Metric(
         Counter,
         "cloud_moves_total",
-        "Sessions that moved to another cloud, by why: better, draining, lost, not_serving,"
-        " refused, stalled (another was asked beside it, and answered first).",
+        "Sessions moved to another cloud, by reason: better, draining, lost,"
+        " not_serving, refused, or stalled (a second cloud answered the hedged"
+        " round first).",
         more=("reason",),
     )
     hedged_rounds = Metric(
         Counter,
         "hedged_rounds_total",
-        "Rounds for which a second cloud was asked, as the first was silent beyond what it takes.",
+        "Rounds also sent to a second cloud because the first took longer than usual.",
     )
 
     def knows(self, cloud: str) -> None:

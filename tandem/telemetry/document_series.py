@@ -13,10 +13,11 @@ class SchedulerSeries(Series):
     gain = Metric(
         Gauge,
         "scheduler_gain_seconds",
-        "The last decision's delta Z: seconds a token that moving to the other side saves.",
+        "Delta Z of the last decision: seconds per token saved by moving"
+        " aggregation to the other side.",
     )
     decisions = Metric(
-        Counter, "scheduler_decisions_total", "Decisions taken, by reason.", more=("reason",)
+        Counter, "scheduler_decisions_total", "Scheduler decisions, by reason.", more=("reason",)
     )
 
     def decided(self, reason: str) -> None:
@@ -29,19 +30,22 @@ class MeasuredSideSeries(Series):
 
     LABELS = ("side",)
 
-    decode = Metric(Gauge, "scheduler_decode_seconds", "Decoding of one draft token at this side.")
+    decode = Metric(
+        Gauge, "scheduler_decode_seconds", "Time to decode one draft token at this side."
+    )
     transfer = Metric(
         Gauge,
         "scheduler_transfer_seconds",
-        "The way of a draft from this side to the other; both sides' sum is the round trip.",
+        "Time of a draft from this side to the other. The sum over both sides is"
+        " the round-trip time.",
     )
     acceptance = Metric(
-        Gauge, "scheduler_acceptance_ratio", "Share of this side's drafts that are accepted."
+        Gauge, "scheduler_acceptance_ratio", "Acceptance rate of this side's draft tokens."
     )
     bandwidth = Metric(
         Gauge,
         "scheduler_bandwidth_bytes_per_second",
-        "Bandwidth from this side to the other; +Inf where frames showed no limit.",
+        "Bandwidth from this side to the other; +Inf if no limit was measured.",
     )
 
 
@@ -53,37 +57,38 @@ class OtherSideSeries(Series):
     drafted = Metric(
         Counter,
         "other_side_judged_tokens_total",
-        "Drafts of another side that were there when their position was decided.",
+        "Draft tokens of another side that arrived before their position was decided.",
         more=("other",),
     )
     agreed = Metric(
         Counter,
         "other_side_agreed_tokens_total",
-        "Those of them that were the token.",
+        "Arrived draft tokens of another side that were equal to the final token.",
         more=("other",),
     )
     made = Metric(
         Counter,
         "other_side_made_tokens_total",
-        "Tokens that are another side's drafts, by the coin or as no other side's was the same.",
+        "Tokens selected from another side, or drafted by no other side.",
         more=("other",),
     )
     documents = Metric(
         Counter,
         "other_side_documents_total",
-        "Documents that another side answered from.",
+        "Documents used by another side.",
         more=("other",),
     )
     bytes = Metric(
         Counter,
         "other_side_bytes_total",
-        "Bytes of messages to (up) and from (down) another side.",
+        "Message bytes to (up) and from (down) another side.",
         more=("other", "direction"),
     )
     round_trip = Metric(
         Gauge,
         "other_side_round_trip_seconds",
-        "Median round trip to another side in the last answer, without what it held back.",
+        "Median round-trip time to another side in the last answer, without the"
+        " time that the side held messages back.",
         more=("other",),
     )
 
@@ -110,15 +115,18 @@ class RetrieverSeries(Series):
     LABELS = ("side",)
 
     documents = Metric(Gauge, "documents", "Documents stored.")
-    chunks = Metric(Gauge, "document_chunks", "Chunks that can be found.")
+    chunks = Metric(Gauge, "document_chunks", "Searchable chunks.")
     search = Metric(
         Histogram,
         "search_seconds",
-        "One search, with embedding of the query and re-ranking.",
+        "Duration of a search, including query embedding and re-ranking.",
         buckets=TOKEN_BUCKETS_S,
     )
     ingests = Metric(
-        Counter, "ingested_documents_total", "Documents handed in, by outcome.", more=("outcome",)
+        Counter,
+        "ingested_documents_total",
+        "Documents submitted for ingestion, by outcome.",
+        more=("outcome",),
     )
 
     def ingested(self, outcome: str) -> None:

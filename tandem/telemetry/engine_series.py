@@ -10,53 +10,51 @@ class EngineSeries(Series):
 
     LABELS = ("model_name", "side")
 
-    kv_bytes = Metric(Gauge, "kv_bytes", "KV memory held by sessions.")
-    kv_budget_bytes = Metric(Gauge, "kv_budget_bytes", "KV memory that sessions may hold.")
+    kv_bytes = Metric(Gauge, "kv_bytes", "KV cache used by sessions, in bytes.")
+    kv_budget_bytes = Metric(Gauge, "kv_budget_bytes", "KV cache budget of sessions, in bytes.")
     sessions_open = Metric(Gauge, "sessions_open", "Open engine sessions.")
-    document_kv_bytes = Metric(Gauge, "document_kv_bytes", "KV memory held by documents.")
+    document_kv_bytes = Metric(Gauge, "document_kv_bytes", "KV cache used by documents, in bytes.")
     document_kv_budget_bytes = Metric(
-        Gauge, "document_kv_budget_bytes", "KV memory that documents may hold."
+        Gauge, "document_kv_budget_bytes", "KV cache budget of documents, in bytes."
     )
     document_kv = Metric(
         Counter,
         "document_kv_lookups_total",
-        "Documents asked for, by where their keys and values came from.",
+        "Lookups of a document's KV cache, by where it was found.",
         more=("source",),
     )
-    prefix_kv_bytes = Metric(
-        Gauge, "prefix_kv_bytes", "KV memory of the prefixes that are kept for later sessions."
-    )
+    prefix_kv_bytes = Metric(Gauge, "prefix_kv_bytes", "Size of the prefix cache, in bytes.")
     prefix_kv_budget_bytes = Metric(
-        Gauge, "prefix_kv_budget_bytes", "KV memory that kept prefixes may hold."
+        Gauge, "prefix_kv_budget_bytes", "Budget of the prefix cache, in bytes."
     )
     prefix_lookups = Metric(
         Counter,
         "prefix_lookups_total",
-        "Sessions that a kept prefix was looked up for, by outcome: hit or miss.",
+        "Prefix cache lookups, by outcome: hit or miss.",
         more=("outcome",),
     )
     prefix_queried_tokens = Metric(
-        Counter, "prefix_queried_tokens_total", "Tokens of those sessions' texts."
+        Counter, "prefix_queried_tokens_total", "Prompt tokens looked up in the prefix cache."
     )
     prefix_hit_tokens = Metric(
-        Counter, "prefix_hit_tokens_total", "Tokens whose keys and values were found kept."
+        Counter, "prefix_hit_tokens_total", "Prompt tokens found in the prefix cache."
     )
     queue_depth = Metric(Gauge, "queue_depth", "Forward passes waiting for the engine.")
     batch_size = Metric(
-        Histogram, "batch_size", "Jobs that shared a forward pass.", buckets=COUNT_BUCKETS
+        Histogram, "batch_size", "Sequences per forward pass.", buckets=COUNT_BUCKETS
     )
     pass_tokens = Metric(
-        Histogram, "pass_tokens", "Tokens fed to a forward pass.", buckets=COUNT_BUCKETS
+        Histogram, "pass_tokens", "Tokens per forward pass.", buckets=COUNT_BUCKETS
     )
     engine_pass = Metric(
         Histogram,
         "engine_pass_seconds",
-        "One packed forward pass of the engine.",
+        "Duration of a packed forward pass of the engine.",
         buckets=TOKEN_BUCKETS_S,
     )
 
     engine_working = Metric(
-        Gauge, "engine_working", "1, or 0 while a pass is stuck or every pass fails."
+        Gauge, "engine_working", "1 if the engine works, 0 if a pass is stuck or every pass fails."
     )
 
     def document_found(self, source: str) -> None:

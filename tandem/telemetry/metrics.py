@@ -56,25 +56,25 @@ class MethodSeries(Series):
     time_to_first_token = Metric(
         Histogram,
         "time_to_first_token_seconds",
-        "From the arrival of a request to its first committed token.",
+        "Time from the arrival of a request to its first committed token.",
         buckets=REQUEST_BUCKETS_S,
     )
     time_per_output_token = Metric(
         Histogram,
         "time_per_output_token_seconds",
-        "(duration - TTFT) / (tokens - 1), once per finished request.",
+        "Time per output token, (duration - TTFT) / (tokens - 1), once per finished request.",
         buckets=TOKEN_BUCKETS_S,
     )
     inter_token_latency = Metric(
         Histogram,
         "inter_token_latency_seconds",
-        "Between one commit and the next of the same request.",
+        "Time between two commits of the same request.",
         buckets=TOKEN_BUCKETS_S,
     )
     e2e_request_latency = Metric(
         Histogram,
         "e2e_request_latency_seconds",
-        "From the arrival of a request to its end.",
+        "Time from the arrival of a request to its end.",
         buckets=REQUEST_BUCKETS_S,
     )
     requests_running = Metric(Gauge, "num_requests_running", "Requests being served.")
@@ -91,84 +91,93 @@ class MethodSeries(Series):
     judged_tokens = Metric(
         Counter,
         "spec_decode_num_judged_tokens_total",
-        "Draft tokens that were compared with the token that came; those after a refused one are"
-        " not. With documents on two sides, `side` is the one that drafted.",
+        "Draft tokens compared with the final token at their position. Tokens"
+        " after a rejected one are not compared. For answers from documents,"
+        " `side` is the side that drafted.",
     )
     agreed_tokens = Metric(
-        Counter, "spec_decode_num_agreed_tokens_total", "Of those, the ones that were equal."
+        Counter,
+        "spec_decode_num_agreed_tokens_total",
+        "Compared draft tokens that were equal to the final token.",
     )
     target_passes = Metric(
         Counter,
         "spec_decode_num_target_passes_total",
-        "Passes of the target model spent on these requests, by the cloud's own count.",
+        "Forward passes of the target model for these requests, as counted by the cloud.",
     )
     draft_window = Metric(
         Histogram,
         "draft_window_tokens",
-        "Draft tokens that may be in flight, as the schedule stood when a request ended.",
+        "Draft tokens allowed in flight when a request ended.",
         buckets=COUNT_BUCKETS,
     )
     auto_decisions = Metric(
         Counter,
         "auto_decisions_total",
-        "Schedules chosen while requests ran, by what had changed most; `trial`: to be measured.",
+        "Schedules chosen for running requests, by the estimate that had changed most; `trial`: one"
+        " chosen in order to measure it.",
         more=("reason",),
     )
     auto_expected_tpot = Metric(
         Histogram,
         "auto_expected_tpot_seconds",
-        "Seconds a token, as estimated of the last schedule chosen for a request.",
+        "Estimated time per output token with the last schedule chosen for a request.",
         buckets=TOKEN_BUCKETS_S,
     )
     auto_cloud_alone_tpot = Metric(
         Histogram,
         "auto_cloud_alone_tpot_seconds",
-        "Seconds a token, as measured or estimated then of a cloud that decodes alone.",
+        "Time per output token without drafting at the same moment, measured or estimated.",
         buckets=TOKEN_BUCKETS_S,
     )
     auto_seen_tpot = Metric(
         Histogram,
         "auto_seen_tpot_seconds",
-        "Seconds a token took a request while it had such a schedule, once per request and kind of"
-        " schedule.",
+        "Measured time per output token with each kind of schedule, once per request and kind.",
         buckets=TOKEN_BUCKETS_S,
         more=("schedule",),
     )
-    early_verdicts = Metric(Counter, "early_verdicts_total", "Verdicts of early exits heard.")
+    early_verdicts = Metric(Counter, "early_verdicts_total", "Early verdicts received.")
     predraft_hits = Metric(
-        Counter, "predraft_hits_total", "Outcomes of verdicts that had been drafted for."
+        Counter, "predraft_hits_total", "Verdicts whose outcome had been pre-drafted."
     )
     predraft_misses = Metric(
-        Counter, "predraft_misses_total", "Outcomes of verdicts that had not been drafted for."
+        Counter, "predraft_misses_total", "Verdicts whose outcome had not been pre-drafted."
     )
     draft_step = Metric(
         Histogram,
         "draft_step_seconds",
-        "The forward pass of the draft model that made a token, once per token.",
+        "Duration of the draft model's forward pass, once per draft token.",
         buckets=TOKEN_BUCKETS_S,
     )
     verify_step = Metric(
         Histogram,
         "verify_step_seconds",
-        "The forward pass of the target model, but for a session's first, which takes its prompt.",
+        "Duration of the target model's forward pass. The first pass of a session"
+        " (its prefill) is left out.",
         buckets=TOKEN_BUCKETS_S,
     )
     queue = Metric(
         Histogram,
         "queue_seconds",
-        "How long a draft, or with documents a step, waited for its forward pass.",
+        "Time that a draft, or a decoding step with documents, waited for its forward pass.",
         buckets=TOKEN_BUCKETS_S,
     )
     round_trip = Metric(
         Histogram,
         "round_trip_seconds",
-        "From sending a draft to its verdict, less the time the other end reports spending on it.",
+        "Time from sending a draft to receiving its verdict, minus the time that"
+        " the cloud reports spending on it.",
         buckets=TOKEN_BUCKETS_S,
     )
-    uplink_bytes = Metric(Counter, "uplink_bytes_total", "Bytes of messages, device to cloud.")
-    downlink_bytes = Metric(Counter, "downlink_bytes_total", "Bytes of messages, cloud to device.")
-    link_lost = Metric(Counter, "link_lost_total", "Times the stream to the cloud broke.")
-    resumes = Metric(Counter, "resumes_total", "Times a session went on after a lost link.")
+    uplink_bytes = Metric(
+        Counter, "uplink_bytes_total", "Message bytes sent from the device to the cloud."
+    )
+    downlink_bytes = Metric(
+        Counter, "downlink_bytes_total", "Message bytes sent from the cloud to the device."
+    )
+    link_lost = Metric(Counter, "link_lost_total", "Broken streams to the cloud.")
+    resumes = Metric(Counter, "resumes_total", "Sessions resumed after a lost link.")
     aggregation_side = Metric(
         Gauge, "aggregation_side", "Running requests, by the side that aggregates them."
     )
@@ -228,20 +237,20 @@ class AccessSeries(Series):
     certificate_valid = Metric(
         Gauge,
         "tls_certificate_valid_seconds",
-        "How long the certificate is still valid; 0 for one that has expired.",
+        "Seconds until the certificate expires; 0 if it has expired.",
     )
     keys_file_malformed_lines = Metric(
         Gauge,
         "keys_file_malformed_lines",
-        "Lines of a keys file that are ignored since they are malformed; `file` is the setting that"
-        " names it, `keys_file` or `http_keys_file`.",
+        "Malformed lines of a keys file, which are ignored. `file` is the setting"
+        " that names the file: `keys_file` or `http_keys_file`.",
         more=("file",),
     )
     keys_file_unreadable = Metric(
         Gauge,
         "keys_file_unreadable_seconds",
-        "For how long a keys file could not be read; 0 for one that can be. From 300 s on no key is"
-        " accepted.",
+        "Seconds since a keys file became unreadable; 0 if it is readable. From"
+        " 300 s on, all keys are refused.",
         more=("file",),
     )
 
@@ -263,13 +272,14 @@ class HolderSeries(Series):
     LABELS = ("side",)
 
     sessions = Metric(
-        Gauge, "holder_sessions", "Sessions and requests open, by holder.", more=("holder",)
+        Gauge, "holder_sessions", "Open sessions and requests, by key holder.", more=("holder",)
     )
     refusals = Metric(
         Counter,
         "holder_refusals_total",
-        "Refused because a holder had its share or its quota, by what it had enough of: sessions,"
-        " kv, requests, tokens, grammars, extraction of documents.",
+        "Requests refused because a key holder had reached its quota or its fair"
+        " share, by the exhausted resource: sessions, kv, requests, tokens,"
+        " grammars, or extraction of documents.",
         more=("holder", "limit"),
     )
 
@@ -291,8 +301,8 @@ class LoopSeries(Series):
     lag = Metric(
         Histogram,
         "event_loop_lag_seconds",
-        "How much later than asked for the event loop ran a timer, ten times a second: as long"
-        " every message waits.",
+        "Delay of a timer on the event loop, measured ten times a second. Every"
+        " message waits this long.",
         buckets=TOKEN_BUCKETS_S,
     )
 
@@ -302,7 +312,7 @@ class BuildSeries(Series):
 
     LABELS = ("side",)
 
-    build = Metric(Gauge, "build_info", "1, labelled with the version.", more=("version",))
+    build = Metric(Gauge, "build_info", "Always 1; the label has the version.", more=("version",))
 
 
 ALL_SERIES: tuple[type[Series], ...] = (

@@ -94,7 +94,9 @@ async def test_each_way_to_name_a_grammar(
 
 async def test_two_grammars_are_one_too_many() -> None:
     body = chat_body(response_format={"type": "json_object"}, guided_regex="a")
-    with pytest.raises(ApiError, match="give it or response_format, not both") as refused:
+    with pytest.raises(
+        ApiError, match="set either response_format or guided_regex, not both"
+    ) as refused:
         ChatCompletionRequest.model_validate(body).named_grammar()
     assert refused.value.body["param"] == "guided_regex"
 

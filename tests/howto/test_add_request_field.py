@@ -45,7 +45,7 @@ def test_a_field_is_added_in_the_named_files(tmp_path: Path) -> None:
     checkout.insert_after(REQUEST, "    token_texts: bool = False\n", "    patience: int = 0\n")
     checkout.insert_after(COMMAND, "@processor_options\n", OPTION)
     checkout.insert_after(
-        SCHEMA, 'only a lossy preset changes whose distribution it follows."""\n\n', IN_THE_BODY
+        SCHEMA, 'changes the distribution\n    of the answer."""\n\n', IN_THE_BODY
     )
     checkout.insert_after(OPTIONS, "class GenerationOptions(TypedDict, total=False):\n", KEYWORD)
     checkout.build_protos()

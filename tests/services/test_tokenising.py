@@ -69,7 +69,7 @@ async def test_the_oldest_turns_are_left_out_where_that_is_asked_for() -> None:
     assert await kept(tuple(range(20)), 4) == "".join(chr(64 + n) for n in range(8, 20))
     with pytest.raises(InvalidArgument, match=r"the last turn alone .* the context holds 16"):
         await kept((*turns, Turn("user", "f" * 20)), 4)
-    with pytest.raises(InvalidArgument, match="only beside a prompt that is a text"):
+    with pytest.raises(InvalidArgument, match="requires the prompt to be a text"):
         GenerationRequest((1, 2), suffix="x").validate()
     with pytest.raises(InvalidArgument, match=r"^suffix: this model has no tokens"):
         await tokens.of(GenerationRequest("a", suffix="x"))

@@ -15,37 +15,43 @@ MAX_MORE_SIDES = 14
 
 
 class AggregatorSettings(MeasuredSettings):
-    """What the aggregator can be told; see `tandem.settings` for where from."""
+    """Settings of the aggregator; `tandem.settings` says where they come from."""
 
-    port: Port = Field(default=DEFAULT_PORT, description="gRPC port; 0 takes a free one.")
+    port: Port = Field(default=DEFAULT_PORT, description="gRPC port. 0: choose a free port.")
     max_message_bytes: int = Field(
-        default=12 * 2**20, ge=2**16, le=2**31 - 1, description="Largest gRPC message, in bytes."
+        default=12 * 2**20,
+        ge=2**16,
+        le=2**31 - 1,
+        description="Maximum size of a gRPC message, in bytes.",
     )
     drafter: str = Field(
         default="127.0.0.1:50052", min_length=1, description="Address of the drafter."
     )
     side: Literal["device", "cloud"] = Field(
-        default="device", description="Where this aggregator runs; the device's serves callers."
+        default="device",
+        description="Side that this aggregator runs on. Callers connect to the one on the device.",
     )
     decoder: str = Field(
         default="",
-        description="Address of this side's decoder, for answers from documents on two sides: the"
-        " drafter at the device (the default), the verifier in the cloud.",
+        description="Address of this side's decoder for answers from documents: on the device"
+        " the drafter (default), in the cloud the verifier.",
     )
     retriever: str = Field(
-        default="", description="Address of this side's retriever; none: it has no documents."
+        default="",
+        description="Address of this side's retriever. Unset: this side has no documents.",
     )
     cloud: str = Field(
         default="",
-        description="Device: address of the cloud's aggregator, for the same answers. Several with"
-        " commas between them: of one target model and with the same documents; an answer goes to"
-        " the nearest that serves, and on at another where that is lost.",
+        description="On the device: address of the cloud's aggregator, for answers from"
+        " documents. May be a comma-separated list of aggregators with the same"
+        " target model and documents: each answer uses the nearest one that is"
+        " serving, and continues on another one if it is lost.",
     )
     more_sides: str = Field(
         default="",
-        description="Device: aggregators of further sides with documents of their own, each run"
-        " like the cloud's, as office=10.0.0.7:50050,lab=10.0.0.8:50050. dragon-coupled then"
-        " answers from all sides at once.",
+        description="On the device: aggregators of additional sides with their own documents,"
+        " for example office=10.0.0.7:50050,lab=10.0.0.8:50050. Each runs like"
+        " the cloud's. The preset dragon-coupled then answers from all sides.",
     )
 
     @field_validator("drafter", "decoder", "retriever", "cloud")
@@ -68,95 +74,122 @@ class AggregatorSettings(MeasuredSettings):
         if len(sides) > MAX_MORE_SIDES:
             raise ValueError(f"are {len(sides)}, of at most {MAX_MORE_SIDES}")
         if not known.data.get("cloud"):
-            raise ValueError("are beside a cloud, which is not set")
+            raise ValueError("requires the setting cloud")
         return text
 
     documents: int = Field(
-        default=2, ge=1, le=32, description="Documents of each side, where a request says nothing."
+        default=2, ge=1, le=32, description="Default number of documents to retrieve on each side."
     )
     profile_file: Path | None = Field(
         default=None,
-        description="What 'tandem doctor --profile' measured of this side's decoder; without it the"
-        " chooser of the aggregating side starts from what it sees.",
+        description="File written by 'tandem doctor --profile' with the speed of this side's"
+        " decoder. Without it the scheduler starts from its own first"
+        " measurements.",
     )
     give_up_after_s: float = Field(
-        default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
+        default=2.6,
+        gt=0,
+        description="Give up on the cloud if it is unreachable for this many seconds. The"
+        " request's `lost_cloud` says what happens then.",
     )
-    max_running: int = Field(default=16, ge=1, description="Requests served at once.")
-    max_waiting: int = Field(default=64, ge=0, description="Requests that may wait for a slot.")
+    max_running: int = Field(default=16, ge=1, description="Maximum requests served concurrently.")
+    max_waiting: int = Field(
+        default=64,
+        ge=0,
+        description="Maximum requests waiting to be served. Further requests are refused.",
+    )
     request_timeout_s: float = Field(
-        default=600.0, gt=0, description="Longest time a request may take, waiting included."
+        default=600.0,
+        gt=0,
+        description="Maximum seconds for a request, including its time in the queue.",
     )
     share_prefixes: SharePrefixes = Field(
         default="",
-        description="Tenants (holders of keys) whose kept beginnings serve each other, as"
-        " alice,bob;carol,dave; *: all. They can tell by the time of an answer that one of them had"
-        " the same text.",
+        description="Groups of tenants (key holders) that share cached prefixes, for example"
+        " alice,bob;carol,dave (* for all). Tenants in a group can tell from"
+        " response times that another one used the same text.",
     )
-    http: bool = Field(default=True, description="Whether to serve the OpenAI-compatible HTTP API.")
+    http: bool = Field(default=True, description="Serve the OpenAI-compatible HTTP API.")
     http_page: bool = Field(
-        default=True, description="Whether HTTP serves the web page at /, a chat with its figures."
+        default=True, description="Serve the web page, a chat with statistics, at /."
     )
     http_documents: bool = Field(
         default=False,
-        description="Whether HTTP callers may keep documents beside the device's; where there are"
-        " keys, those with the scope documents:write.",
+        description="Let HTTP callers store documents on the device. If keys are used, this"
+        " requires the scope documents:write.",
     )
     http_link_control: str = Field(
         default="",
         pattern=r"^([\w.\[\]:-]*:)?\d{1,5}$|^$",
-        description="Control socket of an emulated link, as 127.0.0.1:6000; who may ask over HTTP"
-        " can then slow and cut it, with a key of scope admin where keys are asked for.",
+        description="Control socket of an emulated link, for example 127.0.0.1:6000. HTTP"
+        " callers can then slow down and cut the link; if keys are used, this"
+        " requires the scope admin.",
     )
     http_host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address that HTTP listens on."
+        default="127.0.0.1", min_length=1, description="Address of the HTTP server."
     )
-    http_port: Port = Field(default=DEFAULT_HTTP_PORT, description="HTTP port; 0 takes a free one.")
+    http_port: Port = Field(
+        default=DEFAULT_HTTP_PORT, description="HTTP port. 0: choose a free port."
+    )
     http_docs: bool = Field(
-        default=True, description="Whether HTTP has interactive documentation at /docs."
+        default=True, description="Serve interactive API documentation at /docs."
     )
     http_keys_file: Path | None = Field(
         default=None,
-        description="File of the keys that HTTP callers must show, as HOLDER sha256:HEX lines;"
-        " without it everybody who reaches the port is let in.",
+        description="File of the API keys of HTTP callers, one per line: HOLDER sha256:HEX."
+        " Without it everybody who reaches the port may call.",
     )
     http_hosts: str = Field(
         default="",
-        description="Names that HTTP callers may call this server by beside localhost, its own and"
-        " IP addresses, as api.example.com,*.example.org; *: any. Unset: any where keys are needed,"
-        " and no other where none are.",
+        description="Host names accepted in HTTP requests, in addition to localhost, this"
+        " machine's own names and IP addresses, for example"
+        " api.example.com,*.example.org; *: any name. Unset: any name if keys are"
+        " required, otherwise no other name.",
     )
     http_origins: str = Field(
         default="",
-        description="Origins of web pages that may ask over HTTP, as https://chat.example.com; *:"
-        " any. Pages of this server itself may.",
+        description="Origins of web pages that may call the HTTP API (CORS), for example"
+        " https://chat.example.com; *: any. Pages of this server are always"
+        " allowed.",
     )
     http_tls_certificate: Path | None = Field(
         default=None,
-        description="PEM certificate that HTTP callers are shown; without it HTTP is plain.",
+        description="PEM certificate of the HTTP server. Without it the server uses plain HTTP.",
     )
-    http_tls_key: Path | None = Field(default=None, description="Its private key, PEM.")
+    http_tls_key: Path | None = Field(
+        default=None, description="PEM private key of the certificate."
+    )
     http_max_body_bytes: int = Field(
-        default=2 * 2**20, ge=2**10, le=64 * 2**20, description="Largest body of an HTTP request."
+        default=2 * 2**20,
+        ge=2**10,
+        le=64 * 2**20,
+        description="Maximum size of an HTTP request body, in bytes.",
     )
     http_max_requests: int = Field(
-        default=256, ge=1, description="HTTP requests handled at once, waiting ones included."
+        default=256, ge=1, description="Maximum concurrent HTTP requests, including waiting ones."
     )
     http_max_connections: int = Field(
         default=512,
         ge=1,
-        description="Open HTTP connections; beyond them the longest idle is closed.",
+        description="Maximum open HTTP connections. Beyond it the connection that has been"
+        " idle longest is closed.",
     )
     http_write_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="How long an HTTP caller may leave its answer unread before it is cut off.",
+        description="Disconnect an HTTP caller that does not read its response for this many"
+        " seconds.",
     )
     http_max_tokens: int = Field(
-        default=4096, ge=1, description="Most tokens of an answer over HTTP, and the default."
+        default=4096,
+        ge=1,
+        description="Maximum tokens of an answer over HTTP. Also the default of `max_tokens`.",
     )
     http_max_choices: int = Field(
-        default=8, ge=1, le=128, description="Most choices (n times prompts) of an HTTP request."
+        default=8,
+        ge=1,
+        le=128,
+        description="Maximum choices (`n` times the number of prompts) of an HTTP request.",
     )
 
 

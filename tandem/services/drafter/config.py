@@ -12,38 +12,40 @@ from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
 
 
 class DrafterSettings(ModelSettings, MeasuredSettings):
-    """What the drafter can be told; see `tandem.settings` for where from."""
+    """Settings of the drafter; `tandem.settings` says where they come from."""
 
-    port: Port = Field(default=50052, description="gRPC port; 0 takes a free one.")
+    port: Port = Field(default=50052, description="gRPC port. 0: choose a free port.")
     verifier: str = Field(
         default="127.0.0.1:50051",
         min_length=1,
-        description="Address of the verifier. Several with commas between them: of one target"
-        " model, among which sessions choose and move; each as ADDRESS [price=PRICE], the price of"
-        " a second of its model.",
+        description="Address of the verifier. May be a comma-separated list of verifiers with"
+        " the same target model; each session chooses one, and can move to"
+        " another. Each entry is ADDRESS [price=PRICE], where PRICE is the price"
+        " of one second of model time.",
     )
     verifiers_file: Path | None = Field(
         default=None,
-        description="File with such a verifier on each line, in the place of the setting; it is"
-        " read again when it changes.",
+        description="File with one verifier per line, in the same format, used instead of"
+        " `verifier`. It is read again when it changes.",
     )
     public_prompts_file: Path | None = Field(
         default=None,
-        description="System prompts that are no secret, a JSON list of texts: what requests that"
-        " begin with one have in common is computed once for all tenants, at both ends.",
+        description="JSON file with a list of public system prompts. The part that requests"
+        " share with one of them is cached once for all tenants, in the drafter"
+        " and the verifier.",
     )
     price_weight: Price = Field(
         default=1.0,
-        description="What prices count in the choice of a verifier. 1: one that is twice as dear"
-        " must be twice as fast. 0: nothing.",
+        description="Weight of the price when choosing a verifier. 1: a verifier at twice the"
+        " price must be twice as fast. 0: ignore prices.",
     )
 
     hedge_share: float = Field(
         default=0.05,
         ge=0,
         le=1,
-        description="Of several verifiers a second one is asked too where the first is silent for"
-        " longer than usual: for at most this share of the rounds. 0: never.",
+        description="Maximum share of rounds that are also sent to a second verifier because"
+        " the first one takes longer than usual. 0: never.",
     )
 
     @field_validator("verifier")
@@ -58,43 +60,51 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
     model: str = Field(
         default=str(demo_folder("demo-draft")),
         min_length=1,
-        description="Draft model: folder or hub name.",
+        description="Draft model: a folder or a hub name.",
     )
     target_tokenizer: str | None = Field(
         default=None,
         min_length=1,
-        description="Tokenizer of the target, where it is not the draft model's: a folder with its"
-        " files and config.json, or NAME@COMMIT of a hub model.",
+        description="Tokenizer of the target model, if it differs from the draft model's: a"
+        " folder with its files and config.json, or NAME@COMMIT of a hub model.",
     )
-    max_sessions: int = Field(default=32, ge=1, description="Requests served at once.")
+    max_sessions: int = Field(default=32, ge=1, description="Maximum requests served concurrently.")
     kv_budget_bytes: int = Field(
-        default=2**30, ge=2**20, description="Keys and values of all requests together."
+        default=2**30, ge=2**20, description="Maximum KV cache of all requests together, in bytes."
     )
     ping_after_s: float = Field(
-        default=0.8, gt=0, description="A cloud silent for so long is pinged."
+        default=0.8, gt=0, description="Ping the cloud if it sends nothing for this many seconds."
     )
     dead_after_s: float = Field(
-        default=2.4, gt=0, description="A cloud silent for so long is taken for lost."
+        default=2.4,
+        gt=0,
+        description="Treat the connection to the cloud as lost if it sends nothing for this"
+        " many seconds.",
     )
     give_up_after_s: float = Field(
-        default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
+        default=2.6,
+        gt=0,
+        description="Give up on the cloud if it is unreachable for this many seconds. The"
+        " request's `lost_cloud` says what happens then.",
     )
     objective: str = Field(
         default="latency",
-        description="What the preset auto goes for where a request does not say: latency, cost"
-        " (target passes, or money where prices are given), energy (of the edge), a number between"
-        " 1 (latency) and 0 (cost), or parts as latency=2,cost=1,energy=1.",
+        description="Default objective of the preset auto: latency, cost (target passes, or"
+        " money if prices are set), energy (of the edge), a number from 1"
+        " (latency) to 0 (cost), or weights such as latency=2,cost=1,energy=1.",
     )
     price_cloud_second: Price = Field(
-        default=0.0, description="Of a second of the cloud's model, in any currency."
+        default=0.0, description="Price of one second of the cloud's model, in any currency."
     )
-    price_gigabyte: Price = Field(default=0.0, description="Of 10^9 bytes on the link.")
-    price_edge_watt_second: Price = Field(default=0.0, description="Of a joule at the edge.")
+    price_gigabyte: Price = Field(default=0.0, description="Price of 10^9 bytes on the link.")
+    price_edge_watt_second: Price = Field(
+        default=0.0, description="Price of one joule at the edge."
+    )
     edge_watts: Price = Field(
         default=10.0,
-        description="What the edge draws while it drafts, beyond what it draws idle.",
+        description="Additional power of the edge while drafting, in watts.",
     )
-    edge_idle_watts: Price = Field(default=2.0, description="What the edge draws all the time.")
+    edge_idle_watts: Price = Field(default=2.0, description="Idle power of the edge, in watts.")
 
     @field_validator("objective")
     @classmethod
@@ -107,7 +117,7 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
 
 
 def aim_of(settings: DrafterSettings) -> Aim:
-    """What answers should be good at, as the settings say."""
+    """Return the objective and the prices that the settings ask for."""
     prices = Prices(
         settings.price_cloud_second,
         settings.price_gigabyte,

