@@ -75,7 +75,7 @@ _quota = click.IntRange(min=0)
 @click.option("--revoke", "revoked", is_flag=True, help="Revoke the keys of these edges.")
 @json_option("Print one JSON object: folders, or how many keys were revoked, by name.")
 def enroll(**options: Any) -> None:
-    """Make each edge NAME what it needs, and let the cloud know its key.
+    """Make a certificate and keys for each edge NAME, and add its key to the cloud's keys file.
 
     The folder OUT/NAME gets the edge's certificate, its keys and edge.env, the variables that name
     them for 'tandem install-service' and 'tandem serve'. AUTHORITY/cloud.keys gets a line with the

@@ -59,11 +59,11 @@ UNCHANGED = -1
 @click.option("--revoke", is_flag=True, help="Revoke all keys of HOLDER without making a new one.")
 @json_option("Print one JSON object: holder, file, and the key or how many were changed.")
 def keys(**options: Any) -> None:
-    """Make a key for HOLDER, and let services know its hash.
+    """Make a key for HOLDER, and add its hash to a keys file.
 
-    The key is shown once and kept nowhere. A holder may have several, so that a new one can be
-    handed out before the old ones are taken back. Running services take the file's changes over by
-    themselves; a stream whose key was revoked ends within a minute.
+    The key is printed once and not stored. A holder may have several keys, so that you can hand
+    out a new one before you revoke the old ones. Running services reload the file by themselves; a
+    stream whose key was revoked ends within a minute.
     """
     holder = options["holder"]
     path = options["file"]

@@ -91,12 +91,12 @@ from tandem.telemetry.logging import configure_logging
 @click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
 @json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")
 def up(**options: Any) -> int:
-    """Start verifier, drafter and aggregator, say where to ask, and run until Ctrl-C.
+    """Start verifier, drafter and aggregator, print their addresses, and run until Ctrl-C.
 
-    With --rag a retriever runs at each side, filled before anything is asked, and an aggregator in
-    the cloud: presets such as dragon-coupled then answer from the documents of both. With
-    --side-documents office=FOLDER there is a third side with an aggregator and a retriever of its
-    own, and so on: dragon-coupled then answers from all at once.
+    --rag also starts a retriever on each side, filled before the first request, and an aggregator
+    in the cloud: presets such as dragon-coupled then answer from the documents of both sides.
+    --side-documents office=FOLDER adds a third side with its own aggregator and retriever, and so
+    on: dragon-coupled then answers from all sides.
 
     With --rtt-ms, --jitter-ms or --mbps, drafter and verifier talk over an emulated link, which can
     be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets open requests finish; a
