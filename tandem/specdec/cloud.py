@@ -259,7 +259,7 @@ class CloudMachine:
         stale = self._is_stale(draft)
         self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
         if stale:
-            return []
+            return self._release_frontier()
         if self.awaits_recovered:
             raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
         check_draft(draft, self.settings, self._model)
@@ -270,10 +270,11 @@ class CloudMachine:
             # The cloud went on alone with another token; the edge learns it from that token. The
             # committed text stays as it is, and so does the distribution kept for what follows it.
             self._end_epoch(overtaken_at)
-            return []
+            return self._release_frontier()
         if draft.end_of_chunk or self.settings.verify_on_arrival:
             self._pending.make_ready()
-        return self._judge_at_once()
+        # A draft that only repeats what the cloud has committed leaves nothing to judge.
+        return self._judge_at_once() or self._release_frontier()
 
     def _receive_tree(self, draft: Draft) -> list[CloudMessage]:
         if self._tree is not None:
@@ -562,6 +563,22 @@ class CloudMachine:
             logprobs=self._logprobs_recorder.take(),
         )
         return [verdict]
+
+    def _release_frontier(self) -> list[CloudMessage]:
+        """Go on alone from the distribution that was kept for a draft, once that draft is void or
+        came too late, and the edge asks for no further wait. Both ends would else wait for each
+        other: the cloud for a draft, and the edge, which may draft no more, for a token."""
+        if self._frontier is None or self._pending or self._tree is not None or self._in_flight:
+            return []
+        if self.finished or not self._decodes_alone:
+            return []
+        target, base = self._frontier, len(self.committed)
+        self._frontier = None
+        token_id = self.rule.target_token(target, base)
+        self._commit(token_id, target)
+        work = Work(target_passes=self.target_passes)
+        logprobs = self._logprobs_recorder.take()
+        return [Tokens(**self._header(base), token_ids=(token_id,), work=work, logprobs=logprobs)]
 
     def _header(self, base: int) -> FrameHeader:
         """What every frame carries; the hash is that of all committed tokens."""

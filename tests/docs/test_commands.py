@@ -20,7 +20,18 @@ TO_RUN = {
     page: [block for block in COMMANDS if block.page == page and block.reason is None]
     for page in PAGES
 }
-LANGUAGES = {*SHELLS, "python", "text", "mermaid", "toml", "yaml", "json", "promql", "protobuf"}
+LANGUAGES = {
+    *SHELLS,
+    "diff",
+    "python",
+    "text",
+    "mermaid",
+    "toml",
+    "yaml",
+    "json",
+    "promql",
+    "protobuf",
+}
 
 every_block = pytest.mark.parametrize("block", COMMANDS, ids=str)
 

@@ -219,7 +219,7 @@ async def test_a_caller_that_leaves_frees_all_sides(tmp_path: Path) -> None:
 def test_settings_that_name_no_sides_stop_the_start(more_sides: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         AggregatorSettings(cloud="h:1", more_sides=more_sides)
-    with pytest.raises(ValueError, match="which is not set"):
+    with pytest.raises(ValueError, match="requires the setting cloud"):
         AggregatorSettings(more_sides="office=h:1")
     most = ",".join(f"s{number}=h:1" for number in range(14))
     assert AggregatorSettings(cloud="h:1", more_sides=most).more_sides == most

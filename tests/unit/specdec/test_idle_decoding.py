@@ -70,6 +70,35 @@ def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> 
     assert cloud.committed.since(2)[:4] == right
 
 
+@pytest.mark.parametrize("last", ["repeats what stands", "contradicts it", "of an old epoch"])
+def test_the_last_draft_lets_a_cloud_that_waits_go_on_alone(last: str) -> None:
+    """The edge drafts no more and says so with its last draft. That one comes too late to be
+    judged: the cloud waited for the next draft, and the edge for a token, for ever."""
+    preset = scheduled(
+        "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
+    )
+    right = own_tokens(preset, 4)
+    wrong = ((right[1] + 1) % V,)
+    cloud = opened_cloud(preset)
+    before = draft_after(cloud, right[:1], hold=True)
+    contradicts = draft_after(cloud, wrong, right[:1])
+    repeats = draft_after(cloud, right[1:2], right[:1])
+    pass_of(cloud)
+    pass_of(cloud)
+    work = cloud.work()
+    assert work is not None
+    assert cloud.receive(before) == []
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    assert cloud.work() is None, "it waits for a draft"
+    if last == "of an old epoch":
+        held = replace(contradicts, hold=True)
+        assert cloud.receive(held) == []
+    (tokens,) = cloud.receive(contradicts if last == "contradicts it" else repeats)
+    assert isinstance(tokens, Tokens)
+    assert tokens.token_ids == (right[2],)
+    assert cloud.work() is not None, "and goes on"
+
+
 def test_one_good_pass_does_not_make_a_cloud_wait() -> None:
     """Time counts for 0.6: it waits from 2.5 tokens a pass on. Each pass brings three and moves the
     estimate by a fifth of the way: 2.2, 2.36, 2.488, 2.59."""
