@@ -17,6 +17,7 @@ from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import LinkSettings
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
@@ -160,10 +161,9 @@ class _Run:
         return GenerationRequest(
             prompt,
             preset,
-            sampling=sampling,
-            max_tokens=tokens,
-            seed=self._plan.seed + number,
-            ignore_eos=True,
+            GenerationParams(
+                sampling=sampling, max_tokens=tokens, seed=self._plan.seed + number, ignore_eos=True
+            ),
         )
 
     async def _ask(self, client: AggregatorClient, request: GenerationRequest) -> Generated:

@@ -129,8 +129,7 @@ def request_of(
     stop = options.get("stop", ())
     drawn = {"seed": secrets.randbelow(SEED_BELOW)}
     keywords = {name: options.get(name) for name in GenerationOptions.__annotations__}
-    request = GenerationRequest(
-        prompt=_prompt(prompt),
+    request = GenerationRequest(_prompt(prompt)).with_fields(
         preset=name,
         overrides=(*choices, *_objective(options), *_overrides(options.get("overrides", {}))),
         sampling=SamplingParams(

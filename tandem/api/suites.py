@@ -118,7 +118,7 @@ class AsyncSuite:
         if self._client is None:
             raise RuntimeError("the suite is not open; use it as a context manager")
         growing = self._client.stream(request, timeout_s)
-        return AsyncStream(growing, request.seed, self._client.target)
+        return AsyncStream(growing, request.params.seed, self._client.target)
 
 
 class Stream:

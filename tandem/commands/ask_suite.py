@@ -59,7 +59,7 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
         "token_ids": result.token_ids,
         "finish_reason": summary.finish_reason,
         "preset": summary.preset,
-        "seed": request.seed,
+        "seed": request.params.seed,
         **answer_figures(result),
     }
 

@@ -20,6 +20,7 @@ from tandem.core.prompt import Prompt, Turn
 from tandem.demo import demo_folder
 from tandem.generation.client import Generated
 from tandem.generation.request import RAG_PRESET, GenerationRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.local_processes import LocalSuiteSettings
 
 TIMEOUT_S = 120.0
@@ -58,7 +59,7 @@ def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
     if not real:
         together = DemoQuestion(_APPLES, _greedy(_APPLES, 160), beside_alone=True)
         shown = f"Question: {_MAINTAINED}\nAnswer:"
-        sampled = GenerationRequest(shown, RAG_PRESET, max_tokens=48, seed=1)
+        sampled = GenerationRequest(shown, RAG_PRESET, GenerationParams(max_tokens=48, seed=1))
         return (Part(settings, (together, _of_documents(shown, sampled))),)
     together = DemoQuestion(_asked(_SUM), _greedy(_chat(_SUM), 120), beside_alone=True)
     of_documents = replace(_greedy(_chat(_MAINTAINED), 64), preset=RAG_PRESET)
@@ -128,7 +129,8 @@ def _of_documents(shown: str, request: GenerationRequest) -> DemoQuestion:
 
 def _greedy(prompt: Prompt, max_tokens: int) -> GenerationRequest:
     return GenerationRequest(
-        prompt, sampling=SamplingParams(temperature=0.0), max_tokens=max_tokens
+        prompt,
+        params=GenerationParams(sampling=SamplingParams(temperature=0.0), max_tokens=max_tokens),
     )
 
 

@@ -214,8 +214,7 @@ def generate(**options: Any) -> None:
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:
     """The request that the flags describe; InvalidArgument names the flag."""
-    request = GenerationRequest(
-        prompt=_prompt(options),
+    request = GenerationRequest(_prompt(options)).with_fields(
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
         sampling=SamplingParams(
             temperature=options["temperature"],

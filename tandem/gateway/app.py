@@ -259,7 +259,7 @@ class _Gateway:
             request.state.grammar = grammar[0]
         await self.catalog.fingerprint(body.model)
         generation_requests = chat_requests(chat, self._settings.limits)
-        writer = ResponseWriter(body, generation_requests[0].seed, bool(chat.offered))
+        writer = ResponseWriter(body, generation_requests[0].params.seed, bool(chat.offered))
         return await self._written(request, generation_requests, writer, bool(body.stream))
 
     async def _written(

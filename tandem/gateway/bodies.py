@@ -188,7 +188,7 @@ class Writer:
         }
 
     def _figures(self, delta: ChoiceDelta) -> dict[str, Any]:
-        seed = self.requests[delta.index].seed
+        seed = self.requests[delta.index].params.seed
         return {"seed": seed, "session": delta.answer.session, **answer_figures(delta.answer)}
 
     def _tokens(self, answer: Generated, begin: int, end: int) -> dict[str, Any]:

@@ -105,7 +105,7 @@ async def _after(
 ) -> AsyncGenerator[ChoiceDelta]:
     """Pieces of a choice, once its prompt has been computed by another one."""
     computes, prompt.taken = not prompt.taken, True
-    if not computes and not request.images and not request.from_two_sides:
+    if not computes and not request.params.images and not request.from_two_sides:
         await prompt.computed.wait()
     async with aclosing(_pieces_of(suite, index, request, timeout_s)) as own:
         async for delta in own:

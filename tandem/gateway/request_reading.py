@@ -83,8 +83,7 @@ def _requests(
         )
     options = body.tandem
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
-    common = GenerationRequest(
-        prompt=prompts[0],
+    common = GenerationRequest(prompts[0]).with_fields(
         preset=_preset(options),
         sampling=SamplingParams(
             temperature=1.0 if body.temperature is None else body.temperature,
@@ -109,7 +108,7 @@ def _requests(
         top_logprobs=body.num_top_logprobs or 0,
     )
     requests = [
-        replace(common, prompt=prompt, seed=choice_seed(seed, index))
+        common.with_fields(prompt=prompt, seed=choice_seed(seed, index))
         for prompt in prompts
         for index in range(n)
     ]

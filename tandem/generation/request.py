@@ -17,11 +17,12 @@ the verifier with `open`. A choice of a preset needs nothing: it is an override.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from tandem.core.errors import InvalidArgument, check_count, unknown_name
-from tandem.core.probs import MAX_VOCABULARY_SIZE
+from tandem.core.probs import MAX_VOCABULARY_SIZE, SamplingParams
+from tandem.core.processors import Processors
 from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn, check_image_bytes
 from tandem.core.stopping import MAX_STOP_TOKEN_IDS, MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
@@ -45,7 +46,6 @@ from tandem.two_sided.interface import (
     find_aggregation_preset,
 )
 from tandem.wire.common_codec import (
-    PARAMS,
     numbers_of,
     params_from_proto,
     params_to_proto,
@@ -63,12 +63,14 @@ RAG_PRESET = "dragon-coupled"
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest(GenerationParams):
-    """What a caller asks for. `overrides` change single choices of the preset;
-    `rounds` and `token_texts` have each round told, and what each token spells."""
+class GenerationRequest:
+    """What a caller asks for. `params` is what the cloud must know too; `overrides` change single
+    choices of the preset; `rounds` and `token_texts` have each round told, and what each token
+    spells."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
+    params: GenerationParams = field(default_factory=GenerationParams)
     overrides: tuple[Override, ...] = ()
     stop: tuple[str, ...] = ()
     lost_cloud: LostCloud = LostCloud.FAIL
@@ -84,9 +86,15 @@ class GenerationRequest(GenerationParams):
     tenant: bytes = b""
     """For whom the caller asks, where that is not itself (`tandem.net.tenant`)."""
 
-    @property
-    def params(self) -> GenerationParams:
-        return GenerationParams(**{name: getattr(self, name) for name in PARAMS})
+    def with_fields(self, **changes: Any) -> Self:
+        """The request with other values for some fields, named alone wherever they lie: in the
+        request, in `params`, in its `sampling` or its `processors`. TypeError for any other name.
+        """
+        sampling = replace(self.params.sampling, **_taken(changes, SamplingParams))
+        processors = replace(self.params.processors, **_taken(changes, Processors))
+        params = replace(self.params, sampling=sampling, processors=processors)
+        params = replace(params, **_taken(changes, GenerationParams))
+        return replace(self, **{"params": params} | changes)
 
     @property
     def from_two_sides(self) -> bool:
@@ -103,12 +111,13 @@ class GenerationRequest(GenerationParams):
                     known = ", ".join(AGGREGATION_PRESETS)
                     raise InvalidArgument(name, f"{self.preset} has no documents; one of {known}")
         for name, least, bits in (("max_tokens", 1, 32), ("seed", 0, 64)):
-            if not least <= (number := getattr(self, name)) < 2**bits:
+            if not least <= (number := getattr(self.params, name)) < 2**bits:
                 raise InvalidArgument(name, f"must be {least}…2^{bits}-1, is {number}")
-        self.sampling.validate(MAX_VOCABULARY_SIZE)
-        self.processors.validate(MAX_VOCABULARY_SIZE, self.ignore_eos)
-        check_image_bytes(self.images)
-        check_top_logprobs(self.logprobs, self.top_logprobs)
+        params = self.params
+        params.sampling.validate(MAX_VOCABULARY_SIZE)
+        params.processors.validate(MAX_VOCABULARY_SIZE, params.ignore_eos)
+        check_image_bytes(params.images)
+        check_top_logprobs(params.logprobs, params.top_logprobs)
         check_stops(self.stop)
         self._check_prompt_options()
         check_overrides(self.overrides)
@@ -129,7 +138,7 @@ class GenerationRequest(GenerationParams):
             raise InvalidArgument("priority", f"must be -2^31…2^31-1, is {self.priority}")
         if self.suffix and not isinstance(self.prompt, str):
             raise InvalidArgument("suffix", "requires the prompt to be a text")
-        if self.truncate is not Truncate.NONE and (self.images or self.suffix):
+        if self.truncate is not Truncate.NONE and (self.params.images or self.suffix):
             raise InvalidArgument("truncate", "cannot be combined with images or a suffix")
         if len(self.tools) > MAX_TOOLS_CHARACTERS:
             raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
@@ -160,28 +169,37 @@ class GenerationRequest(GenerationParams):
         preset = with_overrides(preset, (*usual, *self.overrides))
         preset.validate()
         preset.truncation.validate(vocabulary_size)
-        if self.logprobs:
-            check_logprobs_available(preset.verify_settings, self.top_logprobs)
+        if self.params.logprobs:
+            check_logprobs_available(preset.verify_settings, self.params.top_logprobs)
         return preset
 
     def composed_aggregation(self) -> AggregationPreset:
         """As `composed_preset`, for aggregation; `draft_length` is how far ahead a side decodes."""
         preset = with_overrides(find_aggregation_preset(self.preset), self.overrides)
-        if self.images:
+        if self.params.images:
             raise InvalidArgument("images", "not supported by presets that answer from documents")
-        if self.logprobs:
+        if self.params.logprobs:
             raise InvalidArgument("logprobs", "not supported by presets that answer from documents")
         preset.validate()
         return preset
 
 
+def _taken(changes: dict[str, Any], part: type) -> dict[str, Any]:
+    """Take out of `changes` what is a field of `part`."""
+    return {each.name: changes.pop(each.name) for each in fields(part) if each.name in changes}
+
+
 _TYPED = frozenset(
     {
-        *("prompt", "preset", "overrides", "sampling", "processors", "images", "stop"),
+        *("prompt", "preset", "params", "overrides", "sampling", "processors", "images", "stop"),
         *("stop_token_ids", "lost_cloud", "truncate", "tenant"),
     }
 )
-PLAIN_FIELDS = tuple(each.name for each in fields(GenerationRequest) if each.name not in _TYPED)
+PLAIN_FIELDS = tuple(
+    each.name
+    for each in (*fields(GenerationParams), *fields(GenerationRequest))
+    if each.name not in _TYPED
+)
 """Those that are a number, a switch or a text."""
 
 
@@ -192,8 +210,8 @@ def given_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 _POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")
 _TRUNCATE = {Truncate.NONE: pb.TRUNCATE_UNSPECIFIED, Truncate.OLDEST: pb.TRUNCATE_OLDEST}
-_OTHER_FORM = (*PARAMS, "prompt", "overrides", "lost_cloud", "truncate")
-_SAME = tuple(own.name for own in fields(GenerationRequest) if own.name not in _OTHER_FORM)
+_OTHER_FORM = ("prompt", "params", "overrides", "lost_cloud", "truncate")
+_SAME = tuple(each.name for each in fields(GenerationRequest) if each.name not in _OTHER_FORM)
 """Fields that have one form here and in protobuf."""
 
 
@@ -201,7 +219,7 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
     """InvalidArgument for numbers that protobuf cannot carry."""
     try:
         message = pb.Generation(
-            params=params_to_proto(request),
+            params=params_to_proto(request.params),
             lost_cloud=_POLICIES[request.lost_cloud],
             truncate=_TRUNCATE[request.truncate],
             overrides=map(str, request.overrides),
@@ -227,9 +245,9 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
     if not message.params.HasField("sampling"):
         params = replace(params, sampling=GenerationParams().sampling)
     request = GenerationRequest(
-        **{name: getattr(params, name) for name in PARAMS},
         **same_fields(message, _SAME) | {"preset": message.preset or DEFAULT_PRESET},
         prompt=prompt_from_proto(message),
+        params=params,
         overrides=_overrides_from_proto(message),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         truncate=truncates.get(message.truncate, Truncate.NONE),

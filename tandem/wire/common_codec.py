@@ -33,7 +33,7 @@ MAX_EOS_TOKEN_IDS = 4096
 """Of a model's description."""
 
 _TURN = tuple(field.name for field in fields(Turn))
-PARAMS = tuple(field.name for field in fields(GenerationParams))
+_PARAMS = tuple(field.name for field in fields(GenerationParams))
 _MESSAGES = ("sampling", "processors")
 _PROCESSORS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
@@ -125,7 +125,7 @@ def params_to_proto(params: GenerationParams) -> sampling_pb2.GenerationParams:
     own: dict[str, Message] = {"sampling": sampling_to_proto(params.sampling)}
     if params.processors.active:
         own["processors"] = processors_to_proto(params.processors)
-    same = {name: getattr(params, name) for name in PARAMS if name not in _MESSAGES}
+    same = {name: getattr(params, name) for name in _PARAMS if name not in _MESSAGES}
     return sampling_pb2.GenerationParams(**same | own)
 
 
@@ -136,7 +136,7 @@ def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParam
     return GenerationParams(
         sampling=sampling_from_proto(message.sampling),
         processors=processors,
-        **same_fields(message, [name for name in PARAMS if name not in _MESSAGES]),
+        **same_fields(message, [name for name in _PARAMS if name not in _MESSAGES]),
     )
 
 

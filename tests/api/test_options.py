@@ -30,7 +30,7 @@ def test_options_become_a_request() -> None:
     }
     request = request_of([{"role": "user", "content": "hi"}], options)
     assert request.prompt == (Turn("user", "hi"),)
-    assert (request.stop, request.seed, request.max_tokens) == (("\n",), 4, 7)
+    assert (request.stop, request.params.seed, request.params.max_tokens) == (("\n",), 4, 7)
     assert request.overrides == (
         Override("window", 6),
         Override("chunk", 6),

@@ -11,6 +11,7 @@ import requests
 from tandem.backends.model_source import ModelChoice
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import load_pair
 from tests.deploy.composed import ROOT, SERVICES, Composed
@@ -53,7 +54,9 @@ def embedded() -> dict[str, Generated]:
 
     def request(preset: str) -> GenerationRequest:
         body = completion(preset, SEED)
-        return GenerationRequest(body["prompt"], preset=preset, max_tokens=60, seed=SEED)
+        return GenerationRequest(
+            body["prompt"], preset=preset, params=GenerationParams(max_tokens=60, seed=SEED)
+        )
 
     return asyncio.run(generate())
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tandem.core.probs import SamplingParams
-from tandem.core.processors import NO_PROCESSORS, Grammar, GrammarKind, Processors
+from tandem.core.processors import NO_PROCESSORS, Grammar, GrammarKind
 from tandem.gateway.errors import ApiError
 from tandem.gateway.schema import ChatCompletionRequest
 from tandem.generation.request import GenerationRequest
@@ -47,11 +46,11 @@ async def test_an_answer_is_that_of_the_suite_s_own_request(
         processors = {
             name: tuple(value) if isinstance(value, list) else value for name, value in body.items()
         }
-    request = GenerationRequest(
-        "abc", sampling=SamplingParams(**cuts), processors=Processors(**processors), **common
-    )
+    request = GenerationRequest("abc").with_fields(**cuts, **processors, **common)
     expected = (await served.suite.client.generate(request)).text
-    plain = (await served.suite.client.generate(GenerationRequest("abc", **common))).text
+    plain = (
+        await served.suite.client.generate(GenerationRequest("abc").with_fields(**common))
+    ).text
     answer = await served.post(
         "/v1/completions", {"model": MODEL, "prompt": "abc", **common, **body}
     )

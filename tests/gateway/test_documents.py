@@ -13,6 +13,7 @@ from tandem.core.prompt import Turn
 from tandem.gateway.answer_schema import ChunkExtension
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.request import RAG_PRESET, GenerationRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.gateway.http_suite import chat_body
 from tests.services.two_sided_suite import TwoSides, two_sides
@@ -36,7 +37,9 @@ def asking(**tandem: Any) -> dict[str, Any]:
 
 async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> None:
     turns = (Turn("user", "what of the heron?"),)
-    request = GenerationRequest(turns, RAG_PRESET, seed=5, max_tokens=8, query="heron", documents=1)
+    request = GenerationRequest(
+        turns, RAG_PRESET, GenerationParams(seed=5, max_tokens=8), query="heron", documents=1
+    )
     async with served(tmp_path) as (suite, http):
         expected = await suite.client.generate(request)
         body = asking(rag=True, query="heron", documents=1, provenance=True)

@@ -14,6 +14,7 @@ import pytest_asyncio
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tests.gateway.http_suite import MODEL, TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
 
@@ -38,9 +39,7 @@ async def streamed(served: HttpSuite, **arguments: Any) -> tuple[str, Any, list[
 async def test_a_chat_is_what_the_suite_answers_for_that_seed(served: HttpSuite) -> None:
     request = GenerationRequest(
         (Turn("system", "be brief"), Turn("user", "hello")),
-        sampling=SamplingParams(0.7, 0, 0.9),
-        max_tokens=24,
-        seed=5,
+        params=GenerationParams(sampling=SamplingParams(0.7, 0, 0.9), max_tokens=24, seed=5),
     )
     expected = await served.suite.client.generate(request)
     body = asking(max_tokens=24, temperature=0.7, top_p=0.9, seed=5)
@@ -59,7 +58,9 @@ async def test_a_chat_is_what_the_suite_answers_for_that_seed(served: HttpSuite)
 
 
 async def test_a_completion_takes_text_and_ids_alike(served: HttpSuite) -> None:
-    expected = await served.suite.client.generate(GenerationRequest("abc", max_tokens=16, seed=9))
+    expected = await served.suite.client.generate(
+        GenerationRequest("abc", params=GenerationParams(max_tokens=16, seed=9))
+    )
     ids = [ord(letter) % 64 for letter in "abc"]
     for prompt in ("abc", ids):
         answer = await served.openai.completions.create(
@@ -168,7 +169,9 @@ async def test_every_preset_answers_and_says_who_made_each_token(
 async def test_the_likeliest_tokens_are_those_that_the_suite_tells(served: HttpSuite) -> None:
     turns = (Turn("user", "hello"),)
     expected = await served.suite.client.generate(
-        GenerationRequest(turns, max_tokens=6, seed=6, logprobs=True, top_logprobs=2)
+        GenerationRequest(
+            turns, params=GenerationParams(max_tokens=6, seed=6, logprobs=True, top_logprobs=2)
+        )
     )
     arguments: dict[str, Any] = {"max_tokens": 6, "seed": 6, "logprobs": True, "top_logprobs": 2}
     whole = await served.openai.chat.completions.create(**asking(**arguments))
@@ -189,7 +192,7 @@ async def test_the_likeliest_tokens_are_those_that_the_suite_tells(served: HttpS
 async def test_logprobs_are_those_that_the_suite_tells(served: HttpSuite) -> None:
     turns = (Turn("user", "hello"),)
     expected = await served.suite.client.generate(
-        GenerationRequest(turns, max_tokens=12, seed=6, logprobs=True)
+        GenerationRequest(turns, params=GenerationParams(max_tokens=12, seed=6, logprobs=True))
     )
     arguments: dict[str, Any] = {"max_tokens": 12, "seed": 6, "logprobs": True}
     whole = await served.openai.chat.completions.create(**asking(**arguments, n=2))
@@ -227,7 +230,10 @@ async def test_models_are_listed_and_found(served: HttpSuite) -> None:
 async def test_thirty_two_streams_at_once_keep_their_text(served: HttpSuite) -> None:
     seeds = range(32)
     requests = [
-        GenerationRequest((Turn("user", "hello"),), max_tokens=16, seed=seed) for seed in seeds
+        GenerationRequest(
+            (Turn("user", "hello"),), params=GenerationParams(max_tokens=16, seed=seed)
+        )
+        for seed in seeds
     ]
     alone = [(await served.suite.client.generate(request)).text for request in requests]
     together = await asyncio.gather(*(streamed(served, max_tokens=16, seed=seed) for seed in seeds))

@@ -19,6 +19,7 @@ from tandem.gateway.guard import scopes_for
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key, parse_keys
 from tandem.net.scopes import Scope
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.gateway.http_suite import chat_body
 from tests.services.two_sided_suite import PROMPT, TwoSides, two_sides
@@ -151,7 +152,11 @@ async def test_an_answer_is_from_the_operator_s_documents_and_the_asker_s(tmp_pa
         assert await suite.used("bob", "violet") == []
         # A holder of a key for gRPC is no tenant, whatever it is called.
         request = GenerationRequest(
-            PROMPT, "dragon-coupled", max_tokens=2, query="violet orange", documents=8
+            PROMPT,
+            "dragon-coupled",
+            GenerationParams(max_tokens=2),
+            query="violet orange",
+            documents=8,
         )
         answered = await suite.suite.client.generate(request)
         assert answered.summary is not None

@@ -45,19 +45,19 @@ def test_single_choices_of_the_preset_can_be_set() -> None:
 
 
 def test_choices_have_seeds_of_their_own_and_the_first_has_the_caller_s() -> None:
-    seeds = [request.seed for request in requests_of(seed=5, n=8)]
+    seeds = [request.params.seed for request in requests_of(seed=5, n=8)]
     assert seeds[0] == 5
     assert len(set(seeds)) == 8
     assert all(seed < 2**SEED_BITS for seed in seeds)
     assert seeds == [choice_seed(5, index) for index in range(8)]
-    assert seeds[:3] == [request.seed for request in requests_of(seed=5, n=3)]
+    assert seeds[:3] == [request.params.seed for request in requests_of(seed=5, n=3)]
 
 
 def test_parts_of_text_are_joined_and_images_are_read() -> None:
     parts = [{"type": "text", "text": "what "}, image(IMAGE_URL), {"type": "text", "text": "is it"}]
     (request,) = requests_of(messages=[{"role": "user", "content": parts}])
     assert request.prompt == (Turn("user", "what is it"),)
-    assert request.images == (IMAGE,)
+    assert request.params.images == (IMAGE,)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tandem.backends.model_source import ModelChoice
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import load_pair
 
@@ -36,7 +37,8 @@ async def main():
         texts = {}
         for preset in ("ar", "coupled", "picospec"):
             greedy = SamplingParams(temperature=0.0)
-            request = GenerationRequest("toy", preset, sampling=greedy, max_tokens=30)
+            params = GenerationParams(sampling=greedy, max_tokens=30)
+            request = GenerationRequest("toy", preset, params)
             texts[preset] = (await client.generate(request)).token_ids
     own, last = [], ord("y") % 64
     for _ in range(30):

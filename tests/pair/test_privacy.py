@@ -30,6 +30,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.suite.suite_documents import demo_documents, fill
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -107,7 +108,10 @@ async def test_a_device_that_answers_alone_sends_nothing(tmp_path: Path) -> None
     model = choose_model(None, "demo-draft")
     async with tapped_suite(load_pair(model, model), tmp_path) as suite:
         request = GenerationRequest(
-            QUESTIONS[0], "crcg-device", max_tokens=TOKENS, documents=2, ignore_eos=True
+            QUESTIONS[0],
+            "crcg-device",
+            GenerationParams(max_tokens=TOKENS, ignore_eos=True),
+            documents=2,
         )
         answer = await suite.client.generate(request, 60.0)
         assert len(answer.token_ids) == TOKENS
@@ -126,11 +130,13 @@ async def answered(client: AggregatorClient) -> list[Generated]:
         GenerationRequest(
             question,
             preset,
-            sampling=SamplingParams(temperature=0.0 if number % 5 == 4 else 1.0),
-            max_tokens=TOKENS,
-            seed=number,
+            GenerationParams(
+                sampling=SamplingParams(temperature=0.0 if number % 5 == 4 else 1.0),
+                max_tokens=TOKENS,
+                seed=number,
+                ignore_eos=True,
+            ),
             documents=2,
-            ignore_eos=True,
         )
         for preset, question, number in islice(asked, ANSWERS)
     ]

@@ -39,7 +39,7 @@ def pair() -> ModelPair:
 def asking(preset: str, grammar: Grammar, **more: Any) -> GenerationRequest:
     own: dict[str, Any] = {"max_tokens": LONG, "seed": 3, **more}
     own.setdefault("processors", Processors(grammar=grammar))
-    return GenerationRequest("The answer in JSON: ", preset, **own)
+    return GenerationRequest("The answer in JSON: ", preset).with_fields(**own)
 
 
 def by_schema(schema: Schema) -> Grammar:

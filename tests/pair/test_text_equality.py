@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.choices import Acceptance
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
@@ -70,9 +70,7 @@ def request(
     return GenerationRequest(
         prompt,
         preset,
-        sampling=sampling,
-        max_tokens=TOKENS,
-        seed=len(prompt),
+        GenerationParams(sampling=sampling, max_tokens=TOKENS, seed=len(prompt)),
         overrides=() if length is None else parse_overrides((f"draft_length={length}",)),
     )
 
@@ -120,7 +118,7 @@ async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -
     """Every text that timing does not decide is the one of a session on its own."""
     (text,) = prompts(1)
     requests = [
-        replace(request(text, name, None, SamplingParams()), max_tokens=40)
+        request(text, name, None, SamplingParams()).with_fields(max_tokens=40)
         for name, preset in PRESETS.items()
         if not preset.timing_dependent
     ]

@@ -17,6 +17,7 @@ import pytest
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tests.process.running_suite import (
     TANDEM,
@@ -85,7 +86,9 @@ async def test_greedy_text_of_every_preset_is_the_targets_own(suite: Up) -> None
         for preset in PRESETS:
             generated = await client.generate(
                 GenerationRequest(
-                    PROMPT[1], preset, sampling=SamplingParams(temperature=0.0), max_tokens=48
+                    PROMPT[1],
+                    preset,
+                    GenerationParams(sampling=SamplingParams(temperature=0.0), max_tokens=48),
                 )
             )
             assert generated.text == alone["text"], preset

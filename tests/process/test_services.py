@@ -26,6 +26,7 @@ from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.settings import ServiceSettings
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
@@ -94,7 +95,10 @@ def services() -> Iterator[Services]:
 
 def request(preset: str = "coupled", max_tokens: int = 40) -> GenerationRequest:
     return GenerationRequest(
-        PROMPT, preset, max_tokens=max_tokens, seed=4, ignore_eos=True, lost_cloud=LostCloud.WAIT
+        PROMPT,
+        preset,
+        GenerationParams(max_tokens=max_tokens, seed=4, ignore_eos=True),
+        lost_cloud=LostCloud.WAIT,
     )
 
 

@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as pb_
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
+from tandem.specdec.messages import GenerationParams
 from tests.process.service_process import ServiceProcess, free_port
 
 
@@ -54,7 +55,9 @@ async def test_a_stopping_service_exports_its_last_spans() -> None:
     ):
         async with AggregatorClient(process.address()) as client:
             with pytest.raises(Rejected):
-                await client.generate(GenerationRequest("a secret", max_tokens=1))
+                await client.generate(
+                    GenerationRequest("a secret", params=GenerationParams(max_tokens=1))
+                )
         process.signal(signal.SIGTERM)
         assert process.ended() == 0
         (exported,) = kept.exported

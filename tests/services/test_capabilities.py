@@ -8,6 +8,7 @@ import pytest
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
+from tandem.specdec.messages import GenerationParams
 from tests.howto.bigram_backend import BigramEngine
 from tests.services.scripted_suite import Suite, draft_engine, scripted_suite
 from tests.unit.backends.test_requirements import CHAINS
@@ -15,7 +16,9 @@ from tests.unit.backends.test_requirements import CHAINS
 
 def request(preset: str) -> GenerationRequest:
     greedy = SamplingParams(temperature=0.0)
-    return GenerationRequest("chain", preset, sampling=greedy, max_tokens=40, ignore_eos=True)
+    return GenerationRequest(
+        "chain", preset, GenerationParams(sampling=greedy, max_tokens=40, ignore_eos=True)
+    )
 
 
 async def refused(suite: Suite, preset: str) -> str:

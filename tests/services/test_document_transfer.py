@@ -18,13 +18,13 @@ import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.backends.torch.engine import HuggingFaceEngine
-from tandem.core.probs import SamplingParams
 from tandem.core.tokens import EMPTY_PREFIX
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
 from tandem.net.status import Rejected
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.verifier.servicer import VerifierLimits
+from tandem.specdec.messages import GenerationParams
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import KV_PART_BYTES
@@ -40,7 +40,11 @@ from tests.unit.backends.reference_models import pair
 
 PUBLIC = ("public heron text " * 6, "a heron in general")
 REQUEST = GenerationRequest(
-    "what of the heron?", "drcg-kv", seed=5, max_tokens=12, query="heron", documents=2
+    "what of the heron?",
+    "drcg-kv",
+    GenerationParams(seed=5, max_tokens=12),
+    query="heron",
+    documents=2,
 )
 SAME = ("the weights", "the weights")
 DOCUMENT = ContextDocument(PUBLIC[0], 0.0)
@@ -81,7 +85,7 @@ async def test_the_text_is_that_of_the_documents_texts(temperature: float, tmp_p
     answers = []
     for preset in ("drcg-text", "drcg-kv"):
         async with suite(tmp_path / preset) as sides:
-            request = replace(REQUEST, preset=preset, sampling=SamplingParams(temperature))
+            request = REQUEST.with_fields(preset=preset, temperature=temperature)
             answers.append(await sides.client.generate(request))
     by_text, by_kv = answers
     assert by_kv.token_ids == by_text.token_ids
@@ -98,7 +102,9 @@ async def test_nothing_is_computed_and_nothing_travels_twice(tmp_path: Path) -> 
         before = sides.device.rows
         first = await sides.client.generate(REQUEST)
         # Four sequences of prompt and drafts; a public document alone is longer than these.
-        assert sides.device.rows - before < 4 * (len(REQUEST.prompt) + REQUEST.max_tokens + 8)
+        assert sides.device.rows - before < 4 * (
+            len(REQUEST.prompt) + REQUEST.params.max_tokens + 8
+        )
         again = await sides.client.generate(REQUEST)
     assert again.token_ids == first.token_ids
     assert first.summary is not None

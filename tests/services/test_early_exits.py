@@ -15,7 +15,7 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.judge import EarlyJudge, Judge, chain_steps
-from tandem.specdec.messages import EarlyVerdict, Frame
+from tandem.specdec.messages import EarlyVerdict, Frame, GenerationParams
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
@@ -42,7 +42,9 @@ async def test_the_same_text_with_fewer_waits() -> None:
         heard = hits = 0
         for seed in range(4):
             asked = [
-                GenerationRequest("a", preset, max_tokens=40, ignore_eos=True, seed=seed)
+                GenerationRequest(
+                    "a", preset, GenerationParams(max_tokens=40, ignore_eos=True, seed=seed)
+                )
                 for preset in ("dssd", "fsd")
             ]
             plain, early = [await suite.client.generate(request) for request in asked]
@@ -61,7 +63,7 @@ async def test_a_verifier_without_exits_serves_fsd_as_dssd() -> None:
     async with scripted_suite() as suite:
         texts = []
         for preset in ("dssd", "fsd"):
-            request = GenerationRequest("b", preset, max_tokens=20, seed=2)
+            request = GenerationRequest("b", preset, GenerationParams(max_tokens=20, seed=2))
             generated = await suite.client.generate(request)
             assert generated.summary is not None
             assert generated.summary.early_verdicts == 0
@@ -113,6 +115,6 @@ async def test_an_exit_that_says_nothing_of_use_fails_nobody() -> None:
     texts = []
     for engine in (target, broken):
         async with scripted_suite(target=engine) as suite:
-            request = GenerationRequest("c", "fsd", max_tokens=20, seed=4)
+            request = GenerationRequest("c", "fsd", GenerationParams(max_tokens=20, seed=4))
             texts.append((await suite.client.generate(request)).token_ids)
     assert texts[0] == texts[1]

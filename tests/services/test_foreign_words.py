@@ -19,6 +19,7 @@ from tandem.net.session_runner import MAX_RESYNCS
 from tandem.net.status import Rejected
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as aggregator_grpc
 from tests.gateway.http_suite import chat_body, http_suite
 from tests.services.rude_cloud import RUDE, RudeCloud, unfit
@@ -33,7 +34,10 @@ SOON = DrafterLimits(liveness=LivenessTimes(0.2, 0.5, GIVE_UP_S))
 
 def request(policy: LostCloud = LostCloud.FAIL, tokens: int = TOKENS) -> GenerationRequest:
     return GenerationRequest(
-        "rude", "coupled", max_tokens=tokens, ignore_eos=True, seed=5, lost_cloud=policy
+        "rude",
+        "coupled",
+        GenerationParams(max_tokens=tokens, ignore_eos=True, seed=5),
+        lost_cloud=policy,
     )
 
 
@@ -234,7 +238,7 @@ async def test_the_cloud_s_side_of_an_answer_from_documents_is_quoted_as_well(
     preset: str, tmp_path: Path
 ) -> None:
     async with two_sides(tmp_path, way=rude_side) as suite:
-        asked = GenerationRequest("heron?", preset, max_tokens=8, query="heron")
+        asked = GenerationRequest("heron?", preset, GenerationParams(max_tokens=8), query="heron")
         with pytest.raises(Rejected) as refused:
             await suite.client.generate(asked, timeout_s=60)
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -248,9 +252,8 @@ async def test_with_the_policy_edge_the_device_goes_on_without_such_a_side(tmp_p
         asked = GenerationRequest(
             "heron?",
             "dragon-device",
-            max_tokens=8,
+            GenerationParams(max_tokens=8, ignore_eos=True),
             query="heron",
-            ignore_eos=True,
             lost_cloud=LostCloud.EDGE,
         )
         generated = await suite.client.generate(asked, timeout_s=60)

@@ -21,6 +21,7 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.choices import Control
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tests.services.health import health_of
@@ -37,12 +38,14 @@ from tests.services.scripted_suite import (
 async def test_gumbel_coupling_text_is_the_cloud_s_own_for_every_draft_length() -> None:
     async with scripted_suite() as suite:
         for seed in range(3):
-            alone = await suite.client.generate(GenerationRequest("a", "ar", seed=seed))
+            alone = await suite.client.generate(
+                GenerationRequest("a", "ar", GenerationParams(seed=seed))
+            )
             for length in range(1, 9):
                 request = GenerationRequest(
                     "a",
                     "coupled",
-                    seed=seed,
+                    GenerationParams(seed=seed),
                     overrides=parse_overrides((f"draft_length={length}",)),
                 )
                 assert (await suite.client.generate(request)).token_ids == alone.token_ids
@@ -55,9 +58,9 @@ async def test_greedy_text_is_the_same_for_every_preset() -> None:
             request = GenerationRequest(
                 "greedy",
                 preset,
-                sampling=SamplingParams(temperature=0.0),
-                max_tokens=60,
-                ignore_eos=True,
+                GenerationParams(
+                    sampling=SamplingParams(temperature=0.0), max_tokens=60, ignore_eos=True
+                ),
             )
             generated = await suite.client.generate(request)
             assert len(generated.token_ids) == 60
@@ -68,7 +71,9 @@ async def test_greedy_text_is_the_same_for_every_preset() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_summary_adds_up(preset: str) -> None:
     async with scripted_suite() as suite:
-        request = GenerationRequest("count", preset, max_tokens=40, ignore_eos=True, seed=5)
+        request = GenerationRequest(
+            "count", preset, GenerationParams(max_tokens=40, ignore_eos=True, seed=5)
+        )
         generated = await suite.client.generate(request)
         summary = generated.summary
         assert summary is not None
@@ -93,9 +98,7 @@ async def test_stop_string_inside_a_block_ends_the_text_before_it(preset: str) -
             GenerationRequest(
                 "stop",
                 preset,
-                sampling=sampling,
-                max_tokens=30,
-                ignore_eos=True,
+                GenerationParams(sampling=sampling, max_tokens=30, ignore_eos=True),
                 overrides=parse_overrides(("draft_length=5",)),
             )
         )
@@ -105,9 +108,7 @@ async def test_stop_string_inside_a_block_ends_the_text_before_it(preset: str) -
             GenerationRequest(
                 "stop",
                 preset,
-                sampling=sampling,
-                max_tokens=30,
-                ignore_eos=True,
+                GenerationParams(sampling=sampling, max_tokens=30, ignore_eos=True),
                 stop=(third,),
                 overrides=parse_overrides(("draft_length=5",)),
             )
@@ -128,7 +129,7 @@ async def test_chat_turns_reach_the_tokenizer() -> None:
 async def test_concurrent_sessions_keep_their_text() -> None:
     async with scripted_suite() as suite:
         requests = [
-            GenerationRequest(f"prompt {n}", preset, seed=n, max_tokens=40)
+            GenerationRequest(f"prompt {n}", preset, GenerationParams(seed=n, max_tokens=40))
             for n in range(2)
             for preset in PRESETS
             if not PRESETS[preset].timing_dependent
@@ -149,7 +150,9 @@ async def test_a_suite_without_documents_says_how_it_gets_some() -> None:
 async def test_a_caller_that_leaves_frees_both_sides() -> None:
     async with scripted_suite() as suite:
         for preset in PRESETS:
-            request = GenerationRequest("leave", preset, max_tokens=400, ignore_eos=True)
+            request = GenerationRequest(
+                "leave", preset, GenerationParams(max_tokens=400, ignore_eos=True)
+            )
             stream = suite.client.stream(request)
             async for generated in stream:
                 if generated.token_ids:
@@ -175,7 +178,9 @@ async def test_hundreds_of_abandoned_sessions_leave_nothing(
 
 async def _abandon(suite: Suite, count: int) -> None:
     async def open_and_leave(seed: int) -> None:
-        request = GenerationRequest("gone", "coupled", max_tokens=400, seed=seed, ignore_eos=True)
+        request = GenerationRequest(
+            "gone", "coupled", GenerationParams(max_tokens=400, seed=seed, ignore_eos=True)
+        )
         stream = suite.client.stream(request)
         async for _ in stream:
             break
@@ -199,7 +204,11 @@ def _resident_bytes() -> int:
         (GenerationRequest((5, 2**32 - 1)), "INVALID_ARGUMENT", "prompt"),
         (GenerationRequest("x" * CONTEXT), "INVALID_ARGUMENT", "prompt"),
         (GenerationRequest("a", "nonsense"), "INVALID_ARGUMENT", "preset"),
-        (GenerationRequest("a", max_tokens=0), "INVALID_ARGUMENT", "max_tokens"),
+        (
+            GenerationRequest("a", params=GenerationParams(max_tokens=0)),
+            "INVALID_ARGUMENT",
+            "max_tokens",
+        ),
         (
             GenerationRequest("a", overrides=parse_overrides(("draft_length=0",))),
             "INVALID_ARGUMENT",
@@ -223,14 +232,30 @@ def _resident_bytes() -> int:
             "draft_top_k",
         ),
         (
-            GenerationRequest("a", sampling=SamplingParams(float("nan"))),
+            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(float("nan")))),
             "INVALID_ARGUMENT",
             "temperature",
         ),
-        (GenerationRequest("a", sampling=SamplingParams(-1.0)), "INVALID_ARGUMENT", "temperature"),
-        (GenerationRequest("a", sampling=SamplingParams(top_p=0.0)), "INVALID_ARGUMENT", "top_p"),
-        (GenerationRequest("a", sampling=SamplingParams(top_p=1.5)), "INVALID_ARGUMENT", "top_p"),
-        (GenerationRequest("a", sampling=SamplingParams(top_k=1000)), "INVALID_ARGUMENT", "top_k"),
+        (
+            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(-1.0))),
+            "INVALID_ARGUMENT",
+            "temperature",
+        ),
+        (
+            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_p=0.0))),
+            "INVALID_ARGUMENT",
+            "top_p",
+        ),
+        (
+            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_p=1.5))),
+            "INVALID_ARGUMENT",
+            "top_p",
+        ),
+        (
+            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_k=1000))),
+            "INVALID_ARGUMENT",
+            "top_k",
+        ),
         (GenerationRequest("a", stop=("",)), "INVALID_ARGUMENT", "stop"),
         # Which a status that quotes them cannot hold.
         (GenerationRequest("a", "x" * 300_000), "INVALID_ARGUMENT", "preset"),
@@ -268,15 +293,23 @@ async def test_kv_budget_and_session_limit_are_resource_exhausted() -> None:
     limits = VerifierLimits(kv_budget_bytes=100)
     async with scripted_suite(verifier_limits=limits) as suite:
         with pytest.raises(Rejected, match="kv budget") as refusal:
-            await suite.client.generate(GenerationRequest("a", max_tokens=200))
+            await suite.client.generate(
+                GenerationRequest("a", params=GenerationParams(max_tokens=200))
+            )
         assert refusal.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert len((await suite.client.generate(GenerationRequest("a", max_tokens=9))).token_ids)
+        assert len(
+            (
+                await suite.client.generate(
+                    GenerationRequest("a", params=GenerationParams(max_tokens=9))
+                )
+            ).token_ids
+        )
 
 
 async def test_a_full_queue_refuses_at_once() -> None:
     settings = AggregatorSettings(max_running=1, max_waiting=1)
     async with scripted_suite(settings=settings) as suite:
-        long = GenerationRequest("long", "ar", max_tokens=400, ignore_eos=True)
+        long = GenerationRequest("long", "ar", GenerationParams(max_tokens=400, ignore_eos=True))
         results = await asyncio.gather(
             *(suite.client.generate(long) for _ in range(6)), return_exceptions=True
         )
@@ -301,7 +334,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
 
 async def test_a_deadline_ends_the_request_everywhere() -> None:
     async with scripted_suite() as suite:
-        endless = GenerationRequest("a", "dsd", max_tokens=500, ignore_eos=True)
+        endless = GenerationRequest("a", "dsd", GenerationParams(max_tokens=500, ignore_eos=True))
         with pytest.raises(Rejected) as refusal:
             await suite.client.generate(endless, timeout_s=0.05)
         assert refusal.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -320,7 +353,9 @@ async def test_a_time_limit_of_something_else_is_no_missing_slot(
     async with scripted_suite() as suite:
         monkeypatch.setattr(suite.front.requests, "_relayed", disk)
         with pytest.raises(Rejected) as refusal:
-            await suite.client.generate(GenerationRequest("a", "dsd", max_tokens=5))
+            await suite.client.generate(
+                GenerationRequest("a", "dsd", GenerationParams(max_tokens=5))
+            )
         assert refusal.value.code is grpc.StatusCode.INTERNAL
         with pytest.raises(Rejected, match="no complete answer in the time") as refusal:
             await anext(suite.front.requests.stream(GenerationRequest("a", "dsd"), 1e-9))
@@ -330,12 +365,17 @@ async def test_a_time_limit_of_something_else_is_no_missing_slot(
 async def test_without_a_cloud_the_policy_decides() -> None:
     limits = DrafterLimits(liveness=LivenessTimes(give_up_after_s=0.5))
     async with scripted_suite(drafter_limits=limits) as suite:
-        request = GenerationRequest("a", "coupled", max_tokens=20, ignore_eos=True)
+        request = GenerationRequest(
+            "a", "coupled", GenerationParams(max_tokens=20, ignore_eos=True)
+        )
         verified = await suite.client.generate(request)
         assert not verified.unverified
         await suite.verifier.drain(0.0)
         edge = GenerationRequest(
-            "a", "coupled", max_tokens=20, ignore_eos=True, lost_cloud=LostCloud.EDGE
+            "a",
+            "coupled",
+            GenerationParams(max_tokens=20, ignore_eos=True),
+            lost_cloud=LostCloud.EDGE,
         )
         with pytest.raises(Rejected, match="cloud is lost") as refusal:
             await suite.client.generate(request)
@@ -365,7 +405,9 @@ async def test_health_and_reflection_answer_on_every_service() -> None:
 
 async def test_metrics_count_what_happened() -> None:
     async with scripted_suite() as suite:
-        generated = await suite.client.generate(GenerationRequest("m", "dssd", max_tokens=30))
+        generated = await suite.client.generate(
+            GenerationRequest("m", "dssd", GenerationParams(max_tokens=30))
+        )
         await suite.idle()
         labels = {"preset": "dssd", "model_name": "scripted", "side": "device"}
         value = suite.edge_metrics.registry.get_sample_value

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from tandem.generation.request import GenerationRequest, request_to_proto
+from tandem.specdec.messages import GenerationParams
 from tandem.testing.paced import PacedEngine
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -19,7 +20,9 @@ GARBAGE = b"\xff" * 20
 TOKENS = 400
 
 
-REQUEST = GenerationRequest("frames", "coupled", max_tokens=TOKENS, ignore_eos=True)
+REQUEST = GenerationRequest(
+    "frames", "coupled", GenerationParams(max_tokens=TOKENS, ignore_eos=True)
+)
 START = pb.GenerateRequest(start=request_to_proto(REQUEST)).SerializeToString()
 CANCEL = pb.GenerateRequest(cancel=pb.Cancel()).SerializeToString()
 

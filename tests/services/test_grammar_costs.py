@@ -19,15 +19,18 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.messages import GenerationParams
 from tests.services.scripted_suite import Suite, scripted_suite
 
-PLAIN = GenerationRequest("abc", max_tokens=4, seed=1)
+PLAIN = GenerationRequest("abc", params=GenerationParams(max_tokens=4, seed=1))
 GRAMMAR = Processors(grammar=Grammar(GrammarKind.REGEX, "a+"))
 ONE_REQUEST = Quota(requests_per_minute=1)
 
 
 def with_grammar(preset: str = "coupled") -> GenerationRequest:
-    return GenerationRequest("abc", preset, max_tokens=4, seed=1, processors=GRAMMAR)
+    return GenerationRequest(
+        "abc", preset, GenerationParams(max_tokens=4, seed=1, processors=GRAMMAR)
+    )
 
 
 async def refusal(suite: Suite, request: GenerationRequest) -> Rejected:

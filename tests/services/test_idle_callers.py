@@ -20,6 +20,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.services.verifier.servicer import VerifierLimits
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2
@@ -156,7 +157,9 @@ async def test_an_edge_that_does_not_read_is_let_go() -> None:
 
 async def test_a_caller_that_does_not_read_its_answer_is_let_go() -> None:
     """Its slot at the aggregator, and its sessions at drafter and verifier, are free again."""
-    request = GenerationRequest("abc", "dssd", max_tokens=450, ignore_eos=True, seed=3)
+    request = GenerationRequest(
+        "abc", "dssd", GenerationParams(max_tokens=450, ignore_eos=True, seed=3)
+    )
     async with (
         hasty_suite() as suite,
         grpc.aio.insecure_channel(suite.aggregator.target, NARROW) as channel,

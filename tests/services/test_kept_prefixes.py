@@ -24,6 +24,7 @@ from tandem.runtime.prefix_cache import PrefixLimits
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -284,7 +285,9 @@ async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list
     async with scripted_suite(cloud, limits, target=engine, draft=engine) as suite:
         prompt = CHAT
         for _ in range(2):
-            asked = GenerationRequest(prompt, preset, max_tokens=24, seed=5, ignore_eos=True)
+            asked = GenerationRequest(
+                prompt, preset, GenerationParams(max_tokens=24, seed=5, ignore_eos=True)
+            )
             answers.append(await suite.client.generate(asked))
             prompt += answers[-1].text + "and then"
             await suite.idle()
@@ -354,7 +357,9 @@ async def test_of_two_answers_at_once_one_computes_the_prompt_on_the_device(
 ) -> None:
     async with scripted_suite(target=engine, draft=engine) as suite:
         asked = [
-            GenerationRequest(CHAT, "coupled", max_tokens=6, seed=seed, ignore_eos=True)
+            GenerationRequest(
+                CHAT, "coupled", GenerationParams(max_tokens=6, seed=seed, ignore_eos=True)
+            )
             for seed in range(4)
         ]
         await asyncio.gather(*map(suite.client.generate, asked))
@@ -390,7 +395,9 @@ async def test_a_slow_device_s_prompt_is_not_interrupted_by_the_cloud_s_tokens()
     draft, tokens = SlowPrompts(), 0
     limits = DrafterLimits(stuck_after_s=TIMEOUT_S)
     async with scripted_suite(drafter_limits=limits, draft=draft) as suite:
-        asked = GenerationRequest(CHAT, "stream", max_tokens=40, seed=3, ignore_eos=True)
+        asked = GenerationRequest(
+            CHAT, "stream", GenerationParams(max_tokens=40, seed=3, ignore_eos=True)
+        )
         async for answer in suite.client.stream(asked, TIMEOUT_S):
             tokens = len(answer.token_ids)
             if tokens >= 4:

@@ -18,6 +18,7 @@ from tandem.net.status import Rejected
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -45,9 +46,7 @@ def request(preset: str, seed: int = 0) -> GenerationRequest:
     return GenerationRequest(
         f"drain {preset}",
         preset,
-        max_tokens=TOKENS,
-        seed=seed,
-        ignore_eos=True,
+        GenerationParams(max_tokens=TOKENS, seed=seed, ignore_eos=True),
         lost_cloud=LostCloud.WAIT,
         overrides=parse_overrides(("payload_top=8",)),
     )

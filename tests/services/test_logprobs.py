@@ -16,6 +16,7 @@ from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import scripted_probs
 from tests.services.scripted_suite import VOCABULARY, emulated, scripted_suite
@@ -38,9 +39,8 @@ def expected(prompt: str, token_ids: list[int]) -> list[float]:
 
 
 def asking(preset: str, **more: Any) -> GenerationRequest:
-    return GenerationRequest(
-        "tell", preset, sampling=SAMPLING, max_tokens=40, seed=3, logprobs=True, **more
-    )
+    params = GenerationParams(sampling=SAMPLING, max_tokens=40, seed=3, logprobs=True)
+    return GenerationRequest("tell", preset, params).with_fields(**more)
 
 
 async def test_every_exact_preset_tells_them_and_changes_no_text() -> None:
@@ -52,7 +52,9 @@ async def test_every_exact_preset_tells_them_and_changes_no_text() -> None:
             assert told.logprobs == pytest.approx(expected("tell", told.token_ids), abs=1e-4)
             assert "".join(told.token_texts) == told.text
             if not PRESETS[preset].timing_dependent:
-                plain = GenerationRequest("tell", preset, sampling=SAMPLING, max_tokens=40, seed=3)
+                plain = GenerationRequest(
+                    "tell", preset, GenerationParams(sampling=SAMPLING, max_tokens=40, seed=3)
+                )
                 untold = await suite.client.generate(plain)
                 assert untold.token_ids == told.token_ids
                 assert untold.logprobs == []

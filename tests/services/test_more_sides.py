@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.generation.figures import answer_figures, figures_line
 from tandem.generation.request import GenerationRequest
@@ -44,7 +42,7 @@ MORE = {"office": ("the office keeps a heron", "heron of the office"), "lab": ("
 
 async def text_of_all(suite: TwoSides, request: GenerationRequest) -> list[int]:
     """What one machine with all documents answers, from the same random numbers."""
-    choices = local_drafting(AGGREGATION_PRESETS[request.preset], request.sampling)
+    choices = local_drafting(AGGREGATION_PRESETS[request.preset], request.params.sampling)
     opens, masses = [], []
     for number, retriever in enumerate(suite.retrievers):
         hits = (await retriever.search(QUERY, 2)).hits
@@ -57,16 +55,16 @@ async def text_of_all(suite: TwoSides, request: GenerationRequest) -> list[int]:
                 side=Side(min(number, Side.CLOUD)),
                 sampling=choices.sampling,
                 probs=choices.probs,
-                seed=request.seed,
-                processors=request.processors,
+                seed=request.params.seed,
+                processors=request.params.processors,
             )
         )
-    rng, text = SeededRandom(request.seed), TOKENIZER.encode(str(request.prompt))
+    rng, text = SeededRandom(request.params.seed), TOKENIZER.encode(str(request.prompt))
     start = len(text)
-    while len(text) < start + request.max_tokens:
+    while len(text) < start + request.params.max_tokens:
         drafts = [expected_processed_draft(each, text) for each in opens]
         shares = shares_of([mass + each[2] for mass, each in zip(masses, drafts, strict=True)])
-        if request.sampling.greedy:
+        if request.params.sampling.greedy:
             probs: list[Any] = [each[1] for each in drafts]
             text.append(int(mixture_of(probs, shares).argmax()))
         else:
@@ -79,8 +77,8 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
         warm = asking("dragon-coupled")
         for request in (
             warm,
-            replace(warm, sampling=SamplingParams(0.0)),
-            replace(warm, processors=PROCESSORS),
+            warm.with_fields(temperature=0.0),
+            warm.with_fields(processors=PROCESSORS),
         ):
             answer = await suite.client.generate(request)
             assert answer.token_ids == await text_of_all(suite, request)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -16,6 +15,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
+from tandem.specdec.messages import GenerationParams
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tests.services.scripted_suite import listening, scripted_suite
 from tests.services.test_several_clouds import begun, expected, requests, two_clouds
@@ -107,7 +107,7 @@ async def _pass(source: Any, write: Any, change: Change, changed: list[str]) -> 
 @pytest.mark.parametrize("change", [add_unknown, older])
 async def test_the_text_is_the_same_with_a_peer_of_another_version(change: Change) -> None:
     requests = [
-        GenerationRequest((1, 2, 3), preset, max_tokens=24, seed=5)
+        GenerationRequest((1, 2, 3), preset, GenerationParams(max_tokens=24, seed=5))
         for preset in ("coupled", "dssd", "tslt", "stream")
     ]
     async with scripted_suite() as suite:
@@ -130,7 +130,7 @@ async def test_verifiers_are_upgraded_one_after_the_other_and_no_token_is_lost(
     on with the other, whichever it is."""
     presets = ("coupled", "dssd", "stream", "ar")
     asked = [
-        replace(each, preset=preset, max_tokens=200)
+        each.with_fields(preset=preset, max_tokens=200)
         for each, preset in zip(requests(4), presets, strict=True)
     ]
     relays = (path_of(older, []), path_of(add_unknown, []))
@@ -153,7 +153,8 @@ async def test_an_older_cloud_that_would_pass_over_processors_is_refused() -> No
     ]
     async with scripted_suite(path=path_of(older, [])) as suite:
         for more in asked:
-            request = GenerationRequest((1, 2, 3), "coupled", max_tokens=24, **more)
+            params = GenerationParams(max_tokens=24, **more)
+            request = GenerationRequest((1, 2, 3), "coupled", params)
             with pytest.raises(Rejected, match="without logits processors") as refused:
                 await suite.client.generate(request)
             assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION

@@ -37,7 +37,8 @@ INVARIANT = [name for name in TELLING if PRESETS[name].acceptance == "gumbel"]
 
 def asking(preset: str, **more: Any) -> GenerationRequest:
     own: dict[str, Any] = {"sampling": SAMPLING, "processors": PROCESSORS}
-    return GenerationRequest("process", preset, **{**own, "max_tokens": 40, "seed": 5, **more})
+    own |= {"max_tokens": 40, "seed": 5, **more}
+    return GenerationRequest("process", preset).with_fields(**own)
 
 
 def logits_after(answer: tuple[int, ...]) -> np.ndarray:

@@ -15,6 +15,7 @@ from tandem.net.channels import is_replicated
 from tandem.net.connection import Connection
 from tandem.net.lifecycle import RunningService
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.services.scripted_suite import (
     MESSAGE_BYTES,
@@ -52,7 +53,7 @@ async def answers_until_both_served(suite: Suite, second: Metrics) -> list[str]:
     """Texts of one request, asked again until each replica had it: a channel takes replicas in turn
     as soon as it has reached them."""
     texts: list[str] = []
-    request = GenerationRequest("m", "dssd", seed=7, max_tokens=16)
+    request = GenerationRequest("m", "dssd", GenerationParams(seed=7, max_tokens=16))
     async with asyncio.timeout(SPREAD_S):
         while not (texts and passes(suite.cloud_metrics) and passes(second)):
             texts.append((await suite.client.generate(request)).text)
@@ -70,14 +71,19 @@ async def test_a_name_may_stand_for_one() -> None:
         yield f"dns:///localhost:{address.rpartition(':')[2]}"
 
     async with scripted_suite(path=by_name) as suite:
-        answer = await suite.client.generate(GenerationRequest("m", "dssd", max_tokens=8))
+        answer = await suite.client.generate(
+            GenerationRequest("m", "dssd", GenerationParams(max_tokens=8))
+        )
         assert len(answer.token_ids) == 8
 
 
 async def test_a_replica_that_leaves_gets_no_new_sessions_and_fails_none() -> None:
     async with two_verifiers() as (suite, leaving, metrics):
         await answers_until_both_served(suite, metrics)
-        requests = [GenerationRequest("m", "dssd", seed=seed, max_tokens=200) for seed in range(6)]
+        requests = [
+            GenerationRequest("m", "dssd", GenerationParams(seed=seed, max_tokens=200))
+            for seed in range(6)
+        ]
         under_way = [asyncio.create_task(suite.client.generate(request)) for request in requests]
         await leaving.drain(10.0)
         left_with = passes(metrics)

@@ -27,6 +27,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedTokenizer
@@ -106,7 +107,9 @@ async def begun(client: AggregatorClient, preset: str) -> asyncio.Task[Generated
 
 
 def request(preset: str = "coupled") -> GenerationRequest:
-    return GenerationRequest("rotate", preset, max_tokens=TOKENS, ignore_eos=True, seed=3)
+    return GenerationRequest(
+        "rotate", preset, GenerationParams(max_tokens=TOKENS, ignore_eos=True, seed=3)
+    )
 
 
 def undisturbed(generated: Generated) -> bool:

@@ -30,6 +30,7 @@ from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
@@ -172,7 +173,7 @@ async def two_clouds(
 
 def requests(count: int, preset: str = "coupled") -> list[GenerationRequest]:
     return [
-        GenerationRequest("m", preset, seed=seed, max_tokens=100, ignore_eos=True)
+        GenerationRequest("m", preset, GenerationParams(seed=seed, max_tokens=100, ignore_eos=True))
         for seed in range(count)
     ]
 
@@ -253,7 +254,7 @@ async def test_sessions_leave_a_cloud_that_drains_one_after_the_other() -> None:
 
 
 async def test_sessions_leave_a_cloud_that_became_far() -> None:
-    asked = [replace(each, max_tokens=300) for each in requests(2)]
+    asked = [each.with_fields(max_tokens=300) for each in requests(2)]
     async with two_clouds(links=True) as clouds:
         under_way = begun(clouds.suite, asked)
         await clouds.until_served(0, 1)
@@ -266,12 +267,12 @@ async def test_sessions_leave_a_cloud_that_became_far() -> None:
 
 async def test_a_chat_goes_back_to_where_its_keys_and_values_are() -> None:
     """Though the other cloud is as near, and has fewer sessions."""
-    first = GenerationRequest("m" * 200, "coupled", max_tokens=8, ignore_eos=True)
+    first = GenerationRequest("m" * 200, "coupled", GenerationParams(max_tokens=8, ignore_eos=True))
     async with two_clouds() as clouds:
         for text in ("m" * 200, "n" * 200):
             homes = []
             for turn in range(4):
-                asked = replace(first, prompt=text + "and then? " * turn, max_tokens=60)
+                asked = first.with_fields(prompt=text + "and then? " * turn, max_tokens=60)
                 (answer,) = begun(clouds.suite, [asked])
                 async with asyncio.timeout(WAIT_S):
                     while not any(clouds.sessions(cloud) for cloud in (0, 1)):
@@ -312,7 +313,7 @@ async def test_what_a_cloud_is_silent_about_another_one_answers(share: float) ->
     asked, still = requests(4), Standstill(40)
     engines = StoppingEngine(still), StoppingEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=share) as clouds:
-        under_way = begun(clouds.suite, [replace(each, max_tokens=300) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=300) for each in asked])
         try:
             await asyncio.to_thread(still.begun.wait, WAIT_S)
             if share:
@@ -341,7 +342,7 @@ async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
     asked, still = requests(4), Standstill(40)
     engines = StoppingEngine(still), StoppingEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=1.0) as clouds:
-        under_way = begun(clouds.suite, [replace(each, max_tokens=300) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=300) for each in asked])
         try:
             await asyncio.to_thread(still.begun.wait, WAIT_S)
             async with asyncio.timeout(WAIT_S):
@@ -362,7 +363,7 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
     async with two_clouds(file=file) as clouds:
         first, second = clouds.addresses
         assert [each.address for each in (await clouds.suite.client.describe()).clouds] == [first]
-        under_way = begun(clouds.suite, [replace(each, max_tokens=400) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=400) for each in asked])
         await clouds.until_served(0, 4)
         replace_file(file, f"{second}  # price=7\n".encode(), PUBLIC)
         answers = await asyncio.gather(*under_way)

@@ -13,6 +13,7 @@ from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.generation.request import GenerationRequest
 from tandem.net.stream_limits import ServedStream
 from tandem.runtime.batching_delay import BatchingDelay
+from tandem.specdec.messages import GenerationParams
 from tandem.testing.scripted import ScriptedEngine
 from tests.services.scripted_suite import scripted_suite, target_engine
 
@@ -53,7 +54,9 @@ async def test_sessions_that_decode_alone_share_passes_again_after_they_fell_out
     counting = _Counting(target_engine())
     async with scripted_suite(target=counting.engine) as suite:
         asked = [
-            GenerationRequest("m", "ar", seed=seed, max_tokens=TOKENS, ignore_eos=True)
+            GenerationRequest(
+                "m", "ar", GenerationParams(seed=seed, max_tokens=TOKENS, ignore_eos=True)
+            )
             for seed in range(2)
         ]
         await asyncio.gather(*map(suite.client.generate, asked))

@@ -12,6 +12,7 @@ import pytest
 
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
+from tandem.specdec.messages import GenerationParams
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tests.services.scripted_suite import listening
@@ -91,7 +92,9 @@ async def test_a_cloud_that_breaks_the_conversation_ends_it_with_a_status(
 ) -> None:
     servicer = Tampering(BAD[case])
     async with two_sides(tmp_path, way=lambda address: tampering(servicer)) as suite:
-        request = GenerationRequest("heron?", "dragon-device", max_tokens=8, query="heron")
+        request = GenerationRequest(
+            "heron?", "dragon-device", GenerationParams(max_tokens=8), query="heron"
+        )
         with pytest.raises(Rejected, match="broke the conversation 4 times") as caught:
             await suite.client.generate(request)
         assert caught.value.code is grpc.StatusCode.DATA_LOSS

@@ -22,6 +22,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.public_prompts import PublicPrompts, rendered_by
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
@@ -45,7 +46,10 @@ class Edge:
 
     async def cached_tokens(self, caller: str, prompt: Prompt = TEXT, tenant: bytes = b"") -> int:
         request = GenerationRequest(
-            prompt, "coupled", max_tokens=4, ignore_eos=True, seed=3, tenant=tenant
+            prompt,
+            "coupled",
+            GenerationParams(max_tokens=4, ignore_eos=True, seed=3),
+            tenant=tenant,
         )
         call = self.asked.Generate(timeout=TIMEOUT_S, metadata=(("holder", caller),))
         await call.write(pb.GenerateRequest(start=request_to_proto(request)))

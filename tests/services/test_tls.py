@@ -24,6 +24,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.credentials import (
@@ -235,7 +236,9 @@ async def test_a_request_says_why_the_drafter_is_not_served(
     aggregator = await started(AggregatorServicer(settings, Metrics(new_registry(), "device")))
     async with AggregatorClient(aggregator.target) as client:
         with pytest.raises(Rejected) as refusal:
-            await client.generate(GenerationRequest("a", "coupled", max_tokens=4), 60)
+            await client.generate(
+                GenerationRequest("a", "coupled", GenerationParams(max_tokens=4)), 60
+            )
         described = await client.describe()
     assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
     assert words in str(refusal.value)

@@ -15,6 +15,7 @@ from tandem.services.drafter.tokenising import (
     MAX_CHARACTERS_PER_TOKEN,
     PromptTokens,
 )
+from tandem.specdec.messages import GenerationParams
 from tandem.testing.scripted import ScriptedTokenizer
 
 CONTEXT = LONG_CHARACTERS
@@ -58,7 +59,9 @@ async def test_the_oldest_turns_are_left_out_where_that_is_asked_for() -> None:
 
     async def kept(prompt: Prompt, max_tokens: int) -> str:
         oldest = Truncate.OLDEST
-        request = GenerationRequest(prompt, max_tokens=max_tokens, truncate=oldest)
+        request = GenerationRequest(
+            prompt, params=GenerationParams(max_tokens=max_tokens), truncate=oldest
+        )
         return "".join(chr(64 + token) for token in await tokens.of(request))
 
     assert await kept(turns[:3], 6) == "ssaaaabbbb"

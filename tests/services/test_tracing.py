@@ -21,6 +21,7 @@ from tandem.services.aggregator.http import http_door
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.telemetry.tracing import RecordedTracing, new_provider
 from tandem.testing.scripted import ScriptedTokenizer
@@ -97,7 +98,9 @@ def parent_id(span: ReadableSpan) -> int | None:
 async def test_a_request_is_one_trace_across_the_services(preset: str) -> None:
     exporter = InMemorySpanExporter()
     async with traced_suite(exporter) as suite:
-        request = GenerationRequest(PROMPT, preset, max_tokens=20, ignore_eos=True, seed=1)
+        request = GenerationRequest(
+            PROMPT, preset, GenerationParams(max_tokens=20, ignore_eos=True, seed=1)
+        )
         generated = await suite.client.generate(request)
     spans = exporter.get_finished_spans()
     assert len({span.context.trace_id for span in spans if span.context}) == 1
@@ -132,7 +135,9 @@ async def test_a_request_is_one_trace_across_the_services(preset: str) -> None:
 async def test_an_answer_from_two_sides_is_one_trace(tmp_path: Path) -> None:
     exporter = InMemorySpanExporter()
     async with two_sides(tmp_path, tracing=lambda name: recorded(name, exporter)) as suite:
-        request = GenerationRequest(PROMPT, "dragon-coupled", max_tokens=8, query="heron")
+        request = GenerationRequest(
+            PROMPT, "dragon-coupled", GenerationParams(max_tokens=8), query="heron"
+        )
         await suite.client.generate(request)
     spans = exporter.get_finished_spans()
     names = {span.context.span_id: service(span) for span in spans if span.context}
@@ -173,7 +178,9 @@ async def test_two_requests_are_two_traces() -> None:
     exporter = InMemorySpanExporter()
     async with traced_suite(exporter) as suite:
         for seed in (1, 2):
-            await suite.client.generate(GenerationRequest(PROMPT, max_tokens=4, seed=seed))
+            await suite.client.generate(
+                GenerationRequest(PROMPT, params=GenerationParams(max_tokens=4, seed=seed))
+            )
     spans = exporter.get_finished_spans()
     traces = {span.context.trace_id for span in spans if span.context}
     assert len(traces) == len(named(spans, "request")) == 2
@@ -182,7 +189,9 @@ async def test_two_requests_are_two_traces() -> None:
 async def test_what_is_not_sampled_at_the_front_is_recorded_nowhere() -> None:
     exporter = InMemorySpanExporter()
     async with traced_suite(exporter, sample=0.0) as suite:
-        generated = await suite.client.generate(GenerationRequest(PROMPT, max_tokens=4))
+        generated = await suite.client.generate(
+            GenerationRequest(PROMPT, params=GenerationParams(max_tokens=4))
+        )
     assert generated.summary is not None
     assert exporter.get_finished_spans() == ()
 
@@ -191,7 +200,9 @@ async def test_a_refused_request_is_marked_without_its_words() -> None:
     exporter = InMemorySpanExporter()
     async with traced_suite(exporter) as suite:
         with pytest.raises(Rejected):
-            await suite.client.generate(GenerationRequest(PROMPT * 200, max_tokens=4))
+            await suite.client.generate(
+                GenerationRequest(PROMPT * 200, params=GenerationParams(max_tokens=4))
+            )
     spans = exporter.get_finished_spans()
     (root,) = named(spans, "request")
     assert (root.status.status_code.name, root.status.description) == ("ERROR", "Rejected")

@@ -65,7 +65,7 @@ async def central_text(
     """What one machine with all documents answers, from the same random numbers; by `rescored` at
     every so many tokens of the answer."""
     preset = AGGREGATION_PRESETS[request.preset]
-    choices = local_drafting(preset, request.sampling)
+    choices = local_drafting(preset, request.params.sampling)
     opens = {
         side: opening(
             prompt=request.prompt,
@@ -73,16 +73,16 @@ async def central_text(
             side=side,
             sampling=choices.sampling,
             probs=choices.probs,
-            seed=request.seed,
-            processors=request.processors,
+            seed=request.params.seed,
+            processors=request.params.processors,
         )
         for side in Side
     }
-    rng = SeededRandom(request.seed)
+    rng = SeededRandom(request.params.seed)
     assert isinstance(request.prompt, str)
     text = TOKENIZER.encode(request.prompt)
     start = len(text)
-    while len(text) < start + request.max_tokens:
+    while len(text) < start + request.params.max_tokens:
         if reweigh_every and len(text) > start and (len(text) - start) % reweigh_every == 0:
             opens = {side: rescored(opens[side], text) for side in Side}
         masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
@@ -116,7 +116,7 @@ def decided(
     position: int,
 ) -> int:
     (device, device_probs), (cloud, cloud_probs) = drafts[Side.DEVICE], drafts[Side.CLOUD]
-    if request.sampling.greedy:
+    if request.params.sampling.greedy:
         return int(mixture(device_probs, cloud_probs, weights).argmax())
     if mode is AggregationMode.COIN:
         return int(drafts[coupled_side(weights, rng, position)][0])
@@ -128,9 +128,9 @@ def check_token_sources(answer: Generated, request: GenerationRequest) -> None:
     """Who made each token: by the coin, or as many as the device counted of its own."""
     assert answer.summary is not None
     mode = AGGREGATION_PRESETS[request.preset].mode
-    if mode is AggregationMode.COIN and not request.sampling.greedy:
+    if mode is AggregationMode.COIN and not request.params.sampling.greedy:
         weights = side_weights(answer.summary.device.log_mass, answer.summary.cloud.log_mass)
-        rng, first = SeededRandom(request.seed), answer.prompt_tokens
+        rng, first = SeededRandom(request.params.seed), answer.prompt_tokens
         coins = [coupled_side(weights, rng, first + n) for n in range(len(answer.token_sources))]
         assert answer.token_sources == [coin.name.lower() for coin in coins]
     else:

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import math
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import grpc
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import SamplingParams
 from tandem.net.scopes import SCOPE_OF
 from tandem.net.status import STATUS_LOST, Rejected, actual_status
 from tests.services.retriever_peer import retriever
@@ -79,7 +77,7 @@ async def test_what_a_machine_refuses_is_its_caller_s_fault(
 async def test_dragon_at_a_bad_temperature_is_its_caller_s_fault(
     tmp_path: Path, temperature: float
 ) -> None:
-    request = replace(asking("dragon"), sampling=SamplingParams(temperature=temperature))
+    request = asking("dragon", temperature=temperature)
     async with two_sides(tmp_path) as suite:
         with pytest.raises(Rejected, match=r"temperature: .* is not in") as error:
             await suite.client.generate(request)

@@ -41,7 +41,8 @@ def hits(clouds: TwoClouds, name: str, **labels: str) -> float:
 async def leave_the_second(clouds: TwoClouds, preset: str) -> float:
     """As it stops: how many tokens of a text that moves the first one had computed."""
     asked = [
-        replace(each, prompt=letters(3 * KV_BLOCK + 5, each.seed)) for each in requests(4, preset)
+        replace(each, prompt=letters(3 * KV_BLOCK + 5, each.params.seed))
+        for each in requests(4, preset)
     ]
     under_way = begun(clouds.suite, asked)
     await clouds.until_served(1, 1)

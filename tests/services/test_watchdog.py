@@ -15,6 +15,7 @@ from tandem.net.status import engine_silent_s
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.services.health import health_of
@@ -95,7 +96,10 @@ async def test_pongs_of_a_stuck_verifier_are_no_reason_to_wait_longer() -> None:
     engine = Breakable()
     async with scripted_suite(target=engine) as suite:
         request = GenerationRequest(
-            "ab", preset="coupled", max_tokens=100, ignore_eos=True, lost_cloud=LostCloud.EDGE
+            "ab",
+            preset="coupled",
+            params=GenerationParams(max_tokens=100, ignore_eos=True),
+            lost_cloud=LostCloud.EDGE,
         )
         async for result in suite.client.stream(request, DEADLINE_S):
             if result.token_ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
@@ -200,5 +201,7 @@ class _Starting:
 
 
 def asking(preset: str, **changes: Any) -> GenerationRequest:
-    request = GenerationRequest(PROMPT, preset, seed=5, max_tokens=16, query=QUERY, documents=2)
-    return replace(request, **changes)
+    request = GenerationRequest(
+        PROMPT, preset, GenerationParams(seed=5, max_tokens=16), query=QUERY, documents=2
+    )
+    return request.with_fields(**changes)

@@ -13,6 +13,7 @@ from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.services.verifier.servicer import VerifierLimits
+from tandem.specdec.messages import GenerationParams
 from tests.services.scripted_suite import Suite, scripted_suite, target_engine
 from tests.services.verifier_peer import (
     Ending,
@@ -20,7 +21,9 @@ from tests.services.verifier_peer import (
 )
 
 BYSTANDER_PROMPT = tuple(range(1, 10))
-BYSTANDER = GenerationRequest(BYSTANDER_PROMPT, "coupled", max_tokens=80, seed=9, ignore_eos=True)
+BYSTANDER = GenerationRequest(
+    BYSTANDER_PROMPT, "coupled", GenerationParams(max_tokens=80, seed=9, ignore_eos=True)
+)
 
 
 @cache
@@ -48,7 +51,9 @@ async def unharmed(suite: Suite) -> AsyncIterator[None]:
     yield
     # The result grows in place.
     assert [_ async for _ in stream][-1] is result
-    assert result.token_ids == own_text(BYSTANDER_PROMPT, BYSTANDER.seed, BYSTANDER.max_tokens)
+    assert result.token_ids == own_text(
+        BYSTANDER_PROMPT, BYSTANDER.params.seed, BYSTANDER.params.max_tokens
+    )
     await suite.idle()
 
 

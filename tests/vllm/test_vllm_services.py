@@ -25,6 +25,7 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.judge import RemoteReading
+from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
 from tests.programs import REPOSITORY
@@ -37,7 +38,10 @@ PROMPTS = ["Tom has 3 apples and", "A list is a list of lists in a list"]
 TOKENS = 48
 DEADLINE_S = 300.0
 GREEDY = GenerationRequest(
-    "", sampling=SamplingParams(temperature=0.0), max_tokens=TOKENS, ignore_eos=True
+    "",
+    params=GenerationParams(
+        sampling=SamplingParams(temperature=0.0), max_tokens=TOKENS, ignore_eos=True
+    ),
 )
 
 
@@ -164,7 +168,7 @@ async def test_a_dead_worker_loses_the_verifier_and_no_answer(
     monkeypatch.setattr(engine, "forward", dying)
     monkeypatch.setattr(second, "forward", waiting)
     asked = [
-        replace(GREEDY, prompt=text, preset="coupled", max_tokens=100)
+        GREEDY.with_fields(prompt=text, preset="coupled", max_tokens=100)
         for text in (*PROMPTS, "What is", "Once upon a time")
     ]
     try:

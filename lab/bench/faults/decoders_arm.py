@@ -25,6 +25,7 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
+from tandem.specdec.messages import GenerationParams
 
 DECODERS = ("drafter", "verifier")
 LOGGED = "keys and values are not kept on disk"
@@ -106,12 +107,10 @@ class DecodersArm:
     async def _ask(self, question: int) -> Answered:
         request = GenerationRequest(
             prompt=f"What is the answer to question{question}?",
+            preset=PRESET,
+            params=GenerationParams(max_tokens=MAX_TOKENS, seed=question, ignore_eos=True),
             query=f"question{question}",
             documents=1,
-            preset=PRESET,
-            max_tokens=MAX_TOKENS,
-            seed=question,
-            ignore_eos=True,
         )
         answer = Answered(0, question, time.monotonic())
         self.answers.append(answer)

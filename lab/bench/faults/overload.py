@@ -45,6 +45,7 @@ from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.scopes import Scope
 from tandem.net.status import Rejected
+from tandem.specdec.messages import GenerationParams
 
 HONEST, OVER_HTTP = 9, 3
 GREEDY = "greedy"
@@ -305,7 +306,8 @@ async def _over_grpc(
         while time.monotonic() < ends_s:
             seed += 1
             request = GenerationRequest(
-                prompt="A list of things", max_tokens=MAX_TOKENS, seed=seed, ignore_eos=True
+                prompt="A list of things",
+                params=GenerationParams(max_tokens=MAX_TOKENS, seed=seed, ignore_eos=True),
             )
             try:
                 answer = await client.generate(request, CALL_S)

@@ -25,6 +25,7 @@ from tandem.net.channels import open_channel
 from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
+from tandem.specdec.messages import GenerationParams
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc
@@ -147,11 +148,13 @@ async def _again(press: Callable[[int], Coroutine[Any, Any, None]], number: int)
 def _request(seed: int, max_tokens: int, logprobs: bool = False) -> GenerationRequest:
     return GenerationRequest(
         prompt="A list of things",
-        max_tokens=max_tokens,
-        seed=seed,
-        ignore_eos=True,
-        logprobs=logprobs,
-        top_logprobs=5 if logprobs else 0,
+        params=GenerationParams(
+            max_tokens=max_tokens,
+            seed=seed,
+            ignore_eos=True,
+            logprobs=logprobs,
+            top_logprobs=5 if logprobs else 0,
+        ),
     )
 
 

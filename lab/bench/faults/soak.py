@@ -39,6 +39,7 @@ from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 
 QUICK_MINUTES = 1.5
@@ -221,8 +222,9 @@ def _request(source: random.Random, preset: str | None = None) -> GenerationRequ
     return GenerationRequest(
         prompt=source.choice(prompts(PROMPTS)),
         preset=preset or source.choice(list(PRESETS)),
-        max_tokens=source.choice((4, MAX_TOKENS)),
-        seed=source.randrange(2**32),
+        params=GenerationParams(
+            max_tokens=source.choice((4, MAX_TOKENS)), seed=source.randrange(2**32)
+        ),
         lost_cloud=source.choice(list(LostCloud)),
     )
 

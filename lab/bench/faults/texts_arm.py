@@ -20,6 +20,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.link_group import LinkGroup
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import Override
 
 MODEL = "1:0.3"
@@ -182,14 +183,13 @@ async def texts_arm(place: Path, seed: int) -> AsyncIterator[TextsArm]:
 
 def _requests(seed: int) -> list[GenerationRequest]:
     """One of each preset that waits for a lost cloud, one that does not, one from documents."""
-    common = {"prompt": "A list of things", "max_tokens": MAX_TOKENS, "ignore_eos": True}
     plans = [(preset, LostCloud.WAIT) for preset in (*PRESETS, TWO_SIDED)]
     plans.append((PRESETS[0], LostCloud.FAIL))
     return [
         GenerationRequest(
-            **common,  # type: ignore[arg-type]
-            preset=preset,
-            seed=seed + number,
+            "A list of things",
+            preset,
+            GenerationParams(max_tokens=MAX_TOKENS, seed=seed + number, ignore_eos=True),
             lost_cloud=policy,
             overrides=() if preset == TWO_SIDED else (Override("draft_length", 2),),
         )

@@ -16,6 +16,7 @@ from lab.bench.harness.suite import Suite
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import parse_overrides
 
 ANSWER_TIMEOUT_S = 180.0
@@ -36,10 +37,12 @@ def requests(
         GenerationRequest(
             prompt=text,
             preset=preset,
-            sampling=sampling or SamplingParams(),
-            max_tokens=max_tokens,
-            seed=seed + number,
-            ignore_eos=True,
+            params=GenerationParams(
+                sampling=sampling or SamplingParams(),
+                max_tokens=max_tokens,
+                seed=seed + number,
+                ignore_eos=True,
+            ),
             overrides=parse_overrides((*length, *overrides)),
         )
         for number, text in enumerate(texts)

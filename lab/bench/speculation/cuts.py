@@ -31,6 +31,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.net.status import Rejected
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 
 PACING = Pacing(draft_s=0.004, verify_first_s=0.010, verify_further_s=0.001)
@@ -172,10 +173,10 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
         GenerationRequest(
             prompt=texts[number % len(texts)],
             preset=presets[number % len(presets)],
-            max_tokens=plan.max_tokens,
-            seed=seed + number,
+            params=GenerationParams(
+                max_tokens=plan.max_tokens, seed=seed + number, ignore_eos=True
+            ),
             lost_cloud=LostCloud.WAIT if number < plan.short + plan.long else LostCloud.EDGE,
-            ignore_eos=True,
         )
         for number in range(total)
     ]

@@ -23,6 +23,7 @@ from tandem.runtime.prefix_cache import PrefixLimits
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.liveness import LivenessTimes
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import GIVE_UP_AFTER_S, EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.text import Tokenizer
@@ -72,7 +73,7 @@ async def _measure(models: Models, chats: int, seed: int) -> list[Row]:
 
 async def _turns(client: AggregatorClient, prompt: str, preset: str, seed: int) -> list[Generated]:
     request = GenerationRequest(
-        prompt, preset, max_tokens=ANSWER_TOKENS, seed=seed, ignore_eos=True
+        prompt, preset, GenerationParams(max_tokens=ANSWER_TOKENS, seed=seed, ignore_eos=True)
     )
     first = await client.generate(request)
     await asyncio.sleep(SETTLED_S)

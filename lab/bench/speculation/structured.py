@@ -32,6 +32,7 @@ from tandem.core.processors import (
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.grammar.compiler import GrammarCompiler
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import choose_model, load_pair
 from tandem.text import IncrementalText
@@ -115,10 +116,12 @@ def _request(
     return GenerationRequest(
         f"JSON by the schema {json.dumps(schema)[:300]}:\n",
         preset,
-        processors=processors,
-        max_tokens=max_tokens,
-        seed=seed,
-        ignore_eos=not processors.active,
+        GenerationParams(
+            processors=processors,
+            max_tokens=max_tokens,
+            seed=seed,
+            ignore_eos=not processors.active,
+        ),
     )
 
 

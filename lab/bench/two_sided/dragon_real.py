@@ -28,6 +28,7 @@ from lab.machine import pinned, usable_cores
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.suite_documents import demo_documents, fill
 from tandem.two_sided.protocol.mixture import Side, side_weights
 from tandem.two_sided.protocol.presets import (
@@ -131,7 +132,9 @@ async def _answers(
     """One after the other, after one that brings documents' keys into memory."""
     requests = [
         GenerationRequest(
-            question, preset.name, max_tokens=tokens, seed=seed + number, ignore_eos=True
+            question,
+            preset.name,
+            GenerationParams(max_tokens=tokens, seed=seed + number, ignore_eos=True),
         )
         for number, question in enumerate(QUESTIONS)
     ]

@@ -19,6 +19,7 @@ from lab.bench.two_sided.dragon_real import QUESTIONS, Pass, running_sides
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
+from tandem.specdec.messages import GenerationParams
 
 DEVICE_ONLY = "crcg-device"
 ONCE = "drcg-text"
@@ -110,7 +111,10 @@ async def _first_tokens(
     async with AggregatorClient(aggregator) as client:
         for number, question in enumerate(QUESTIONS):
             request = GenerationRequest(
-                question, preset, max_tokens=2, seed=seed + number, query=query, ignore_eos=True
+                question,
+                preset,
+                GenerationParams(max_tokens=2, seed=seed + number, ignore_eos=True),
+                query=query,
             )
             answer = await client.generate(request, ANSWER_TIMEOUT_S)
             assert answer.ttft_s is not None, "two tokens came"

@@ -172,14 +172,14 @@ class DeviceSide:
             prompt_ids=(),
             vocabulary_hash="",
             vocabulary_size=0,
-            sampling=request.sampling,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
+            sampling=request.params.sampling,
+            seed=request.params.seed,
+            max_tokens=request.params.max_tokens,
             preset=preset,
-            ignore_eos=request.ignore_eos,
+            ignore_eos=request.params.ignore_eos,
             query=request.query or _text_of(request),
             documents=request.documents or self._settings.documents,
-            processors=request.processors,
+            processors=request.params.processors,
         )
         found: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
@@ -217,7 +217,7 @@ class DeviceSide:
 
     def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
         request, preset = prepared.generation, prepared.preset
-        drafting = local_drafting(preset, request.sampling)
+        drafting = local_drafting(preset, request.params.sampling)
         opening = DecodingOpen(
             session=prepared.aggregation.session,
             epoch=0,
@@ -227,17 +227,17 @@ class DeviceSide:
             committed_ids=(),
             documents=prepared.documents,
             sampling=drafting.sampling,
-            seed=request.seed,
+            seed=request.params.seed,
             side=Side.DEVICE,
             probs=drafting.probs,
             ahead=0 if preset.sources is Sources.CLOUD else preset.ahead,
-            max_tokens=request.max_tokens,
+            max_tokens=request.params.max_tokens,
             wants_text=True,
             stop=request.stop,
             preset=preset.name,
             reweigh_every=preset.reweigh_every,
             wants_token_texts=request.token_texts,
-            processors=request.processors,
+            processors=request.params.processors,
         )
         return self._resources.decoder_link(opening, events, prepared.deadline_s, prepared.headers)
 

@@ -202,7 +202,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if self._leaving:
             raise Unavailable("the drafter is stopping")
         request = request_from_proto(start)
-        images = ImagePrompt(self._engine, request.images)
+        images = ImagePrompt(self._engine, request.params.images)
         preset = self._checked_preset(request)
         tenant = calling_tenant(request.tenant, self._sharing)
         payer = paying_tenant(request.tenant)
@@ -238,13 +238,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         """Whether a grammar is to be followed here: where there are drafts, or the drafts may
         become the text."""
         alone = request.lost_cloud is LostCloud.EDGE
-        return request.processors.grammar is not None and (preset.drafts or alone)
+        return request.params.processors.grammar is not None and (preset.drafts or alone)
 
     async def _processor(
         self, request: GenerationRequest, edge_request: EdgeRequest, payer: Tenant
     ) -> LogitsProcessor | None:
         """What drafts need, where there are any: a grammar takes time to compile."""
-        asked, mask = request.processors, None
+        asked, mask = request.params.processors, None
         alone = request.lost_cloud is LostCloud.EDGE
         if not edge_request.preset.drafts and not alone:
             return None
@@ -281,7 +281,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             tenant,
             edge_request.prompt_ids,
             public_tokens=edge_request.public_tokens,
-            keeps=not request.images,
+            keeps=not request.params.images,
         )
         async with self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
@@ -359,9 +359,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         preset = request.composed_preset(engine.vocabulary_size, usual)
         preset = fitted_to(preset, engine.capabilities)
         check_preset(preset, draft=engine)
-        request.sampling.validate(engine.vocabulary_size)
+        request.params.sampling.validate(engine.vocabulary_size)
         check_token_ids(request.stop_token_ids, engine.vocabulary_size, "stop_token_ids")
-        request.processors.validate(engine.vocabulary_size, request.ignore_eos)
+        request.params.processors.validate(engine.vocabulary_size, request.params.ignore_eos)
         return preset
 
     async def _edge_request(
@@ -382,7 +382,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             prompt_ids=prompt_ids,
             vocabulary_hash=engine.vocabulary_hash,
             vocabulary_size=engine.vocabulary_size,
-            params=replace(request.params, max_tokens=min(request.max_tokens, room)),
+            params=replace(request.params, max_tokens=min(request.params.max_tokens, room)),
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),

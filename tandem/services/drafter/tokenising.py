@@ -47,9 +47,9 @@ class PromptTokens:
             return await self._around(str(request.prompt), request.suffix)
         if request.truncate is Truncate.NONE:
             length = self._checked(request.prompt) + len(request.tools)
-            images, tools = len(request.images), request.tools
+            images, tools = len(request.params.images), request.tools
             return await self._soon(length, lambda: self._ids(request.prompt, images, tools))
-        most = self._context_length - min(request.max_tokens, self._context_length // 2)
+        most = self._context_length - min(request.params.max_tokens, self._context_length // 2)
         length = self._checked(request.prompt) + len(request.tools)
         return await self._soon(length, lambda: self._newest(request.prompt, most, request.tools))
 

@@ -22,6 +22,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.config import DrafterSettings
 from tandem.specdec.choices import Acceptance
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
@@ -64,10 +65,9 @@ def request(prompt: str, preset: str, temperature: float, length: int = 3) -> Ge
     return GenerationRequest(
         prompt,
         preset,
-        sampling=SamplingParams(temperature),
-        max_tokens=TOKENS,
-        seed=5,
-        ignore_eos=True,
+        GenerationParams(
+            sampling=SamplingParams(temperature), max_tokens=TOKENS, seed=5, ignore_eos=True
+        ),
         overrides=() if drafted is None else parse_overrides((f"draft_length={drafted}",)),
     )
 

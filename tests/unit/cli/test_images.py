@@ -75,11 +75,13 @@ def request(
     return GenerationRequest(
         prompt,
         preset,
-        sampling=SamplingParams(temperature),
-        max_tokens=TOKENS,
-        seed=3,
-        ignore_eos=True,
-        images=images,
+        GenerationParams(
+            sampling=SamplingParams(temperature),
+            max_tokens=TOKENS,
+            seed=3,
+            ignore_eos=True,
+            images=images,
+        ),
         overrides=() if length is None else parse_overrides((f"draft_length={length}",)),
     )
 

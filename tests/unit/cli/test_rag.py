@@ -18,6 +18,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.suite_documents import SuiteDocuments
 from tests.unit.cli.scripted_pair import scripted_pair
@@ -43,7 +44,9 @@ def documents(tmp_path: Path) -> SuiteDocuments:
 @pytest.mark.parametrize("preset", ["dragon", "dragon-coupled", "crcg-device", "drdg-tw"])
 async def test_an_answer_from_both_sides(preset: str, documents: SuiteDocuments) -> None:
     request = GenerationRequest(
-        "a heron", preset, sampling=SamplingParams(temperature=1.0), max_tokens=6, ignore_eos=True
+        "a heron",
+        preset,
+        GenerationParams(sampling=SamplingParams(temperature=1.0), max_tokens=6, ignore_eos=True),
     )
     async with EmbeddedSuite(scripted_pair(), documents=documents) as suite:
         result = await ask(suite.target, request, 60.0)
@@ -57,7 +60,9 @@ async def test_an_answer_from_both_sides(preset: str, documents: SuiteDocuments)
 
 async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) -> None:
     """The first token needs the cloud's h, so a round trip at least; texts do not change."""
-    request = GenerationRequest("a heron", "dragon-coupled", max_tokens=4, ignore_eos=True)
+    request = GenerationRequest(
+        "a heron", "dragon-coupled", GenerationParams(max_tokens=4, ignore_eos=True)
+    )
     answers = []
     for link in (None, LinkSettings(delay_s=0.05)):
         async with EmbeddedSuite(scripted_pair(), link=link, documents=documents) as suite:
@@ -71,7 +76,9 @@ async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) ->
 async def test_sides_beyond_the_cloud_answer_too(documents: SuiteDocuments, tmp_path: Path) -> None:
     (tmp_path / "office.md").write_text("the office's heron")
     documents = replace(documents, more={"office": (tmp_path / "office.md",)})
-    request = GenerationRequest("a heron", "dragon-coupled", max_tokens=12, ignore_eos=True)
+    request = GenerationRequest(
+        "a heron", "dragon-coupled", GenerationParams(max_tokens=12, ignore_eos=True)
+    )
     async with EmbeddedSuite(scripted_pair(), documents=documents) as suite:
         answer = answer_object(request, await ask(suite.target, request, 60.0))
     (office,) = answer["more_sides"]
@@ -82,7 +89,9 @@ async def test_sides_beyond_the_cloud_answer_too(documents: SuiteDocuments, tmp_
 
 async def test_other_presets_have_no_figures_of_sides() -> None:
     async with EmbeddedSuite(scripted_pair()) as suite:
-        request = GenerationRequest("a heron", max_tokens=4, ignore_eos=True)
+        request = GenerationRequest(
+            "a heron", params=GenerationParams(max_tokens=4, ignore_eos=True)
+        )
         answer = answer_object(request, await ask(suite.target, request, 60.0))
     assert "device" not in answer
     json.dumps(answer)

@@ -11,10 +11,11 @@ from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import LinkSettings
+from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tests.unit.cli.scripted_pair import scripted_pair
 
-REQUEST = GenerationRequest("hello", max_tokens=24, seed=3)
+REQUEST = GenerationRequest("hello", params=GenerationParams(max_tokens=24, seed=3))
 TIMEOUT_S = 60.0
 
 
@@ -76,7 +77,7 @@ async def test_a_view_that_fails_cancels_the_request_everywhere() -> None:
             raise BrokenPipeError
 
     pair = scripted_pair()
-    request = GenerationRequest("hello", max_tokens=400)
+    request = GenerationRequest("hello", params=GenerationParams(max_tokens=400))
     async with EmbeddedSuite(pair) as suite:
         with pytest.raises(BrokenPipeError):
             await ask(suite.target, request, TIMEOUT_S, leave)

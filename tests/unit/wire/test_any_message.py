@@ -185,11 +185,14 @@ requests = st.builds(
     preset=st.sampled_from(sorted(PRESETS)),
     stop=tuples_of(st.text(min_size=1, max_size=9)),
     lost_cloud=st.sampled_from(LostCloud),
-    sampling=some.samplings,
-    max_tokens=st.integers(1, 2**32 - 1),
-    seed=some.uint64,
-    ignore_eos=st.booleans(),
-    images=tuples_of(st.binary(min_size=1), 0, 4),
+    params=st.builds(
+        specdec.GenerationParams,
+        sampling=some.samplings,
+        max_tokens=st.integers(1, 2**32 - 1),
+        seed=some.uint64,
+        ignore_eos=st.booleans(),
+        images=tuples_of(st.binary(min_size=1), 0, 4),
+    ),
 )
 
 

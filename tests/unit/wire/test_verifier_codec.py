@@ -300,12 +300,11 @@ REQUESTS = [
     GenerationRequest(
         "all",
         "dssd",
-        sampling=SamplingParams(0.5, 4, 0.75),
-        max_tokens=HUGE,
-        seed=2**64 - 1,
+        GenerationParams(
+            sampling=SamplingParams(0.5, 4, 0.75), max_tokens=HUGE, seed=2**64 - 1, ignore_eos=True
+        ),
         stop=("a", "b"),
         lost_cloud=LostCloud.EDGE,
-        ignore_eos=True,
         overrides=parse_overrides(
             (
                 "draft_length=7",
@@ -317,7 +316,12 @@ REQUESTS = [
         ),
     ),
     GenerationRequest("tree", "mc-dsd", overrides=parse_overrides(("expansion=3,1,2",))),
-    GenerationRequest("greedy", "coupled", sampling=SamplingParams(0.0), lost_cloud=LostCloud.WAIT),
+    GenerationRequest(
+        "greedy",
+        "coupled",
+        GenerationParams(sampling=SamplingParams(0.0)),
+        lost_cloud=LostCloud.WAIT,
+    ),
 ]
 
 
@@ -332,10 +336,10 @@ def test_requests_arrive_as_they_were_made(request_: GenerationRequest) -> None:
     [
         GenerationRequest((1, -1)),
         GenerationRequest((2**32,)),
-        GenerationRequest("a", max_tokens=-1),
-        GenerationRequest("a", seed=-1),
-        GenerationRequest("a", seed=2**64),
-        GenerationRequest("a", sampling=SamplingParams(top_k=-1)),
+        GenerationRequest("a", params=GenerationParams(max_tokens=-1)),
+        GenerationRequest("a", params=GenerationParams(seed=-1)),
+        GenerationRequest("a", params=GenerationParams(seed=2**64)),
+        GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_k=-1))),
     ],
 )
 def test_numbers_that_cannot_travel_are_refused_before(request_: GenerationRequest) -> None:
