@@ -4,22 +4,19 @@ what no model is needed to refuse is refused here, as InvalidArgument naming the
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from operator import attrgetter, index
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any
 
 from tandem.core.errors import InvalidArgument, unknown_name
-from tandem.core.probs import SamplingParams
-from tandem.core.processors import Grammar, GrammarKind, Processors
-from tandem.core.prompt import Prompt, Truncate, Turn
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
-from tandem.specdec.liveness import LostCloud
+from tandem.core.processors import Grammar, GrammarKind
+from tandem.core.prompt import Prompt, Turn
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request_fields import RequestFields, given_fields
 from tandem.specdec.overrides import Override, field_names, parse_override, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.interface import AGGREGATION_PRESETS, AggregationPreset
 
 Choice = bool | int | float | str
-Policy = TypeVar("Policy", bound=StrEnum)
 _CHAIN = "coupled"
 """What a preset is told apart from that has no listed name."""
 SEED_BELOW = 2**53
@@ -30,34 +27,16 @@ Message = Mapping[str, str]
 """One turn of a conversation, as in OpenAI's API: `role` and `content`."""
 
 
-class GenerationOptions(TypedDict, total=False):
-    """Keyword arguments of `generate`, `stream` and `chat`; all may be left out."""
+class GenerationOptions(RequestFields, total=False):
+    """Keyword arguments of `generate`, `stream` and `chat`; all may be left out. Those of the table
+    of request fields stand in `tandem/generation/request_fields.py`; `seed` is random by default.
+    """
 
     preset: str | Preset | AggregationPreset
     """Decoding method: a name, or a method made by `tandem.preset`. Default: `auto`, or
     `dragon-coupled` if `rag` is true."""
     overrides: Mapping[str, Choice]
     """Settings of the preset to override, for example {"window": 8}."""
-    max_tokens: int
-    """Maximum tokens of the answer. Default: 128."""
-    temperature: float
-    """Sampling temperature. 0: always take the most likely token. Default: 1.0."""
-    top_k: int
-    """Sample from the `top_k` most likely tokens. 0 (default): no limit."""
-    top_p: float
-    """Sample from the most likely tokens with this total probability. Default: 1.0, all tokens."""
-    min_p: float
-    """Exclude tokens less likely than `min_p` times the most likely token. Default: 0, none."""
-    typical_p: float
-    """Sample from the most typical tokens with this total probability. Default: 1.0, all tokens."""
-    presence_penalty: float
-    """Penalty for tokens that already occur in the answer, as in OpenAI's API. Default: 0."""
-    frequency_penalty: float
-    """Penalty for each time a token already occurs in the answer, as in OpenAI's API. Default: 0.
-    """
-    repetition_penalty: float
-    """Penalty factor for tokens that occur in the prompt or the answer, as in Hugging Face.
-    Default: 1.0, none."""
     logit_bias: Mapping[int, float]
     """Values to add to logits, by token id."""
     banned_token_ids: Sequence[int]
@@ -70,33 +49,14 @@ class GenerationOptions(TypedDict, total=False):
     """Regular expression that the whole answer must match."""
     grammar: str
     """Grammar in Lark syntax that the answer must match."""
-    seed: int
-    """Seed of the sampling. The same seed and options give the same text. Default: random."""
     stop: str | Sequence[str]
     """Stop before any of these strings."""
     stop_token_ids: Sequence[int]
     """Stop after any of these tokens, in addition to the model's end-of-text tokens."""
-    truncate: Literal["none", "oldest"]
-    """What to do with a prompt longer than the context. `none` (default): refuse it. `oldest`: drop
-    the oldest turns after the system message, or the oldest tokens of a text prompt."""
-    suffix: str
-    """Text after the completion (fill in the middle), for models that support it."""
-    priority: int
-    """Scheduling priority among waiting requests of the same caller. Lower values run first.
-    Default: 0."""
-    ignore_eos: bool
-    """Continue after the end-of-text token."""
     rag: bool
     """Answer from the documents on the device and in the cloud."""
-    query: str
-    """Query for the document search. Default: the prompt's text."""
-    documents: int
-    """Maximum documents to retrieve on each side. Default: the service's setting."""
     images: Sequence[bytes]
     """PNG, JPEG or WebP images, for vision models."""
-    lost_cloud: Literal["fail", "wait", "edge"]
-    """What to do when the connection to the cloud cannot be restored: `fail` (default), `wait`, or
-    finish on the `edge` with unverified tokens."""
     logprobs: bool
     """Return the log-probability of each token."""
     top_logprobs: int
@@ -128,24 +88,19 @@ def request_of(
     name, choices = _method(options)
     stop = options.get("stop", ())
     drawn = {"seed": secrets.randbelow(SEED_BELOW)}
-    keywords = {name: options.get(name) for name in GenerationOptions.__annotations__}
     request = GenerationRequest(_prompt(prompt)).with_fields(
+        **drawn | given_fields(options),
         preset=name,
         overrides=(*choices, *_objective(options), *_overrides(options.get("overrides", {}))),
-        sampling=SamplingParams(
-            temperature=options.get("temperature", 1.0),
-            top_k=options.get("top_k", 0),
-            top_p=options.get("top_p", 1.0),
-            min_p=options.get("min_p", 0.0),
-            typical_p=options.get("typical_p", 1.0),
-        ),
-        processors=_processors(options),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(options.get("stop_token_ids", ())),
-        lost_cloud=_one_of(LostCloud, "lost_cloud", options.get("lost_cloud", "fail")),
-        truncate=_one_of(Truncate, "truncate", options.get("truncate", "none")),
+        logit_bias=tuple(options.get("logit_bias", {}).items()),
+        banned_token_ids=tuple(options.get("banned_token_ids", ())),
+        allowed_token_ids=tuple(options.get("allowed_token_ids", ())),
+        grammar=_grammar(options),
         images=tuple(options.get("images", ())),
-        **drawn | given_fields(keywords),
+        logprobs=options.get("logprobs", False),
+        top_logprobs=options.get("top_logprobs", 0),
     )
     request.validate(rag=options.get("rag", False))
     return request
@@ -169,18 +124,6 @@ def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
         raise InvalidArgument("prompt", why) from None
 
 
-def _processors(options: GenerationOptions) -> Processors:
-    return Processors(
-        logit_bias=tuple(options.get("logit_bias", {}).items()),
-        presence_penalty=options.get("presence_penalty", 0.0),
-        frequency_penalty=options.get("frequency_penalty", 0.0),
-        repetition_penalty=options.get("repetition_penalty", 1.0),
-        banned_token_ids=tuple(options.get("banned_token_ids", ())),
-        allowed_token_ids=tuple(options.get("allowed_token_ids", ())),
-        grammar=_grammar(options),
-    )
-
-
 def _grammar(options: GenerationOptions) -> Grammar | None:
     schema = options.get("json_schema")
     text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
@@ -193,14 +136,6 @@ def _grammar(options: GenerationOptions) -> Grammar | None:
     if len(given) > 1:
         raise InvalidArgument(given[1][0], f"set either {given[0][0]} or {given[1][0]}, not both")
     return Grammar(given[0][1], given[0][2]) if given else None
-
-
-def _one_of(kind: type[Policy], field: str, word: str) -> Policy:
-    try:
-        return kind(word)
-    except ValueError:
-        known = ", ".join(kind)
-        raise InvalidArgument(field, f"must be one of {known}, is {word!r}") from None
 
 
 def _method(options: GenerationOptions) -> tuple[str, tuple[Override, ...]]:

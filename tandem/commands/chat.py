@@ -14,6 +14,7 @@ from tandem.commands.answer_view import AnswerView
 from tandem.commands.calling import file_option
 from tandem.commands.chat_client import ChatClient, Reply, base_url
 from tandem.commands.options import FILE, json_option, model_options
+from tandem.commands.request_options import request_options
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import figures_line
 from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET
@@ -53,18 +54,7 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
     "--rag", is_flag=True, help="Answer from the documents of both sides. Requires --endpoint."
 )
 @click.option("--max-tokens", type=int, default=256, help="Maximum tokens per answer.")
-@click.option(
-    "--temperature",
-    type=float,
-    default=1.0,
-    help="Sampling temperature. 0: always take the most likely token.",
-)
-@click.option(
-    "--top-p",
-    type=float,
-    default=1.0,
-    help="Sample from the most likely tokens with this total probability. 1: disabled.",
-)
+@request_options("temperature", "top_p")
 @click.option(
     "--seed",
     type=int,

@@ -12,17 +12,17 @@ from tandem.commands.answer_view import AnswerView
 from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.calling import access_options, access_to
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
-from tandem.commands.processor_options import processor_options, processors_of
+from tandem.commands.processor_options import biases_of, grammar_of, processor_options
 from tandem.commands.rag_options import document_options, documents_of
+from tandem.commands.request_options import request_options
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import SamplingParams
-from tandem.core.prompt import MAX_IMAGES_BYTES, Prompt, Truncate, Turn
+from tandem.core.prompt import MAX_IMAGES_BYTES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.generation.client import Generated
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
-from tandem.specdec.liveness import LostCloud
 from tandem.specdec.overrides import Override, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_pair, load_pair
@@ -106,42 +106,8 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
     f" {', '.join(AGGREGATION_PRESETS)}. Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
 )
 @click.option("--rag", is_flag=True, help="Answer from documents on the device and in the cloud.")
-@click.option(
-    "--query", default="", show_default="the prompt's text", help="Query for the document search."
-)
-@click.option(
-    "--documents",
-    type=int,
-    default=0,
-    show_default="the service's",
-    help="Maximum documents to retrieve on each side.",
-)
 @document_options
-@click.option("--max-tokens", type=int, default=128, help="Maximum tokens of the answer.")
-@click.option(
-    "--temperature",
-    type=float,
-    default=1.0,
-    help="Sampling temperature. 0: always take the most likely token.",
-)
-@click.option(
-    "--top-k",
-    type=int,
-    default=0,
-    help="Sample from this many of the most likely tokens. 0: disabled.",
-)
-@click.option(
-    "--top-p",
-    type=float,
-    default=1.0,
-    help="Sample from the most likely tokens with this total probability. 1: disabled.",
-)
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    help="Seed of the sampling. The same seed and settings give the same text.",
-)
+@request_options()
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text; repeatable.")
 @click.option(
     "--stop-token-id",
@@ -150,28 +116,8 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
     multiple=True,
     help="Stop after this token; repeatable.",
 )
-@click.option(
-    "--truncate",
-    type=click.Choice([str(policy) for policy in Truncate]),
-    default=str(Truncate.NONE),
-    help="What to do with a prompt longer than the context: refuse it, or drop its oldest part.",
-)
-@click.option(
-    "--suffix",
-    default="",
-    metavar="TEXT",
-    help="Text after the completion (fill in the middle), for models that support it.",
-)
 @processor_options
 @override_options
-@click.option(
-    "--lost-cloud",
-    type=click.Choice([str(policy) for policy in LostCloud]),
-    default=str(LostCloud.FAIL),
-    help="What to do when the connection to the cloud cannot be restored: fail,"
-    " wait for the cloud, or finish on the edge with unverified tokens.",
-)
-@click.option("--ignore-eos", is_flag=True, help="Continue after the end-of-text token.")
 @click.option(
     "--endpoint",
     type=ADDRESS,
@@ -215,22 +161,16 @@ def generate(**options: Any) -> None:
 def build_request(options: dict[str, Any]) -> GenerationRequest:
     """The request that the flags describe; InvalidArgument names the flag."""
     request = GenerationRequest(_prompt(options)).with_fields(
+        **given_fields(options),
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
-        sampling=SamplingParams(
-            temperature=options["temperature"],
-            top_k=options["top_k"],
-            top_p=options["top_p"],
-            min_p=options["min_p"],
-            typical_p=options["typical_p"],
-        ),
-        processors=processors_of(options),
+        overrides=overrides_of(options),
         stop=options["stop"],
         stop_token_ids=options["stop_token_ids"],
-        truncate=Truncate(options["truncate"]),
-        overrides=overrides_of(options),
-        lost_cloud=LostCloud(options["lost_cloud"]),
+        logit_bias=biases_of(options),
+        banned_token_ids=options["banned_token_ids"],
+        allowed_token_ids=options["allowed_token_ids"],
+        grammar=grammar_of(options),
         images=tuple(_read_image(path) for path in options["images"]),
-        **given_fields(options),
     )
     # What no service would take is refused before a model is loaded.
     request.validate(rag=options["rag"])

@@ -1,4 +1,4 @@
-"""Options of commands that say which tokens may follow: penalties, biases, cuts, grammars."""
+"""Options of commands that say which tokens may follow: biases, lists of tokens, grammars."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import click
 
 from tandem.commands.options import together
 from tandem.core.errors import InvalidArgument
-from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.core.processors import Grammar, GrammarKind
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _GRAMMARS = {
@@ -17,36 +17,6 @@ _GRAMMARS = {
 }
 
 processor_options = together(
-    click.option(
-        "--min-p",
-        type=float,
-        default=0.0,
-        help="Exclude tokens less likely than this times the most likely token. 0: disabled.",
-    ),
-    click.option(
-        "--typical-p",
-        type=float,
-        default=1.0,
-        help="Sample from the most typical tokens with this total probability. 1: disabled.",
-    ),
-    click.option(
-        "--presence-penalty",
-        type=float,
-        default=0.0,
-        help="Penalty for tokens that already occur in the answer.",
-    ),
-    click.option(
-        "--frequency-penalty",
-        type=float,
-        default=0.0,
-        help="Penalty for each time a token already occurs in the answer.",
-    ),
-    click.option(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        help="Penalty factor for tokens that occur in the prompt or the answer. 1: disabled.",
-    ),
     click.option(
         "--logit-bias",
         multiple=True,
@@ -82,27 +52,13 @@ processor_options = together(
 """What is applied to the logits before a token is drawn."""
 
 
-def processors_of(options: dict[str, Any]) -> Processors:
-    """InvalidArgument names the flag."""
-    same = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-    return Processors(
-        logit_bias=tuple(map(_bias, options["logit_bias"])),
-        banned_token_ids=options["banned_token_ids"],
-        allowed_token_ids=options["allowed_token_ids"],
-        grammar=_grammar(options),
-        **{name: options[name] for name in same},
-    )
+def biases_of(options: dict[str, Any]) -> tuple[tuple[int, float], ...]:
+    """The biases by token id. InvalidArgument names the flag."""
+    return tuple(map(_bias, options["logit_bias"]))
 
 
-def _bias(text: str) -> tuple[int, float]:
-    token, _, bias = text.partition("=")
-    try:
-        return int(token), float(bias)
-    except ValueError:
-        raise InvalidArgument("logit_bias", f"must be ID=BIAS, as 5=-2.5, is {text!r}") from None
-
-
-def _grammar(options: dict[str, Any]) -> Grammar | None:
+def grammar_of(options: dict[str, Any]) -> Grammar | None:
+    """The one that was given, if one was. InvalidArgument names the flag."""
     given = [name for name in _GRAMMARS if options[name] is not None]
     if len(given) > 1:
         raise InvalidArgument(given[1], f"set either {given[0]} or {given[1]}, not both")
@@ -114,3 +70,11 @@ def _grammar(options: dict[str, Any]) -> Grammar | None:
     except (OSError, ValueError) as error:
         raise InvalidArgument(given[0], f"{value} cannot be read: {error}") from error
     return Grammar(_GRAMMARS[given[0]], text)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise InvalidArgument("logit_bias", f"must be ID=BIAS, as 5=-2.5, is {text!r}") from None

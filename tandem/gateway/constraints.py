@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import Strict, TokenId
 from tandem.gateway.errors import invalid
 
@@ -63,21 +63,6 @@ class Constraints(BaseModel):
 
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        default=None,
-        description="Divide the logits of tokens that occur in the prompt or the answer. 1"
-        " (default): no penalty.",
-    )
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None,
-        description="Exclude tokens less likely than `min_p` times the most likely token. 0"
-        " (default): disabled.",
-    )
-    typical_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None,
-        description="Sample from the most typical tokens with this total probability. 1"
-        " (default): disabled.",
-    )
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         default=None, description="Values to add to logits, by token id."
     )
@@ -101,18 +86,10 @@ class Constraints(BaseModel):
             raise invalid(names[1], f"{names[1]}: set either {names[0]} or {names[1]}, not both")
         return grammars[0] if grammars else None
 
-    def processors(self, grammar: Grammar | None) -> Processors:
-        """Return the logits processors of this request.
-        Raises InvalidArgument for a malformed token id in `logit_bias`."""
-        return Processors(
-            logit_bias=tuple(_biases(self.logit_bias or {})),
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=self.repetition_penalty or 1.0,
-            banned_token_ids=tuple(self.banned_token_ids or ()),
-            allowed_token_ids=tuple(self.allowed_token_ids or ()),
-            grammar=grammar,
-        )
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """`logit_bias` by token ids. Raises InvalidArgument for a malformed one."""
+        return tuple(_biases(self.logit_bias or {}))
 
     def _grammars(self) -> Iterator[tuple[str, Grammar]]:
         match self.response_format:

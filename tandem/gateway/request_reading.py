@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
-from tandem.core.probs import SamplingParams
-from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn
+from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.gateway.body_parsing import UINT32
 from tandem.gateway.errors import invalid, unsupported
@@ -24,8 +23,8 @@ from tandem.gateway.schema import (
     TandemOptions,
     TextPart,
 )
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
-from tandem.specdec.liveness import LostCloud
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request_fields import given_fields
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.overrides import Override, parse_overrides
 from tandem.two_sided.interface import AGGREGATION_PRESETS
@@ -83,29 +82,24 @@ def _requests(
         )
     options = body.tandem
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
+    grammar = body.named_grammar()
+    given = given_fields(dict(body) | dict(options) | {"top_k": _top_k(body)})
+    given["max_tokens"] = body.max_output_tokens or limits.max_tokens
     common = GenerationRequest(prompts[0]).with_fields(
+        **given,
         preset=_preset(options),
-        sampling=SamplingParams(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_k=_top_k(body),
-            top_p=1.0 if body.top_p is None else body.top_p,
-            min_p=body.min_p or 0.0,
-            typical_p=1.0 if body.typical_p is None else body.typical_p,
-        ),
-        processors=body.processors(grammar[1] if (grammar := body.named_grammar()) else None),
-        max_tokens=body.max_output_tokens or limits.max_tokens,
-        stop=body.stops,
         overrides=(*_overrides(options), *parse_overrides(options.overrides)),
-        lost_cloud=LostCloud(options.lost_cloud),
-        images=images,
-        **given_fields(dict(options)),
-        ignore_eos=bool(body.ignore_eos),
+        stop=body.stops,
         stop_token_ids=tuple(body.stop_token_ids or ()),
-        truncate=Truncate(body.truncate or Truncate.NONE),
-        priority=body.priority or 0,
-        suffix=body.suffix_text,
+        logit_bias=body.biases,
+        banned_token_ids=tuple(body.banned_token_ids or ()),
+        allowed_token_ids=tuple(body.allowed_token_ids or ()),
+        grammar=None if grammar is None else grammar[1],
+        images=images,
         logprobs=body.num_top_logprobs is not None,
         top_logprobs=body.num_top_logprobs or 0,
+        rounds=options.rounds,
+        token_texts=options.token_texts,
     )
     requests = [
         common.with_fields(prompt=prompt, seed=choice_seed(seed, index))

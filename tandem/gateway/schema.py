@@ -2,17 +2,23 @@
 types are strict (no "1" for 1), no number is NaN or infinite, and a field is ignored only if it
 cannot change an answer."""
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unsupported
 from tandem.gateway.tool_calls import NamedTool, Tool, ToolCall, ToolChoice, Tools, tool_grammar
-from tandem.generation.request import MAX_DOCUMENTS
+from tandem.generation.request_fields import (
+    BodyFields,
+    RequestField,
+    TandemFields,
+    fields_of,
+)
 
 MAX_STOPS = 16
 
@@ -41,11 +47,35 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
 """OpenAI parameters accepted only with these neutral values; any other value is refused."""
 
 
+def _body_field(row: RequestField) -> tuple[Any, Any]:
+    """The row as a field in which null means the default, as in OpenAI's own fields."""
+    words = f"{row.words} Default: {json.dumps(row.default)}."
+    return row.hint | None, Field(default=None, description=words)
+
+
+def _tandem_field(row: RequestField) -> tuple[Any, Any]:
+    return row.hint, Field(default=row.default, description=row.words)
+
+
+if TYPE_CHECKING:
+    BodyParameters = BaseModel
+    TandemParameters = Strict
+else:  # with the rows of the table of request fields, which `given_fields` reads by their names
+    BodyParameters = create_model(
+        "BodyParameters", **{row.name: _body_field(row) for row in fields_of(BodyFields)}
+    )
+    TandemParameters = create_model(
+        "TandemParameters",
+        __base__=Strict,
+        **{row.name: _tandem_field(row) for row in fields_of(TandemFields)},
+    )
+
+
 class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class TandemOptions(Strict):
+class TandemOptions(TandemParameters):
     """Options that control how the answer is computed. Only a lossy preset changes the distribution
     of the answer."""
 
@@ -68,15 +98,6 @@ class TandemOptions(Strict):
         description="Answer from the documents on the device and in the cloud. Default: true"
         " if the preset uses documents, else false.",
     )
-    query: str = Field(
-        default="",
-        description="Query for the document search. Default: the last message, or the prompt.",
-    )
-    documents: Annotated[int, Field(ge=0, le=MAX_DOCUMENTS)] = Field(
-        default=0,
-        description="Maximum number of documents to retrieve on each side. 0: use the"
-        " server's setting.",
-    )
     provenance: bool = Field(
         default=False, description="Return the id and the source of each token."
     )
@@ -97,12 +118,6 @@ class TandemOptions(Strict):
     )
     overrides: Annotated[list[str], Field(max_length=32, fail_fast=True)] = Field(
         default_factory=list, description="Settings of the preset to override, each as FIELD=VALUE."
-    )
-    lost_cloud: Literal["fail", "wait", "edge"] = Field(
-        default="fail",
-        description="What to do when the connection to the cloud cannot be restored: `fail`"
-        " the request, `wait` for the cloud, or finish on the `edge` with"
-        " unverified tokens.",
     )
 
 
@@ -187,7 +202,7 @@ def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
     return {"anyOf": [others, *lists]} if lists else others
 
 
-class CommonParameters(Constraints):
+class CommonParameters(Constraints, BodyParameters):
     """Parameters shared by chat and text completions."""
 
     model_config = ConfigDict(
@@ -208,22 +223,8 @@ class CommonParameters(Constraints):
         default=None,
         description="Token ids that end the answer, in addition to the model's end-of-text tokens.",
     )
-    ignore_eos: bool | None = Field(
-        default=None, description="Continue after the model's end-of-text token."
-    )
     top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
         default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
-    )
-    truncate: Literal["none", "oldest"] | None = Field(
-        default=None,
-        description="What to do with a prompt longer than the context. `none` (default):"
-        " refuse it. `oldest`: drop the oldest turns after the system message, or"
-        " the oldest tokens of a text prompt.",
-    )
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = Field(
-        default=None,
-        description="Scheduling priority among waiting requests with the same API key. Lower"
-        " values run first. Default: 0.",
     )
     seed: Seed | None = None
     stream: bool | None = None
@@ -260,11 +261,6 @@ class CommonParameters(Constraints):
     def max_output_tokens(self) -> int | None:
         """The caller's limit on the tokens of the answer; None: not set."""
         return self.max_tokens
-
-    @property
-    def suffix_text(self) -> str:
-        """Text that follows the answer (fill in the middle)."""
-        return ""
 
 
 class ChatCompletionRequest(CommonParameters):
@@ -342,12 +338,9 @@ class CompletionRequest(CommonParameters):
 
     def check(self) -> None:
         super().check()
-        if self.echo and (self.suffix or self.logprobs is not None or self.truncate == "oldest"):
+        drops_tokens = dict(self)["truncate"] == "oldest"
+        if self.echo and (self.suffix or self.logprobs is not None or drops_tokens):
             raise invalid("echo", "echo: cannot be combined with suffix, logprobs or truncate")
-
-    @property
-    def suffix_text(self) -> str:
-        return self.suffix or ""
 
     @property
     def num_top_logprobs(self) -> int | None:

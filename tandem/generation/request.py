@@ -1,22 +1,22 @@
 """A request for text as a plain value, what can be checked of it without a model, and its protobuf
 form.
 
-To add a field, change two files beside what makes use of it, and one for each kind of caller who
-may say it:
+To add a field that every kind of caller may set, change three files beside what makes use of it:
 
 1. protos/tandem_api/common/v1/generation.proto: the field, under the same name;
 2. tandem/generation/request.py: the field, and its check in `validate`;
-3. tandem/commands/generate.py: an option of the command line;
-4. tandem/gateway/schema.py: a field of `TandemOptions`, for HTTP;
-5. tandem/api/options.py: a keyword of the Python API.
+3. tandem/generation/request_fields.py: its row in the table of fields, which the command line, the
+   HTTP API and the Python API read.
 
-A number, a switch or a text is encoded, decoded and handed on by its name (`given_fields`);
-`tests/howto/test_add_request_field.py` follows these steps. A field that the cloud must know too
-stands in `GenerationParams` instead (sampling.proto and `tandem/specdec/messages.py`), and reaches
-the verifier with `open`. A choice of a preset needs nothing: it is an override.
+A number, a switch or a text is encoded and decoded by its name; another type needs its lines in
+`request_to_proto` and `request_from_proto`. A field that the cloud must know too stands in
+`GenerationParams` instead (sampling.proto and `tandem/specdec/messages.py`), and reaches the
+verifier with `open`; a sampling setting is a field of `SamplingParams` (sampling.proto,
+`tandem/core/probs.py`, `tandem/wire/common_codec.py`), and has its row in the same table. A choice
+of a preset needs nothing: it is an override. `tests/howto/test_add_request_field.py` follows these
+steps.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -187,25 +187,6 @@ class GenerationRequest:
 def _taken(changes: dict[str, Any], part: type) -> dict[str, Any]:
     """Take out of `changes` what is a field of `part`."""
     return {each.name: changes.pop(each.name) for each in fields(part) if each.name in changes}
-
-
-_TYPED = frozenset(
-    {
-        *("prompt", "preset", "params", "overrides", "sampling", "processors", "images", "stop"),
-        *("stop_token_ids", "lost_cloud", "truncate", "tenant"),
-    }
-)
-PLAIN_FIELDS = tuple(
-    each.name
-    for each in (*fields(GenerationParams), *fields(GenerationRequest))
-    if each.name not in _TYPED
-)
-"""Those that are a number, a switch or a text."""
-
-
-def given_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a caller gave, what a request has under the same name and in the same form."""
-    return {name: options[name] for name in PLAIN_FIELDS if options.get(name) is not None}
 
 
 _POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")

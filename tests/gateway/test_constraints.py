@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tandem.core.processors import NO_PROCESSORS, Grammar, GrammarKind
+from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.errors import ApiError
 from tandem.gateway.schema import ChatCompletionRequest
 from tandem.generation.request import GenerationRequest
@@ -88,7 +88,6 @@ async def test_each_way_to_name_a_grammar(
     if source is None:
         source = json.dumps({"type": "object"})
     assert asking.named_grammar() == (name, Grammar(kind, source))
-    assert asking.processors(None) == NO_PROCESSORS
 
 
 async def test_two_grammars_are_one_too_many() -> None:
