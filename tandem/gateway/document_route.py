@@ -25,6 +25,8 @@ _FORMATS: Mapping[str, str] = {
     "markdown": "markdown",
     "html": "html",
     "htm": "html",
+    "csv": "csv",
+    "tsv": "csv",
 }
 
 

@@ -75,6 +75,8 @@ def main(memory_bytes: int) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever prints writes no answer
     with suppress(ImportError):  # where an extra is not installed, its files are refused
+        # Before memory is limited: a library that is loaded late would count as the file's.
+        import charset_normalizer  # noqa: F401
         import lxml.etree  # noqa: F401
         import pypdf  # noqa: F401
     _limit(resource.RLIMIT_CORE, 0)
