@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +22,25 @@ from tandem.index.extractor import Extractor
 from tandem.index.names import shown
 from tandem.index.records import Document, Outcome
 from tandem.net.process import run_loop
-from tandem.net.retriever_client import Upload
+from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
-from tandem.suite.source_files import Source, files_below, read_sources
+from tandem.suite.source_files import (
+    Passed,
+    Signature,
+    Source,
+    files_below,
+    read_sources,
+    signature_of,
+)
 from tandem.telemetry.logging import configure_logging
 
 DEFAULT_FOLDER = Path("tandem-index")
 DOCUMENTS_PER_COMMIT = 64
 BYTES_PER_COMMIT = 4 * 2**20
-SHOWN_REFUSALS = 5
+DELETED_AT_ONCE = 1000
+WATCH_S = 1.0
+"""Between two looks at the files."""
+RETRY_S = 10.0
 _FOLDER_FLAGS = ("folder", "embedding", "chunk_tokens", "overlap_tokens")
 
 
@@ -39,11 +49,16 @@ class Tally:
     """What became of the documents so far; `bar` shows it."""
 
     bar: Progress
+    passed: Sequence[Passed] = ()
+    seen: set[str] = field(default_factory=set)
+    """Names of the documents of all files, the refused included."""
+    deleted: int = 0
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Outcome), 0))
     refusals: list[Refusal] = field(default_factory=list)
     bytes: int = 0
 
-    def done(self, outcome: str, size: int = 0) -> None:
+    def done(self, name: str, outcome: str, size: int = 0) -> None:
+        self.seen.add(name)
         self.counts[outcome] += 1
         self.bytes += size
         self.bar.update(self.bar.task_ids[0], completed=self.bytes)
@@ -55,7 +70,12 @@ class Tally:
 
     def refused(self, refusal: Refusal, size: int = 0) -> None:
         self.refusals.append(refusal)
-        self.done(str(Outcome.REFUSED), size)
+        self.done(refusal.id, str(Outcome.REFUSED), size)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the index is not what it was before."""
+        return bool(self.deleted or self.counts["added"] or self.counts["updated"])
 
 
 @click.command()
@@ -85,14 +105,31 @@ class Tally:
 @click.option(
     "--overlap-tokens", type=int, help="Tokens that neighbouring chunks share. Default: 40."
 )
+@click.option(
+    "--sync",
+    is_flag=True,
+    help="Also delete documents whose files are gone from the folders among PATHS.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Ingest again, as with --sync, whenever a file changes, until Ctrl-C.",
+)
+@click.option(
+    "--follow-links",
+    is_flag=True,
+    help="Take what links in folders lead to, also out of the folder.",
+)
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0)
 @json_option("Print only one JSON object with the counts and the refused files.")
 def ingest(**options: Any) -> None:
-    """Put documents into an index: text, Markdown, HTML, PDF, JSON lines.
+    """Put documents into an index: text, source code, Markdown, HTML, PDF, CSV, JSON lines; with
+    the extra 'office' also Word, Excel and PowerPoint files.
 
     PATHS are files, or folders whose files of these kinds are taken. A document is known by its
     path as given here: the same again costs nothing, a changed one replaces the old. A document
-    that cannot be read is reported, the others are stored, and the exit code is 1.
+    that cannot be read is reported, the others are stored, and the exit code is 1. What a folder
+    holds besides is listed with the reason why it was not taken.
 
     With --delete, PATHS are names of documents, as searches give them, whether or not there are
     such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
@@ -111,27 +148,90 @@ def ingest(**options: Any) -> None:
         if options["endpoint"] is not None:
             refuse_flags(options, *_FOLDER_FLAGS)
         return _delete([path.as_posix() for path in options["paths"]], options)
-    files = files_below(options["paths"])
     configure_logging("critical")
+    if options["endpoint"] is not None:
+        refuse_flags(options, *_FOLDER_FLAGS)
+    if options["sync"] or options["watch"]:
+        _check_prefixes(options["paths"])
+    if options["watch"]:
+        return _watch(options)
     began_s = time.perf_counter()
+    tally = _ingest(options)
+    _report(tally, time.perf_counter() - began_s, options["as_json"])
+    _fail_if_refused(tally)
+
+
+def _ingest(options: dict[str, Any]) -> Tally:
+    """Bring what is below the paths into the index once."""
+    selection = files_below(options["paths"], follow_links=options["follow_links"])
     with _progress(options["as_json"]) as bar:
-        bar.add_task("ingesting", total=sum(file.stat().st_size for file in files))
-        tally = Tally(bar)
+        bar.add_task("ingesting", total=sum(map(_size, selection.files)))
+        tally = Tally(bar, selection.passed)
         try:
             if options["endpoint"] is None:
-                _into_folder(files, options, tally)
+                _into_folder(selection.files, options, tally)
             else:
-                refuse_flags(options, *_FOLDER_FLAGS)
-                run_loop(_into_retriever(files, options, tally))
+                run_loop(_into_retriever(selection.files, options, tally))
         except ResourceExhausted as error:
             raise ResourceExhausted(f"{error}; {tally.stored} documents are stored") from error
         except Rejected as error:
             why = f"{error}; {tally.stored} documents were answered as stored"
             raise Rejected(error.code, why) from error
-    _report(tally, time.perf_counter() - began_s, options["as_json"])
+    return tally
 
 
-def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> None:
+def _watch(options: dict[str, Any]) -> None:
+    """Bring the index up to date now and whenever a file changes. A failure is reported and tried
+    again: the disk may have room then, or the retriever be back."""
+    options = {**options, "sync": True}
+    before: Signature | None = None
+    reported = False
+    while True:
+        now = signature_of(options["paths"], follow_links=options["follow_links"])
+        if now != before:
+            began_s = time.perf_counter()
+            try:
+                tally = _ingest(options)
+            except TandemError as error:
+                click.echo(f"{error}; trying again in {RETRY_S:g} s", err=True)
+                time.sleep(RETRY_S)
+                continue
+            if tally.changed or tally.refusals or not reported:
+                _report(tally, time.perf_counter() - began_s, options["as_json"])
+                if not reported:
+                    click.echo("watching for changes; Ctrl-C ends it", err=True)
+                reported = True
+            before = now
+        time.sleep(WATCH_S)
+
+
+def _gone(names: Iterable[str], paths: Iterable[Path], seen: Set[str]) -> list[str]:
+    """Those of the stored names that are of files below the folders among `paths`, but of none
+    that is there."""
+    prefixes = [f"{path.as_posix().rstrip('/')}/" for path in paths if path.is_dir()]
+    return [
+        name
+        for name in names
+        if name not in seen and any(name.startswith(prefix) for prefix in prefixes)
+    ]
+
+
+def _check_prefixes(paths: Iterable[Path]) -> None:
+    """The names of documents below '.' do not say that they are of it."""
+    if Path() in paths:
+        why = "deletes what is gone from a folder, whose documents are known by its name; name the"
+        raise InvalidArgument("sync", f"{why} folder instead of '.'")
+
+
+def _size(file: Path) -> int:
+    """For the progress bar; 0 of one that is gone since it was found."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _into_folder(files: Sequence[Path], options: dict[str, Any], tally: Tally) -> None:
     folder = options["folder"] or DEFAULT_FOLDER
     embedding = options["embedding"] or "auto"
     with (
@@ -150,11 +250,15 @@ def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> No
                     else:
                         documents.append(found)
                         sizes.append(source.size)
-            for outcome, size in zip(index.add(documents), sizes, strict=True):
-                tally.done(str(outcome), size)
+            outcomes = index.add(documents)
+            for document, outcome, size in zip(documents, outcomes, sizes, strict=True):
+                tally.done(document.id, str(outcome), size)
+        if options["sync"]:
+            gone = _gone(index.names(), options["paths"], tally.seen)
+            tally.deleted = sum(index.remove(gone))
 
 
-async def _into_retriever(files: list[Path], options: dict[str, Any], tally: Tally) -> None:
+async def _into_retriever(files: Sequence[Path], options: dict[str, Any], tally: Tally) -> None:
     sizes: list[int] = []
 
     def uploads() -> Iterator[Upload]:
@@ -169,7 +273,13 @@ async def _into_retriever(files: list[Path], options: dict[str, Any], tally: Tal
             if outcome == str(Outcome.REFUSED):
                 tally.refused(Refusal(answer.document_id, answer.reason), size)
             else:
-                tally.done(outcome, size)
+                tally.done(answer.document_id, outcome, size)
+        if options["sync"]:
+            stored = await _names_at_retriever(client, options)
+            gone = _gone(stored, options["paths"], tally.seen)
+            for start in range(0, len(gone), DELETED_AT_ONCE):
+                part = gone[start : start + DELETED_AT_ONCE]
+                tally.deleted += sum(await client.delete(part, options["timeout"]))
 
 
 def _commits(sources: Iterator[Source]) -> Iterator[list[Source]]:
@@ -185,7 +295,7 @@ def _commits(sources: Iterator[Source]) -> Iterator[list[Source]]:
         yield group
 
 
-def _taken(files: list[Path], tally: Tally) -> Iterator[Source]:
+def _taken(files: Iterable[Path], tally: Tally) -> Iterator[Source]:
     """What could be read; the rest is refused here."""
     for source in read_sources(files):
         if isinstance(source, Refusal):
@@ -234,7 +344,7 @@ def _list(options: dict[str, Any]) -> None:
         with closing(_existing(options)) as index:
             names = list(index.names(options["owner"]))
     else:
-        names = run_loop(_names_at_retriever(options))
+        names = run_loop(_listed_at_retriever(options))
     if options["as_json"]:
         click.echo(json.dumps({"documents": names}))
     else:
@@ -242,15 +352,19 @@ def _list(options: dict[str, Any]) -> None:
             click.echo(shown(name))
 
 
-async def _names_at_retriever(options: dict[str, Any]) -> list[str]:
-    names: list[str] = []
+async def _listed_at_retriever(options: dict[str, Any]) -> list[str]:
     async with retriever_at(options) as client:
-        while True:
-            after = names[-1] if names else ""
-            part = await client.listed(options["owner"], after, timeout_s=options["timeout"])
-            names += [document.id for document in part.documents]
-            if not part.documents:
-                return names
+        return await _names_at_retriever(client, options)
+
+
+async def _names_at_retriever(client: RetrieverClient, options: dict[str, Any]) -> list[str]:
+    names: list[str] = []
+    while True:
+        after = names[-1] if names else ""
+        part = await client.listed(options["owner"], after, timeout_s=options["timeout"])
+        names += [document.id for document in part.documents]
+        if not part.documents:
+            return names
 
 
 def _existing(options: dict[str, Any]) -> DocumentIndex:
@@ -284,16 +398,24 @@ def _progress(silent: bool) -> Progress:
 
 
 def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
-    """The counts; TandemError when something was refused."""
+    """Print the counts, and a line for all that was not taken."""
     if as_json:
         refused = [{"id": refusal.id, "reason": refusal.why} for refusal in tally.refusals]
-        counts = {**tally.counts, "refused": refused}
+        passed = [{"name": one.name, "reason": one.why} for one in tally.passed]
+        counts = {**tally.counts, "deleted": tally.deleted, "refused": refused, "passed": passed}
         click.echo(json.dumps({**counts, "bytes": tally.bytes, "duration_s": duration_s}))
     else:
-        words = ", ".join(f"{count} {outcome}" for outcome, count in tally.counts.items() if count)
+        counted = {**tally.counts, "deleted": tally.deleted, "passed over": len(tally.passed)}
+        words = ", ".join(f"{count} {outcome}" for outcome, count in counted.items() if count)
         click.echo(f"{words or 'no documents'} ({duration_s:.1f} s)")
-        for refusal in tally.refusals[:SHOWN_REFUSALS]:
+        for refusal in tally.refusals:
             click.echo(f"refused {shown(refusal.id)}: {shown(refusal.why)}", err=True)
+        for passed_over in tally.passed:
+            click.echo(f"passed over {shown(passed_over.name)}: {passed_over.why}", err=True)
+
+
+def _fail_if_refused(tally: Tally) -> None:
+    """Raise TandemError when something was refused."""
     if tally.refusals:
         first = tally.refusals[0]
         count = len(tally.refusals)

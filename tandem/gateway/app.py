@@ -20,9 +20,10 @@ from starlette.types import ASGIApp
 from tandem.core.errors import TandemError
 from tandem.core.version import __version__
 from tandem.gateway.bodies import CHAT, COMPLETION, Form, Writer
+from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
-from tandem.gateway.connection_body import CallerLeft, read_body, unless_ending, unless_gone
+from tandem.gateway.connection_body import BodyReader, CallerLeft, unless_ending, unless_gone
 from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
 from tandem.gateway.errors import ApiError, api_error, json_response
@@ -68,6 +69,7 @@ class GatewaySettings:
     """`keys` gives the keys known now; None lets everybody in who calls by one of `names`.
     `keys_state`: what is wrong with their file, for readiness. `docs`: interactive documentation at
     /docs.
+    `body_bytes_per_s`: of one key's bodies, together and on average; 0 is no limit.
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
     an emulated link, which callers may then change; `documents` are the device's, among which they
@@ -79,6 +81,7 @@ class GatewaySettings:
     names: KnownNames = field(default_factory=KnownNames)
     limits: RequestLimits = field(default_factory=RequestLimits)
     max_body_bytes: int = 2 * 2**20
+    body_bytes_per_s: int = 4 * 2**20
     max_requests: int = 256
     timeout_s: float = 600.0
     page: bool = True
@@ -142,7 +145,7 @@ def make_routes(
     _route(app, "POST", CHAT_PATH, gateway.chat)
     _route(app, "POST", COMPLETION_PATH, gateway.complete)
     _route(app, "POST", RESPONSES_PATH, gateway.respond)
-    texts = TextEndpoints(suite, gateway.catalog, settings.max_body_bytes, gateway.ending)
+    texts = TextEndpoints(suite, gateway.catalog, gateway.bodies, gateway.ending)
     _route(app, "POST", EMBEDDINGS_PATH, texts.embed)
     _route(app, "POST", TOKENIZE_PATH, texts.tokenize)
     _route(app, "POST", DETOKENIZE_PATH, texts.detokenize)
@@ -156,7 +159,7 @@ def make_routes(
     if settings.link_control:
         LinkRoute(settings.link_control).add_routes(app)
     if settings.documents is not None:
-        DocumentRoute(settings.documents, settings.max_body_bytes).add_routes(app)
+        DocumentRoute(settings.documents, gateway.bodies).add_routes(app)
     if (page := settings.web_page) is not None:
         page.add_routes(app)
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
@@ -179,6 +182,7 @@ class _Gateway:
         self.ending = ending
         self._registry = metrics.registry
         self._settings = settings
+        self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
         self.catalog = Catalog(suite)
 
     async def chat(self, request: Request) -> Response:
@@ -228,8 +232,7 @@ class _Gateway:
         requests_of: Callable[[RequestKind, RequestLimits], list[GenerationRequest]],
         form: Form,
     ) -> Response:
-        reading = read_body(request, self._settings.max_body_bytes)
-        raw = await unless_ending(self.ending, reading)
+        raw = await unless_ending(self.ending, self.bodies.read(request))
         body = parse_body(raw, kind, self.catalog.context_length)
         if grammar := body.named_grammar():
             request.state.grammar = grammar[0]
@@ -251,8 +254,7 @@ class _Gateway:
 
     async def respond(self, request: Request) -> Response:
         """Create a response as OpenAI's Responses API does, without storing it."""
-        reading = read_body(request, self._settings.max_body_bytes)
-        raw = await unless_ending(self.ending, reading)
+        raw = await unless_ending(self.ending, self.bodies.read(request))
         body = parse_body(raw, ResponsesRequest, self.catalog.context_length)
         chat = as_chat(body)
         if grammar := chat.named_grammar():

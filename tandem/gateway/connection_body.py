@@ -3,6 +3,7 @@ more than the limit is ever held of a body; work is cancelled when its caller le
 process stops before it is done."""
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -10,10 +11,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from tandem.core.errors import Unavailable
+from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.errors import ApiError
+from tandem.net.scopes import current_caller
 
 BODY_TIMEOUT_S = 30.0
-"""What a caller gets to send its body."""
+"""What a caller gets to send its body, without the time for which it is not read."""
 
 Work = TypeVar("Work")
 
@@ -22,12 +25,45 @@ class CallerLeft(Exception):
     """Nobody is there any more to be answered."""
 
 
+class BodyReader:
+    """Reads bodies of at most `max_bytes`, each tenant's at its pace: a caller who sends faster is
+    not refused but held by TCP's flow control. Where no keys are needed all callers are one, and
+    nobody is to be kept from anybody."""
+
+    def __init__(self, max_bytes: int, pace: BodyPace) -> None:
+        self._max_bytes = max_bytes
+        self._pace = pace
+
+    async def read(self, request: Request) -> bytes:
+        """Return the body, which claims to be JSON. Raises ApiError 408, 413 or 415, or
+        CallerLeft."""
+        tenant = current_caller().holder
+        return await _read_body(request, self._max_bytes, self._pace if tenant else None, tenant)
+
+
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body, which claims to be JSON. Raises ApiError 408, 413 or 415, or CallerLeft."""
+    """Read a body that is too small to be paced. Raises as `BodyReader.read`."""
+    return await _read_body(request, max_bytes)
+
+
+async def _read_body(
+    request: Request, max_bytes: int, pace: BodyPace | None = None, tenant: str = ""
+) -> bytes:
     _check_media_type(request.headers.get("content-type", ""))
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _read(request, max_bytes)
+        async with asyncio.timeout(BODY_TIMEOUT_S) as deadline:
+            raw = bytearray()
+            async for part in request.stream():
+                raw += part
+                if len(raw) > max_bytes:
+                    # The server goes on reading and drops the rest, so that the caller gets to its
+                    # answer.
+                    why = f"the body is larger than {max_bytes} bytes"
+                    raise ApiError(413, why, code="request_too_large")
+                if pace and (delay_s := pace.delay_s(tenant, len(part), time.monotonic())):
+                    deadline.reschedule((deadline.when() or 0.0) + delay_s)
+                    await asyncio.sleep(delay_s)
+            return bytes(raw)
     except TimeoutError:
         why = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
         raise ApiError(408, why, code="request_timeout") from None
@@ -40,17 +76,6 @@ def _check_media_type(content_type: str) -> None:
     if content_type.partition(";")[0].strip().lower() != "application/json":
         why = "the body must be JSON, sent with 'Content-Type: application/json'"
         raise ApiError(415, why, code="unsupported_media_type")
-
-
-async def _read(request: Request, max_bytes: int) -> bytes:
-    raw = bytearray()
-    async for part in request.stream():
-        raw += part
-        if len(raw) > max_bytes:
-            # The server goes on reading and drops the rest, so that the caller gets to its answer.
-            why = f"the body is larger than {max_bytes} bytes"
-            raise ApiError(413, why, code="request_too_large")
-    return bytes(raw)
 
 
 async def unless_gone(

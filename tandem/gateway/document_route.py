@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from tandem.gateway.body_parsing import Strict, parse_body
-from tandem.gateway.connection_body import read_body
+from tandem.gateway.connection_body import BodyReader
 from tandem.gateway.errors import ApiError, invalid, json_response, lacks_scope
 from tandem.index.names import clean_name, shown
 from tandem.net.retriever_client import Upload
@@ -25,6 +25,8 @@ _FORMATS: Mapping[str, str] = {
     "markdown": "markdown",
     "html": "html",
     "htm": "html",
+    "csv": "csv",
+    "tsv": "csv",
 }
 
 
@@ -107,9 +109,9 @@ class DocumentList(Strict):
 
 
 class DocumentRoute:
-    def __init__(self, documents: TenantDocuments, max_body_bytes: int) -> None:
+    def __init__(self, documents: TenantDocuments, bodies: BodyReader) -> None:
         self._documents = documents
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
 
     def add_routes(self, app: FastAPI) -> None:
         one = DOCUMENT_PATH.replace("}", ":path}")
@@ -119,7 +121,7 @@ class DocumentRoute:
 
     async def add(self, request: Request) -> Response:
         """Add a document to the device. It is stored there and nowhere else."""
-        body = parse_body(await read_body(request, self._max_body_bytes), DocumentUpload, 0)
+        body = parse_body(await self._bodies.read(request), DocumentUpload, 0)
         name = clean_name(body.name)
         caller = current_caller()
         if body.shared and Scope.DOCUMENTS_SHARE not in caller.scopes:

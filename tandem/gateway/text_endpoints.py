@@ -15,7 +15,7 @@ from starlette.responses import Response
 from tandem.core.prompt import Prompt
 from tandem.gateway.body_parsing import Strict, TokenId, parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
-from tandem.gateway.connection_body import read_body, unless_ending, unless_gone
+from tandem.gateway.connection_body import BodyReader, unless_ending, unless_gone
 from tandem.gateway.errors import invalid, json_response
 from tandem.gateway.request_reading import conversation
 from tandem.gateway.schema import Message
@@ -97,11 +97,11 @@ class TextEndpoints:
     """Handlers for the routes of an application."""
 
     def __init__(
-        self, suite: ServingSuite, catalog: Catalog, max_body_bytes: int, ending: asyncio.Event
+        self, suite: ServingSuite, catalog: Catalog, bodies: BodyReader, ending: asyncio.Event
     ) -> None:
         self._suite = suite
         self._catalog = catalog
-        self._max_body_bytes = max_body_bytes
+        self._bodies = bodies
         self._ending = ending
 
     async def tokenize(self, request: Request) -> Response:
@@ -166,7 +166,7 @@ class TextEndpoints:
         kind: type[Body],
         answer: Callable[[Body], Coroutine[Any, Any, dict[str, Any]]],
     ) -> Response:
-        raw = await unless_ending(self._ending, read_body(request, self._max_body_bytes))
+        raw = await unless_ending(self._ending, self._bodies.read(request))
         body = parse_body(raw, kind, self._catalog.context_length)
         return json_response(await unless_gone(request.receive, self._ending, answer(body)))
 

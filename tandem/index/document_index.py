@@ -41,8 +41,8 @@ RERANKED = 30
 MOST_OUTDATED = 50
 """Searches whose ranking a change overtook, before one is given up."""
 OUTDATED_PAUSE_S = 0.001
-EMBEDDED_AT_ONCE = 32
-"""Chunks of one step of a preparation: some hundred milliseconds with MiniLM on one core."""
+EMBEDDED_AT_ONCE = 8
+"""Chunks or texts of one step: some hundred milliseconds with MiniLM on one core."""
 
 Place = Path | str
 """Where documents are kept: a folder of this machine, or a PostgreSQL server's connection string as
@@ -148,6 +148,30 @@ class Preparation:
             self.contents[content.content_hash] = content
         else:
             self._chunks.extend((content, number) for number in range(len(spans)))
+
+
+class TextEmbedding:
+    """Vectors of texts that are not kept, made step by step on any thread, one step at a time."""
+
+    def __init__(self, texts: Sequence[str], embedder: Embedder) -> None:
+        """Raises InvalidArgument for a text that the embedder would not read to its end."""
+        self._embedder = embedder
+        self._texts = texts
+        self.tokens = embedder.count_tokens(texts)
+        """Of each text."""
+        for place, count in enumerate(self.tokens):
+            if count > (most := embedder.max_tokens):
+                raise InvalidArgument("texts", f"[{place}] has {count} tokens; at most {most}")
+        self.vectors: Vectors = np.empty((len(texts), embedder.dimension), np.float32)
+        """Shape (texts, dimension); those whose step has not come are undefined."""
+        # Like lengths together: padding costs as much as text.
+        self._left = sorted(range(len(texts)), key=lambda place: self.tokens[place])
+
+    def step(self) -> bool:
+        """Embed at most EMBEDDED_AT_ONCE texts; False once all is done."""
+        batch, self._left = self._left[:EMBEDDED_AT_ONCE], self._left[EMBEDDED_AT_ONCE:]
+        self.vectors[batch] = self._embedder.embed([self._texts[place] for place in batch])
+        return bool(self._left)
 
 
 class DocumentIndex:
@@ -280,16 +304,12 @@ class DocumentIndex:
         hits = self._searched(query, vector, count=most, mode=mode, tenant=tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
 
-    def embed(self, texts: Sequence[str]) -> tuple[Vectors, Sequence[int]]:
-        """Vectors of texts that are not kept, and the tokens of each. FailedPrecondition without an
-        embedding model; InvalidArgument for a text that it would not read to its end."""
+    def text_embedding(self, texts: Sequence[str]) -> TextEmbedding:
+        """Embed texts that are not kept, in steps between which others may come.
+        FailedPrecondition without an embedding model; InvalidArgument as `TextEmbedding`."""
         if self._embedder is None:
             raise FailedPrecondition("embedding: this index is lexical")
-        tokens = self._embedder.count_tokens(texts)
-        for place, count in enumerate(tokens):
-            if count > (most := self._embedder.max_tokens):
-                raise InvalidArgument("texts", f"[{place}] has {count} tokens; at most {most}")
-        return self._embedder.embed(texts), tokens
+        return TextEmbedding(texts, self._embedder)
 
     def stats(self) -> IndexStats:
         """Return how much is stored now. Does not wait for the disk."""

@@ -66,8 +66,7 @@ def load_embedder(choice: str, device: str = "cpu", threads: int = 1) -> Embedde
 class SentenceModel:
     """An `Embedder` by the model in a folder: tokens, hidden states, pooling, unit length.
 
-    Calls take turns. Texts longer than the model reads are cut at its limit, as its own library
-    does."""
+    Texts longer than the model reads are cut at its limit, as its own library does."""
 
     def __init__(self, folder: Path, device: str = "cpu", threads: int = 1) -> None:
         """Raises InvalidArgument saying what is wrong with the folder."""
@@ -92,7 +91,9 @@ class SentenceModel:
         limits = (self._longest, model.config.max_position_embeddings)
         self._longest = min(limit for limit in limits if limit)
         self.dimension = int(model.config.hidden_size)
-        self._lock = threading.Lock()
+        # Of the tokenizer, whose padding is set anew by each call. The model itself is not changed
+        # by a call: a query must not wait for the batch of a long document.
+        self._tokenizing = threading.Lock()
 
     @property
     def max_tokens(self) -> int:
@@ -110,17 +111,19 @@ class SentenceModel:
     def count_tokens(self, pieces: Sequence[str]) -> Sequence[int]:
         if not pieces:
             return []
-        with self._lock:
+        with self._tokenizing:
             encoded = self._tokenizer(list(pieces), add_special_tokens=False)
         return [len(ids) for ids in encoded["input_ids"]]
 
     def _embed_batch(self, texts: list[str]) -> Vectors:
         import torch
 
-        with self._lock, torch.inference_mode():
-            inputs = self._tokenizer(
+        with self._tokenizing:
+            tokens = self._tokenizer(
                 texts, padding=True, truncation=True, max_length=self._longest, return_tensors="pt"
-            ).to(self._model.device)
+            )
+        with torch.inference_mode():
+            inputs = tokens.to(self._model.device)
             states = self._model(**inputs).last_hidden_state
             if self._first_token:
                 pooled = states[:, 0]

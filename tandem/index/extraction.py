@@ -1,4 +1,4 @@
-"""Documents out of files: plain text, Markdown, HTML, PDF, JSON lines.
+"""Documents out of files: plain text, Markdown, HTML, PDF, JSON lines, tables, office documents.
 
 Invariant: a file that is not what it says, or is too large, is an InvalidArgument that says so; in
 JSON lines only the line at fault is refused. Whoever's bytes these are, nothing of them is run or
@@ -14,12 +14,14 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
 from tandem.core.errors import InvalidArgument
+from tandem.index.office import csv_text, docx_text, pptx_text, xlsx_text
 from tandem.index.records import MAX_TITLE_LENGTH, Document
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
@@ -35,20 +37,45 @@ DECLARATION_BYTES = 1024
 """How far into a page its encoding may be declared, as HTML has it."""
 
 
+DETECTED_BYTES = 2**14
+"""Around the first byte that is not UTF-8: where an encoding is looked for, which takes time."""
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, with which it begins
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
 class Format(StrEnum):
     TEXT = "text"
     MARKDOWN = "markdown"
     HTML = "html"
     PDF = "pdf"
     JSONL = "jsonl"
+    CSV = "csv"
+    DOCX = "docx"
+    XLSX = "xlsx"
+    PPTX = "pptx"
 
 
+_TEXT_SUFFIXES = """
+    .txt .text .rst .log .adoc .org .tex .srt .vtt .eml
+    .json .yaml .yml .toml .ini .cfg .conf .xml .sql .graphql .proto .tf
+    .py .pyi .js .mjs .jsx .ts .tsx .css .scss .java .kt .scala .go .rs .swift .c .h .cc .cpp .hpp
+    .cs .m .rb .php .pl .lua .r .jl .hs .ml .ex .erl .clj .dart .sh .bash .zsh .fish .ps1 .bat
+"""
 FORMAT_OF_SUFFIX = {
-    **dict.fromkeys((".txt", ".text", ".rst", ".log"), Format.TEXT),
+    **dict.fromkeys(_TEXT_SUFFIXES.split(), Format.TEXT),
     **dict.fromkeys((".md", ".markdown"), Format.MARKDOWN),
     **dict.fromkeys((".html", ".htm", ".xhtml"), Format.HTML),
     ".pdf": Format.PDF,
     **dict.fromkeys((".jsonl", ".ndjson"), Format.JSONL),
+    **dict.fromkeys((".csv", ".tsv"), Format.CSV),
+    **dict.fromkeys((".docx", ".docm"), Format.DOCX),
+    **dict.fromkeys((".xlsx", ".xlsm"), Format.XLSX),
+    **dict.fromkeys((".pptx", ".pptm"), Format.PPTX),
 }
 
 
@@ -79,6 +106,10 @@ def extract(
         yield _extract_one(content, form, document_id, title)
     except InvalidArgument as error:
         yield Refusal(document_id, str(error))
+    except ImportError as error:
+        extra = "office" if form in (Format.DOCX, Format.XLSX, Format.PPTX) else "documents"
+        why = f"content: {form} needs the extra '{extra}', which is not installed here ({error})"
+        yield Refusal(document_id, why)
 
 
 def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> Document:
@@ -88,6 +119,14 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
             found, text = _from_html(content)
         case Format.PDF:
             found, text = _from_pdf(content)
+        case Format.DOCX:
+            found, text = docx_text(content)
+        case Format.XLSX:
+            found, text = xlsx_text(content)
+        case Format.PPTX:
+            found, text = pptx_text(content)
+        case Format.CSV:
+            found, text = "", csv_text(_decoded(content))
         case Format.MARKDOWN:
             text = _decoded(content)
             found = _first_heading(text)
@@ -134,14 +173,52 @@ def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
     return document
 
 
+def is_utf8(content: bytes) -> bool:
+    """Whether it can be decoded without looking for its encoding."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _decoded(content: bytes) -> str:
+    """Text in UTF-8, in UTF-16 or UTF-32 that begins with a mark, or in the encoding that its bytes
+    speak for."""
+    for mark, encoding in _MARKS.items():
+        if content.startswith(mark):
+            try:
+                return content.decode(encoding)
+            except UnicodeDecodeError as error:
+                why = f"begins as {encoding} but is none: {error.reason} at {error.start}"
+                raise InvalidArgument("content", why) from error
     if b"\0" in content:
         raise InvalidArgument("content", f"is not text: a zero byte at {content.index(0)}")
     try:
-        return content.decode("utf-8-sig")
+        return content.decode()
     except UnicodeDecodeError as error:
-        why = f"is not UTF-8 text: byte {content[error.start]:#04x} at {error.start}"
+        sample = content[max(0, error.start - DETECTED_BYTES // 2) :][:DETECTED_BYTES]
+        if (likely := _likely_encoding(sample)) is not None:
+            with suppress(UnicodeDecodeError):
+                return content.decode(likely)
+        why = f"is text of no known encoding: byte {content[error.start]:#04x} at {error.start}"
         raise InvalidArgument("content", why) from error
+
+
+def _likely_encoding(sample: bytes) -> str | None:
+    """By what its text would look like; None for bytes that look like no text."""
+    from charset_normalizer import from_bytes
+
+    matches = list(from_bytes(sample))
+    if not matches:
+        return None
+    # The likeliest first; of those that are as likely, as is common for a few words, the encoding
+    # that most such files have.
+    best = matches[0]
+    as_likely = [m for m in matches if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
+    if any("cp1252" in (match.encoding, *match.could_be_from_charset) for match in as_likely):
+        return "cp1252"
+    return str(best.encoding)
 
 
 def _first_heading(text: str) -> str:

@@ -22,6 +22,7 @@ from tandem.index.records import Document
 
 LENGTH = struct.Struct("<Q")
 OUT_OF_MEMORY = 97
+NICENESS = 10
 """The exit status of a process that may not have what it needs."""
 
 
@@ -68,10 +69,14 @@ def read_request(request: Request, content: bytes) -> Document | Refusal:
 
 
 def main(memory_bytes: int) -> None:
+    with suppress(OSError):  # whoever waits for an answer comes before who waits for an upload
+        os.nice(NICENESS)
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever prints writes no answer
     with suppress(ImportError):  # where an extra is not installed, its files are refused
+        # Before memory is limited: a library that is loaded late would count as the file's.
+        import charset_normalizer  # noqa: F401
         import lxml.etree  # noqa: F401
         import pypdf  # noqa: F401
     _limit(resource.RLIMIT_CORE, 0)

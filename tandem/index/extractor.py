@@ -27,6 +27,7 @@ from tandem.index.extraction import (
     MAX_TEXT_LENGTH,
     Format,
     Refusal,
+    is_utf8,
     json_lines,
 )
 from tandem.index.extraction_worker import (
@@ -45,7 +46,8 @@ MAX_ANSWER_BYTES = 6 * MAX_TEXT_LENGTH + 2**20
 """JSON takes six bytes for a letter at the most."""
 MOST_IN_THIS_PROCESS = 2**18
 """Linear, but no other thread runs meanwhile, for some 5 ms."""
-_IN_THIS_PROCESS = (Format.TEXT, Format.MARKDOWN, Format.JSONL)
+_IN_THIS_PROCESS = (Format.TEXT, Format.MARKDOWN, Format.JSONL, Format.CSV)
+"""Where they are UTF-8: what else they might be takes long to find out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class Extractor:
             cpu_s=self._limits.cpu_s(size),
         )
         small = part.form in _IN_THIS_PROCESS and size <= MOST_IN_THIS_PROCESS
-        if small or size > MAX_DOCUMENT_BYTES:  # which is refused unread
+        # What is too large is refused unread.
+        if (small and is_utf8(part.content)) or size > MAX_DOCUMENT_BYTES:
             began_s = time.thread_time()
             document = read_request(request, part.content)
             return Extracted(document, time.thread_time() - began_s)

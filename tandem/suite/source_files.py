@@ -1,6 +1,7 @@
 """Files to ingest. One document is read at a time; one that cannot be read is a Refusal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,19 +20,82 @@ class Source:
     size: int
 
 
-def files_below(paths: Iterable[Path]) -> list[Path]:
-    """Files among `paths`, and files of a known kind in folders among them, but no hidden ones.
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A file, or a folder with all that is in it, that is not taken, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is below some paths: the files to ingest, and one entry for all else."""
+
+    files: Sequence[Path]
+    passed: Sequence[Passed]
+
+
+def files_below(paths: Iterable[Path], *, follow_links: bool = False) -> Selection:
+    """Find the files among `paths`, and in folders among them those of a known kind, but no hidden
+    ones. Links within a folder are not followed unless asked for: they may lead out of it, to what
+    nobody meant to have answers from. A path that is itself given is, whatever it is called.
     InvalidArgument for a path that does not exist."""
     files: dict[Path, None] = {}
+    passed: dict[str, Passed] = {}
     for path in paths:
         if path.is_dir():
-            inside = sorted(path.rglob("*"))
-            files |= dict.fromkeys(file for file in inside if _is_document(file, path))
+            for found in _below(path, follow_links, frozenset((path.resolve(),))):
+                if isinstance(found, Passed):
+                    passed[found.name] = found
+                else:
+                    files[found] = None
         elif path.exists():
             files[path] = None
         else:
             raise InvalidArgument("paths", f"{path} does not exist")
-    return list(files)
+    return Selection(list(files), list(passed.values()))
+
+
+Signature = dict[str, tuple[int, int, int]]
+"""By the name of each file: when it was changed, its size, and which file it is."""
+
+
+def signature_of(paths: Iterable[Path], *, follow_links: bool = False) -> Signature:
+    """Return what differs once a file below `paths` is added, changed or removed."""
+    signature: Signature = {}
+    for file in files_below(paths, follow_links=follow_links).files:
+        with suppress(OSError):  # it is gone since
+            status = file.stat()
+            signature[file.as_posix()] = (status.st_mtime_ns, status.st_size, status.st_ino)
+    return signature
+
+
+def _below(folder: Path, follow_links: bool, above: frozenset[Path]) -> Iterator[Path | Passed]:
+    """`above`: the folders that this one is in, itself included, so that links go in no circle."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        yield Passed(folder.as_posix(), f"cannot be read: {error.strerror}")
+        return
+    for entry in entries:
+        name = entry.as_posix()
+        if entry.name.startswith("."):
+            yield Passed(name, "is hidden")
+        elif entry.is_symlink() and not follow_links:
+            yield Passed(name, "is a link; --follow-links takes what it leads to")
+        elif entry.is_dir():
+            if (real := entry.resolve()) in above:
+                yield Passed(name, "leads to a folder that it is in")
+            else:
+                yield from _below(entry, follow_links, above | {real})
+        elif not entry.is_file():
+            yield Passed(name, "is no regular file" if entry.exists() else "leads nowhere")
+        elif format_of(entry.name) is None:
+            kind = f"files ending in {entry.suffix}" if entry.suffix else "files without an ending"
+            yield Passed(name, f"{kind} are not read from folders; name it to have it read as text")
+        else:
+            yield entry
 
 
 def read_sources(files: Iterable[Path]) -> Iterator[Source | Refusal]:
@@ -39,6 +103,9 @@ def read_sources(files: Iterable[Path]) -> Iterator[Source | Refusal]:
     for path in files:
         form = format_of(path.name) or Format.TEXT
         try:
+            if not path.is_file():  # a pipe would be waited for, and a device has no end
+                yield Refusal(path.as_posix(), "is no regular file")
+                continue
             with path.open("rb") as file:
                 if form is Format.JSONL:
                     yield from _lines(file, path.as_posix())
@@ -71,10 +138,3 @@ def _lines(file: BinaryIO, name: str) -> Iterator[Source | Refusal]:
                 yield Source(upload, len(line))
             else:
                 yield found
-
-
-def _is_document(path: Path, folder: Path) -> bool:
-    """Whether a file of a known kind, not hidden within the folder."""
-    if any(part.startswith(".") for part in path.relative_to(folder).parts):
-        return False
-    return path.is_file() and format_of(path.name) is not None

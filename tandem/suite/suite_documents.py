@@ -117,7 +117,7 @@ def _uploads(paths: Iterable[Path]) -> Iterator[Upload]:
     """Documents are named by their paths below `paths`."""
     for path in paths:
         root = path if path.is_dir() else path.parent
-        for source in read_sources(files_below([path])):
+        for source in read_sources(files_below([path]).files):
             if isinstance(source, Refusal):
                 raise TandemError(f"{source.id}: {source.why}")
             name = source.upload.id.removeprefix(f"{root.as_posix()}/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -128,3 +129,17 @@ async def test_the_tokens_of_an_answer_that_is_left_are_counted(tmp_path: Path) 
         refused = await greedy.post(CHAT, json=SHORT)
         assert refused.status_code == 429
         assert "has had its 3 a minute" in refused.json()["error"]["message"]
+
+
+async def test_large_bodies_are_read_at_their_sender_s_pace(tmp_path: Path) -> None:
+    """Also those that are refused, whose reading is all that they cost."""
+    large = {**SHORT, "user": "x" * 400_000, "colour": "none"}
+    async with two_callers(tmp_path, http_body_bytes_per_s=500_000) as (_, greedy, honest):
+        began_s = time.monotonic()
+        sending = [asyncio.create_task(greedy.post(CHAT, json=large)) for _ in range(4)]
+        assert (await honest.post(CHAT, json={**SHORT, "user": "x" * 400_000})).status_code == 200
+        honest_s = time.monotonic() - began_s
+        assert [(await sent).status_code for sent in sending] == [400] * 4
+        greedy_s = time.monotonic() - began_s
+    assert greedy_s > 2.0  # 1.6 MB, of which 0.5 at once and 0.5 in a second
+    assert honest_s < greedy_s / 2

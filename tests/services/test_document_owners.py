@@ -209,3 +209,35 @@ async def test_a_long_document_of_one_owner_holds_up_no_other_s(tmp_path: Path) 
         assert outcomes(first.result()) == [(0, "long.md", "ADDED", True)]
         assert max(embedder.sizes) == EMBEDDED_AT_ONCE
         assert len(embedder.sizes) > 10
+
+
+async def test_many_texts_of_one_tenant_hold_up_no_other_s(tmp_path: Path) -> None:
+    """They were embedded as one, in the turn of the key that all tenants over HTTP come by."""
+    embedder = Stepwise()
+    many = [f"text{number}" for number in range(10 * EMBEDDED_AT_ONCE)]
+    async with (
+        retriever(tmp_path, embedder=embedder) as service,
+        grpc.aio.insecure_channel(service.running.target) as channel,
+        asyncio.TaskGroup() as group,
+    ):
+        embed = pb_grpc.RetrieverServiceStub(channel).Embed
+
+        async def embedded(texts: Sequence[str], tenant: str) -> pb.EmbedResponse:
+            answer: pb.EmbedResponse = await embed(pb.EmbedRequest(texts=texts, tenant=tenant))
+            return answer
+
+        first = group.create_task(embedded(many, "ann"))
+        embedder.lets.release()
+        while not embedder.sizes:
+            await asyncio.sleep(0.01)
+        second = group.create_task(embedded(["a heron"], "bob"))
+        while not second.done():
+            embedder.lets.release()
+            await asyncio.sleep(0.01)
+        assert not first.done()
+        while not first.done():
+            embedder.lets.release()
+            await asyncio.sleep(0.001)
+        expected = WordVectors(16).embed(many).astype("<f4").tobytes()
+        assert first.result().vectors == expected
+        assert list(first.result().tokens) == list(embedder.count_tokens(many))

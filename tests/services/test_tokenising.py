@@ -98,3 +98,17 @@ async def test_what_cannot_fit_is_refused_unread(conversation: bool) -> None:
         await PromptTokens(tokenizer, 10).ids(prompt)
     assert refused.value.field == "prompt"
     assert tokenizer.threads == set()
+
+
+async def test_a_tenants_long_texts_wait_for_each_other_before_another_s_waits() -> None:
+    """All tenants over HTTP come by the key of one aggregator."""
+    tokens = PromptTokens(Watched(), CONTEXT)
+    text = "a" * (LONG_CHARACTERS + 1)
+    ended: list[bytes] = []
+
+    async def read(tenant: bytes) -> None:
+        await tokens.ids(text, tenant=tenant)
+        ended.append(tenant)
+
+    await asyncio.gather(*(read(tenant) for tenant in (b"a", b"a", b"a", b"a", b"b")))
+    assert ended.index(b"b") < 3

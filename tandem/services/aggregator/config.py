@@ -165,6 +165,12 @@ class AggregatorSettings(MeasuredSettings):
         le=64 * 2**20,
         description="Maximum size of an HTTP request body, in bytes.",
     )
+    http_body_bytes_per_s: int = Field(
+        default=4 * 2**20,
+        ge=0,
+        description="Average rate, in bytes per second, at which the request bodies of one API key"
+        " are read. A caller that sends faster waits. 0: no limit.",
+    )
     http_max_requests: int = Field(
         default=256, ge=1, description="Maximum concurrent HTTP requests, including waiting ones."
     )

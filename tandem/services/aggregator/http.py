@@ -73,6 +73,7 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         names=known_names(settings),
         limits=RequestLimits(settings.http_max_tokens, settings.http_max_choices),
         max_body_bytes=settings.http_max_body_bytes,
+        body_bytes_per_s=settings.http_body_bytes_per_s,
         max_requests=settings.http_max_requests,
         timeout_s=settings.request_timeout_s,
         page=settings.http_page,

@@ -118,7 +118,7 @@ class Requests:
 
     async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
         """What the draft model's tokenizer makes of it. Raises Unavailable or Rejected."""
-        asked = TokenizeRequest(spell=spell)
+        asked = TokenizeRequest(spell=spell, tenant=self._tenant_id(b""))
         prompt_to_proto(asked, prompt)
         try:
             async with self._connection.channel() as channel:
@@ -131,7 +131,7 @@ class Requests:
 
     async def embed(self, texts: Sequence[str]) -> EmbedResponse:
         """Vectors by the retriever's model. Raises FailedPrecondition or Rejected."""
-        return await self._two_sides.retrieval.embed(texts)
+        return await self._two_sides.retrieval.embed(texts, tenant=current_caller().holder)
 
     @property
     def documents(self) -> Retrieval:

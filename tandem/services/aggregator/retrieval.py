@@ -58,16 +58,16 @@ class Retrieval:
             raise _refused(error) from None
         return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)
 
-    async def embed(self, texts: Sequence[str]) -> pb.EmbedResponse:
-        """Vectors of `texts`, by the retriever's model. Raises FailedPrecondition without a
-        retriever, Rejected."""
+    async def embed(self, texts: Sequence[str], tenant: str = "") -> pb.EmbedResponse:
+        """Vectors of `texts`, by the retriever's model, in the turn of `tenant`. Raises
+        FailedPrecondition without a retriever, Rejected."""
         if self._connection is None:
             raise FailedPrecondition(f"embedding: needs {variable_of('retriever')}")
         try:
             async with self._connection.channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Embed
                 answer: pb.EmbedResponse = await call(
-                    pb.EmbedRequest(texts=texts), timeout=EMBED_TIMEOUT_S
+                    pb.EmbedRequest(texts=texts, tenant=tenant), timeout=EMBED_TIMEOUT_S
                 )
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), details_of(error)) from None

@@ -26,7 +26,13 @@ from tandem.net.reloaded import Reloaded
 from tandem.net.served_sessions import Reservation
 from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served
-from tandem.net.tenant import Tenant, TenantIds, calling_tenant, paying_tenant
+from tandem.net.tenant import (
+    Tenant,
+    TenantIds,
+    calling_tenant,
+    check_tenant_id,
+    paying_tenant,
+)
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
@@ -182,9 +188,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self, request: drafter_pb2.TokenizeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> drafter_pb2.TokenizeResponse:
         async with errors_as_status(context):
-            ids = await self._prompts.ids(prompt_from_proto(request, self._engine.context_length))
+            tenant = request.tenant
+            check_tenant_id(tenant)
+            prompt = prompt_from_proto(request, self._engine.context_length)
+            ids = await self._prompts.ids(prompt, tenant=tenant)
             check_token_ids(ids, self._engine.vocabulary_size, "prompt")
-            texts = await self._prompts.spelt(ids) if request.spell else []
+            texts = await self._prompts.spelt(ids, tenant=tenant) if request.spell else []
             return drafter_pb2.TokenizeResponse(
                 token_ids=ids, context_length=self._engine.context_length, token_texts=texts
             )

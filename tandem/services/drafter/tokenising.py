@@ -5,6 +5,7 @@ prompt at a time and in its tenant's turn, so that other sessions go on."""
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from tandem.core.errors import InvalidArgument
@@ -43,31 +44,33 @@ class PromptTokens:
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
         """Of the prompt that is asked to be continued. Raises InvalidArgument."""
+        tenant = request.tenant
         if request.suffix:
-            return await self._around(str(request.prompt), request.suffix)
+            return await self._around(str(request.prompt), request.suffix, tenant)
         if request.truncate is Truncate.NONE:
             length = self._checked(request.prompt) + len(request.tools)
-            images, tools = len(request.params.images), request.tools
-            return await self._soon(length, lambda: self._ids(request.prompt, images, tools))
+            whole = partial(self._ids, request.prompt, len(request.params.images), request.tools)
+            return await self._soon(length, whole, tenant)
         most = self._context_length - min(request.params.max_tokens, self._context_length // 2)
         length = self._checked(request.prompt) + len(request.tools)
-        return await self._soon(length, lambda: self._newest(request.prompt, most, request.tools))
+        newest = partial(self._newest, request.prompt, most, request.tools)
+        return await self._soon(length, newest, tenant)
 
-    async def ids(self, prompt: Prompt, images: int = 0) -> tuple[int, ...]:
+    async def ids(self, prompt: Prompt, images: int = 0, *, tenant: bytes = b"") -> tuple[int, ...]:
         """Ids of a text or a conversation; given ids as they are. Raises InvalidArgument."""
-        return await self._soon(self._checked(prompt), lambda: self._ids(prompt, images))
+        return await self._soon(self._checked(prompt), lambda: self._ids(prompt, images), tenant)
 
-    async def spelt(self, token_ids: Sequence[int]) -> list[str]:
+    async def spelt(self, token_ids: Sequence[int], *, tenant: bytes = b"") -> list[str]:
         """What each token spells after those before it; the last one all that is left."""
         length = LONG_CHARACTERS + 1 if len(token_ids) > LONG_SPELLING else 0
-        return await self._soon(length, lambda: self._spelt(token_ids))
+        return await self._soon(length, lambda: self._spelt(token_ids), tenant)
 
-    async def _around(self, prompt: str, suffix: str) -> tuple[int, ...]:
+    async def _around(self, prompt: str, suffix: str, tenant: bytes) -> tuple[int, ...]:
         tokenizer = self._tokenizer
         if not isinstance(tokenizer, FillingTokenizer):
             raise InvalidArgument("suffix", "this model has no tokens for filling in")
         length = self._checked(prompt + suffix)
-        return await self._soon(length, lambda: tuple(tokenizer.fill_in(prompt, suffix)))
+        return await self._soon(length, lambda: tuple(tokenizer.fill_in(prompt, suffix)), tenant)
 
     def _checked(self, prompt: Prompt) -> int:
         """Characters, which are not more than might fit."""
@@ -77,10 +80,10 @@ class PromptTokens:
             raise InvalidArgument("prompt", why)
         return length
 
-    async def _soon(self, length: int, work: Callable[[], Found]) -> Found:
+    async def _soon(self, length: int, work: Callable[[], Found], tenant: bytes) -> Found:
         if length <= LONG_CHARACTERS:
             return work()
-        return await asyncio.wrap_future(self._thread.submit(paying_tenant(), work))
+        return await asyncio.wrap_future(self._thread.submit(paying_tenant(tenant), work))
 
     def _ids(self, prompt: Prompt, images: int = 0, tools: str = "") -> tuple[int, ...]:
         if isinstance(prompt, str):

@@ -65,6 +65,8 @@ MAX_EMBEDDED = 256
 MAX_EMBEDDED_CHARACTERS = 2**20
 """Characters of one call's texts: some seconds of one core."""
 SEARCH_THREADS = 4
+EMBEDDING_NICENESS = 10
+"""Nobody's answer waits for a document that is embedded, but for its own upload."""
 MOST_WAITING = 1024
 """Work that waits for threads: more than is ever admitted at once."""
 
@@ -115,7 +117,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         processes = range(limits.extraction.processes)
         extractors = [extractor] if extractor else [Extractor() for _ in processes]
         self._extraction = ExtractionPool(extractors, limits.extraction, holders)
-        self._embedding = FairExecutor("retriever-embed", 1, waiting=MOST_WAITING)
+        self._embedding = FairExecutor(
+            "retriever-embed", 1, waiting=MOST_WAITING, niceness=EMBEDDING_NICENESS
+        )
+        self._texts = FairExecutor("retriever-texts", 1, waiting=MOST_WAITING)
         self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
         self._series = metrics.retriever()
         self._series.documents.set_function(lambda: index.stats().documents)
@@ -139,6 +144,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     def _close(self) -> None:
         self._extraction.close()
         self._embedding.close()
+        self._texts.close()
         self._writer.close()
         self._readers.close()
         self._index.close()
@@ -174,11 +180,14 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             if (size := sum(map(len, texts))) > MAX_EMBEDDED_CHARACTERS:
                 why = f"{size} characters in all; at most {MAX_EMBEDDED_CHARACTERS}"
                 raise InvalidArgument("texts", why)
+            check_owner(tenant := request.tenant)
             with self._counted("embeddings", self._searches):
-                embed = partial(self._index.embed, texts)
-                vectors, tokens = await self._on(self._readers, embed)
-            raw = vectors.astype("<f4", copy=False).tobytes()
-            return pb.EmbedResponse(vectors=raw, tokens=tokens)
+                begin = partial(self._index.text_embedding, texts)
+                embedding = await self._on(self._texts, begin, tenant)
+                while await self._on(self._texts, embedding.step, tenant):
+                    pass
+            raw = embedding.vectors.astype("<f4", copy=False).tobytes()
+            return pb.EmbedResponse(vectors=raw, tokens=embedding.tokens)
         raise AssertionError("abort ends the call")
 
     async def Delete(  # noqa: N802  # the RPC's name
@@ -262,7 +271,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         with self._counted("searches", self._searches):
             began_s = time.perf_counter()
             with self._tracing.span("search", headers, **named) as span:
-                hits = await self._on(self._readers, search)
+                hits = await self._on(self._readers, search, request.tenant)
                 span.note(documents=len(hits))
             search_s = time.perf_counter() - began_s
         self._series.search.observe(search_s)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
-from contextlib import closing
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +222,114 @@ def test_what_a_document_says_does_nothing_to_the_terminal(notes: Path) -> None:
     code, out, err = run("ingest", "notes")
     assert code == 1
     assert "\x1b" not in out + err
+
+
+def reasons(passed: list[dict[str, str]]) -> dict[str, str]:
+    return {one["name"]: one["reason"] for one in passed}
+
+
+def test_what_a_folder_holds_besides_is_listed_with_the_reason(notes: Path) -> None:
+    (notes / "deep" / "README").write_text("no ending")
+    os.mkfifo(notes / "pipe.txt")
+    counts = answer("ingest", "notes", "--embedding", "lexical")
+    assert counts["added"] == 3
+    assert reasons(counts["passed"]) == {
+        "notes/.hidden.txt": "is hidden",
+        "notes/deep/README": "files without an ending are not read from folders; name it to have"
+        " it read as text",
+        "notes/pipe.txt": "is no regular file",
+        "notes/program.bin": "files ending in .bin are not read from folders; name it to have it"
+        " read as text",
+    }
+    code, out, err = run("ingest", "notes")
+    assert (code, out.split(" (")[0]) == (0, "3 unchanged, 4 passed over")
+    assert "passed over notes/pipe.txt: is no regular file" in err.splitlines()
+
+
+def test_links_lead_out_of_a_folder_only_when_that_is_asked_for(
+    notes: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text("secret quokka")
+    (notes / "way").symlink_to(tmp_path / "outside")
+    (tmp_path / "other.txt").write_text("another quokka")
+    (notes / "file.txt").symlink_to(tmp_path / "other.txt")
+    (notes / "circle").symlink_to(notes)
+    (notes / "nowhere.txt").symlink_to(notes / "none")
+    counts = answer("ingest", "notes", "--embedding", "lexical")
+    assert answer("search", "quokka")["hits"] == []
+    links = [name for name, why in reasons(counts["passed"]).items() if "is a link" in why]
+    assert links == ["notes/circle", "notes/file.txt", "notes/nowhere.txt", "notes/way"]
+    counts = answer("ingest", "notes", "--follow-links")
+    passed = reasons(counts["passed"])
+    assert passed["notes/circle"] == "leads to a folder that it is in"
+    assert passed["notes/nowhere.txt"] == "leads nowhere"
+    assert counts["added"] == 2
+    found = {hit["document_id"] for hit in answer("search", "quokka")["hits"]}
+    assert found == {"notes/file.txt", "notes/way/secret.txt"}
+
+
+def test_a_pipe_is_not_waited_for(notes: Path) -> None:
+    os.mkfifo(notes / "pipe")
+    code, out, err = run("ingest", "notes/pipe", "--embedding", "lexical")
+    assert (code, out.split(" (")[0]) == (1, "1 refused")
+    assert "refused notes/pipe: is no regular file" in err
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_what_is_gone_from_a_folder_goes_from_the_index(notes: Path, running: bool) -> None:
+    (notes.parent / "others").mkdir()
+    (notes.parent / "others" / "c.md").write_text("another folder")
+    with ExitStack() as stack:
+        place: tuple[str, ...] = ("--embedding", "lexical")
+        if running:
+            folder = str(notes.parent / "index")
+            flags = ("--port", "0", "--folder", folder, "--embedding", "lexical")
+            service = stack.enter_context(ServiceProcess("tandem.services.retriever", *flags))
+            place = ("--endpoint", service.address())
+        for name in ("notes", "others"):
+            answer("ingest", name, *place)
+        (notes / "a.md").unlink()
+        (notes / "lines.jsonl").write_text('{"id": "y", "text": "a yak"}\n')
+        (notes / "deep" / "b.html").write_bytes(b"zero \0 byte")
+        listed = place if running else ()
+        before = answer("ingest", "--list", *listed)["documents"]
+        assert before == ["notes/a.md", "notes/deep/b.html", "notes/lines.jsonl#z", "others/c.md"]
+        code, out, _ = run("ingest", "notes", "--sync", *place)
+        assert (code, out.split(" (")[0]) == (1, "1 added, 1 refused, 2 deleted, 2 passed over")
+        kept = answer("ingest", "--list", *listed)["documents"]
+        # What cannot be read now is not gone.
+        assert kept == ["notes/deep/b.html", "notes/lines.jsonl#y", "others/c.md"]
+
+
+def test_only_a_folder_with_a_name_is_synced(notes: Path) -> None:
+    code, _, err = run("ingest", ".", "--sync", "--embedding", "lexical")
+    assert (code, "name the folder instead of '.'" in err) == (2, True)
+    assert not (notes.parent / "tandem-index").exists()
+
+
+def test_a_watched_folder_is_brought_in_as_it_changes(notes: Path) -> None:
+    """Until Ctrl-C, which is no failure."""
+    command = [sys.executable, "-m", "tandem", "ingest", "notes", "--watch", "--json"]
+    with subprocess.Popen(
+        [*command, "--embedding", "lexical"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=notes.parent,
+    ) as watching:
+        assert watching.stdout is not None
+        try:
+            assert json.loads(watching.stdout.readline())["added"] == 3
+            (notes / "a.md").unlink()
+            (notes / "new.txt").write_text("a newt")
+            counts = json.loads(watching.stdout.readline())
+            while counts["deleted"] + counts["added"] < 2:  # it may have looked in between
+                more = json.loads(watching.stdout.readline())
+                counts = {name: counts[name] + more[name] for name in ("added", "deleted")}
+            assert (counts["added"], counts["deleted"]) == (1, 1)
+        finally:
+            watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=60) in (0, 1, 130)
+    names = answer("ingest", "--list")["documents"]
+    assert names == ["notes/deep/b.html", "notes/lines.jsonl#z", "notes/new.txt"]

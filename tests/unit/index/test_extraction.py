@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -30,10 +31,16 @@ def text_of(content: bytes, form: Format) -> str:
 
 def pdf(words: str) -> bytes:
     """A page with these words on it."""
+    return placed_pdf([(20, 100, words)])
+
+
+def placed_pdf(texts: Sequence[tuple[int, int, str]]) -> bytes:
+    """A page with each text at its place, in this order in the file."""
     writer = PdfWriter()
-    page = writer.add_blank_page(300, 300)
+    page = writer.add_blank_page(600, 800)
     content = DecodedStreamObject()
-    content.set_data(f"BT /F1 12 Tf 20 100 Td ({words}) Tj ET".encode())
+    shown = (f"BT /F1 10 Tf {x} {y} Td ({text}) Tj ET" for x, y, text in texts)
+    content.set_data("\n".join(shown).encode())
     page[NameObject("/Contents")] = writer._add_object(content)
     font = DictionaryObject(
         {
@@ -120,6 +127,35 @@ def test_no_entity_of_a_page_is_expanded_and_nothing_is_fetched() -> None:
     assert "root:" not in text
 
 
+def test_a_table_of_a_pdf_is_read_by_rows() -> None:
+    rows = (("Name", "Weight", "Colour"), ("Heron", "2 kg", "grey"), ("Wren", "9 g", "brown"))
+    cells = [
+        (50 + 150 * column, 700 - 20 * line, cell)
+        for line, row in enumerate(rows)
+        for column, cell in enumerate(row)
+    ]
+    assert text_of(placed_pdf(cells), Format.PDF).splitlines() == [" ".join(row) for row in rows]
+
+
+LEFT = ("The heron stands in", "shallow water and", "waits for a fish.")
+RIGHT = ("The wren hops about", "in the hedge and", "sings all winter.")
+
+
+def column(lines: Sequence[str], left: int, top: int = 700) -> list[tuple[int, int, str]]:
+    return [(left, top - 12 * number, line) for number, line in enumerate(lines)]
+
+
+def test_columns_of_a_pdf_are_read_one_after_the_other() -> None:
+    content = placed_pdf([*column(LEFT, 50), *column(RIGHT, 320)])
+    assert text_of(content, Format.PDF).splitlines() == [*LEFT, *RIGHT]
+
+
+def test_a_table_between_columns_of_a_pdf_keeps_its_rows() -> None:
+    table = [(50, 600, "Heron"), (200, 600, "2 kg"), (50, 580, "Wren"), (200, 580, "9 g")]
+    content = placed_pdf([*column(LEFT, 50), *table, *column(RIGHT, 320)])
+    assert text_of(content, Format.PDF).splitlines() == [*LEFT, "Heron 2 kg", "Wren 9 g", *RIGHT]
+
+
 def test_pdf_pages_are_read() -> None:
     assert "Words on a page" in text_of(pdf("Words on a page"), Format.PDF)
 
@@ -165,7 +201,8 @@ def test_junk_is_refused_whatever_it_is_called(form: Format) -> None:
 
 
 def test_formats_go_by_suffix() -> None:
-    names = ("a/b.MD", "x.htm", "y.pdf", "z.ndjson", "n.txt", "o.docx", "p")
+    names = ("a/b.MD", "x.htm", "y.pdf", "z.ndjson", "n.txt", "o.docx", "p.py", "q.bin", "r")
     assert [format_of(name) for name in names] == [
-        *(Format.MARKDOWN, Format.HTML, Format.PDF, Format.JSONL, Format.TEXT, None, None)
+        *(Format.MARKDOWN, Format.HTML, Format.PDF, Format.JSONL, Format.TEXT, Format.DOCX),
+        *(Format.TEXT, None, None),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,18 @@ def test_minilm_puts_like_beside_like_and_ignores_padding() -> None:
     assert embedder.embed(["word " * 2000]).shape == (1, 384)
     assert list(embedder.count_tokens(["cat", "incomprehensibilities"])) == [1, 6]
     assert embedder.embed([]).shape == (0, 384)
+
+
+def test_threads_that_embed_at_once_get_what_each_gets_alone() -> None:
+    """Only tokens are made one call at a time: the tokenizer's padding is set by each."""
+    embedder = load_embedder(MINILM)
+    assert embedder is not None
+    batches = [["word " * length, "a"][: 1 + length % 2] for length in range(1, 60)]
+    alone = [embedder.embed(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(embedder.embed, batches))
+    for one, other in zip(alone, together, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
 
 
 @pytest.mark.parametrize(
