@@ -9,6 +9,7 @@ here and from nowhere else in the package.
 
 from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents, documents_of
 from tandem.two_sided.decoding.document_files import open_document_files
+from tandem.two_sided.many_sides import LastOpened, ManySides, ManySidesMachine, SideStreams
 from tandem.two_sided.profiling.decode_fits import (
     FIT_CONTEXT_TOKENS,
     FIT_DOCUMENT_TOKENS,
@@ -19,13 +20,14 @@ from tandem.two_sided.profiling.decode_fits import (
     write_fits,
 )
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.profiling.side_metrics import AggregationGauge, OtherSides
+from tandem.two_sided.profiling.side_metrics import AggregationGauge
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, DecodingOpened
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
     CollaborationOpen,
+    CollaborationOpened,
     DeviceMessage,
 )
 from tandem.two_sided.protocol.mixture import Side
@@ -48,8 +50,6 @@ from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.decoding_service import DecodingServicer
 from tandem.two_sided.serving.device_session import (
     DeviceSession,
-    OpenSideStreams,
-    SideStreams,
     committed_message,
     started_message,
     summary_message,
@@ -69,6 +69,7 @@ __all__ = [
     "CloudSideCodec",
     "CloudSideMessage",
     "CollaborationOpen",
+    "CollaborationOpened",
     "CollaborationStream",
     "ContextDocument",
     "DecoderEvents",
@@ -84,8 +85,9 @@ __all__ = [
     "Documents",
     "ExportedDocuments",
     "ImportedDocuments",
-    "OpenSideStreams",
-    "OtherSides",
+    "LastOpened",
+    "ManySides",
+    "ManySidesMachine",
     "Profiling",
     "Side",
     "SideMachine",

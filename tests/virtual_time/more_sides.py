@@ -14,9 +14,10 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import LinkPair
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.testing.scripted import scripted_probs
+from tandem.two_sided.many_sides import coupled_number, mixture_of, shares_of
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import Side, coupled_number, mixture_of, shares_of
+from tandem.two_sided.protocol.mixture import Side
 from tests.virtual_time.cases import link_of
 from tests.virtual_time.two_sides import LIVENESS, Answer, Factors, documents
 

@@ -1,7 +1,6 @@
-"""Answers from documents on two sides, or more, at the device: from a request to its machine.
-Invariant: the device's documents go to the device's decoder and nowhere else; what leaves are the
-query, the prompt's ids, drafts with what the preset says of their distributions, and h. Of one
-another the other sides hear the tokens and nothing else."""
+"""Answers from documents on two sides, or more (`ManySides`), at the device: from a request to its
+machine. Invariant: the device's documents go to the device's decoder and nowhere else; what leaves
+are the query, the prompt's ids, drafts with what the preset says of their distributions, and h."""
 
 import asyncio
 import math
@@ -11,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import PrefixedTokens
@@ -19,6 +19,7 @@ from tandem.net.access import ClientAccess
 from tandem.net.addresses import addresses_of
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
+from tandem.net.session_runner import OpenStream
 from tandem.services.aggregator.config import AggregatorSettings, sides_of
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
@@ -32,6 +33,7 @@ from tandem.two_sided.interface import (
     AggregationPreset,
     AggregationRequest,
     CloudSideMessage,
+    CollaborationOpened,
     ContextDocument,
     DecoderEvents,
     DecoderLink,
@@ -42,8 +44,9 @@ from tandem.two_sided.interface import (
     DeviceSession,
     DocumentTransfer,
     ImportedDocuments,
-    OpenSideStreams,
-    OtherSides,
+    LastOpened,
+    ManySides,
+    ManySidesMachine,
     Side,
     SideMachine,
     SideStreams,
@@ -98,12 +101,12 @@ class DeviceSide:
         self._settings = settings
         self._resources = SideResources(settings, metrics, access)
         self._gauge = AggregationGauge(metrics)
-        self._other_sides = OtherSides(metrics)
         self._cloud = self._resources.cloud_connection(settings.cloud) if settings.cloud else None
         self._more_sides = {
             name: self._resources.cloud_connection(address)
             for name, address in sides_of(settings.more_sides)
         }
+        self._many_sides = ManySides(tuple(self._more_sides), metrics)
 
     async def close(self) -> None:
         await self._resources.close()
@@ -123,33 +126,39 @@ class DeviceSide:
         `owner`: whose documents may be used beside the operator's and shared ones."""
         prepared = await self._prepare(request, timeout_s, headers, owner)
         preset, session_id = prepared.preset, prepared.aggregation.session
+        many = self._many_sides.take_part(preset)
         session = DeviceSession(
-            lambda opened: self._machine(prepared, opened),
-            lambda events: self._open_decoder(prepared, events),
-            open_others=self._stream_opener(prepared, lambda: session.opened),
+            make_machine=lambda opened: self._machine(prepared, opened),
+            open_decoder=lambda events: self._open_decoder(prepared, events),
+            open_stream=self._stream_opener(prepared, lambda: session.opened),
             closing_tasks=self._resources.closing_tasks,
             why_silent=lambda: self._why_silent(preset),
             spread=session_id,
+            admitted_with=LastOpened if many else CollaborationOpened,
         )
         with log_context(session=f"{session_id:08x}", preset=preset.name):
             cancelling = None if cancel is None else asyncio.create_task(_cancel(cancel, session))
             try:
                 opened = await session.begun()
                 log.info("two-sided request", documents=len(prepared.documents))
-                names = tuple(self._more_sides) if preset.many_sided else ()
-                yield started_message(session_id, preset, opened, names)
+                started = started_message(session_id, preset, opened)
+                if many:
+                    self._many_sides.name(started.started)
+                yield started
                 position = 0
                 with self._gauge.counted(preset.name, self._target_name(), session.machine):
                     async with aclosing(session.pieces()) as pieces:
                         async for piece in pieces:
-                            yield committed_message(position, piece)
+                            committed = committed_message(position, piece)
+                            self._many_sides.attribute(committed.committed, piece)
+                            yield committed
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
                 ended = summary_message(
-                    session, preset, tokens=position, traffics=prepared.traffics, more_sides=names
+                    session, preset, tokens=position, traffic=prepared.traffics[0]
                 )
-                if names:
-                    self._other_sides.ended(("cloud", *names), ended.summary)
+                if isinstance(session.machine, ManySidesMachine):
+                    self._many_sides.summarize(ended.summary, session.machine, prepared.traffics)
                 used = dict.fromkeys(each.name for each in prepared.documents if each.name)
                 ended.summary.device.names.extend(used)
                 yield ended
@@ -162,7 +171,7 @@ class DeviceSide:
         self, request: GenerationRequest, timeout_s: float, headers: Sent, owner: str
     ) -> _PreparedRequest:
         """The request with this side's documents, and with the cloud's where they are sent here."""
-        preset = request.composed_aggregation().of_sides(len(Side) + len(self._more_sides))
+        preset = self._many_sides.preset(request.composed_aggregation())
         if self._cloud is None and preset.sources is not Sources.DEVICE:
             why = f"{preset.name} needs documents in the cloud, and this suite was started without"
             why += f": 'tandem up --rag' has some, {variable_of('cloud')} names an aggregator"
@@ -241,7 +250,9 @@ class DeviceSide:
         )
         return self._resources.decoder_link(opening, events, prepared.deadline_s, prepared.headers)
 
-    def _machine(self, prepared: _PreparedRequest, opened: DecodingOpened) -> SideMachine:
+    def _machine(
+        self, prepared: _PreparedRequest, opened: DecodingOpened
+    ) -> SideMachine | ManySidesMachine:
         request = replace(
             prepared.aggregation,
             prompt_ids=opened.prompt_ids,
@@ -257,22 +268,23 @@ class DeviceSide:
         lives = [Liveness(policy, times, now) for _ in others]
         if lives and len(addresses_of(self._settings.cloud)) > 1:
             lives[0] = Liveness(policy, times.with_others(), now)
+        if self._many_sides.take_part(prepared.preset):
+            return ManySidesMachine(request, log_mass=opened.log_mass, others=lives)
         profiler = self._resources.profiling.profiler(opened.model_name, len(opened.documents))
         return SideMachine(
             Side.DEVICE,
             request,
             log_mass=opened.log_mass,
             liveness=lives[0] if lives else None,
-            further=lives[1:],
             placement_policy=self._resources.profiling.placement_policy(request, profiler),
             measurements=profiler,
         )
 
     def _stream_opener(
         self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
-    ) -> OpenSideStreams | None:
-        """What opens streams to the other sides, if the preset needs them; `opened`: the
-        decoder's."""
+    ) -> OpenStream[Any, Any] | None:
+        """What opens the stream to the cloud, or those to all other sides, if the preset needs
+        them; `opened`: the decoder's."""
         others = self._others(prepared.preset)
         if not others or not prepared.needs_cloud:
             return None
@@ -301,13 +313,16 @@ class DeviceSide:
         names = ("the cloud", *(f"the side {name!r}" for name in self._more_sides))
         named = zip(names, others, prepared.traffics, strict=False)
         openers = [partial(open_stream, name, other, traffic) for name, other, traffic in named]
+        if not self._many_sides.take_part(prepared.preset):
+            return openers[0]
         return partial(SideStreams, openers, self._resources.closing_tasks)
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:
         """The other sides of such an answer, the cloud first."""
         if self._cloud is None:
             return []
-        return [self._cloud, *(self._more_sides.values() if preset.many_sided else ())]
+        many = self._many_sides.take_part(preset)
+        return [self._cloud, *(self._more_sides.values() if many else ())]
 
     @property
     def retrieval(self) -> Retrieval:
