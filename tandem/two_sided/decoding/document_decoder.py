@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from tandem.backends.interface import Session
+from tandem.backends.interface import Engine, Session
 from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.probs import Array
@@ -80,21 +81,40 @@ class Documents:
     rescore: Rescore | None = None
     weights: Callable[[], str] | None = None
 
+    @classmethod
+    def from_settings(
+        cls, settings: ModelSettings, model: LoadedModel, rescore: Rescore | None
+    ) -> Documents:
+        """Return what a service's settings say of decoding documents. Raises InvalidArgument for a
+        folder that cannot be used."""
+        weights = cache(model.content_hash)  # it reads all of them
+        return cls(
+            tokenizer=model.tokenizer,
+            budget_bytes=settings.document_kv_budget_bytes,
+            files=open_document_files(
+                model.engine,
+                settings.document_kv_folder,
+                weights,
+                budget_bytes=settings.document_kv_disk_bytes,
+            ),
+            rescore=rescore,
+            weights=weights,
+        )
 
-def documents_of(settings: ModelSettings, model: LoadedModel, rescore: Rescore | None) -> Documents:
-    """Return what a service's settings say of decoding documents. Raises InvalidArgument for a
-    folder that cannot be used."""
-    weights = cache(model.content_hash)  # it reads all of them
-    files = open_document_files(
-        model.engine, settings.document_kv_folder, weights, settings.document_kv_disk_bytes
-    )
-    return Documents(
-        tokenizer=model.tokenizer,
-        budget_bytes=settings.document_kv_budget_bytes,
-        files=files,
-        rescore=rescore,
-        weights=weights,
-    )
+    @classmethod
+    def kept_in(
+        cls,
+        folder: Path | None,
+        *,
+        engine: Engine,
+        tokenizer: Tokenizer | None,
+        weights: Callable[[], str],
+    ) -> Documents:
+        """Return documents whose keys and values outlast the process in `folder`, if one is given.
+        Raises InvalidArgument for one that cannot be used."""
+        weights = cache(weights)  # it reads all of them
+        files = open_document_files(engine, folder, weights)
+        return cls(tokenizer, files=files, weights=weights)
 
 
 class DocumentDecoder:

@@ -97,6 +97,35 @@ RUNS = 3
 _WARM_UP_STEPS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class DecodingProfile:
+    """What a token of a model costs after a short context and after a long one."""
+
+    early_tokens: int
+    early_s: float
+    late_tokens: int
+    late_s: float
+
+
+def profile_decoding(engine: Engine, side: Side, *, documents: int, path: Path) -> DecodingProfile:
+    """Measure the decode line of the model at `side` with so many documents, and store it in the
+    file `path`, where that of the other side stays.
+
+    Raises InvalidArgument for a context that is too short, TandemError for a file that is none of
+    ours."""
+    context_tokens = min(FIT_CONTEXT_TOKENS, engine.context_length)
+    if context_tokens <= FIT_DOCUMENT_TOKENS:
+        raise InvalidArgument("context_length", f"is {context_tokens} tokens only")
+    fit = measure_fit(engine, documents, context_tokens=context_tokens)
+    write_fits(path, read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)})
+    return DecodingProfile(
+        early_tokens=FIT_DOCUMENT_TOKENS,
+        early_s=fit.at(FIT_DOCUMENT_TOKENS),
+        late_tokens=context_tokens,
+        late_s=fit.at(context_tokens),
+    )
+
+
 def measure_fit(
     engine: Engine,
     documents: int = DOCUMENTS,

@@ -127,6 +127,11 @@ class AggregationPreset:
         return self.probs.cut_after_draw or self.mode is AggregationMode.ANSWER_COIN
 
     @property
+    def needs_cloud(self) -> bool:
+        """Whether the cloud takes part, with its decoder or with its documents alone."""
+        return self.sources is not Sources.DEVICE
+
+    @property
     def two_sided(self) -> bool:
         """Whether both sides decode."""
         return self.sources is Sources.BOTH and self.transfer is DocumentTransfer.NONE
