@@ -118,7 +118,7 @@ def coupled_number(shares: Sequence[Any], rng: RandomSource, position: int) -> i
     is none of those before it. Of two sides it is `coupled_side`."""
     for number in range(len(shares) - 1):
         left = sum(shares[number:])
-        if rng.bernoulli(shares[number], left, position, Purpose.COIN, number):
+        if rng.bernoulli(shares[number], left, position, Purpose.COIN, draw=number):
             return number
     return len(shares) - 1
 

@@ -109,5 +109,5 @@ def central_text(request: AggregationRequest, sides: ManySides) -> Answer:
         owner = coupled_number(shares, rng, position)
         probs = sides.probs[owner](context)
         side = Side(min(owner, Side.CLOUD))
-        context = (*context, local_draft(probs, choices, rng, position, side)[0])
+        context = (*context, local_draft(probs, choices, rng=rng, position=position, side=side)[0])
     return context[len(request.prompt_ids) :]

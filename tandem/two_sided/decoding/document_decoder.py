@@ -178,7 +178,11 @@ class DocumentDecoder:
         prompt_ids, documents = await asyncio.to_thread(self._read, opening)
         bos_length = self._bos_length(prompt_ids) if documents else 0
         machine = DecoderMachine(
-            opening, prompt_ids, documents=documents, model=self.model, bos_length=bos_length
+            opening,
+            prompt_ids=prompt_ids,
+            documents=documents,
+            model=self.model,
+            bos_length=bos_length,
         )
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
@@ -186,7 +190,7 @@ class DocumentDecoder:
         estimate = self._estimate
         return DecodingRun(
             machine,
-            self._thread,
+            thread=self._thread,
             store=store,
             documents=documents,
             text=text,
@@ -226,7 +230,8 @@ class DocumentDecoder:
         if self._tokenizer is None:
             raise InvalidArgument("document", "this model has no tokenizer")
         self._check_lengths({"document": len(document.text)})
-        text, context = _whole("document", document.text), self.model.context_length
+        text = _whole("document", document.text)
+        context = self.model.context_length
         found = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
         if len(found) >= context:
             why = f"{len(found)} tokens leave nothing of a context of {context}"
@@ -314,6 +319,7 @@ class DecodingRun:
     def __init__(
         self,
         machine: DecoderMachine,
+        *,
         thread: EngineThread,
         store: DocumentStore,
         documents: Sequence[tuple[int, ...]],
@@ -433,7 +439,7 @@ class DecodingRun:
 
         job = DecodeJob(
             group,
-            work,
+            work=work,
             sampling=self.machine.sampling,
             draw=draw,
             on_draft=on_draft,

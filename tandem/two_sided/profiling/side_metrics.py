@@ -83,17 +83,18 @@ class AggregationGauge:
     @contextmanager
     def counted(self, preset: str, model_name: str, machine: AggregatingMachine) -> Iterator[None]:
         """`machine` runs inside, with `preset`; `model_name` is the target's."""
-        key = (self._metrics.admit("preset", preset), self._metrics.admit("model_name", model_name))
-        if key not in self._running:
-            self._running[key] = set()
-            self._export(*key)
-        machines = self._running[key]
+        preset = self._metrics.admit("preset", preset)
+        model_name = self._metrics.admit("model_name", model_name)
+        if (preset, model_name) not in self._running:
+            self._running[preset, model_name] = set()
+            self._export(preset, model_name)
+        machines = self._running[preset, model_name]
         machines.add(machine)
         try:
             yield
         finally:
             machines.discard(machine)
-            series = self._metrics.method(*key)
+            series = self._metrics.method(preset, model_name)
             for side, name in NAMES.items():
                 series.judged(machine.stats.drafted[side], machine.stats.accepted[side], name)
 

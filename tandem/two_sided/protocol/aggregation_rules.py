@@ -215,7 +215,7 @@ class ReweightedCoin(SharedCoin):
     more per stretch. `first`: where this stream begins, in the middle of a stretch or not."""
 
     def __init__(
-        self, side: Side, weights: Weights, rng: RandomSource, every: int, start: int, first: int
+        self, side: Side, weights: Weights, *, rng: RandomSource, every: int, start: int, first: int
     ) -> None:
         super().__init__(side, weights, rng)
         self._every = every
@@ -282,7 +282,8 @@ def aggregation_rule_for(
     if preset.mode is AggregationMode.DEVICE_COIN:
         assert side is Side.CLOUD, "a device that decides by itself has another machine"
         return ToldByDevice(side, token_rule_at_device(greedy))
-    device, cloud = log_masses[Side.DEVICE], log_masses[Side.CLOUD]
+    device = log_masses[Side.DEVICE]
+    cloud = log_masses[Side.CLOUD]
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
     token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng)

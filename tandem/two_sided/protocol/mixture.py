@@ -110,7 +110,7 @@ def mixture(device_probs: Array, cloud_probs: Array, weights: Weights) -> Array:
 
 
 def aggregate(
-    device: SideDraft, cloud: SideDraft, weights: Weights, rng: RandomSource, position: int
+    device: SideDraft, cloud: SideDraft, *, weights: Weights, rng: RandomSource, position: int
 ) -> Aggregated:
     """The token of `position`, drawn from the mixture (DRAGON Algorithm 1, corrected). Each side's
     draft is turned into a draw from the mixture, and a fair coin picks one of the two; a draft
@@ -149,6 +149,7 @@ def coupled_side(weights: Weights, rng: RandomSource, position: int) -> Side:
 def _redrawn(
     side: Side,
     draft: SideDraft,
+    *,
     other_probs: Array,
     other_weight: Any,
     rng: RandomSource,
@@ -163,7 +164,7 @@ def _redrawn(
     excess = probs[token] - other_probs[token]
     if excess <= 0:
         return token
-    if not rng.bernoulli(other_weight * excess, probs[token], position, Purpose.ACCEPT, side):
+    if not rng.bernoulli(other_weight * excess, probs[token], position, Purpose.ACCEPT, draw=side):
         return token
     return rng.categorical(residual(other_probs, probs), position, Purpose.RECOVER, side)
 

@@ -488,6 +488,7 @@ class DraftSender:
 def target_frames(
     request: AggregationRequest,
     rule: AggregationRule,
+    *,
     epoch: int,
     batch: CommitBatch,
     committed: PrefixedTokens,

@@ -45,6 +45,7 @@ class CloudSession:
         self,
         opening: CollaborationOpen,
         codec: CloudSideCodec,
+        *,
         stream: CollaborationStream,
         open_decoder: OpenDecoder,
         make_machine: MakeMachine,

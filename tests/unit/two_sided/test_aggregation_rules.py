@@ -50,7 +50,9 @@ def both(position: int, device_mass: float = 0.0, cloud_mass: float = 0.0) -> Fi
 
 
 def reweighted(side: Side, first: int = FIRST) -> ReweightedCoin:
-    return ReweightedCoin(side, side_weights(0.0, 0.0), RNG, EVERY, START, first)
+    return ReweightedCoin(
+        side, side_weights(0.0, 0.0), rng=RNG, every=EVERY, start=START, first=first
+    )
 
 
 def test_where_weights_may_change_both_sides_send_and_wait_for_both_drafts() -> None:
