@@ -73,7 +73,9 @@ class SimulatedDecoder:
         self._step = None
         position = len(step.context)
         probs = self._probs_of(step.context)
-        token, sent = local_draft(probs, self._choices, self._rng, position, self._side)
+        token, sent = local_draft(
+            probs, self._choices, rng=self._rng, position=position, side=self._side
+        )
         prefix = self.committed.prefix_with(self.drafts)
         self.drafts.append(token)
         return DecodingDraft(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from lab.simulation.simulated_decoder import LocalProbsOf, SimulatedDecoder, SimulatedStep
 from lab.simulation.virtual_time import Faults, VirtualTime
@@ -15,19 +15,21 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import Link, LinkPair
 from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
+from tandem.two_sided.many_sides import FromLink, ManySidesMachine, ToLink
 from tandem.two_sided.protocol.counters import AggregationStats, MeasurementSink
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpen,
     PeerMessage,
-    SideOutput,
     ToDecoder,
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy
+from tandem.two_sided.protocol.presets import AggregationMode
 from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.device_session import DeviceOutput
 
 TICK_S = 0.2
 
@@ -110,19 +112,25 @@ def simulate_two_sided(
         rng=rng or SeededRandom(request.seed),
         traced=traced,
     )
-    placement_policy, measuring = placement_policy_for(Side.DEVICE)
     times = liveness_times or LivenessTimes()
-    run.machines[Side.DEVICE] = SideMachine(
-        Side.DEVICE,
-        request,
-        log_mass=device.mass_after(request.prompt_ids),
-        liveness=Liveness(lost_cloud, times, now=0.0),
-        further=[Liveness(lost_cloud, times, now=0.0) for _ in others],
-        placement_policy=placement_policy,
-        measurements=measuring,
-        completes_stop=completes_stop,
-        rng=rng,
-    )
+    lives = [Liveness(lost_cloud, times, now=0.0) for _ in run.links]
+    log_mass = device.mass_after(request.prompt_ids)
+    if request.preset.mode is AggregationMode.DEVICE_COIN:
+        run.device = ManySidesMachine(
+            request, log_mass=log_mass, others=lives, completes_stop=completes_stop, rng=rng
+        )
+    else:
+        placement_policy, measuring = placement_policy_for(Side.DEVICE)
+        run.device = SideMachine(
+            Side.DEVICE,
+            request,
+            log_mass=log_mass,
+            liveness=lives[0],
+            placement_policy=placement_policy,
+            measurements=measuring,
+            completes_stop=completes_stop,
+            rng=rng,
+        )
     run.schedule(faults or Faults())
     return run.to_the_end()
 
@@ -136,19 +144,17 @@ class _Run:
     placement_policy_for: PlacementFor
     rng: RandomSource
     traced: bool
+    device: SideMachine | ManySidesMachine = field(init=False)
     time: VirtualTime = field(default_factory=VirtualTime)
     stream: int = 0
     machines: dict[int, SideMachine] = field(default_factory=dict)
+    """Of the other sides, by their numbers."""
     decoders: dict[int, SimulatedDecoder] = field(default_factory=dict)
     steps: Counter[int] = field(default_factory=Counter)
     rollbacks: dict[int, int] = field(default_factory=dict)
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     spans: list[BusySpan] = field(default_factory=list)
-
-    @property
-    def device(self) -> SideMachine:
-        return self.machines[Side.DEVICE]
 
     def schedule(self, faults: Faults) -> None:
         self.rollbacks |= dict.fromkeys(range(len(self.sides)), 0)
@@ -162,7 +168,8 @@ class _Run:
             self._decode()
         for side, decoder in self.decoders.items():
             self.rollbacks[side] += decoder.rollbacks
-        stats = {number: machine.stats for number, machine in self.machines.items()}
+        stats = {Side.DEVICE.value: self.device.stats}
+        stats |= {number: machine.stats for number, machine in self.machines.items()}
         return TwoSidedAnswer(
             self.device.committed.since(len(self.request.prompt_ids)),
             self.finish,
@@ -186,8 +193,6 @@ class _Run:
 
     def _begin(self) -> None:
         self._open_decoder(Side.DEVICE, self.request.prompt_ids)
-        mass = self.sides[Side.DEVICE].mass_after(self.request.prompt_ids)
-        self._apply(Side.DEVICE, self.device.opened(mass, self.time.now))
         self._connect()
 
     def _connect(self) -> None:
@@ -209,11 +214,13 @@ class _Run:
             decode_s=side.step_s(0),
         )
 
-    def _apply(self, number: int, outputs: Sequence[SideOutput]) -> None:
+    def _apply(self, number: int, outputs: Sequence[DeviceOutput]) -> None:
         for output in outputs:
             match output:
-                case ToPeer(message, link):
+                case ToPeer(ToLink(link, message)):
                     self._carry(number, message, link)
+                case ToPeer(message):
+                    self._carry(number, message)
                 case ToDecoder(message):
                     self._trace(number, "commit", self.time.now, self.time.now, message.base)
                     self.decoders[number].receive(message)
@@ -237,7 +244,7 @@ class _Run:
         decoder = self.decoders.pop(number, None)
         self.rollbacks[number] += decoder.rollbacks if decoder else 0
 
-    def _carry(self, sender: int, message: PeerMessage, link: int) -> None:
+    def _carry(self, sender: int, message: PeerMessage, link: int = 0) -> None:
         stream = self.stream
         to_device = sender != Side.DEVICE
         number = sender if to_device else Side.CLOUD + link  # of the other end of the link
@@ -250,12 +257,16 @@ class _Run:
             if stream != self.stream:
                 return
             if to_device:
-                link = number - Side.CLOUD
-                self._apply(Side.DEVICE, self.device.receive(message, self.time.now, link=link))
+                self._apply(Side.DEVICE, self._at_device(message, number - Side.CLOUD))
             else:
                 self._deliver(number, message)
 
         self.time.at(arrival, arrive)
+
+    def _at_device(self, message: Any, link: int) -> Sequence[DeviceOutput]:
+        if isinstance(self.device, ManySidesMachine):
+            return self.device.receive(FromLink(link, message), self.time.now)
+        return self.device.receive(message, self.time.now)
 
     def _deliver(self, number: int, message: PeerMessage) -> None:
         if isinstance(message, CollaborationOpen):
@@ -300,5 +311,6 @@ class _Run:
         if (draft := decoder.end(step)) is None:
             return
         self._trace(number, "decode", start_s, self.time.now, draft.base)
-        if (machine := self.machines.get(number)) is not None:
+        machine = self.device if number == Side.DEVICE else self.machines.get(number)
+        if machine is not None:
             self._apply(number, machine.drafted(draft, self.time.now))

@@ -6,18 +6,8 @@ from typing import Any
 
 from tandem.backends.model_source import ModelChoice
 from tandem.commands.checks import Check, check
-from tandem.core.errors import InvalidArgument
 from tandem.suite.models import choose_pair, load_model
-from tandem.two_sided.interface import (
-    FIT_CONTEXT_TOKENS,
-    FIT_DOCUMENT_TOKENS,
-    Side,
-    StoredFit,
-    default_fits_path,
-    measure_fit,
-    read_fits,
-    write_fits,
-)
+from tandem.two_sided.interface import Side, default_fits_path, profile_decoding
 
 REMEDY = "give models that load, and a --profile-file that can be written"
 
@@ -39,15 +29,9 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: Path) -> str:
     """What was found; a fit of the other side that is stored already stays."""
     engine = load_model(choice, name).engine
-    context_tokens = min(FIT_CONTEXT_TOKENS, engine.context_length)
-    if context_tokens <= FIT_DOCUMENT_TOKENS:
-        raise InvalidArgument(name, f"has a context of {context_tokens} tokens only")
-    fit = measure_fit(engine, documents, context_tokens=context_tokens)
-    stored = read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)}
-    write_fits(path, stored)
-    early_s = fit.at(FIT_DOCUMENT_TOKENS)
-    late_s = fit.at(context_tokens)
+    found = profile_decoding(engine, side, documents=documents, path=path)
     return (
-        f"{engine.model_name}, {documents} documents: {early_s * 1e3:.3g} ms a token after"
-        f" {FIT_DOCUMENT_TOKENS}, {late_s * 1e3:.3g} ms after {context_tokens}; stored in {path}"
+        f"{engine.model_name}, {documents} documents: {found.early_s * 1e3:.3g} ms a token after"
+        f" {found.early_tokens}, {found.late_s * 1e3:.3g} ms after {found.late_tokens};"
+        f" stored in {path}"
     )

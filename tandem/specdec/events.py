@@ -146,8 +146,6 @@ class Commit:
     """Of each token; how it came to be, which does not change what was committed."""
     logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)
     """Of each token, where asked for."""
-    token_sides: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
-    """Of each token the numbers of the sides whose draft it was; of more than two sides only."""
 
 
 @dataclass(frozen=True, slots=True)

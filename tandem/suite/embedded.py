@@ -4,7 +4,7 @@ passed, never the environment's. Ports are unencrypted and open, on loopback alo
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from functools import cache, partial
+from functools import partial
 from typing import Self
 
 from tandem.backends.interface import Engine
@@ -24,7 +24,7 @@ from tandem.suite.embedded_documents import serve_documents
 from tandem.suite.models import ModelPair
 from tandem.suite.suite_documents import SuiteDocuments, kept_kv_folder
 from tandem.telemetry.metrics import Metrics, Side, new_registry
-from tandem.two_sided.interface import Documents, open_document_files
+from tandem.two_sided.interface import Documents
 
 HOST = "127.0.0.1"
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -136,11 +136,13 @@ class EmbeddedSuite:
         tokenizer = self._pair.tokenizer
         if documents is None or model is None:
             return Documents(tokenizer)
-        weights = cache(model.content_hash)
-        files = None
-        if documents.folder is not None:
-            files = open_document_files(engine, kept_kv_folder(documents.folder, side), weights)
-        return Documents(tokenizer, files=files, weights=weights)
+        kept = documents.folder
+        return Documents.kept_in(
+            None if kept is None else kept_kv_folder(kept, side),
+            engine=engine,
+            tokenizer=tokenizer,
+            weights=model.content_hash,
+        )
 
     async def _open_http(self, stack: AsyncExitStack, aggregator: AggregatorServicer) -> str:
         # Here: `tandem generate` need not wait for it.

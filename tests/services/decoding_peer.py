@@ -224,7 +224,9 @@ def expected_processed_draft(
         weights /= left
     probs = side_probs(logits, weights, sampling)
     rng = SeededRandom(message.seed)
-    return *local_draft(probs, message.probs, rng, len(text), message.side), float(np.log(left))
+    return *local_draft(
+        probs, message.probs, rng=rng, position=len(text), side=message.side
+    ), float(np.log(left))
 
 
 def expected_text(message: DecodingOpen, text: Sequence[int], count: int) -> list[int]:

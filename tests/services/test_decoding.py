@@ -309,7 +309,13 @@ async def test_the_demo_target_reads_a_document_and_then_the_prompt(tmp_path: Pa
     texts = []
     for cached in (False, True):
         engine = load_engine(DEMO_TARGET)
-        files = DocumentFiles(engine.kv_files, tmp_path, "m", engine.vocabulary_hash, 2**30)
+        files = DocumentFiles(
+            engine.kv_files,
+            tmp_path,
+            model="m",
+            vocabulary=engine.vocabulary_hash,
+            budget_bytes=2**30,
+        )
         documents = Documents(tokenizer, files=files)
         async with (
             decoder(engine=engine, documents=documents, kv_budget_bytes=2**30) as one,

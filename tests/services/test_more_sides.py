@@ -22,15 +22,10 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
 from tandem.specdec.liveness import LostCloud
+from tandem.two_sided.many_sides import coupled_number, mixture_of, shares_of
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.local_drafting import local_drafting
-from tandem.two_sided.protocol.mixture import (
-    Side,
-    coupled_number,
-    log_mass,
-    mixture_of,
-    shares_of,
-)
+from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
 from tests.services.scripted_suite import emulated

@@ -120,8 +120,13 @@ def decided(
         return int(mixture(device_probs, cloud_probs, weights).argmax())
     if mode is AggregationMode.COIN:
         return int(drafts[coupled_side(weights, rng, position)][0])
-    pair = SideDraft(device, device_probs), SideDraft(cloud, cloud_probs)
-    return aggregate(*pair, weights, rng, position).token_id
+    return aggregate(
+        SideDraft(device, device_probs),
+        SideDraft(cloud, cloud_probs),
+        weights=weights,
+        rng=rng,
+        position=position,
+    ).token_id
 
 
 def check_token_sources(answer: Generated, request: GenerationRequest) -> None:

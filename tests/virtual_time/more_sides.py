@@ -14,9 +14,10 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import LinkPair
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.testing.scripted import scripted_probs
+from tandem.two_sided.many_sides import coupled_number, mixture_of, shares_of
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import Side, coupled_number, mixture_of, shares_of
+from tandem.two_sided.protocol.mixture import Side
 from tests.virtual_time.cases import link_of
 from tests.virtual_time.two_sides import LIVENESS, Answer, Factors, documents
 
@@ -108,5 +109,5 @@ def central_text(request: AggregationRequest, sides: ManySides) -> Answer:
         owner = coupled_number(shares, rng, position)
         probs = sides.probs[owner](context)
         side = Side(min(owner, Side.CLOUD))
-        context = (*context, local_draft(probs, choices, rng, position, side)[0])
+        context = (*context, local_draft(probs, choices, rng=rng, position=position, side=side)[0])
     return context[len(request.prompt_ids) :]

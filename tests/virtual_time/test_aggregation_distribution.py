@@ -228,7 +228,9 @@ def as_printed(
     device: SideDraft, cloud: SideDraft, weights: Weights, rng: RandomSource, position: int
 ) -> Aggregated:
     """Algorithm 1 as the paper prints it: a side's own weight in the place of the other's."""
-    return aggregate(device, cloud, Weights(weights.cloud, weights.device), rng, position)
+    return aggregate(
+        device, cloud, weights=Weights(weights.cloud, weights.device), rng=rng, position=position
+    )
 
 
 @pytest.mark.usefixtures("exact_shares")

@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
+from lab.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.netem.link_model import link_from
+from tandem.specdec.events import Commit
 from tandem.specdec.liveness import LivenessTimes, LostCloud
-from tandem.two_sided.protocol.mixture import coupled_number, mixture_of, shares_of
+from tandem.two_sided.many_sides import (
+    ManySidesStats,
+    SidesCommit,
+    coupled_number,
+    mixture_of,
+    preset_of_sides,
+    shares_of,
+)
 from tandem.two_sided.protocol.presets import AggregationMode
 from tests.exact import fractions, outcome_probs
 from tests.virtual_time.cases import assert_sample, faults_of
@@ -39,9 +48,20 @@ SIZES = documents(12)
 TIMES = LivenessTimes(ping_after_s=0.2, dead_after_s=0.6, give_up_after_s=1.0)
 
 
+def sides_of(commit: Commit) -> tuple[tuple[int, ...], ...]:
+    assert isinstance(commit, SidesCommit)
+    return commit.token_sides
+
+
+def made_by(result: TwoSidedAnswer, number: int) -> int:
+    stats = result.stats[0]
+    assert isinstance(stats, ManySidesStats)
+    return stats.made[number]
+
+
 def asked(seed: int, count: int, **options: Any) -> Any:
     choices = {name: options.pop(name) for name in ("top", "reweigh_every") if name in options}
-    preset = chosen("dragon-coupled", **choices).of_sides(count)
+    preset = preset_of_sides(chosen("dragon-coupled", **choices), count)
     return request_for(preset, SIZES, seed, **{"max_tokens": 12, **options})
 
 
@@ -105,16 +125,14 @@ ROWS = ([1, 2, 5, 0], [4, 1, 1, 2], [0, 1, 3, 0])
 
 def test_the_answers_distribution_is_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two tokens, in fractions, over every path through the random choices."""
-    monkeypatch.setattr(
-        "tandem.two_sided.protocol.aggregation_rules.shares_of", lambda masses: SHARES
-    )
+    monkeypatch.setattr("tandem.two_sided.many_sides.shares_of", lambda masses: SHARES)
     rows = [{last: fractions(row[last:] + row[:last]) for last in range(4)} for row in ROWS]
 
     def probs_of(number: int) -> Any:
         return lambda context: rows[number][context[-1]]
 
     sides = ManySides(4, tuple(map(probs_of, range(3))), lambda number, context: 0.0)
-    preset = chosen("dragon-coupled").of_sides(3)
+    preset = preset_of_sides(chosen("dragon-coupled"), 3)
 
     def answer(rng: Any) -> Answer:
         request = request_for(preset, documents(4), 0, max_tokens=2)
@@ -136,7 +154,7 @@ def test_answers_over_faulty_links_are_distributed_as_the_mixture() -> None:
     for seed in range(240):
         faults = faults_of(seed, span_s=0.5) if seed % 3 == 0 else None
         request = request_for(
-            chosen("dragon-coupled").of_sides(3), documents(3), seed, max_tokens=2
+            preset_of_sides(chosen("dragon-coupled"), 3), documents(3), seed, max_tokens=2
         )
         counts[run_many(request, sides, faults=faults).token_ids] += 1
     shares = shares_of(MASSES[:3])
@@ -179,25 +197,25 @@ def test_who_made_a_token_is_known_and_judged_by_side() -> None:
     owners = [coupled_number(shares, rng, 2 + place) for place in range(40)]
     told = (TokenSource.DEVICE, TokenSource.CLOUD, TokenSource.SIDE)
     assert made == [told[owner] for owner in owners]
-    sides_of_tokens = [numbers for _, commit in result.commits for numbers in commit.token_sides]
+    sides_of_tokens = [numbers for _, commit in result.commits for numbers in sides_of(commit)]
     assert sides_of_tokens == [(owner,) for owner in owners]
     stats = result.stats[0]
     for number in range(3):
         assert owners.count(number) <= stats.accepted[number] <= stats.drafted[number] <= 40
-        assert stats.made[number] == owners.count(number)
+        assert made_by(result, number) == owners.count(number)
 
 
 def test_at_temperature_0_those_made_a_token_who_had_drafted_it() -> None:
     result = run_many(asked(4, 3, temperature=0, max_tokens=40), many_sides(12, MASSES[:3]))
-    stats, alone = result.stats[0], [0, 0, 0]
+    alone = [0, 0, 0]
     for _, commit in result.commits:
-        for source, numbers in zip(commit.token_sources, commit.token_sides, strict=True):
+        for source, numbers in zip(commit.token_sources, sides_of(commit), strict=True):
             assert (source is TokenSource.BOTH) == (len(numbers) > 1)
             assert (source is TokenSource.RECOVERED) == (not numbers)
             assert (source is TokenSource.SIDE) == (numbers == (2,))
             if len(numbers) == 1:
                 alone[numbers[0]] += 1
-    assert [stats.made[number] for number in range(3)] == alone
+    assert [made_by(result, number) for number in range(3)] == alone
     assert 0 < sum(alone) < 40
 
 

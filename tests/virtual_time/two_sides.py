@@ -198,7 +198,7 @@ def run_sides(
         placement = request.preset.placement
         if placement is Placement.SCHEDULED:
             return None, None
-        return placement_policy_for(placement, seeded, lambda: None), None
+        return placement_policy_for(placement, seeded, measured=lambda: None), None
 
     result = simulate_two_sided(
         request,
@@ -240,11 +240,13 @@ def central_token(
     choices = local_drafting(request.preset, request.sampling).probs
     drafts = {}
     for side, probs in ((Side.DEVICE, device), (Side.CLOUD, cloud)):
-        token, sent = local_draft(probs, choices, rng, position, side)
+        token, sent = local_draft(probs, choices, rng=rng, position=position, side=side)
         drafts[side] = SideDraft(token, probs if sent is None else sent)
     if request.preset.mode is AggregationMode.COIN:
         return drafts[coupled_side(weights, rng, position)].token_id
-    decided = aggregate(drafts[Side.DEVICE], drafts[Side.CLOUD], weights, rng, position)
+    decided = aggregate(
+        drafts[Side.DEVICE], drafts[Side.CLOUD], weights=weights, rng=rng, position=position
+    )
     return decided.token_id
 
 

@@ -114,7 +114,13 @@ async def _first_drafts(
     try:
         with tempfile.TemporaryDirectory() as folder:
             for names in (("computed", "memory"), ("disk",)):
-                files = DocumentFiles(engine.kv_files, Path(folder), "bench", vocabulary, BUDGET)
+                files = DocumentFiles(
+                    engine.kv_files,
+                    Path(folder),
+                    model="bench",
+                    vocabulary=vocabulary,
+                    budget_bytes=BUDGET,
+                )
                 series = Metrics(new_registry(), "cloud").engine(engine.model_name)
                 decoder = DocumentDecoder(thread, Documents(tokenizer, BUDGET, files), series)
                 for name in names:

@@ -198,7 +198,7 @@ def answer(
         profiler = SideProfiler()
         if preset.placement is Placement.SCHEDULED:
             return LatencyPlacement(lambda: both_sides(profiler.reading())), profiler
-        return placement_policy_for(preset.placement, rng, lambda: None), profiler
+        return placement_policy_for(preset.placement, rng, measured=lambda: None), profiler
 
     one_way = LinkSettings(times.rtt_s / 2, JITTER_SHARE * added_s / 2)
     request = AggregationRequest(

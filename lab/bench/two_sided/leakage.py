@@ -261,7 +261,9 @@ def answer(
     def placement_policy(side: Side) -> tuple[PlacementPolicy, SideProfiler]:
         profiler = SideProfiler()
         placement = method.preset.placement
-        policy = placement_policy_for(placement, rng, lambda: both_sides(profiler.reading()))
+        policy = placement_policy_for(
+            placement, rng, measured=lambda: both_sides(profiler.reading())
+        )
         return policy, profiler
 
     up: Any = _RecordedLink(link.up, frames)

@@ -23,6 +23,7 @@ from tandem.backends.interface import Engine
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.netem.link_model import link_from
+from tandem.two_sided.many_sides import preset_of_sides
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
 
@@ -74,7 +75,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
 
 def methods(sides: int) -> dict[str, AggregationPreset]:
     """By what they are called here."""
-    coupled = AGGREGATION_PRESETS["dragon-coupled"].of_sides(sides)
+    coupled = preset_of_sides(AGGREGATION_PRESETS["dragon-coupled"], sides)
     return {COUPLED: coupled, WAITING: replace(coupled, ahead=1)}
 
 

@@ -145,7 +145,9 @@ def one_answer(
 
     def placement_policy(side: Side) -> tuple[PlacementPolicy, SideProfiler]:
         profiler = SideProfiler()
-        inner = placement_policy_for(preset.placement, rng, lambda: both_sides(profiler.reading()))
+        inner = placement_policy_for(
+            preset.placement, rng, measured=lambda: both_sides(profiler.reading())
+        )
         return Watched(side, inner, profiler, decisions), profiler
 
     link = sinusoidal_link(cell.added_s)

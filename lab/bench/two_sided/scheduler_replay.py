@@ -89,7 +89,7 @@ def record(
 def _draft(
     probs: Array, preset: AggregationPreset, rng: SeededRandom, position: int, side: Side
 ) -> SideDraft:
-    token, sent = local_draft(probs, preset.probs, rng, position, side)
+    token, sent = local_draft(probs, preset.probs, rng=rng, position=position, side=side)
     assert sent is not None, "an aggregator's drafts carry distributions"
     return SideDraft(token, sent)
 
@@ -97,8 +97,13 @@ def _draft(
 def _token(
     drafts: dict[Side, SideDraft], weights: Weights, rng: SeededRandom, position: int
 ) -> int:
-    pair = drafts[Side.DEVICE], drafts[Side.CLOUD]
-    return aggregate(*pair, weights, rng, position).token_id
+    return aggregate(
+        drafts[Side.DEVICE],
+        drafts[Side.CLOUD],
+        weights=weights,
+        rng=rng,
+        position=position,
+    ).token_id
 
 
 def _shares(steps_s: Sequence[float]) -> tuple[float, ...]:

@@ -8,14 +8,14 @@ import grpc
 
 from tandem.generation.conversation import cancelled, read_start
 from tandem.net.access import ClientAccess
-from tandem.net.status import errors_as_status
+from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served, stream_limits
 from tandem.services.aggregator.cloud_side import CloudSide
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.requests import Requests
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
-from tandem.two_sided.interface import AGGREGATION_PRESETS, wrong_side_error
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -71,7 +71,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     ) -> None:
         async with served(context, self._streams) as stream:
             if self._side != "device":
-                raise wrong_side_error(self._side, "device")
+                raise _wrong_side(self._side, "device")
             start, left_s = await read_start(stream), stream.time_remaining()
             headers = stream.invocation_metadata()
             answers = self.requests.answers(start, left_s, lambda: cancelled(stream), headers)
@@ -84,5 +84,11 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     ) -> None:
         async with served(context, self._streams) as stream:
             if self._side != "cloud":
-                raise wrong_side_error(self._side, "cloud")
+                raise _wrong_side(self._side, "cloud")
             await self._collaborations.collaborate(stream)
+
+
+def _wrong_side(here: str, called: str) -> Rejected:
+    """Return the refusal of a call that is for the other side's aggregator."""
+    why = f"side: this aggregator runs at the {here}; this call is for the {called}'s"
+    return Rejected(grpc.StatusCode.FAILED_PRECONDITION, why)

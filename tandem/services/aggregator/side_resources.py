@@ -1,7 +1,5 @@
 """What the aggregator of either side uses: decoder, retriever, profiling."""
 
-import asyncio
-
 from tandem.net.access import ClientAccess
 from tandem.net.addresses import addresses_of
 from tandem.net.connection import Connection
@@ -10,15 +8,13 @@ from tandem.net.process import prometheus_server
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.telemetry.metrics import Metrics
-from tandem.telemetry.tracing import Sent
-from tandem.two_sided.interface import DecoderEvents, DecoderLink, DecodingOpen, Profiling, Side
+from tandem.two_sided.interface import Profiling, Side
 
-CLOSING_S = 1.0
 _SIDES = {"device": Side.DEVICE, "cloud": Side.CLOUD}
 
 
 class SideResources:
-    """Used on the event loop only; `closing_tasks`: streams that are being closed."""
+    """Used on the event loop only."""
 
     def __init__(
         self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
@@ -26,11 +22,10 @@ class SideResources:
         self._max_message_bytes = settings.max_message_bytes
         self._access = access
         self.decoder = self.connection(settings.decoder or settings.drafter)
-        retriever, side = settings.retriever, _SIDES[settings.side]
+        retriever = settings.retriever
         self.retrieval = Retrieval(self.connection(retriever) if retriever else None)
-        self.closing_tasks: set[asyncio.Task[None]] = set()
         self.profiling = Profiling(
-            side,
+            _SIDES[settings.side],
             metrics,
             server=prometheus_server(settings),
             instance=settings.prometheus_instance,
@@ -42,27 +37,13 @@ class SideResources:
 
     def cloud_connection(self, target: str) -> Connection:
         """To the other side, which is shown another key; of several the nearest that serves."""
-        targets, access = addresses_of(target), self._access.to_cloud()
+        targets = addresses_of(target)
+        access = self._access.to_cloud()
         if len(targets) > 1:
             return NearestConnection(targets, self._max_message_bytes, access)
         return Connection(target, self._max_message_bytes, access)
 
-    def decoder_link(
-        self, opening: DecodingOpen, events: DecoderEvents, deadline_s: float, headers: Sent
-    ) -> DecoderLink:
-        """An open stream to this side's decoder."""
-        return DecoderLink(
-            self.decoder,
-            opening,
-            events=events,
-            deadline_s=deadline_s,
-            closing_tasks=self.closing_tasks,
-            headers=headers,
-        )
-
     async def close(self) -> None:
-        if self.closing_tasks:
-            await asyncio.wait(self.closing_tasks, timeout=CLOSING_S)
         await self.profiling.close()
         await self.retrieval.close()
         await self.decoder.close()

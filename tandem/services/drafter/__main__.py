@@ -17,7 +17,7 @@ from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
 from tandem.testing.paced import pace_engine
-from tandem.two_sided.interface import documents_of
+from tandem.two_sided.interface import Documents
 
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
@@ -62,7 +62,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         limits=limits,
         metrics=metrics,
         access=access.to_cloud(),
-        documents=documents_of(settings, model, rescore),
+        documents=Documents.from_settings(settings, model, rescore),
         tracing=tracing,
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,

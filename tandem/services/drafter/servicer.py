@@ -131,8 +131,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
         self._decoding = DecodingServicer(
             decoder,
-            self._admission,
-            metrics,
+            admission=self._admission,
+            metrics=metrics,
             tracing=tracing,
             imports=True,
             streams=limits.streams,

@@ -12,7 +12,7 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
 from tandem.testing.paced import pace_engine
-from tandem.two_sided.interface import documents_of
+from tandem.two_sided.interface import Documents
 
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
@@ -37,7 +37,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     )
     return VerifierServicer(
         *(model.engine, limits, metrics, settings.device, settings.dtype),
-        *(documents_of(settings, model, rescore), tracing),
+        *(Documents.from_settings(settings, model, rescore), tracing),
     )
 
 

@@ -90,7 +90,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         known = documents or Documents()
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
         self._decoding = DecodingServicer(
-            *(decoder, self._admission, metrics, device, dtype, tracing),
+            decoder,
+            admission=self._admission,
+            metrics=metrics,
+            device=device,
+            dtype=dtype,
+            tracing=tracing,
             exports=limits.document_kv_export,
             streams=limits.streams,
         )

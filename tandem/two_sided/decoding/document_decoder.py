@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from tandem.backends.interface import Session
+from tandem.backends.interface import Engine, Session
 from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.probs import Array
@@ -80,21 +81,40 @@ class Documents:
     rescore: Rescore | None = None
     weights: Callable[[], str] | None = None
 
+    @classmethod
+    def from_settings(
+        cls, settings: ModelSettings, model: LoadedModel, rescore: Rescore | None
+    ) -> Documents:
+        """Return what a service's settings say of decoding documents. Raises InvalidArgument for a
+        folder that cannot be used."""
+        weights = cache(model.content_hash)  # it reads all of them
+        return cls(
+            tokenizer=model.tokenizer,
+            budget_bytes=settings.document_kv_budget_bytes,
+            files=open_document_files(
+                model.engine,
+                settings.document_kv_folder,
+                weights,
+                budget_bytes=settings.document_kv_disk_bytes,
+            ),
+            rescore=rescore,
+            weights=weights,
+        )
 
-def documents_of(settings: ModelSettings, model: LoadedModel, rescore: Rescore | None) -> Documents:
-    """Return what a service's settings say of decoding documents. Raises InvalidArgument for a
-    folder that cannot be used."""
-    weights = cache(model.content_hash)  # it reads all of them
-    files = open_document_files(
-        model.engine, settings.document_kv_folder, weights, settings.document_kv_disk_bytes
-    )
-    return Documents(
-        tokenizer=model.tokenizer,
-        budget_bytes=settings.document_kv_budget_bytes,
-        files=files,
-        rescore=rescore,
-        weights=weights,
-    )
+    @classmethod
+    def kept_in(
+        cls,
+        folder: Path | None,
+        *,
+        engine: Engine,
+        tokenizer: Tokenizer | None,
+        weights: Callable[[], str],
+    ) -> Documents:
+        """Return documents whose keys and values outlast the process in `folder`, if one is given.
+        Raises InvalidArgument for one that cannot be used."""
+        weights = cache(weights)  # it reads all of them
+        files = open_document_files(engine, folder, weights)
+        return cls(tokenizer, files=files, weights=weights)
 
 
 class DocumentDecoder:
@@ -158,7 +178,11 @@ class DocumentDecoder:
         prompt_ids, documents = await asyncio.to_thread(self._read, opening)
         bos_length = self._bos_length(prompt_ids) if documents else 0
         machine = DecoderMachine(
-            opening, prompt_ids, documents=documents, model=self.model, bos_length=bos_length
+            opening,
+            prompt_ids=prompt_ids,
+            documents=documents,
+            model=self.model,
+            bos_length=bos_length,
         )
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
@@ -166,7 +190,7 @@ class DocumentDecoder:
         estimate = self._estimate
         return DecodingRun(
             machine,
-            self._thread,
+            thread=self._thread,
             store=store,
             documents=documents,
             text=text,
@@ -206,7 +230,8 @@ class DocumentDecoder:
         if self._tokenizer is None:
             raise InvalidArgument("document", "this model has no tokenizer")
         self._check_lengths({"document": len(document.text)})
-        text, context = _whole("document", document.text), self.model.context_length
+        text = _whole("document", document.text)
+        context = self.model.context_length
         found = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
         if len(found) >= context:
             why = f"{len(found)} tokens leave nothing of a context of {context}"
@@ -294,6 +319,7 @@ class DecodingRun:
     def __init__(
         self,
         machine: DecoderMachine,
+        *,
         thread: EngineThread,
         store: DocumentStore,
         documents: Sequence[tuple[int, ...]],
@@ -413,7 +439,7 @@ class DecodingRun:
 
         job = DecodeJob(
             group,
-            work,
+            work=work,
             sampling=self.machine.sampling,
             draw=draw,
             on_draft=on_draft,

@@ -55,7 +55,7 @@ class DocumentFiles:
     """Files of one model in `folder`, which together stay within `budget_bytes`."""
 
     def __init__(
-        self, files: KvFiles, folder: Path, model: str, vocabulary: str, budget_bytes: int
+        self, files: KvFiles, folder: Path, *, model: str, vocabulary: str, budget_bytes: int
     ) -> None:
         """`model`: content hash of the weights, with whatever else decides keys and values. Raises
         OSError where the folder cannot be made."""

@@ -85,6 +85,7 @@ class DecodeJob:
     def __init__(
         self,
         group: DocumentGroup,
+        *,
         work: DecodeWork,
         sampling: SamplingParams,
         draw: Draw,

@@ -141,7 +141,8 @@ class DocumentStore:
             ]
             for source in sources:
                 self._on_lookup(source)
-            yield [HeldDocument(*pair) for pair in zip(sessions, sources, strict=True)]
+            held = zip(sessions, sources, strict=True)
+            yield [HeldDocument(session, source) for session, source in held]
         finally:
             for entry in taken:
                 self._release(entry)

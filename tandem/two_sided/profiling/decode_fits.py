@@ -86,8 +86,12 @@ def _entry(stored: StoredFit) -> dict[str, Any]:
 
 
 def _fit_from(entry: Mapping[str, Any]) -> StoredFit:
-    numbers = (float(entry[name]) for name in ("numerator", "denominator", "intercept_s"))
-    return StoredFit(str(entry["model_name"]), int(entry["documents"]), DecodeFit(*numbers))
+    fit = DecodeFit(
+        numerator=float(entry["numerator"]),
+        denominator=float(entry["denominator"]),
+        intercept_s=float(entry["intercept_s"]),
+    )
+    return StoredFit(str(entry["model_name"]), int(entry["documents"]), fit)
 
 
 DOCUMENTS = 2
@@ -97,8 +101,38 @@ RUNS = 3
 _WARM_UP_STEPS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class DecodingProfile:
+    """What a token of a model costs after a short context and after a long one."""
+
+    early_tokens: int
+    early_s: float
+    late_tokens: int
+    late_s: float
+
+
+def profile_decoding(engine: Engine, side: Side, *, documents: int, path: Path) -> DecodingProfile:
+    """Measure the decode line of the model at `side` with so many documents, and store it in the
+    file `path`, where that of the other side stays.
+
+    Raises InvalidArgument for a context that is too short, TandemError for a file that is none of
+    ours."""
+    context_tokens = min(FIT_CONTEXT_TOKENS, engine.context_length)
+    if context_tokens <= FIT_DOCUMENT_TOKENS:
+        raise InvalidArgument("context_length", f"is {context_tokens} tokens only")
+    fit = measure_fit(engine, documents=documents, context_tokens=context_tokens)
+    write_fits(path, read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)})
+    return DecodingProfile(
+        early_tokens=FIT_DOCUMENT_TOKENS,
+        early_s=fit.at(FIT_DOCUMENT_TOKENS),
+        late_tokens=context_tokens,
+        late_s=fit.at(context_tokens),
+    )
+
+
 def measure_fit(
     engine: Engine,
+    *,
     documents: int = DOCUMENTS,
     document_tokens: int = FIT_DOCUMENT_TOKENS,
     context_tokens: int = FIT_CONTEXT_TOKENS,
@@ -115,7 +149,7 @@ def measure_fit(
     steps_s = [
         _decode(
             engine,
-            documents,
+            documents=documents,
             document_tokens=document_tokens,
             context_tokens=context_tokens,
             seed=seed,
@@ -127,7 +161,7 @@ def measure_fit(
 
 
 def _decode(
-    engine: Engine, documents: int, document_tokens: int, context_tokens: int, seed: int
+    engine: Engine, *, documents: int, document_tokens: int, context_tokens: int, seed: int
 ) -> list[float]:
     """The duration of each step of one run."""
     source = np.random.default_rng(seed)

@@ -52,6 +52,7 @@ class Profiling:
         self,
         side: Side,
         metrics: Metrics,
+        *,
         server: PrometheusServer | None = None,
         instance: str = "",
         fits: Path | None = None,
@@ -89,7 +90,12 @@ class Profiling:
         name = NAMES[self._side]
         own = self._registry.reading()
         return earlier_reading(
-            own, age_s, samples=samples, preset=preset, own_side=name, instance=self._instance
+            own,
+            own_age_s=age_s,
+            samples=samples,
+            preset=preset,
+            own_side=name,
+            instance=self._instance,
         )
 
     def sides(self, profiler: SideProfiler, earlier: Reading) -> BothSides | None:
@@ -113,7 +119,7 @@ class Profiling:
         return placement_policy_for(
             request.preset.placement,
             SeededRandom(request.seed),
-            measured,
+            measured=measured,
             decided=self._decisions.decided,
             unmeasured=self._decisions.unmeasured,
         )
@@ -153,6 +159,7 @@ class RegistrySource:
 
 def earlier_reading(
     own: Reading,
+    *,
     own_age_s: float,
     samples: Sequence[Sample],
     preset: str,

@@ -4,17 +4,17 @@ Invariant: what is exported is what the choice was made from; a choice that was 
 measurements counts too, by its own reason.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.metrics import Side as SideName
+from tandem.two_sided.protocol.counters import AggregationStats
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideChoice
-from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem_api.common.v1.generation_pb2 import Summary
 
 log = get_logger(__name__)
 
@@ -63,20 +63,13 @@ class SideDecisions:
         self._series.decided(UNMEASURED)
 
 
-class OtherSides:
-    """Exports what each other side did in answers from more than two sides, once one has ended."""
+class AggregatingMachine(Protocol):
+    """What is counted of an answer's machine; see `SideMachine`."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._series = metrics.other_sides()
-
-    def ended(self, names: Sequence[str], summary: Summary) -> None:
-        """`names`: of the cloud and the sides beyond it, as the summary has them."""
-        for name, side in zip(names, (summary.cloud, *summary.more_sides), strict=True):
-            self._series.judged(name, side.drafted, side.accepted, side.made)
-            self._series.used(name, side.documents)
-            self._series.carried(name, side.uplink_bytes, side.downlink_bytes)
-            if side.HasField("round_trip_s"):
-                self._series.answered(name, side.round_trip_s)
+    @property
+    def stats(self) -> AggregationStats: ...
+    @property
+    def aggregation_side(self) -> Side | None: ...
 
 
 class AggregationGauge:
@@ -85,22 +78,23 @@ class AggregationGauge:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._running: dict[tuple[str, str], set[SideMachine]] = {}
+        self._running: dict[tuple[str, str], set[AggregatingMachine]] = {}
 
     @contextmanager
-    def counted(self, preset: str, model_name: str, machine: SideMachine) -> Iterator[None]:
+    def counted(self, preset: str, model_name: str, machine: AggregatingMachine) -> Iterator[None]:
         """`machine` runs inside, with `preset`; `model_name` is the target's."""
-        key = (self._metrics.admit("preset", preset), self._metrics.admit("model_name", model_name))
-        if key not in self._running:
-            self._running[key] = set()
-            self._export(*key)
-        machines = self._running[key]
+        preset = self._metrics.admit("preset", preset)
+        model_name = self._metrics.admit("model_name", model_name)
+        if (preset, model_name) not in self._running:
+            self._running[preset, model_name] = set()
+            self._export(preset, model_name)
+        machines = self._running[preset, model_name]
         machines.add(machine)
         try:
             yield
         finally:
             machines.discard(machine)
-            series = self._metrics.method(*key)
+            series = self._metrics.method(preset, model_name)
             for side, name in NAMES.items():
                 series.judged(machine.stats.drafted[side], machine.stats.accepted[side], name)
 

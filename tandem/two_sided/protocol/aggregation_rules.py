@@ -5,25 +5,22 @@ drafts, their distributions and the seed alone, wherever it is decided. So the t
 on the aggregation side nor on the link or its losses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import TokenSource
-from tandem.two_sided.protocol.draft_queues import FirstDrafts, QueuedDraft
+from tandem.two_sided.protocol.draft_queues import BothDrafts, FirstDrafts, QueuedDraft
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import (
     Side,
     SideDraft,
     Weights,
     aggregate,
-    coupled_number,
     coupled_side,
-    shares_of,
     side_weights,
 )
 from tandem.two_sided.protocol.placement import first_side
@@ -51,9 +48,8 @@ class TokenRule:
     """The token of a position from the sides' drafts and what came with them. As it stands here,
     nothing is mixed: a draft is the token."""
 
-    def token(self, drafts: Sequence[QueuedDraft], at: Side, position: int) -> int | NeedsTopList:
-        """`drafts`: of all sides, in the order of their numbers; `at`: the side that decides, where
-        its own distribution is known in full."""
+    def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
+        """Decide from both drafts at the side `at`, where its own distribution is known in full."""
         raise AssertionError("the token is one side's draft")
 
     def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
@@ -71,11 +67,14 @@ class MixtureRule(TokenRule):
     def __init__(self, rng: RandomSource) -> None:
         self._rng = rng
 
-    def token(self, drafts: Sequence[QueuedDraft], at: Side, position: int) -> int | NeedsTopList:
-        device, cloud = drafts
-        weights = side_weights(device.log_mass, cloud.log_mass)
-        pair = _with_probs(device), _with_probs(cloud)
-        return aggregate(*pair, weights, self._rng, position).token_id
+    def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
+        return aggregate(
+            device=_with_probs(drafts.device),
+            cloud=_with_probs(drafts.cloud),
+            weights=side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
+            rng=self._rng,
+            position=position,
+        ).token_id
 
     def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
         return draft.probs
@@ -85,17 +84,20 @@ class MixtureRule(TokenRule):
 
 
 class ArgmaxRule(TokenRule):
-    """Temperature 0: the argmax of the mixture, from the other sides' top lists."""
+    """Temperature 0: the argmax of the mixture, from the other side's top list."""
 
-    def token(self, drafts: Sequence[QueuedDraft], at: Side, position: int) -> int | NeedsTopList:
-        own = drafts[at].probs
+    def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
+        own = drafts.of(at).probs
+        other = drafts.of(at.other).probs
         assert isinstance(own, np.ndarray), "a side knows its own distributions"
-        lists = [draft.probs for draft in drafts if isinstance(draft.probs, TopList)]
-        assert len(lists) == len(drafts) - 1, "checked on receipt"
-        count = min(len(each.ids) for each in lists)
-        lists.insert(at, top_list(own, count, reduce(np.union1d, [each.ids for each in lists])))
-        found = certified_argmax(lists, shares_of([draft.log_mass for draft in drafts]))
-        return NeedsTopList(count * FETCH_FACTOR) if found is None else found
+        assert isinstance(other, TopList), "checked on receipt"
+        count = len(other.ids)
+        lists = {at: top_list(own, count, other.ids), at.other: other}
+        argmax = certified_argmax(
+            [lists[side] for side in Side],
+            side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
+        )
+        return NeedsTopList(count * FETCH_FACTOR) if argmax is None else argmax
 
     def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
         assert isinstance(draft.probs, np.ndarray), "a side knows its own distributions"
@@ -106,15 +108,13 @@ class ArgmaxRule(TokenRule):
 
 
 class AggregationRule:
-    """What a side's machine asks before it decides, sends or waits. As it stands here, all sides
+    """What a side's machine asks before it decides, sends or waits. As it stands here, both sides
     decide each token and find the same."""
 
     sends_targets = False
     """Whether the side that decides sends its tokens to the other."""
     whole_answer = False
     """Whether it does so once, when the answer is complete."""
-    tells_sources = True
-    """Whether it tells whose draft each was."""
 
     def __init__(self, side: Side, token_rule: TokenRule) -> None:
         self.token_rule = token_rule
@@ -122,22 +122,18 @@ class AggregationRule:
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         """The token, if this side decides it and has what it takes."""
-        here = drafts.all()
+        here = drafts.both()
         return None if here is None else self.token_rule.token(here, self._side, position)
 
     def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
         """Who made the token that these drafts decided."""
-        device, *others = (
+        device, cloud = (
             draft is not None and draft.token_id == token_id
-            for draft in (drafts.device, drafts.cloud, *drafts.others)
+            for draft in (drafts.device, drafts.cloud)
         )
         if device:
-            return TokenSource.BOTH if any(others) else TokenSource.DEVICE
-        return TokenSource.CLOUD if any(others) else TokenSource.RECOVERED
-
-    def token_sides(self, token_id: int, drafts: FirstDrafts) -> tuple[int, ...]:
-        """Of more than two sides the numbers of those whose draft the token is."""
-        return ()
+            return TokenSource.BOTH if cloud else TokenSource.DEVICE
+        return TokenSource.CLOUD if cloud else TokenSource.RECOVERED
 
     def sends_draft(self, position: int) -> bool:
         """Whether the other side needs this side's draft for the position."""
@@ -146,6 +142,10 @@ class AggregationRule:
     def receives_drafts(self) -> bool:
         """Whether this side needs the other's drafts."""
         return True
+
+    def receives_targets(self) -> bool:
+        """Whether the other side tells this one its tokens."""
+        return False
 
 
 class SingleAggregator(AggregationRule):
@@ -167,66 +167,22 @@ class SingleAggregator(AggregationRule):
     def sends_draft(self, position: int) -> bool:
         return not self.here
 
-
-class DeviceDecides(SingleAggregator):
-    """The device decides for any number of sides, each of which hears nothing of the others but the
-    tokens."""
-
-    tells_sources = False
-
-    def __init__(self, side: Side, token_rule: TokenRule) -> None:
-        super().__init__(side, Side.DEVICE, token_rule)
-
-    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
-        return _source_of(self.token_sides(token_id, drafts))
-
-    def token_sides(self, token_id: int, drafts: FirstDrafts) -> tuple[int, ...]:
-        everyone = (drafts.device, drafts.cloud, *drafts.others)
-        return tuple(
-            number
-            for number, draft in enumerate(everyone)
-            if draft is not None and draft.token_id == token_id
-        )
+    def receives_targets(self) -> bool:
+        return not self.here
 
 
-class DeviceCoin(DeviceDecides):
-    """A coin that the device throws, as it alone hears every side's h. `log_masses`: these by the
-    sides' numbers; it takes drafts, but decides nothing, while one is unknown. Where weights change
-    every `every` tokens of an answer from `start` on, the first drafts of a stretch carry the new
-    h, and all are waited for; `first`: where this stream begins."""
-
-    def __init__(
-        self,
-        side: Side,
-        log_masses: Sequence[float | None],
-        rng: RandomSource,
-        every: int,
-        start: int,
-        first: int,
-    ) -> None:
-        super().__init__(side, TokenRule())
-        known = [mass for mass in log_masses if mass is not None]
-        complete = self.here and len(known) == len(log_masses)
-        self._shares = shares_of(known) if complete else None
-        self._rng = rng
-        self._every = every
-        self._start = start
-        self._first = first
-        self._owner = 0
+class ToldByDevice(AggregationRule):
+    """The cloud's half where the device decides every token by itself: the cloud sends its drafts
+    and takes the tokens, whatever else the device mixes them with."""
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        if self._shares is None:
-            return None
-        if self._every and _begins(position, self._every, self._start, self._first):
-            if (here := drafts.all()) is None:
-                return None
-            self._shares = shares_of([draft.log_mass for draft in here])
-        self._owner = coupled_number(self._shares, self._rng, position)
-        draft = drafts.of(self._owner)
-        return None if draft is None else draft.token_id
+        return None
 
-    def token_sides(self, token_id: int, drafts: FirstDrafts) -> tuple[int, ...]:
-        return (self._owner,)  # of the token that was decided last, whoever else drafted it
+    def receives_drafts(self) -> bool:
+        return False
+
+    def receives_targets(self) -> bool:
+        return True
 
 
 class SharedCoin(AggregationRule):
@@ -259,7 +215,7 @@ class ReweightedCoin(SharedCoin):
     more per stretch. `first`: where this stream begins, in the middle of a stretch or not."""
 
     def __init__(
-        self, side: Side, weights: Weights, rng: RandomSource, every: int, start: int, first: int
+        self, side: Side, weights: Weights, *, rng: RandomSource, every: int, start: int, first: int
     ) -> None:
         super().__init__(side, weights, rng)
         self._every = every
@@ -268,7 +224,7 @@ class ReweightedCoin(SharedCoin):
         self._known_until = first
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        if _begins(position, self._every, self._start, self._first):
+        if begins_stretch(position, every=self._every, start=self._start, first=self._first):
             if drafts.device is None or drafts.cloud is None:
                 return None
             self._weights = side_weights(drafts.device.log_mass, drafts.cloud.log_mass)
@@ -277,7 +233,7 @@ class ReweightedCoin(SharedCoin):
         return super().decide(position, drafts)
 
     def sends_draft(self, position: int) -> bool:
-        if _begins(position, self._every, self._start, self._first):
+        if begins_stretch(position, every=self._every, start=self._start, first=self._first):
             return True
         return position < self._known_until and super().sends_draft(position)
 
@@ -305,27 +261,29 @@ class OneSide(AggregationRule):
     def receives_drafts(self) -> bool:
         return self._side is not self._owner
 
+    def receives_targets(self) -> bool:
+        return self._side is not self._owner
+
 
 def aggregation_rule_for(
     request: AggregationRequest,
     side: Side,
+    *,
     aggregation_side: Side | None,
-    masses: Sequence[float | None],
+    log_masses: Mapping[Side, float | None],
     rng: RandomSource,
     first: int,
 ) -> AggregationRule | None:
-    """The preset's rule, given each side's h, by its number; None while it depends on an unknown h.
+    """The preset's rule, given each side's h; None while it depends on an unknown h.
     `aggregation_side`: None at the start; `first`: the first position that this stream decides."""
     preset = request.preset
     greedy = request.sampling.greedy
     start = len(request.prompt_ids)
-    # Processors leave more of one side's mass than of another's, position by position.
-    every = 1 if request.processors.active else preset.reweigh_every
     if preset.mode is AggregationMode.DEVICE_COIN:
-        if greedy:
-            return DeviceDecides(side, ArgmaxRule())
-        return DeviceCoin(side, masses, rng=rng, every=every, start=start, first=first)
-    device, cloud = masses
+        assert side is Side.CLOUD, "a device that decides by itself has another machine"
+        return ToldByDevice(side, token_rule_at_device(greedy))
+    device = log_masses[Side.DEVICE]
+    cloud = log_masses[Side.CLOUD]
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
     token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng)
@@ -340,7 +298,7 @@ def aggregation_rule_for(
         return OneSide(side, coupled_side(weights, rng, start), whole_answer=True)
     if greedy:
         return AggregationRule(side, token_rule)
-    if every:
+    if every := weights_change_every(request):
         return ReweightedCoin(side, weights, rng=rng, every=every, start=start, first=first)
     return SharedCoin(side, weights, rng)
 
@@ -355,15 +313,20 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
     return Side.DEVICE if cloud == -np.inf else None
 
 
-def _source_of(numbers: tuple[int, ...]) -> TokenSource:
-    """Of a token that is the draft of these sides."""
-    if len(numbers) != 1:
-        return TokenSource.BOTH if numbers else TokenSource.RECOVERED
-    return _SIDES[Side(numbers[0])] if numbers[0] < len(Side) else TokenSource.SIDE
+def token_rule_at_device(greedy: bool) -> TokenRule:
+    """What comes with the drafts for a device that decides every token by itself."""
+    return ArgmaxRule() if greedy else TokenRule()
 
 
-def _begins(position: int, every: int, start: int, first: int) -> bool:
-    """Whether a stretch with new weights begins at a position, or the stream."""
+def weights_change_every(request: AggregationRequest) -> int:
+    """After how many tokens the sides' weights change; 0: never."""
+    # Processors leave more of one side's mass than of another's, position by position.
+    return 1 if request.processors.active else request.preset.reweigh_every
+
+
+def begins_stretch(position: int, *, every: int, start: int, first: int) -> bool:
+    """Whether a stretch with new weights begins at a position of an answer that begins at `start`,
+    or the stream, which begins at `first`."""
     return position == first or (position - start) % every == 0
 
 

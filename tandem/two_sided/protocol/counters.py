@@ -2,7 +2,7 @@
 one clock."""
 
 import math
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
@@ -26,11 +26,8 @@ class AggregationStats:
     """Drafts that were there when their position was decided, by the number of their side."""
     accepted: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     decode_s: dict[int, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
-    made: Counter[int] = field(default_factory=Counter)
-    """Of more than two sides: tokens that are one's drafts, by the coin, or since at temperature 0
-    no other side had drafted them."""
     round_trips_s: dict[int, deque[float]] = field(default_factory=dict)
-    """The latest to each other side, without what it held them back."""
+    """The latest to the other side, by its number, without what it held them back."""
     side_moves: int = 0
     fetches: int = 0
     stale_drafts: int = 0
@@ -50,6 +47,12 @@ class AggregationStats:
         """Median of the latest to that side; None where nothing answered."""
         return median(self.round_trips_s[side]) if self.round_trips_s.get(side) else None
 
+    def answered(self, side: int, elapsed_s: float, held_s: float) -> None:
+        """A frame of that side came `elapsed_s` after what it answers, which it held for
+        `held_s`."""
+        latest = self.round_trips_s.setdefault(side, deque(maxlen=MAX_TRIPS))
+        latest.append(max(0.0, elapsed_s - held_s))
+
 
 class MeasurementSink(Protocol):
     """What takes the measurements (`profiler.SideProfiler`)."""
@@ -66,62 +69,48 @@ class MeasurementSink(Protocol):
 
 
 class AggregationCounters:
-    """`stats` are the totals; `trips` belong to the streams that are open now, by their links. The
-    sink is told of device and cloud."""
+    """`stats` are the totals; `trips` belong to the stream that is open now."""
 
-    def __init__(self, sink: MeasurementSink | None, sides: int = len(Side)) -> None:
-        numbers = range(len(Side), sides)
+    def __init__(self, sink: MeasurementSink | None) -> None:
         self.stats = AggregationStats()
-        for counts in (self.stats.drafted, self.stats.accepted):
-            counts |= dict.fromkeys(numbers, 0)
-        self.stats.decode_s |= dict.fromkeys(numbers, 0.0)
-        self.trips = tuple(RoundTrips() for _ in range(1, sides))
+        self.trips = RoundTrips()
         self._sink = sink
 
     def begin_stream(self) -> None:
         self.stats.streams += 1
-        self.trips = tuple(RoundTrips() for _ in self.trips)
+        self.trips = RoundTrips()
 
     def lost_stream(self, silent_s: float) -> None:
         self.stats.links_lost += 1
         self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
 
-    def decoded(self, number: int, position: int, decode_s: float) -> None:
+    def decoded(self, side: Side, position: int, decode_s: float) -> None:
         """A draft of that side arrived; `decode_s` by its decoder's clock."""
-        self.stats.decode_s[number] += decode_s
-        if self._sink is not None and decode_s > 0 and number < len(Side):
-            self._sink.decoded(Side(number), position, decode_s)
+        self.stats.decode_s[side] += decode_s
+        if self._sink is not None and decode_s > 0:
+            self._sink.decoded(side, position, decode_s)
 
-    def verified(self, number: int, accepted: bool) -> None:
+    def verified(self, side: Side, accepted: bool) -> None:
         """The position of a draft of that side was decided."""
-        self.stats.drafted[number] += 1
-        self.stats.accepted[number] += accepted
-        if self._sink is not None and number < len(Side):
-            self._sink.verified(Side(number), float(accepted))
-
-    def made(self, numbers: tuple[int, ...]) -> None:
-        """A token is these sides' draft."""
-        if len(numbers) == 1:
-            self.stats.made[numbers[0]] += 1
+        self.stats.drafted[side] += 1
+        self.stats.accepted[side] += accepted
+        if self._sink is not None:
+            self._sink.verified(side, float(accepted))
 
     def committed(self, count: int, unverified: bool) -> None:
         self.stats.tokens += count
         self.stats.unverified_tokens += count if unverified else 0
 
-    def answered(
-        self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float, link: int = 0
-    ) -> None:
+    def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
         """A draft arrived at `side`; it says which of this side's frames the other had received,
         and when."""
-        trips = self.trips[link]
+        trips = self.trips
         elapsed_s = trips.elapsed_s(frame.heard, now)
         if not math.isfinite(frame.held_s):
             return
         if elapsed_s is not None:
-            number = side.other + link
-            latest = self.stats.round_trips_s.setdefault(number, deque(maxlen=MAX_TRIPS))
-            latest.append(max(0.0, elapsed_s - frame.held_s))
-        if self._sink is None or link:
+            self.stats.answered(side.other, elapsed_s, frame.held_s)
+        if self._sink is None:
             return
         if size_bytes:
             self._sink.drafted(side.other, size_bytes)

@@ -89,6 +89,7 @@ class DecoderMachine:
     def __init__(
         self,
         opening: DecodingOpen,
+        *,
         prompt_ids: tuple[int, ...],
         documents: Sequence[Sequence[int]],
         model: DecoderModel,
@@ -101,7 +102,7 @@ class DecoderMachine:
         self.model = model
         self.prompt_ids = prompt_ids
         self.max_tokens = _granted(
-            opening, prompt_ids, documents=documents, model=model, bos_length=bos_length
+            opening, prompt_ids=prompt_ids, documents=documents, model=model, bos_length=bos_length
         )
         self.phase = DecoderPhase.DECODING
         self.epoch = 0
@@ -336,6 +337,7 @@ def probs_sampling(sampling: SamplingParams) -> SamplingParams:
 
 def _granted(
     opening: DecodingOpen,
+    *,
     prompt_ids: tuple[int, ...],
     documents: Sequence[Sequence[int]],
     model: DecoderModel,

@@ -57,23 +57,31 @@ def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
 
 
 @dataclass(frozen=True, slots=True)
+class BothDrafts:
+    """The two sides' drafts for one position after one text."""
+
+    device: QueuedDraft
+    cloud: QueuedDraft
+
+    def of(self, side: Side) -> QueuedDraft:
+        return self.device if side is Side.DEVICE else self.cloud
+
+
+@dataclass(frozen=True, slots=True)
 class FirstDrafts:
-    """The sides' drafts for one position after one text, as far as they are here; `others`: of the
-    sides beyond the cloud."""
+    """The sides' drafts for one position after one text, as far as they are here."""
 
     device: QueuedDraft | None
     cloud: QueuedDraft | None
-    others: tuple[QueuedDraft | None, ...] = ()
 
-    def of(self, number: int) -> QueuedDraft | None:
-        """The draft of the side of that number."""
-        return (self.device, self.cloud, *self.others)[number]
+    def of(self, side: Side) -> QueuedDraft | None:
+        return self.device if side is Side.DEVICE else self.cloud
 
-    def all(self) -> tuple[QueuedDraft, ...] | None:
-        """Of all sides in the order of their numbers, once they are here."""
-        drafts = (self.device, self.cloud, *self.others)
-        here = tuple(draft for draft in drafts if draft is not None)
-        return here if len(here) == len(drafts) else None
+    def both(self) -> BothDrafts | None:
+        """Both sides' drafts, once they are here."""
+        if self.device is None or self.cloud is None:
+            return None
+        return BothDrafts(self.device, self.cloud)
 
 
 @dataclass(slots=True)
@@ -84,19 +92,15 @@ class CommitBatch:
     prefix: PrefixHash
     token_ids: list[int] = field(default_factory=list)
     token_sources: list[TokenSource] = field(default_factory=list)
-    token_sides: list[tuple[int, ...]] = field(default_factory=list)
     reason: FinishReason | None = None
 
 
 class SideDrafts:
-    """All queues after the committed text, which grows token by token. `peers`: by the links to the
-    other sides, of which the cloud has one."""
+    """Both queues after the committed text, which grows token by token."""
 
-    def __init__(
-        self, side: Side, text: CommittedText, counters: AggregationCounters, links: int = 1
-    ) -> None:
+    def __init__(self, side: Side, text: CommittedText, counters: AggregationCounters) -> None:
         self.own = OwnDrafts(text.tokens)
-        self.peers = tuple(PeerDrafts(text.tokens) for _ in range(links))
+        self.peer = PeerDrafts(text.tokens)
         self._side = side
         self._text = text
         self._counters = counters
@@ -107,39 +111,26 @@ class SideDrafts:
 
     def first(self) -> FirstDrafts:
         """For the first uncommitted position."""
-        peer, *others = (drafts.first for drafts in self.peers)
-        pair = {self._side: self.own.first, self._side.other: peer}
-        return FirstDrafts(pair[Side.DEVICE], pair[Side.CLOUD], tuple(others))
+        pair = {self._side: self.own.first, self._side.other: self.peer.first}
+        return FirstDrafts(pair[Side.DEVICE], pair[Side.CLOUD])
 
-    def commit(
-        self,
-        token_id: int,
-        token_source: TokenSource | None,
-        batch: CommitBatch,
-        token_sides: tuple[int, ...] = (),
-    ) -> None:
-        """Commit one token; `token_source` and `token_sides`: where known."""
-        advanced = [(int(self._side), self.own.advance(token_id))]
-        for link, drafts in enumerate(self.peers):
-            advanced.append((self._side.other + link, drafts.advance(token_id)))
-        for number, draft in advanced:
+    def commit(self, token_id: int, token_source: TokenSource | None, batch: CommitBatch) -> None:
+        """Commit one token; `token_source`: where known."""
+        advanced = {
+            self._side: self.own.advance(token_id),
+            self._side.other: self.peer.advance(token_id),
+        }
+        for side, draft in advanced.items():
             if draft is not None:
-                self._counters.verified(number, draft.token_id == token_id)
-        self._counters.made(token_sides)
+                self._counters.verified(side, draft.token_id == token_id)
         _, batch.reason = self._text.append((token_id,))
         batch.token_ids.append(token_id)
-        batch.token_sides.append(token_sides)
         if token_source is not None:
             batch.token_sources.append(token_source)
 
-    def clear_peers(self) -> None:
-        """The streams to the other sides are gone."""
-        for drafts in self.peers:
-            drafts.clear()
-
     def clear(self) -> None:
         self.own.clear()
-        self.clear_peers()
+        self.peer.clear()
 
 
 class OwnDrafts:

@@ -39,7 +39,7 @@ def local_drafting(preset: AggregationPreset, sampling: SamplingParams) -> Local
 
 
 def local_draft(
-    probs: Array, choices: LocalProbs, rng: RandomSource, position: int, side: Side
+    probs: Array, choices: LocalProbs, *, rng: RandomSource, position: int, side: Side
 ) -> tuple[int, Array | None]:
     """The draft token for `position` and the distribution [V] that goes with it, if any. `probs`
     [V] is the side's mixture over its documents, float32, after sampling settings (at temperature
@@ -63,7 +63,7 @@ def _as_sent(probs: Array, choices: LocalProbs) -> Array:
     return truncated
 
 
-def _draw(probs: Array, draw: Draw, rng: RandomSource, position: int, side: Side) -> int:
+def _draw(probs: Array, draw: Draw, *, rng: RandomSource, position: int, side: Side) -> int:
     match draw:
         case Draw.INDEPENDENT:
             return rng.categorical(probs, position, Purpose.DRAFT, side)

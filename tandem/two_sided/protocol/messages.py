@@ -5,6 +5,7 @@ Invariants: arrays inside messages are never written to; keys and values of one 
 by another."""
 
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from tandem.core.errors import FailedPrecondition
 from tandem.core.probs import Array, SamplingParams
@@ -202,13 +203,14 @@ CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAw
 PeerMessage = DeviceMessage | CloudSideMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ToPeer:
-    """Put a frame on the stream to the other aggregator, at the device on that of a link: the first
-    is the cloud's, the next are of the sides beyond it."""
+Sent = TypeVar("Sent")
 
-    message: PeerMessage
-    link: int = 0
+
+@dataclass(frozen=True, slots=True)
+class ToPeer(Generic[Sent]):
+    """Put a frame on the stream to the other aggregator."""
+
+    message: Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,5 +220,5 @@ class ToDecoder:
     message: DecodingTarget
 
 
-SideOutput = ToPeer | ToDecoder | Commit | Reconnect | Finish
+SideOutput = ToPeer[PeerMessage] | ToDecoder | Commit | Reconnect | Finish
 SideOutputs = list[SideOutput]

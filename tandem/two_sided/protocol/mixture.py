@@ -21,8 +21,7 @@ from tandem.core.randomness import Purpose, RandomSource
 
 
 class Side(IntEnum):
-    """Where documents are. The values pick a side's own random numbers: never renumber them. Where
-    there are more than two sides, those beyond the cloud are numbered from 2 on."""
+    """Where documents are. The values pick a side's own random numbers: never renumber them."""
 
     DEVICE = 0
     CLOUD = 1
@@ -103,33 +102,15 @@ def side_weights(device_log_mass: float, cloud_log_mass: float) -> Weights:
     return Weights(share, 1.0 - share)
 
 
-def shares_of(log_masses: Sequence[float]) -> tuple[float, ...]:
-    """η of any number of sides from their h, in the order of their numbers. Of more than two sides
-    without any document the cloud, whose model is no smaller, counts alone."""
-    if len(log_masses) == len(Side):
-        return side_weights(*log_masses)
-    masses = _checked(log_masses)
-    if masses.max() == -np.inf:
-        return tuple(float(number == Side.CLOUD) for number in range(len(masses)))
-    shares: list[float] = document_weights(log_masses).tolist()
-    return tuple(shares)
-
-
 def mixture(device_probs: Array, cloud_probs: Array, weights: Weights) -> Array:
     """The target distribution [V]: η^device · device_probs + η^cloud · cloud_probs."""
-    return mixture_of((device_probs, cloud_probs), weights)
-
-
-def mixture_of(distributions: Sequence[Array], shares: Sequence[Any]) -> Array:
-    """The same of any number of sides' distributions [V]."""
-    for probs in distributions:
-        _check_shapes(distributions[0], probs)
-    mixed: Array = sum(share * probs for share, probs in zip(shares, distributions, strict=True))
+    _check_shapes(device_probs, cloud_probs)
+    mixed: Array = weights.device * device_probs + weights.cloud * cloud_probs
     return mixed
 
 
 def aggregate(
-    device: SideDraft, cloud: SideDraft, weights: Weights, rng: RandomSource, position: int
+    device: SideDraft, cloud: SideDraft, *, weights: Weights, rng: RandomSource, position: int
 ) -> Aggregated:
     """The token of `position`, drawn from the mixture (DRAGON Algorithm 1, corrected). Each side's
     draft is turned into a draw from the mixture, and a fair coin picks one of the two; a draft
@@ -160,22 +141,15 @@ def coupled_side(weights: Weights, rng: RandomSource, position: int) -> Side:
     """Whose token counts at `position`: the device's with probability η^device. Both sides know
     this beforehand; the token picked is a draw from the mixture even if the two draws are
     dependent."""
-    return Side(coupled_number(weights, rng, position))
-
-
-def coupled_number(shares: Sequence[Any], rng: RandomSource, position: int) -> int:
-    """The same for any number of sides: each with the probability of its share. One coin a side but
-    the last: whether the token is that side's, if it is none of those before it."""
-    for number in range(len(shares) - 1):
-        left = sum(shares[number:])
-        if rng.bernoulli(shares[number], left, position, Purpose.COIN, number):
-            return number
-    return len(shares) - 1
+    whole = weights.device + weights.cloud
+    is_device = rng.bernoulli(weights.device, whole, position, Purpose.COIN)
+    return Side.DEVICE if is_device else Side.CLOUD
 
 
 def _redrawn(
     side: Side,
     draft: SideDraft,
+    *,
     other_probs: Array,
     other_weight: Any,
     rng: RandomSource,
@@ -190,7 +164,7 @@ def _redrawn(
     excess = probs[token] - other_probs[token]
     if excess <= 0:
         return token
-    if not rng.bernoulli(other_weight * excess, probs[token], position, Purpose.ACCEPT, side):
+    if not rng.bernoulli(other_weight * excess, probs[token], position, Purpose.ACCEPT, draw=side):
         return token
     return rng.categorical(residual(other_probs, probs), position, Purpose.RECOVER, side)
 

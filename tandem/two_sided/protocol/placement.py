@@ -143,6 +143,7 @@ class LatencyPlacement:
 def placement_policy_for(
     placement: Placement,
     rng: RandomSource,
+    *,
     measured: Callable[[], BothSides | None] = lambda: None,
     decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None,
     unmeasured: Callable[[], None] = lambda: None,

@@ -24,7 +24,7 @@ class AggregationMode(StrEnum):
     COIN = "coin"
     """A coin that both sides know says whose draft is the token."""
     DEVICE_COIN = "device_coin"
-    """The same for more than two sides, thrown by the device, which tells the others the tokens."""
+    """A coin that the device throws by itself; it tells the cloud the tokens."""
     ANSWER_COIN = "answer_coin"
     """One coin says whose whole answer it is, which then comes at once: RAG-Sequence's
     distribution, which is another one than the token-wise mixture."""
@@ -127,21 +127,14 @@ class AggregationPreset:
         return self.probs.cut_after_draw or self.mode is AggregationMode.ANSWER_COIN
 
     @property
+    def needs_cloud(self) -> bool:
+        """Whether the cloud takes part, with its decoder or with its documents alone."""
+        return self.sources is not Sources.DEVICE
+
+    @property
     def two_sided(self) -> bool:
         """Whether both sides decode."""
         return self.sources is Sources.BOTH and self.transfer is DocumentTransfer.NONE
-
-    @property
-    def many_sided(self) -> bool:
-        """Whether it is made for more than two sides."""
-        return self.mode is AggregationMode.DEVICE_COIN
-
-    def of_sides(self, count: int) -> "AggregationPreset":
-        """The same method for so many sides, if it knows more than two: where a coin decides, for
-        it may have any number of faces."""
-        if count <= 2 or self.mode is not AggregationMode.COIN or not self.two_sided:
-            return self
-        return replace(self, mode=AggregationMode.DEVICE_COIN)
 
     def with_draft_length(self, length: int) -> "AggregationPreset":
         """The same method with sides that decode so far ahead."""

@@ -169,14 +169,32 @@ def both_sides(reading: Reading) -> BothSides | None:
     down_s = reading.cloud_transfer_s
     if up_s is None or down_s is None:
         up_s = down_s = up_s if down_s is None else down_s
-    device = (reading.device_decode_s, up_s, reading.device_acceptance, reading.device_queue_s)
-    cloud = (reading.cloud_decode_s, down_s, reading.cloud_acceptance, reading.cloud_queue_s)
-    times = []
-    for decode_s, transfer_s, acceptance, queue_s in (device, cloud):
-        if decode_s is None or transfer_s is None or acceptance is None:
-            return None
-        times.append(SideTimes(decode_s, transfer_s, acceptance, queue_s or 0.0))
-    return BothSides(*times)
+    device = _side_times(
+        decode_s=reading.device_decode_s,
+        transfer_s=up_s,
+        acceptance=reading.device_acceptance,
+        queue_s=reading.device_queue_s,
+    )
+    cloud = _side_times(
+        decode_s=reading.cloud_decode_s,
+        transfer_s=down_s,
+        acceptance=reading.cloud_acceptance,
+        queue_s=reading.cloud_queue_s,
+    )
+    return None if device is None or cloud is None else BothSides(device, cloud)
+
+
+def _side_times(
+    *,
+    decode_s: float | None,
+    transfer_s: float | None,
+    acceptance: float | None,
+    queue_s: float | None,
+) -> SideTimes | None:
+    """What is known of one side; None while anything but its queue is unknown."""
+    if decode_s is None or transfer_s is None or acceptance is None:
+        return None
+    return SideTimes(decode_s, transfer_s, acceptance, queue_s or 0.0)
 
 
 class SideProfiler:

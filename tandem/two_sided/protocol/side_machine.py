@@ -1,7 +1,6 @@
 """One side of an answer from documents on two sides (DRAGON §3, §4); the same machine at both ends.
 
 It takes this side's drafts (`drafted`) and the other side's frames (`receive`), and commits tokens.
-Of more than two sides the device has a link to each other one, which are lost and begin together.
 
 Invariants: a committed token is never retracted or repeated; only a draft of the committed text
 counts; decisions follow from drafts, distributions and seed alone, so that a resumed request, or
@@ -10,7 +9,7 @@ state changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
@@ -19,13 +18,14 @@ from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.edge import CommittedText, check_processes
 from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, Phase
-from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.specdec.resumable import Resumable
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
     NeedsTopList,
     OneSide,
     SingleAggregator,
+    TokenRule,
     aggregation_rule_for,
 )
 from tandem.two_sided.protocol.counters import AggregationCounters, MeasurementSink
@@ -54,7 +54,7 @@ from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy,
 from tandem.two_sided.protocol.top_list import TopList
 
 
-class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
+class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
     """One request at one side. Raises ProtocolError, InvalidArgument or PrefixMismatch when the
     other end breaks the conversation, and is then as it was before: the device may resume it with
     `lost` and `connect`, the cloud ends the stream."""
@@ -67,45 +67,37 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         log_mass: float | None = None,
         peer_log_mass: float | None = None,
         liveness: Liveness | None = None,
-        further: Sequence[Liveness] = (),
         placement_policy: PlacementPolicy | None = None,
         measurements: MeasurementSink | None = None,
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
     ) -> None:
         """`log_mass`: h of this side's documents, None until `opened`. `liveness` is the device's,
-        which finds its cloud lost; `further`: of each side beyond the cloud, by which the device
-        knows how many there are. `completes_stop` is told every committed token once."""
-        self._others_liveness = JointLiveness([*([] if liveness is None else [liveness]), *further])
+        which finds its cloud lost. `completes_stop` is told every committed token once."""
         phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
-        super().__init__(self._others_liveness, phase)
+        super().__init__(NEVER_MISSED if liveness is None else liveness, phase)
+        self._liveness = liveness
         self.side = side
         self.request = request
         self._rng = rng if rng is not None else SeededRandom(request.seed)
         self._placement_policy = placement_policy or FixedPlacement(
             first_side(request.preset.placement)
         )
-        self._counters = AggregationCounters(measurements, len(Side) + len(further))
+        self._counters = AggregationCounters(measurements)
         self.stats = self._counters.stats
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self.committed.extend(request.committed_ids)
-        self._drafts = SideDrafts(side, self._text, self._counters, 1 + len(further))
-        self._senders = tuple(
-            DraftSender(
-                request,
-                self._drafts.own,
-                committed=self.committed,
-                counters=self._counters,
-                link=link,
-            )
-            for link in range(len(self._drafts.peers))
+        self._drafts = SideDrafts(side, self._text, self._counters)
+        self._sender = DraftSender(
+            request, self._drafts.own, committed=self.committed, counters=self._counters
         )
         self._epoch = 0
         self._epoch_offset = 0
         self._decoder_epoch = 0
-        self._masses: list[float | None] = [peer_log_mass] * (len(Side) + len(further))
-        self._masses[side] = log_mass
+        self._masses: dict[Side, float | None] = {side: log_mass, side.other: peer_log_mass}
+        self.peer_opened: CollaborationOpened | None = None
+        """What the cloud said of itself last, at the device."""
         self._rule: AggregationRule | None = None
         self._update_rule()
 
@@ -117,39 +109,36 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
 
     @property
     def queued(self) -> tuple[int, int]:
-        """How many drafts wait: own, the other sides'."""
-        return len(self._drafts.own), sum(map(len, self._drafts.peers))
+        """How many drafts wait: own, the other side's."""
+        return len(self._drafts.own), len(self._drafts.peer)
 
     # Connection
 
     def connect(self, now: float) -> SideOutputs:
-        """The device has a fresh stream to each other side: open them at the committed text."""
+        """The device has a fresh stream to the cloud: open it at the committed text."""
         if self._masses[self.side] is None:
             raise ProtocolError(self.phase, "connect", "this side's decoder has not opened yet")
         return super().connect(now)
 
     def _open_stream(self, now: float) -> SideOutputs:
         self._counters.begin_stream()
-        for sender in self._senders:
-            sender.begin_stream()
+        self._sender.begin_stream()
         log_mass = self._masses[self.side]
         assert log_mass is not None, "`connect` has checked it"
-        self._masses[Side.CLOUD :] = [None] * len(self._senders)
+        self._masses[Side.CLOUD] = None
         self._update_rule()
         opening = self.request.opening(self._epoch, self.committed, log_mass)
-        return [*self._to_peers(now, opening), *self._flush(now)]
+        return [*self._to_peer(now, opening), *self._flush(now)]
 
     def _forget_stream(self) -> None:
-        self._drafts.clear_peers()
+        self._drafts.peer.clear()
 
     def _count_loss(self, silent_s: float) -> None:
         self._counters.lost_stream(silent_s)
 
     def _ping(self, now: float) -> SideOutputs:
-        outputs: SideOutputs = []
-        for link, nonce in self._others_liveness.pings_due(now):
-            outputs += self._to_peer(link, now, Ping(**self._header(), nonce=nonce))
-        return outputs
+        nonce = None if self._liveness is None else self._liveness.ping_due(now)
+        return [] if nonce is None else self._to_peer(now, Ping(**self._header(), nonce=nonce))
 
     def _go_on_alone(self, now: float) -> SideOutputs:
         self._rule = OneSide(Side.DEVICE, Side.DEVICE)
@@ -161,12 +150,12 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._update_rule(self.aggregation_side)
         if self.side is Side.DEVICE:
             return []
-        self._counters.trips[0].received(now)  # the opening, which made this machine
+        self._counters.trips.received(now)  # the opening, which made this machine
         limit = self.request.max_tokens
         frame = CollaborationOpened(
             **self._header(), log_mass=log_mass, max_tokens=limit, processes=True
         )
-        return [*self._to_peers(now, frame), *self._decide(now)]
+        return [*self._to_peer(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
         """This side's decoder begins again from the committed text and epoch 0."""
@@ -180,7 +169,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
 
     def going_away(self, grace_s: float, now: float) -> SideOutputs:
         """The cloud is about to stop."""
-        return self._to_peers(now, GoingAway(**self._header(), grace_s=grace_s))
+        return self._to_peer(now, GoingAway(**self._header(), grace_s=grace_s))
 
     # Drafts and frames
 
@@ -188,7 +177,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         """This side's decoder drew its next draft."""
         if self.phase is Phase.DONE:
             return []
-        check_committed(self.committed, draft.base, draft.prefix_hash, draft.committed)
+        check_committed(self.committed, draft, ends_at=draft.committed)
         self._decoder_epoch = max(self._decoder_epoch, draft.epoch)
         self._epoch = max(self._epoch, self._epoch_offset + draft.epoch)
         self._counters.decoded(self.side, draft.base, draft.cost.decode_s)
@@ -197,33 +186,31 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             return []
         return self._decide(now)
 
-    def sized(self, size_bytes: int, link: int = 0) -> None:
-        """How many bytes the next of the frames for a link took, in their order."""
-        self._counters.trips[link].sized(size_bytes)
+    def sized(self, size_bytes: int) -> None:
+        """How many bytes the next of the frames for the other side took, in their order."""
+        self._counters.trips.sized(size_bytes)
 
-    def receive(
-        self, message: PeerMessage, now: float, size_bytes: int = 0, link: int = 0
-    ) -> SideOutputs:
-        """Take one frame of the stream that is open now at a link; `size_bytes` where it is
-        known."""
+    def receive(self, message: PeerMessage, now: float, size_bytes: int = 0) -> SideOutputs:
+        """Take one frame of the stream that is open now; `size_bytes` where it is known."""
         if self.phase is not Phase.RUNNING:
             return self._answer_when_done(message, now)
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
-        self._others_liveness.received(link, now)
-        self._counters.trips[link].received(now)
+        if self._liveness is not None:
+            self._liveness.received(now)
+        self._counters.trips.received(now)
         match message:
             case SideDraftFrame():
-                return self._receive_draft(message, now, size_bytes, link)
+                return self._receive_draft(message, now, size_bytes)
             case TargetFrame():
                 return self._receive_target(message, now)
             case Fetch():
-                return self._receive_fetch(message, now, link)
+                return self._receive_fetch(message, now)
             case CollaborationOpened():
-                return self._receive_opened(message, now, link)
+                return self._receive_opened(message, now)
             case Ping() | Pong():
-                check_committed(self.committed, message.base, message.prefix_hash, message.base)
-                return [] if isinstance(message, Pong) else self._pong(message, now, link)
+                check_committed(self.committed, message, ends_at=message.base)
+                return [] if isinstance(message, Pong) else self._pong(message, now)
             case GoingAway():
                 return self._leave_stream()
             case Cancel() if self.side is Side.CLOUD:
@@ -235,39 +222,40 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         if self.side is Side.DEVICE:
             return []
         if isinstance(message, Ping):
-            return self._pong(message, now, 0)
-        return self._receive_fetch(message, now, 0) if isinstance(message, Fetch) else []
+            return self._pong(message, now)
+        return self._receive_fetch(message, now) if isinstance(message, Fetch) else []
 
-    def _pong(self, ping: Ping, now: float, link: int) -> SideOutputs:
-        return self._to_peer(link, now, Pong(**self._header(), nonce=ping.nonce))
+    def _pong(self, ping: Ping, now: float) -> SideOutputs:
+        return self._to_peer(now, Pong(**self._header(), nonce=ping.nonce))
 
-    def _receive_opened(self, message: CollaborationOpened, now: float, link: int) -> SideOutputs:
-        number = self.side.other + link
-        if self.side is Side.CLOUD or self._masses[number] is not None:
+    def _receive_opened(self, message: CollaborationOpened, now: float) -> SideOutputs:
+        if self.side is Side.CLOUD or self._masses[Side.CLOUD] is not None:
             raise ProtocolError(self.phase, "CollaborationOpened")
         check_processes(message.processes, self.request.sampling, self.request.processors)
-        self._masses[number] = message.log_mass
+        self.peer_opened = message
+        self._masses[Side.CLOUD] = message.log_mass
         self._text.limit(message.max_tokens)
         self._update_rule(self.aggregation_side)
         return self._decide(now)
 
-    def _receive_draft(
-        self, frame: SideDraftFrame, now: float, size_bytes: int, link: int
-    ) -> SideOutputs:
-        check_committed(self.committed, frame.base, frame.prefix_hash, frame.committed)
+    def _receive_draft(self, frame: SideDraftFrame, now: float, size_bytes: int) -> SideOutputs:
+        check_committed(self.committed, frame, ends_at=frame.committed)
         if self._rule is None or not self._rule.receives_drafts():
             return []  # sent before the other side knew that it would not count
         limit = self._text.length_limit
-        ahead = self.request.preset.ahead
-        if frame.base >= limit and (self.side is Side.CLOUD or len(self._senders) > 1):
-            return []  # drafted where another side has less room
+        if frame.base >= limit and self.side is Side.CLOUD:
+            return []  # drafted before the device knew how little room there is here
         check_side_draft(
-            frame, self._rule, length_limit=limit, committed=len(self.committed), ahead=ahead
+            frame,
+            self._rule.token_rule,
+            length_limit=limit,
+            committed=len(self.committed),
+            ahead=self.request.preset.ahead,
         )
-        self._counters.decoded(self.side.other + link, frame.base, frame.decode_s)
-        self._counters.answered(frame, self.side, size_bytes=size_bytes, now=now, link=link)
+        self._counters.decoded(self.side.other, frame.base, frame.decode_s)
+        self._counters.answered(frame, self.side, size_bytes=size_bytes, now=now)
         self._drafts.own.forget_before(frame.committed)
-        self._drafts.peers[link].add(peer_draft(frame))
+        self._drafts.peer.add(peer_draft(frame))
         return self._decide(now)
 
     def _receive_target(self, frame: TargetFrame, now: float) -> SideOutputs:
@@ -277,16 +265,15 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         for token_id, token_source in zip(frame.token_ids, token_sources, strict=True):
             if batch.reason is None:
                 self._drafts.commit(token_id, token_source, batch)
-        if isinstance(rule, SingleAggregator):
-            self._drafts.own.forget_before(len(self.committed))
-            if frame.hands_over:
-                rule.aggregation_side = self.side
+        self._drafts.own.forget_before(len(self.committed))
+        if frame.hands_over and isinstance(rule, SingleAggregator):
+            rule.aggregation_side = self.side
         return [*self._committed_outputs(batch, now), *self._decide(now)]
 
-    def _receive_fetch(self, frame: Fetch, now: float, link: int) -> SideOutputs:
+    def _receive_fetch(self, frame: Fetch, now: float) -> SideOutputs:
         if self._rule is None:
             return []
-        return self._to_peer(link, now, *self._senders[link].fetched(frame, self._rule, now))
+        return self._to_peer(now, *self._sender.fetched(frame, self._rule, now))
 
     # Deciding
 
@@ -309,8 +296,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             if decision is None:
                 break
             token_source = self._rule.token_source(position, decision, drafts)
-            token_sides = self._rule.token_sides(decision, drafts)
-            self._drafts.commit(decision, token_source, batch, token_sides)
+            self._drafts.commit(decision, token_source, batch)
             hands_over = batch.reason is None and self._hands_over(position)
         targets = target_frames(
             self.request,
@@ -320,7 +306,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             committed=self.committed,
             hands_over=hands_over,
         )
-        outputs += self._to_peers(now, *targets)
+        outputs += self._to_peer(now, *targets)
         outputs += self._committed_outputs(batch, now)
         return outputs + self._flush(now) if hands_over else outputs
 
@@ -351,18 +337,15 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         )
         alone = (TokenSource.EDGE,) * len(token_ids)
         token_sources = alone if unverified else tuple(batch.token_sources)
-        sides = tuple(batch.token_sides) if any(batch.token_sides) else ()
         finish = [] if batch.reason is None else self._finish(batch.reason)
-        commit = Commit(token_ids, unverified, token_sources, token_sides=sides)
-        return [ToDecoder(target), commit, *finish]
+        return [ToDecoder(target), Commit(token_ids, unverified, token_sources), *finish]
 
     def _close(self) -> SideOutputs:
         """Drop the drafts; `Cancel` has the cloud free the session at once."""
         outputs: SideOutputs = []
         if self.side is Side.DEVICE and self.phase is Phase.RUNNING:
             # Not counted as sent: nothing answers it, so that no round trip ends with it.
-            cancel = Cancel(**self._header())
-            outputs += [ToPeer(cancel, link) for link in range(len(self._senders))]
+            outputs.append(ToPeer(Cancel(**self._header())))
         self._drafts.clear()
         return outputs
 
@@ -371,28 +354,19 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
     def _flush(self, now: float) -> SideOutputs:
         if self._rule is None or self.phase is not Phase.RUNNING:
             return []
-        outputs: SideOutputs = []
-        for link, sender in enumerate(self._senders):
-            outputs += self._to_peer(link, now, *sender.due(self._rule, now))
-        return outputs
+        return self._to_peer(now, *self._sender.due(self._rule, now))
 
     def _fetch(self, position: int, count: int, now: float) -> SideOutputs:
-        """Ask once for longer top lists."""
-        if not self._senders[0].fetches(position, count):
+        """Ask once for a longer top list."""
+        if not self._sender.fetches(position, count):
             return []
         self.stats.fetches += 1
-        return self._to_peers(now, Fetch(**self._header(), count=count))
+        return self._to_peer(now, Fetch(**self._header(), count=count))
 
-    def _to_peers(self, now: float, *messages: PeerMessage) -> SideOutputs:
-        outputs: SideOutputs = []
-        for link in range(len(self._senders)):
-            outputs += self._to_peer(link, now, *messages)
-        return outputs
-
-    def _to_peer(self, link: int, now: float, *messages: PeerMessage) -> SideOutputs:
+    def _to_peer(self, now: float, *messages: PeerMessage) -> SideOutputs:
         for _ in messages:
-            self._counters.trips[link].sent(now)
-        return [ToPeer(message, link) for message in messages]
+            self._counters.trips.sent(now)
+        return [ToPeer(message) for message in messages]
 
     def _header(self) -> FrameHeader:
         """What every frame carries."""
@@ -407,56 +381,33 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self._rule = aggregation_rule_for(
             self.request,
             self.side,
-            aggregation_side,
-            masses=self._masses,
+            aggregation_side=aggregation_side,
+            log_masses=self._masses,
             rng=self._rng,
             first=len(self.committed),
         )
 
 
-class JointLiveness:
-    """Signs of life of all other sides of one request, each on its own link. The request needs
-    every one of them, so it is as lost as the one that is missed longest."""
+class _NeverMissed:
+    """The peer of a side that waits for none: it is never lost."""
 
-    def __init__(self, links: Sequence[Liveness]) -> None:
-        """`links`: of each other side; none where nobody is waited for."""
-        self._links = tuple(links)
+    goes_on_alone = False
 
-    @property
-    def goes_on_alone(self) -> bool:
-        """Whether the device goes on once a side is given up."""
-        return any(link.goes_on_alone for link in self._links)
-
-    def connected(self, now: float) -> None:
-        """There are fresh streams to all."""
-        for link in self._links:
-            link.connected(now)
-
-    def received(self, number: int, now: float) -> None:
-        """The side at the link of that number sent a frame."""
-        if self._links:
-            self._links[number].received(now)
+    def connected(self, now: float) -> None: ...
 
     def lost(self, now: float, stuck_s: float = 0.0) -> float:
-        """The streams are gone, since one of them is; returns how long the most silent side had
-        been silent. For `stuck_s` see `Liveness.lost`."""
-        return max((link.lost(now, stuck_s) for link in self._links), default=0.0)
+        return 0.0
 
-    def tick(self, now: float) -> None:
-        """Take that time into account in which this process did not get to run."""
-        for link in self._links:
-            link.tick(now)
-
-    def pings_due(self, now: float) -> list[tuple[int, int]]:
-        """Return link number and nonce of each ping that is due."""
-        due = [(number, link.ping_due(now)) for number, link in enumerate(self._links)]
-        return [(number, nonce) for number, nonce in due if nonce is not None]
+    def tick(self, now: float) -> None: ...
 
     def is_dead(self, now: float) -> bool:
-        return any(link.is_dead(now) for link in self._links)
+        return False
 
     def is_given_up(self, now: float) -> bool:
-        return any(link.is_given_up(now) for link in self._links)
+        return False
+
+
+NEVER_MISSED = _NeverMissed()
 
 
 class DraftSender:
@@ -468,9 +419,7 @@ class DraftSender:
         own: OwnDrafts,
         committed: PrefixedTokens,
         counters: AggregationCounters,
-        link: int = 0,
     ) -> None:
-        self._link = link
         self._request = request
         self._own = own
         self._committed = committed
@@ -520,7 +469,7 @@ class DraftSender:
     def _frame(
         self, draft: QueuedDraft, rule: AggregationRule, count: int, now: float
     ) -> SideDraftFrame:
-        trips = self._counters.trips[self._link]
+        trips = self._counters.trips
         return SideDraftFrame(
             session=self._request.session,
             epoch=draft.epoch,
@@ -539,19 +488,20 @@ class DraftSender:
 def target_frames(
     request: AggregationRequest,
     rule: AggregationRule,
+    *,
     epoch: int,
     batch: CommitBatch,
     committed: PrefixedTokens,
     hands_over: bool,
 ) -> list[TargetFrame]:
     """What the side that decides tells of a batch: its tokens and whose they are, all of the answer
-    at its end where that is the rule, the tokens alone where the device knows of other sides."""
+    at its end where that is the rule."""
     if not rule.sends_targets or not batch.token_ids:
         return []
     base = batch.base
     prefix = batch.prefix
     token_ids = tuple(batch.token_ids)
-    token_sources = tuple(batch.token_sources) if rule.tells_sources else ()
+    token_sources = tuple(batch.token_sources)
     if rule.whole_answer:
         if batch.reason is None:
             return []
@@ -571,14 +521,15 @@ def target_frames(
     return [target]
 
 
-def check_committed(text: PrefixedTokens, base: int, prefix: int, committed: int) -> None:
-    """What the sender has committed (its first `committed` tokens) must be the text here."""
-    if base <= min(committed, len(text)):
-        text.check(base, prefix)
+def check_committed(text: PrefixedTokens, frame: Frame, *, ends_at: int) -> None:
+    """Raise PrefixMismatch unless what the sender has committed, which `ends_at` a position, is the
+    text here."""
+    if frame.base <= min(ends_at, len(text)):
+        text.check(frame.base, frame.prefix_hash)
 
 
 def check_side_draft(
-    frame: SideDraftFrame, rule: AggregationRule, length_limit: int, committed: int, ahead: int
+    frame: SideDraftFrame, rule: TokenRule, *, length_limit: int, committed: int, ahead: int
 ) -> None:
     """A draft for a position of the answer, with what the rule needs of its distribution, of which
     no more are kept than a side may draft `ahead`; half of that is room for what is on its way."""
@@ -587,7 +538,7 @@ def check_side_draft(
     if frame.probs is not None and frame.base > committed + 2 * ahead:
         why = f"{frame.base} is more than {2 * ahead} after the committed text"
         raise InvalidArgument("base", why)
-    if not rule.token_rule.accepts(frame.probs):
+    if not rule.accepts(frame.probs):
         raise InvalidArgument("probs", "is not what was agreed on")
 
 
@@ -597,10 +548,10 @@ def check_target(
     """It comes from the deciding side, and goes on where the text here ends. Returns the rule."""
     if rule is None or (isinstance(rule, SingleAggregator) and rule.here):
         raise ProtocolError(phase, "TargetFrame", "this side decides")
-    if not isinstance(rule, SingleAggregator) and not (
-        isinstance(rule, OneSide) and rule.receives_drafts()
-    ):
+    if not rule.receives_targets():
         raise ProtocolError(phase, "TargetFrame", "no side tells the other")
+    if frame.hands_over and not isinstance(rule, SingleAggregator):
+        raise InvalidArgument("hands_over", "the other side decides all of the answer")
     if frame.base != len(committed):
         raise InvalidArgument("base", f"{frame.base} where {len(committed)} is due")
     committed.check(frame.base, frame.prefix_hash)

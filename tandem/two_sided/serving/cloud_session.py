@@ -7,13 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
 from tandem.core.errors import InvalidArgument, ProtocolError, ResourceExhausted
 from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, extend_prefix
 from tandem.net.frame_stream import FRAME_HEADER_BYTES, MAX_QUEUED_FRAMES
 from tandem.net.served_sessions import FrameWriter, converse
-from tandem.net.status import Rejected
 from tandem.net.stream_limits import ServedStream
 from tandem.specdec.messages import GoingAway, Pong
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened
@@ -48,6 +45,7 @@ class CloudSession:
         self,
         opening: CollaborationOpen,
         codec: CloudSideCodec,
+        *,
         stream: CollaborationStream,
         open_decoder: OpenDecoder,
         make_machine: MakeMachine,
@@ -224,9 +222,3 @@ async def read_opening(stream: CollaborationStream, codec: CloudSideCodec) -> Co
     if prefix != opening.prefix_hash:
         raise PrefixMismatch(opening.base)
     return opening
-
-
-def wrong_side_error(here: str, called: str) -> Rejected:
-    """Return the refusal of a call that is for the other side's aggregator."""
-    why = f"side: this aggregator runs at the {here}; this call is for the {called}'s"
-    return Rejected(grpc.StatusCode.FAILED_PRECONDITION, why)

@@ -55,9 +55,18 @@ from tandem_api.decoding.v1 import decoding_pb2 as pb
 
 MAX_DOCUMENTS = 64
 _OPEN_FIELDS = (
-    *("committed_ids", "seed", "ahead", "max_tokens", "wants_text", "stop"),
-    *("vocabulary_hash", "vocabulary_size", "preset", "reweigh_every"),
-    *("wants_token_texts", "end_ids"),
+    "committed_ids",
+    "seed",
+    "ahead",
+    "max_tokens",
+    "wants_text",
+    "stop",
+    "vocabulary_hash",
+    "vocabulary_size",
+    "preset",
+    "reweigh_every",
+    "wants_token_texts",
+    "end_ids",
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
 """Fields of the same name in a message here and on the wire."""

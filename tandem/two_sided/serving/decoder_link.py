@@ -57,6 +57,7 @@ class DecoderLink:
         self,
         connection: Connection,
         opening: DecodingOpen,
+        *,
         events: DecoderEvents,
         deadline_s: float,
         closing_tasks: set[asyncio.Task[None]],

@@ -62,6 +62,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
     def __init__(
         self,
         decoder: DocumentDecoder,
+        *,
         admission: Admission,
         metrics: Metrics,
         device: str = "cpu",

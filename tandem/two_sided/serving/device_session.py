@@ -1,15 +1,14 @@
-"""An answer from two sides, or more, at the device: a `SideMachine` beside its decoder, its streams
-to the other sides, and its messages to the caller.
+"""An answer from two sides at the device: a machine beside its decoder, its stream to the cloud,
+and its messages to the caller.
 
-Invariants: tokens leave when their text is known, so that nothing follows a stop string; the
-streams begin and end together, as an answer needs every side."""
+Invariant: tokens leave when their text is known, so that nothing follows a stop string."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
@@ -17,22 +16,20 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch, TokenSource
 from tandem.net.frame_stream import FATAL, Traffic
-from tandem.net.session_runner import OpenedStream, OpenStream, SessionRunner
+from tandem.net.session_runner import OpenStream, ResumableMachine, SessionRunner
 from tandem.net.status import Rejected
-from tandem.specdec.events import Commit, Finish
+from tandem.specdec.events import Commit, Finish, Reconnect
+from tandem.two_sided.protocol.counters import AggregationStats
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened, DecodingText
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
-    CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
-    SideOutput,
     ToDecoder,
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AggregationPreset
-from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.wire.common_codec import token_sources_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -41,95 +38,72 @@ OpenSideStream = OpenStream[CloudSideMessage, DeviceMessage]
 
 
 @dataclass(frozen=True, slots=True)
-class FromPeer:
-    """A frame, and the link that it came by: 0 is the cloud's."""
-
-    message: CloudSideMessage
-    link: int
-
-
-OpenSideStreams = OpenStream[FromPeer, ToPeer]
-
-
-class SideStreams:
-    """Opens one stream a side, in the order of the links."""
-
-    def __init__(
-        self,
-        openers: Sequence[OpenSideStream],
-        closing_tasks: set[asyncio.Task[None]],
-        on_frame: Callable[[FromPeer, int], None],
-        on_end: Callable[[BaseException | None], None],
-    ) -> None:
-        """`closing_tasks` holds the closing of those that had been opened before one could not
-        be."""
-
-        def received(link: int, message: CloudSideMessage, size_bytes: int) -> None:
-            on_frame(FromPeer(message, link), size_bytes)
-
-        self._streams: list[OpenedStream[DeviceMessage]] = []
-        try:
-            for link, opener in enumerate(openers):
-                self._streams.append(opener(partial(received, link), on_end))
-        except BaseException:
-            self.close_in_background(closing_tasks)
-            raise
-
-    def send(self, message: ToPeer) -> int:
-        """Queue a frame for one side and return its size in bytes."""
-        # What the device's machine sends is the device's own.
-        return self._streams[message.link].send(message.message)  # type: ignore[arg-type]
-
-    def close_in_background(
-        self, closing_tasks: set[asyncio.Task[None]], flush_s: float = 0.0, lost: bool = False
-    ) -> None:
-        """End all; see `FrameStream.close`."""
-        for stream in self._streams:
-            stream.close_in_background(closing_tasks, flush_s, lost)
-
-
-@dataclass(frozen=True, slots=True)
 class TextPiece:
     """Committed tokens with their text."""
 
     token_ids: tuple[int, ...]
     text: str
-    unverified: bool
-    token_sources: tuple[TokenSource, ...]
+    commit: Commit
+    """What they were committed with; those behind a stop string are not in `token_ids`."""
     token_texts: tuple[str, ...] = ()
-    token_sides: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def token_sources(self) -> tuple[TokenSource, ...]:
+        return self.commit.token_sources[: len(self.token_ids)]
 
 
-class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
+DeviceOutput = ToPeer[Any] | ToDecoder | Commit | Reconnect | Finish
+Received = TypeVar("Received", contravariant=True)
+
+
+class DeviceMachine(ResumableMachine[DeviceOutput], Protocol[Received]):
+    """What a session needs of the machine at the device; see `SideMachine`."""
+
+    @property
+    def stats(self) -> AggregationStats: ...
+    @property
+    def aggregation_side(self) -> Side | None: ...
+    @property
+    def peer_opened(self) -> CollaborationOpened | None: ...
+    def drafted(self, draft: DecodingDraft, now: float) -> list[DeviceOutput]: ...
+    def receive(self, message: Received, now: float, size_bytes: int = 0) -> list[DeviceOutput]: ...
+    def sized(self, size_bytes: int) -> None: ...
+    def decoder_restarted(self) -> None: ...
+    def stop(self) -> list[DeviceOutput]: ...
+    def cancel(self) -> list[DeviceOutput]: ...
+
+
+class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
     """Runs one request: await `begun`, iterate `pieces`, then read the machine's stats."""
 
     def __init__(
         self,
-        make_machine: Callable[[DecodingOpened], SideMachine],
+        *,
+        make_machine: Callable[[DecodingOpened], DeviceMachine[Any]],
         open_decoder: Callable[[DecoderEvents], DecoderLink],
-        open_others: OpenSideStreams | None,
+        open_stream: OpenStream[Any, Any] | None,
         closing_tasks: set[asyncio.Task[None]],
         why_silent: Callable[[], Awaitable[str]],
         spread: int,
+        admitted_with: type[Any] = CollaborationOpened,
     ) -> None:
-        """For the last four see `SessionRunner`; `open_others` is called once `opened` is known."""
+        """For the last five see `SessionRunner`, where `admitted_with` is called `opened`.
+        `open_stream` is called once `opened` is known; it carries what the machine takes and
+        gives."""
         # A deadline of the cloud's own says nothing about the next stream.
         fatal = FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED}
         super().__init__(
-            open_others,
-            CollaborationOpened,
+            open_stream,
+            admitted_with,
             closing_tasks=closing_tasks,
             why_silent=why_silent,
             spread=spread,
             fatal=fatal,
         )
         self.opened: DecodingOpened | None = None
-        self.others: dict[int, CollaborationOpened] = {}
-        """What the other sides said of themselves, by their links."""
-        self._missing: set[int] = set()
         self.finish_reason: FinishReason | None = None
         self._make_machine = make_machine
-        self._machine: SideMachine | None = None
+        self._machine: DeviceMachine[Any] | None = None
         self._unreported: deque[Commit] = deque()
         self._pieces: deque[TextPiece] = deque()
         self._wake = asyncio.Event()
@@ -144,7 +118,7 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         )
 
     @property
-    def machine(self) -> SideMachine:
+    def machine(self) -> DeviceMachine[Any]:
         assert self._machine is not None, "the decoder has opened"
         return self._machine
 
@@ -184,32 +158,21 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         super().close()
         self._decoder.close()
 
-    def admits(self, message: FromPeer) -> bool:
-        """With the last side's."""
-        if not isinstance(message.message, CollaborationOpened):
-            return False
-        self._missing.discard(message.link)
-        return not self._missing
+    def receive(self, message: Any, size_bytes: int, now: float) -> list[DeviceOutput]:
+        return self.machine.receive(message, now, size_bytes)
 
-    def receive(self, message: FromPeer, size_bytes: int, now: float) -> list[SideOutput]:
-        if isinstance(message.message, CollaborationOpened):
-            self.others[message.link] = message.message
-        return self.machine.receive(message.message, now, size_bytes, message.link)
-
-    def perform(self, output: SideOutput) -> None:
+    def perform(self, output: DeviceOutput) -> None:
         match output:
             case ToDecoder(message):
                 self._decoder.send_target(message)
-            case ToPeer(message, link):
-                if isinstance(message, CollaborationOpen):
-                    self._missing.add(link)
-                self.machine.sized(self.send(output), link)
+            case ToPeer(message):
+                self.machine.sized(self.send(message))
             case Commit():
                 self._unreported.append(output)
             case Finish(reason):
                 self.finish_reason = reason
 
-    def cancel_machine(self) -> list[SideOutput]:
+    def cancel_machine(self) -> list[DeviceOutput]:
         return [] if self._machine is None else self._machine.cancel()
 
     def notify(self) -> None:
@@ -222,7 +185,7 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
     def _decoder_opened(self, opened: DecodingOpened) -> None:
         self.opened = opened
 
-        def begin() -> list[SideOutput]:
+        def begin() -> list[DeviceOutput]:
             self._machine = self._make_machine(opened)
             return []
 
@@ -230,7 +193,7 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         self.connect()
 
     def _drafted(self, draft: DecodingDraft) -> None:
-        def take() -> list[SideOutput]:
+        def take() -> list[DeviceOutput]:
             try:
                 return self.machine.drafted(draft, time.monotonic())
             except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
@@ -250,10 +213,8 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         piece = TextPiece(
             token_ids=commit.token_ids[: text.tokens],
             text=text.text,
-            unverified=commit.unverified,
-            token_sources=commit.token_sources[: text.tokens],
+            commit=commit,
             token_texts=text.token_texts,
-            token_sides=commit.token_sides[: text.tokens],
         )
         self._pieces.append(piece)
         if text.stopped:
@@ -267,27 +228,21 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         self.notify()
 
 
-SIDE_NAMES = ("device", "cloud")
-"""In the order of their numbers, before those that settings name."""
-
-
 def started_message(
-    session: int, preset: AggregationPreset, opened: DecodingOpened, more_sides: Sequence[str]
+    session: int, preset: AggregationPreset, opened: DecodingOpened
 ) -> pb.GenerateResponse:
     """Return the caller's first message.
 
     Args:
         session: the request's number.
         preset: the method that answers.
-        opened: what the device's decoder said.
-        more_sides: names of the sides beyond the cloud that take part."""
+        opened: what the device's decoder said."""
     return pb.GenerateResponse(
         started=pb.Started(
             session=f"{session:08x}",
             preset=preset.name,
             prompt_tokens=len(opened.prompt_ids),
             max_tokens=opened.max_tokens,
-            sides=(*SIDE_NAMES, *more_sides) if more_sides else (),
         )
     )
 
@@ -299,10 +254,9 @@ def committed_message(position: int, piece: TextPiece) -> pb.GenerateResponse:
             position=position,
             token_ids=piece.token_ids,
             text=piece.text,
-            unverified=piece.unverified,
+            unverified=piece.commit.unverified,
             token_sources=token_sources_to_proto(piece.token_sources),
             token_texts=piece.token_texts,
-            token_sides=[sum(1 << number for number in sides) for sides in piece.token_sides],
         )
     )
 
@@ -311,8 +265,7 @@ def summary_message(
     session: DeviceSession,
     preset: AggregationPreset,
     tokens: int,
-    traffics: Sequence[Traffic],
-    more_sides: Sequence[str] = (),
+    traffic: Traffic,
 ) -> pb.GenerateResponse:
     """Return the caller's last message.
 
@@ -320,8 +273,7 @@ def summary_message(
         session: the answer's, which has ended.
         preset: the method that answered.
         tokens: how many the caller got.
-        traffics: bytes exchanged with each other side, the cloud first.
-        more_sides: names of those beyond the cloud."""
+        traffic: bytes exchanged with the cloud."""
     opened = session.opened
     stats = session.machine.stats
     assert opened is not None, "a summary follows an answer"
@@ -333,8 +285,6 @@ def summary_message(
         rounds=stats.tokens,
         drafted=sum(stats.drafted.values()),
         accepted=sum(stats.accepted.values()),
-        uplink_bytes=sum(traffic.uplink_bytes for traffic in traffics),
-        downlink_bytes=sum(traffic.downlink_bytes for traffic in traffics),
         resumes=stats.resumes,
         unverified_tokens=min(stats.unverified_tokens, tokens),
         draft_s=stats.decode_s[Side.DEVICE],
@@ -345,22 +295,37 @@ def summary_message(
         side_moves=stats.side_moves,
         fetches=stats.fetches,
     )
-    further = [summary.more_sides.add(name=name) for name in more_sides]
-    for number, into in enumerate((summary.device, summary.cloud, *further)):
-        into.drafted = stats.drafted[number]
-        into.accepted = stats.accepted[number]
-        into.decode_s = stats.decode_s[number]
-        into.made = stats.made[number]
-        if (other := session.others.get(number - Side.CLOUD)) is not None:
-            into.documents = other.documents
-            into.document_tokens = other.document_tokens
-            into.log_mass = other.log_mass
-        if (trip_s := stats.round_trip_s(number)) is not None:
-            into.round_trip_s = trip_s
-    for into, traffic in zip((summary.cloud, *further), traffics, strict=False):
-        into.uplink_bytes = traffic.uplink_bytes
-        into.downlink_bytes = traffic.downlink_bytes
+    fill_side(summary.device, Side.DEVICE, stats=stats)
+    fill_side(summary.cloud, Side.CLOUD, stats=stats, opened=session.machine.peer_opened)
+    add_traffic(summary, summary.cloud, traffic)
     summary.device.documents = len(opened.documents)
     summary.device.document_tokens = sum(use.tokens for use in opened.documents)
     summary.device.log_mass = opened.log_mass
     return pb.GenerateResponse(summary=summary)
+
+
+def fill_side(
+    side: pb.SideSummary,
+    number: int,
+    *,
+    stats: AggregationStats,
+    opened: CollaborationOpened | None = None,
+) -> None:
+    """Fill in what the side of that number did, and what it said of its documents."""
+    side.drafted = stats.drafted[number]
+    side.accepted = stats.accepted[number]
+    side.decode_s = stats.decode_s[number]
+    if opened is not None:
+        side.documents = opened.documents
+        side.document_tokens = opened.document_tokens
+        side.log_mass = opened.log_mass
+    if (trip_s := stats.round_trip_s(number)) is not None:
+        side.round_trip_s = trip_s
+
+
+def add_traffic(summary: pb.Summary, side: pb.SideSummary, traffic: Traffic) -> None:
+    """Count the bytes exchanged with a side, and in those of the answer."""
+    side.uplink_bytes = traffic.uplink_bytes
+    side.downlink_bytes = traffic.downlink_bytes
+    summary.uplink_bytes += traffic.uplink_bytes
+    summary.downlink_bytes += traffic.downlink_bytes

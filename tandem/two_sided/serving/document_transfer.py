@@ -70,6 +70,7 @@ class ImportedDocuments:
 
     def __init__(
         self,
+        *,
         cloud: Connection,
         decoder: Connection,
         traffic: Traffic,
@@ -288,6 +289,7 @@ class ExportedDocuments:
         self,
         opening: CollaborationOpen,
         codec: CloudSideCodec,
+        *,
         stream: CollaborationStream,
         decoder: Connection,
         deadline_s: float,

@@ -88,8 +88,14 @@ _SOURCES = {
 }
 
 _REQUEST_FIELDS = (
-    *("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids"),
-    *("query", "documents", "seed", "max_tokens"),
+    "vocabulary_hash",
+    "vocabulary_size",
+    "prompt_ids",
+    "committed_ids",
+    "query",
+    "documents",
+    "seed",
+    "max_tokens",
 )
 _PRESET_FIELDS = ("ahead", "top", "reweigh_every")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
@@ -262,7 +268,8 @@ def _read_token_sources(target: pb.Target) -> tuple[TokenSource, ...]:
 
 
 def _open_to_proto(opening: CollaborationOpen) -> pb.CollaborationOpen:
-    request, preset = opening.request, opening.request.preset
+    request = opening.request
+    preset = request.preset
     message = pb.CollaborationOpen(
         **same_fields(request, _REQUEST_FIELDS),
         **same_fields(preset, _PRESET_FIELDS),

@@ -54,7 +54,7 @@ def opening(**changes: Any) -> DecodingOpen:
 
 
 def machine(**changes: Any) -> DecoderMachine:
-    return DecoderMachine(opening(**changes), PROMPT, DOCUMENTS, MODEL)
+    return DecoderMachine(opening(**changes), prompt_ids=PROMPT, documents=DOCUMENTS, model=MODEL)
 
 
 def prefix(token_ids: Sequence[int]) -> int:

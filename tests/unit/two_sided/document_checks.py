@@ -33,7 +33,9 @@ async def engine_thread(engine: Engine) -> AsyncIterator[EngineThread]:
 def files_in(folder: Path, engine: Engine, model: str = "m", budget: int = 2**30) -> DocumentFiles:
     kept = engine.kv_files
     assert kept is not None
-    return DocumentFiles(kept, folder, model, engine.vocabulary_hash, budget)
+    return DocumentFiles(
+        kept, folder, model=model, vocabulary=engine.vocabulary_hash, budget_bytes=budget
+    )
 
 
 async def logits_after(

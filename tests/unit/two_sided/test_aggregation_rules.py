@@ -23,7 +23,7 @@ from tandem.two_sided.protocol.aggregation_rules import (
     TokenRule,
     aggregation_rule_for,
 )
-from tandem.two_sided.protocol.draft_queues import FirstDrafts, QueuedDraft
+from tandem.two_sided.protocol.draft_queues import BothDrafts, FirstDrafts, QueuedDraft
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
 from tandem.two_sided.protocol.presets import (
@@ -50,7 +50,9 @@ def both(position: int, device_mass: float = 0.0, cloud_mass: float = 0.0) -> Fi
 
 
 def reweighted(side: Side, first: int = FIRST) -> ReweightedCoin:
-    return ReweightedCoin(side, side_weights(0.0, 0.0), RNG, EVERY, START, first)
+    return ReweightedCoin(
+        side, side_weights(0.0, 0.0), rng=RNG, every=EVERY, start=START, first=first
+    )
 
 
 def test_where_weights_may_change_both_sides_send_and_wait_for_both_drafts() -> None:
@@ -171,10 +173,10 @@ def test_a_top_list_that_proves_nothing_is_asked_for_eight_times_as_long() -> No
             theirs = drafted(5, probs=top_list(flat[::-1].copy(), count))
             pair = (drafted(5, probs=PROBS[::-1].copy()), theirs)
             device, cloud = pair if at is Side.DEVICE else pair[::-1]
-            assert rule.token((device, cloud), at, 5) == NeedsTopList(8 * count)
+            assert rule.token(BothDrafts(device, cloud), at, 5) == NeedsTopList(8 * count)
             certain = drafted(5, probs=top_list(np.array([0, 0, 0, 1], dtype=np.float32), count))
             device, cloud = (pair[0], certain) if at is Side.DEVICE else (certain, pair[0])
-            assert rule.token((device, cloud), at, 5) == 3
+            assert rule.token(BothDrafts(device, cloud), at, 5) == 3
 
 
 def rule_for(
@@ -189,8 +191,14 @@ def rule_for(
     preset = replace(AGGREGATION_PRESETS[name], **changes)
     sampling = SamplingParams(temperature=temperature)
     request = AggregationRequest(1, (1, 2), "h", 4, sampling, 3, 4, preset)
-    masses = (device, cloud)
-    return aggregation_rule_for(request, side, aggregation_side, masses, RNG, FIRST)
+    return aggregation_rule_for(
+        request,
+        side,
+        aggregation_side=aggregation_side,
+        log_masses={Side.DEVICE: device, Side.CLOUD: cloud},
+        rng=RNG,
+        first=FIRST,
+    )
 
 
 @pytest.mark.parametrize("name", ["crcg-device", "drcg-text", "drcg-kv"])

@@ -70,14 +70,14 @@ def test_an_exchange_has_both_frames_sizes_the_way_up_first(side: Side) -> None:
     heard = Heard()
     counters = AggregationCounters(heard)
     counters.begin_stream()
-    counters.trips[0].sent(1.0)
-    counters.trips[0].sized(500)
+    counters.trips.sent(1.0)
+    counters.trips.sized(500)
     counters.answered(frame(), side, 90, 3.0)
     sizes = (500, 90) if side is Side.DEVICE else (90, 500)
     assert heard.all == [("drafted", side.other, 90), ("exchanged", *sizes, 2.0, 0.25)]
     counters.answered(frame(), side, 0, 3.0)
     assert len(heard.all) == 2, "of no known size, and answered before"
-    counters.trips[0].sent(4.0)
+    counters.trips.sent(4.0)
     counters.answered(frame(2, math.inf), side, 90, 5.0)
     assert len(heard.all) == 2, "no duration"
     counters.begin_stream()
@@ -86,20 +86,17 @@ def test_an_exchange_has_both_frames_sizes_the_way_up_first(side: Side) -> None:
 
 
 def test_round_trips_are_told_by_side_without_what_was_held_back() -> None:
-    """Those of sides beyond the cloud too, of which the sink hears nothing."""
-    heard = Heard()
-    counters = AggregationCounters(heard, sides=3)
+    counters = AggregationCounters(None)
     counters.begin_stream()
-    assert counters.stats.round_trip_s(2) is None
-    for sent_s, took_s in ((1.0, 0.5), (2.0, 0.75), (3.0, 2.25)):
-        counters.trips[1].sent(sent_s)
-        counters.answered(frame(int(sent_s)), Side.DEVICE, 90, sent_s + took_s, link=1)
-    assert counters.stats.round_trip_s(2) == 0.5, "the median, 0.25 s less"
     assert counters.stats.round_trip_s(Side.CLOUD) is None
-    assert heard.all == []
-    counters.trips[1].sent(9.0)
-    counters.answered(frame(4, math.inf), Side.DEVICE, 90, 9.5, link=1)
-    assert len(counters.stats.round_trips_s[2]) == 3, "no duration"
+    for sent_s, took_s in ((1.0, 0.5), (2.0, 0.75), (3.0, 2.25)):
+        counters.trips.sent(sent_s)
+        counters.answered(frame(int(sent_s)), Side.DEVICE, 90, sent_s + took_s)
+    assert counters.stats.round_trip_s(Side.CLOUD) == 0.5, "the median, 0.25 s less"
+    assert counters.stats.round_trip_s(Side.DEVICE) is None
+    counters.trips.sent(9.0)
+    counters.answered(frame(4, math.inf), Side.DEVICE, 90, 9.5)
+    assert len(counters.stats.round_trips_s[Side.CLOUD]) == 3, "no duration"
 
 
 def test_256_sent_frames_are_remembered() -> None:
@@ -133,13 +130,12 @@ def test_a_frame_is_held_from_when_the_newest_came() -> None:
     assert trips.held_s(1.5) == 0.0, "never less than nothing"
 
 
-def test_unverified_tokens_add_up_and_sides_beyond_the_second_are_not_measured() -> None:
+def test_unverified_tokens_add_up_and_the_sink_hears_of_each_side() -> None:
     heard = Heard()
-    counters = AggregationCounters(heard, sides=3)
+    counters = AggregationCounters(heard)
     for count, unverified in ((3, True), (2, False), (4, True)):
         counters.committed(count, unverified)
     assert (counters.stats.tokens, counters.stats.unverified_tokens) == (9, 7)
-    for number in (1, 2):
-        counters.decoded(number, 9, 0.5)
-        counters.verified(number, accepted=True)
+    counters.decoded(Side.CLOUD, 9, 0.5)
+    counters.verified(Side.CLOUD, accepted=True)
     assert heard.all == [("decoded", Side.CLOUD, 9, 0.5), ("verified", Side.CLOUD, 1.0)]

@@ -49,7 +49,13 @@ def test_an_answer_has_one_token_at_least() -> None:
 
 def made(prompt: int, document: int, bos_length: int = 0) -> DecoderMachine:
     """In a context of 40."""
-    return DecoderMachine(opening(), (1,) * prompt, [(1,) * document], MODEL, bos_length)
+    return DecoderMachine(
+        opening(),
+        prompt_ids=(1,) * prompt,
+        documents=[(1,) * document],
+        model=MODEL,
+        bos_length=bos_length,
+    )
 
 
 def test_prompt_and_document_leave_room_for_one_token() -> None:
@@ -143,22 +149,29 @@ def test_a_side_draws_from_what_it_sends() -> None:
     rng = SeededRandom(5)
     cut = LocalProbs(truncation=Truncation(top_k=2), precision="float32")
     for position in range(20):
-        token, sent = local_draft(PROBS, cut, rng, position, Side.DEVICE)
+        token, sent = local_draft(PROBS, cut, rng=rng, position=position, side=Side.DEVICE)
         np.testing.assert_array_equal(sent, truncate(PROBS, Truncation(top_k=2)))
         assert token in (1, 2)
     coarse = LocalProbs(truncation=Truncation(top_k=2))
-    _, sent = local_draft(PROBS, coarse, rng, 0, Side.DEVICE)
+    _, sent = local_draft(PROBS, coarse, rng=rng, position=0, side=Side.DEVICE)
     assert sent is not None
     assert (sent != truncate(PROBS, Truncation(top_k=2))).any()
     after = replace(cut, cut_after_draw=True)
-    drawn = [local_draft(PROBS, after, rng, position, Side.CLOUD)[0] for position in range(60)]
+    drawn = [
+        local_draft(PROBS, after, rng=rng, position=position, side=Side.CLOUD)[0]
+        for position in range(60)
+    ]
     assert set(drawn) == {0, 1, 2, 3}
     silent = LocalProbs(Draw.LIKELIEST, ProbsPayload.NONE)
-    assert local_draft(PROBS, silent, rng, 0, Side.CLOUD) == (1, None)
+    assert local_draft(PROBS, silent, rng=rng, position=0, side=Side.CLOUD) == (1, None)
     one = [
-        local_draft(PROBS, LocalProbs(), rng, position, Side.DEVICE)[0] for position in range(60)
+        local_draft(PROBS, LocalProbs(), rng=rng, position=position, side=Side.DEVICE)[0]
+        for position in range(60)
     ]
-    two = [local_draft(PROBS, LocalProbs(), rng, position, Side.CLOUD)[0] for position in range(60)]
+    two = [
+        local_draft(PROBS, LocalProbs(), rng=rng, position=position, side=Side.CLOUD)[0]
+        for position in range(60)
+    ]
     assert one != two, "each side has its own noise"
 
 

@@ -48,7 +48,7 @@ def test_openings_are_checked(
     reason: str,
 ) -> None:
     with pytest.raises(InvalidArgument, match=reason):
-        DecoderMachine(opening(**changes), prompt, documents, MODEL)
+        DecoderMachine(opening(**changes), prompt_ids=prompt, documents=documents, model=MODEL)
 
 
 @pytest.mark.parametrize("changes", [{"vocabulary_hash": "x"}, {"vocabulary_size": 49}])

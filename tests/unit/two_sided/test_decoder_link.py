@@ -54,7 +54,9 @@ def link(failures: list[Exception]) -> DecoderLink:
         pass
 
     events = DecoderEvents(ignored, ignored, ignored, ignored, failures.append)
-    return DecoderLink(nowhere, opening(wants_text=True), events, 9.0, set())
+    return DecoderLink(
+        nowhere, opening(wants_text=True), events=events, deadline_s=9.0, closing_tasks=set()
+    )
 
 
 async def until(streams: list[Stream], count: int) -> None:

@@ -47,7 +47,7 @@ def test_opened_says_what_is_granted() -> None:
     assert found.max_tokens == 40 - 4 - 3  # the longest document decides
     assert [(use.tokens, use.cached) for use in found.documents] == [(4, True), (2, False)]
     assert found.log_mass == log_mass(RELEVANCES)
-    plain = DecoderMachine(opening(documents=()), PROMPT, [], MODEL)
+    plain = DecoderMachine(opening(documents=()), prompt_ids=PROMPT, documents=[], model=MODEL)
     assert plain.opened([]).log_mass == -float("inf")
 
 
@@ -165,19 +165,26 @@ def test_who_estimates_is_not_told() -> None:
     with pytest.raises(InvalidArgument, match="relevances: this session estimates them"):
         decoder.receive(relevance(decoder, 3, 1.0, 1.0))
     assert decoder.estimate() is None
-    plain = DecoderMachine(opening(documents=(), reweigh_every=2), PROMPT, [], MODEL)
+    plain = DecoderMachine(
+        opening(documents=(), reweigh_every=2), prompt_ids=PROMPT, documents=[], model=MODEL
+    )
     assert len(Engine(plain).steps()) == 4
 
 
 def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
-    decoder = DecoderMachine(opening(), PROMPT, [(1, 8, 9), (1, 5)], MODEL, bos_length=1)
+    decoder = DecoderMachine(
+        opening(), prompt_ids=PROMPT, documents=[(1, 8, 9), (1, 5)], model=MODEL, bos_length=1
+    )
     work = decoder.work()
     assert work is not None
     assert (work.keep, work.token_ids, work.position) == (1, (2, 3), 3)
     assert decoder.max_tokens == 20
     longest = (1, *range(1, 36))
     assert (
-        DecoderMachine(opening(), PROMPT, [longest], MODEL, bos_length=1).max_tokens == 40 - 2 - 36
+        DecoderMachine(
+            opening(), prompt_ids=PROMPT, documents=[longest], model=MODEL, bos_length=1
+        ).max_tokens
+        == 40 - 2 - 36
     )
 
 
@@ -187,7 +194,13 @@ def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> Non
     dice = random.Random(seed)
     ahead = dice.choice([1, 2, 4, 8])
     bos_length = dice.choice([0, 1])
-    decoder = DecoderMachine(opening(ahead=ahead), PROMPT, DOCUMENTS, MODEL, bos_length)
+    decoder = DecoderMachine(
+        opening(ahead=ahead),
+        prompt_ids=PROMPT,
+        documents=DOCUMENTS,
+        model=MODEL,
+        bos_length=bos_length,
+    )
     engine = Engine(decoder)
     heard: list[DecodingDraft] = []
     while decoder.phase is DecoderPhase.DECODING:

@@ -91,7 +91,9 @@ async def decoded(
         assert took_s >= 0
         drafts.append(draft)
 
-    job = DecodeJob(group, work, sampling, likeliest, hear, processor)
+    job = DecodeJob(
+        group, work=work, sampling=sampling, draw=likeliest, on_draft=hear, processor=processor
+    )
     done = await thread.submit_group(job).future
     last, took_s = done.value
     assert last is not None
@@ -199,8 +201,14 @@ async def test_where_no_token_is_left_the_work_ends() -> None:
     drafts: list[LocalDraft] = []
     async with engine_thread(engine) as thread:
         work = DecodeWork(0, PROMPT, 3, 4, SHARES)
-        settings = SamplingParams(), likeliest, lambda draft, took_s: drafts.append(draft)
-        job = DecodeJob(group, work, *settings, processor)
+        job = DecodeJob(
+            group,
+            work=work,
+            sampling=SamplingParams(),
+            draw=likeliest,
+            on_draft=lambda draft, took_s: drafts.append(draft),
+            processor=processor,
+        )
         last, _ = (await thread.submit_group(job).future).value
     assert last is None
     assert len(drafts) == 2
@@ -239,7 +247,13 @@ async def test_two_requests_share_a_pass_and_their_documents() -> None:
         works = [DecodeWork(3, (7,), 4, 2, SHARES), DecodeWork(0, (*PROMPT, 7), 4, 2, SHARES)]
         engine.batches.clear()
         jobs = [
-            DecodeJob(group, work, SamplingParams(), likeliest, lambda draft, took_s: None)
+            DecodeJob(
+                group,
+                work=work,
+                sampling=SamplingParams(),
+                draw=likeliest,
+                on_draft=lambda draft, took_s: None,
+            )
             for group, work in zip(groups, works, strict=True)
         ]
         both_are_there = threading.Event()

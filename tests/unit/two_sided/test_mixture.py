@@ -51,7 +51,7 @@ def draw_and_aggregate(
     """The device's draft beside the outcome."""
     device = SideDraft(rng.categorical(device_probs, 0, Purpose.DRAFT, Side.DEVICE), device_probs)
     cloud = SideDraft(rng.categorical(cloud_probs, 0, Purpose.DRAFT, Side.CLOUD), cloud_probs)
-    found = aggregate(device, cloud, weights, rng, 0)
+    found = aggregate(device, cloud, weights=weights, rng=rng, position=0)
     for side, draft in ((Side.DEVICE, device), (Side.CLOUD, cloud)):
         assert found.accepted(side) is (found.token_id == draft.token_id)
     return device.token_id, found
@@ -178,9 +178,9 @@ def test_both_sides_together_are_all_documents_together() -> None:
             lambda: aggregate(
                 SideDraft(4, fractions([1] * 4)),
                 SideDraft(0, fractions([1] * 4)),
-                Weights(1, 0),
-                SeededRandom(0),
-                0,
+                weights=Weights(1, 0),
+                rng=SeededRandom(0),
+                position=0,
             ),
             "token_id",
         ),

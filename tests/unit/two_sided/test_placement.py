@@ -44,23 +44,27 @@ def test_by_delay_it_goes_where_the_other_side_is_accepted_more() -> None:
     told: list[SideChoice] = []
     for known, expected in ((sides(0.9, 0.2), Side.CLOUD), (sides(0.2, 0.9), Side.DEVICE)):
         placement_policy = placement_policy_for(
-            Placement.SCHEDULED, RNG, lambda known=known: known,  # type: ignore[misc]
-            lambda choice, _: told.append(choice),
-        )  # fmt: skip
+            Placement.SCHEDULED,
+            RNG,
+            measured=lambda known=known: known,  # type: ignore[misc]
+            decided=lambda choice, _: told.append(choice),
+        )
         for at in Side:
             assert placement_policy.next_side(1, at) is expected
     assert [choice.moves for choice in told] == [True, False, False, True]
 
 
 def test_what_saves_next_to_nothing_is_not_worth_a_move() -> None:
-    placement_policy = placement_policy_for(Placement.SCHEDULED, RNG, lambda: sides(0.501, 0.5))
+    placement_policy = placement_policy_for(
+        Placement.SCHEDULED, RNG, measured=lambda: sides(0.501, 0.5)
+    )
     assert [placement_policy.next_side(1, at) for at in Side] == list(Side)
 
 
 def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     said: list[bool] = []
     placement_policy = placement_policy_for(
-        Placement.SCHEDULED, RNG, lambda: None, unmeasured=lambda: said.append(True)
+        Placement.SCHEDULED, RNG, measured=lambda: None, unmeasured=lambda: said.append(True)
     )
     assert [placement_policy.next_side(1, at) for at in Side] == list(Side)
     assert len(said) == 2

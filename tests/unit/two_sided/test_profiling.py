@@ -72,7 +72,7 @@ async def asked(metrics: Metrics, cloud_queue_s: float, preset: str = "dragon") 
     with served(lambda what, query: (200, vector(*known(cloud_queue_s)))) as address:
         server = PrometheusServer(address, {})
         assert await server.refresh()
-        profiling = Profiling(Side.DEVICE, metrics, server, "d:1")
+        profiling = Profiling(Side.DEVICE, metrics, server=server, instance="d:1")
         try:
             return profiling.sides(profiling.profiler("small", 2), profiling.earlier(preset))
         finally:
@@ -100,7 +100,9 @@ async def test_the_fresher_counts_and_a_lost_server_is_survived(metrics: Metrics
     with served(lambda what, query: answer if good else (500, b"")) as address:
         server = PrometheusServer(address, {})
         assert await server.refresh()
-        profiling = Profiling(Side.DEVICE, metrics, server, "d:1", clock=lambda: now)
+        profiling = Profiling(
+            Side.DEVICE, metrics, server=server, instance="d:1", clock=lambda: now
+        )
         SideDecisions(metrics).decided(choose_side(EARLIER, Side.DEVICE), EARLIER)
         profiler = profiling.profiler("small", 2)
         for size in (10, 2000):

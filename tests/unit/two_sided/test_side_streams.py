@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.two_sided.serving.device_session import SideStreams
+from tandem.two_sided.many_sides import SideStreams
 
 
 class Opened:

@@ -1,0 +1,177 @@
+"""Answers from documents on two sides at the cloud: one device's stream after the other. Invariant:
+nothing of a stream is kept when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from tandem.net.connection import Connection
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.profiling.profile_sources import Profiling
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodingOpen,
+    DecodingOpened,
+)
+from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.messages import CollaborationOpen
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import DocumentTransfer, Sources
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.cloud_session import (
+    CloudSession,
+    CollaborationStream,
+    read_opening,
+)
+from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.serving.document_transfer import ExportedDocuments
+from tandem.two_sided.serving.peer_codec import CloudSideCodec
+
+CLOSING_S = 1.0
+
+Search = Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
+"""Finds the cloud's documents for a query, so many at most."""
+
+
+class CloudAnswers:
+    """The cloud's part in all answers; used on the event loop only."""
+
+    def __init__(
+        self, *, decoder: Connection, profiling: Profiling, request_timeout_s: float
+    ) -> None:
+        """Begin to serve; `decoder`, the one beside the cloud, and `profiling` stay the caller's to
+        close."""
+        self._decoder = decoder
+        self._profiling = profiling
+        self._request_timeout_s = request_timeout_s
+        self._sessions: set[CloudSession] = set()
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, stream: CollaborationStream) -> Collaboration:
+        """Read and check the opening frame of a device's stream, which costs nothing yet. Raises
+        InvalidArgument if the device says anything else, or nothing, and PrefixMismatch."""
+        codec = CloudSideCodec()
+        return Collaboration(stream, codec, await read_opening(stream, codec))
+
+    async def serve(
+        self, collaboration: Collaboration, search: Search, headers: Sent = None
+    ) -> None:
+        """Serve a stream until the device cancels or half-closes; raises what ended it otherwise.
+        `headers`: the asking span's."""
+        opening = collaboration.opening
+        request = opening.request
+
+        async def found() -> tuple[ContextDocument, ...]:
+            return await search(request.query, request.documents)
+
+        if request.preset.transfer is not DocumentTransfer.NONE:
+            exported = ExportedDocuments(
+                opening,
+                collaboration.codec,
+                stream=collaboration.stream,
+                decoder=self._decoder,
+                deadline_s=self._request_timeout_s,
+                headers=headers,
+            )
+            await exported.serve(found)
+            return
+
+        async def open_decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
+            documents = () if request.preset.sources is Sources.DEVICE else await found()
+            return self._decoder_link(opening, documents, events, headers)
+
+        session = CloudSession(
+            opening,
+            collaboration.codec,
+            stream=collaboration.stream,
+            open_decoder=open_decoder,
+            make_machine=self._machine,
+        )
+        self._sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+
+    def going_away(self, grace_s: float) -> None:
+        """Ask the devices of all open sessions to go on elsewhere."""
+        for session in self._sessions:
+            session.going_away(grace_s)
+
+    async def close(self) -> None:
+        """Wait for streams that are being closed, a little."""
+        if self._closing_tasks:
+            await asyncio.wait(self._closing_tasks, timeout=CLOSING_S)
+
+    def _decoder_link(
+        self,
+        opening: CollaborationOpen,
+        documents: tuple[ContextDocument, ...],
+        events: DecoderEvents,
+        headers: Sent,
+    ) -> DecoderLink:
+        request = opening.request
+        preset = request.preset
+        drafting = local_drafting(preset, request.sampling)
+        decoding = DecodingOpen(
+            session=opening.session,
+            epoch=0,
+            base=0,
+            prefix_hash=0,
+            prompt=request.prompt_ids,
+            committed_ids=request.committed_ids,
+            documents=documents,
+            sampling=drafting.sampling,
+            seed=request.seed,
+            side=Side.CLOUD,
+            probs=drafting.probs,
+            ahead=preset.ahead,
+            max_tokens=request.max_tokens,
+            vocabulary_hash=request.vocabulary_hash,
+            vocabulary_size=request.vocabulary_size,
+            preset=preset.name,
+            reweigh_every=preset.reweigh_every,
+            processors=request.processors,
+            end_ids=tuple(sorted(request.eos_token_ids)),
+        )
+        return DecoderLink(
+            self._decoder,
+            decoding,
+            events=events,
+            deadline_s=self._request_timeout_s,
+            closing_tasks=self._closing_tasks,
+            headers=headers,
+        )
+
+    def _machine(self, opening: CollaborationOpen, opened: DecodingOpened) -> SideMachine:
+        request = replace(opening.request, max_tokens=opened.max_tokens)
+        profiler = self._profiling.profiler(opened.model_name, len(opened.documents))
+        return SideMachine(
+            Side.CLOUD,
+            request,
+            peer_log_mass=opening.log_mass,
+            placement_policy=self._profiling.placement_policy(request, profiler),
+            measurements=profiler,
+        )
+
+
+class Collaboration:
+    """A device's stream that is open, and its opening frame."""
+
+    def __init__(
+        self, stream: CollaborationStream, codec: CloudSideCodec, opening: CollaborationOpen
+    ) -> None:
+        self.stream = stream
+        self.codec = codec
+        self.opening = opening
+
+    @property
+    def session(self) -> int:
+        return self.opening.session
+
+    @property
+    def preset(self) -> str:
+        """What the device calls its preset; any text."""
+        return self.opening.request.preset.name

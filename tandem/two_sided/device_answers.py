@@ -1,0 +1,386 @@
+"""Answers from documents on two sides, or more, at the device: from a request to the messages for
+its caller. Invariant: the device's documents go to the device's decoder and nowhere else; what
+leaves are the query, the prompt's ids, drafts with what the preset says of their distributions, and
+h."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
+from tandem.core.prompt import Prompt
+from tandem.core.tokens import PrefixedTokens
+from tandem.net.connection import Connection
+from tandem.net.frame_stream import FrameStream, Traffic
+from tandem.net.nearest import NearestConnection
+from tandem.net.session_runner import OpenStream
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.many_sides import LastOpened, ManySides, ManySidesMachine, SideStreams
+from tandem.two_sided.profiling.profile_sources import Profiling
+from tandem.two_sided.profiling.side_metrics import AggregationGauge
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodingOpen,
+    DecodingOpened,
+)
+from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.messages import (
+    AggregationRequest,
+    CloudSideMessage,
+    CollaborationOpened,
+    DeviceMessage,
+)
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.serving.device_session import (
+    DeviceSession,
+    committed_message,
+    started_message,
+    summary_message,
+)
+from tandem.two_sided.serving.document_transfer import ImportedDocuments
+from tandem.two_sided.serving.peer_codec import DeviceCodec
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc
+from tandem_api.common.v1 import generation_pb2 as pb
+
+log = get_logger(__name__)
+
+CLOSING_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """One caller's request, checked.
+
+    `query`: what is looked for on both sides, `documents` of them at most on each; `search` finds
+    those of the device. `timeout_s`: for the whole answer. `headers`: the asking span's. `tenant`:
+    whose the keys and values are that the cloud sends. The rest is as in a `GenerationRequest`."""
+
+    prompt: Prompt
+    preset: AggregationPreset
+    query: str
+    documents: int
+    search: Callable[[str, int], Awaitable[tuple[ContextDocument, ...]]]
+    sampling: SamplingParams
+    processors: Processors
+    seed: int
+    max_tokens: int
+    ignore_eos: bool
+    stop: tuple[str, ...]
+    token_texts: bool
+    lost_cloud: LostCloud
+    timeout_s: float
+    headers: Sent = None
+    tenant: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedRequest:
+    """A request with the documents for it. `aggregation` lacks what only the decoder knows: the
+    prompt's ids, the vocabulary and the room for the answer."""
+
+    asked: DeviceRequest
+    aggregation: AggregationRequest
+    documents: tuple[ContextDocument, ...]
+    traffics: tuple[Traffic, ...]
+    """With each other side, the cloud first."""
+
+    @property
+    def preset(self) -> AggregationPreset:
+        return self.aggregation.preset
+
+    @property
+    def needs_cloud(self) -> bool:
+        """Whether the cloud takes part once the documents are here."""
+        return self.preset.needs_cloud and self.preset.transfer is DocumentTransfer.NONE
+
+
+class DeviceAnswers:
+    """The device's part in all its answers; used on the event loop only."""
+
+    def __init__(
+        self,
+        *,
+        decoder: Connection,
+        cloud: Connection | None,
+        more_sides: Mapping[str, Connection],
+        profiling: Profiling,
+        metrics: Metrics,
+        target_name: Callable[[], str],
+        give_up_after_s: float,
+    ) -> None:
+        """Begin to serve; the connections and `profiling` stay the caller's to close.
+
+        Args:
+            decoder: to the decoder beside the device.
+            cloud: to the cloud's aggregator; None where there is none, and no preset may need it.
+            more_sides: to the aggregators of sides beyond the cloud, by their names.
+            profiling: what the aggregating side is chosen by.
+            metrics: where answers are counted.
+            target_name: what the target model is called, as far as it is known.
+            give_up_after_s: silence of another side after which it counts as lost."""
+        self._decoder = decoder
+        self._cloud = cloud
+        self._more_sides = dict(more_sides)
+        self._many_sides = ManySides(tuple(more_sides), metrics)
+        self._profiling = profiling
+        self._gauge = AggregationGauge(metrics)
+        self._target_name = target_name
+        self._give_up_after_s = give_up_after_s
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Wait for streams that are being closed, a little."""
+        if self._closing_tasks:
+            await asyncio.wait(self._closing_tasks, timeout=CLOSING_S)
+
+    async def answer(
+        self, request: DeviceRequest, cancel: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """Yield the messages for the caller; closing the generator cancels the request on all
+        sides, as does the return of `cancel`, whose exception is raised. Raises Rejected,
+        Unavailable or InvalidArgument."""
+        prepared = await self._prepare(request)
+        preset = prepared.preset
+        session_id = prepared.aggregation.session
+        many = self._many_sides.take_part(preset)
+        session = DeviceSession(
+            make_machine=lambda opened: self._machine(prepared, opened),
+            open_decoder=lambda events: self._open_decoder(prepared, events),
+            open_stream=self._stream_opener(prepared, lambda: session.opened),
+            closing_tasks=self._closing_tasks,
+            why_silent=lambda: self._why_silent(preset),
+            spread=session_id,
+            admitted_with=LastOpened if many else CollaborationOpened,
+        )
+        with log_context(session=f"{session_id:08x}", preset=preset.name):
+            cancelling = None if cancel is None else asyncio.create_task(_cancel(cancel, session))
+            try:
+                opened = await session.begun()
+                log.info("two-sided request", documents=len(prepared.documents))
+                started = started_message(session_id, preset, opened)
+                if many:
+                    self._many_sides.name(started.started)
+                yield started
+                position = 0
+                with self._gauge.counted(preset.name, self._target_name(), session.machine):
+                    async with aclosing(session.pieces()) as pieces:
+                        async for piece in pieces:
+                            committed = committed_message(position, piece)
+                            self._many_sides.attribute(committed.committed, piece)
+                            yield committed
+                            position += len(piece.token_ids)
+                _raise_fault(cancelling)
+                ended = summary_message(
+                    session, preset, tokens=position, traffic=prepared.traffics[0]
+                )
+                if isinstance(session.machine, ManySidesMachine):
+                    self._many_sides.summarize(ended.summary, session.machine, prepared.traffics)
+                used = dict.fromkeys(each.name for each in prepared.documents if each.name)
+                ended.summary.device.names.extend(used)
+                yield ended
+            finally:
+                if cancelling is not None:
+                    cancelling.cancel()
+                session.close()
+
+    async def _prepare(self, request: DeviceRequest) -> _PreparedRequest:
+        """The request with this side's documents, and with the cloud's where they are sent here."""
+        preset = self._many_sides.preset(request.preset)
+        aggregation = AggregationRequest(
+            session=secrets.randbits(32),
+            prompt_ids=(),
+            vocabulary_hash="",
+            vocabulary_size=0,
+            sampling=request.sampling,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            preset=preset,
+            ignore_eos=request.ignore_eos,
+            query=request.query,
+            documents=request.documents,
+            processors=request.processors,
+        )
+        found: tuple[ContextDocument, ...] = ()
+        if preset.sources is not Sources.CLOUD:
+            found = await request.search(request.query, request.documents)
+        prepared = _PreparedRequest(
+            asked=request,
+            aggregation=aggregation,
+            documents=found,
+            traffics=tuple(Traffic() for _ in range(1 + len(self._more_sides))),
+        )
+        if preset.transfer is DocumentTransfer.NONE:
+            return prepared
+        return replace(prepared, documents=(*found, *await self._imported(prepared)))
+
+    async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
+        assert self._cloud is not None, "no preset that needs a cloud is asked for without one"
+        asked = prepared.asked
+        waits = asked.lost_cloud is LostCloud.WAIT
+        imported = ImportedDocuments(
+            cloud=self._cloud,
+            decoder=self._decoder,
+            traffic=prepared.traffics[0],
+            deadline_s=asked.timeout_s,
+            patience_s=asked.timeout_s if waits else self._give_up_after_s,
+            headers=asked.headers,
+            tenant=asked.tenant,
+        )
+        opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
+        if prepared.preset.transfer is DocumentTransfer.KV:
+            opening = replace(opening, document_kv=await imported.device_model())
+        return await imported.fetch(opening)
+
+    def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
+        asked = prepared.asked
+        preset = prepared.preset
+        drafting = local_drafting(preset, asked.sampling)
+        opening = DecodingOpen(
+            session=prepared.aggregation.session,
+            epoch=0,
+            base=0,
+            prefix_hash=0,
+            prompt=asked.prompt,
+            committed_ids=(),
+            documents=prepared.documents,
+            sampling=drafting.sampling,
+            seed=asked.seed,
+            side=Side.DEVICE,
+            probs=drafting.probs,
+            ahead=0 if preset.sources is Sources.CLOUD else preset.ahead,
+            max_tokens=asked.max_tokens,
+            wants_text=True,
+            stop=asked.stop,
+            preset=preset.name,
+            reweigh_every=preset.reweigh_every,
+            wants_token_texts=asked.token_texts,
+            processors=asked.processors,
+        )
+        return DecoderLink(
+            self._decoder,
+            opening,
+            events=events,
+            deadline_s=asked.timeout_s,
+            closing_tasks=self._closing_tasks,
+            headers=asked.headers,
+        )
+
+    def _machine(
+        self, prepared: _PreparedRequest, opened: DecodingOpened
+    ) -> SideMachine | ManySidesMachine:
+        request = replace(
+            prepared.aggregation,
+            prompt_ids=opened.prompt_ids,
+            vocabulary_hash=opened.vocabulary_hash,
+            vocabulary_size=opened.vocabulary_size,
+            max_tokens=opened.max_tokens,
+            eos_token_ids=opened.eos_token_ids,
+        )
+        request.sampling.validate(request.vocabulary_size)
+        now = time.monotonic()
+        lives = [
+            self._liveness(other, prepared.asked.lost_cloud, now)
+            for other in (self._others(prepared.preset) if prepared.needs_cloud else ())
+        ]
+        if self._many_sides.take_part(prepared.preset):
+            return ManySidesMachine(request, log_mass=opened.log_mass, others=lives)
+        profiler = self._profiling.profiler(opened.model_name, len(opened.documents))
+        return SideMachine(
+            Side.DEVICE,
+            request,
+            log_mass=opened.log_mass,
+            liveness=lives[0] if lives else None,
+            placement_policy=self._profiling.placement_policy(request, profiler),
+            measurements=profiler,
+        )
+
+    def _liveness(self, other: Connection, policy: LostCloud, now: float) -> Liveness:
+        times = LivenessTimes(give_up_after_s=self._give_up_after_s)
+        return Liveness(policy, times.with_others() if _has_others(other) else times, now)
+
+    def _stream_opener(
+        self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
+    ) -> OpenStream[Any, Any] | None:
+        """What opens the stream to the cloud, or those to all other sides, if the preset needs
+        them; `opened`: the decoder's."""
+        others = self._others(prepared.preset)
+        if not others or not prepared.needs_cloud:
+            return None
+
+        def open_stream(
+            name: str,
+            other: Connection,
+            traffic: Traffic,
+            on_frame: Callable[[CloudSideMessage, int], None],
+            on_end: Callable[[BaseException | None], None],
+        ) -> FrameStream[DeviceMessage, CloudSideMessage]:
+            here = opened()
+            assert here is not None, "the machine exists"
+            return FrameStream(
+                other,
+                lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
+                    timeout=prepared.asked.timeout_s,
+                    wait_for_ready=True,
+                    metadata=prepared.asked.headers,
+                ),
+                codec=DeviceCodec(here.vocabulary_size, prepared.preset.probs),
+                traffic=traffic,
+                on_frame=on_frame,
+                on_end=on_end,
+                stranger=f"{name} at {other.target}",
+            )
+
+        names = ("the cloud", *(f"the side {name!r}" for name in self._more_sides))
+        named = zip(names, others, prepared.traffics, strict=False)
+        openers = [partial(open_stream, name, other, traffic) for name, other, traffic in named]
+        if not self._many_sides.take_part(prepared.preset):
+            return openers[0]
+        return partial(SideStreams, openers, self._closing_tasks)
+
+    def _others(self, preset: AggregationPreset) -> list[Connection]:
+        """The other sides of such an answer, the cloud first."""
+        if self._cloud is None:
+            return []
+        many = self._many_sides.take_part(preset)
+        return [self._cloud, *(self._more_sides.values() if many else ())]
+
+    async def _why_silent(self, preset: AggregationPreset) -> str:
+        """Of those that take part."""
+        others = self._others(preset)
+        reasons = await asyncio.gather(*(each.why_silent() for each in others))
+        named = zip(("cloud", *self._more_sides), reasons, strict=False)
+        found = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
+        return "; ".join(found)
+
+
+def _has_others(connection: Connection) -> bool:
+    """Whether the next stream may be to another address."""
+    return isinstance(connection, NearestConnection)
+
+
+async def _cancel(cancel: Callable[[], Awaitable[None]], session: DeviceSession) -> None:
+    try:
+        await cancel()
+    finally:
+        session.cancel()
+
+
+def _raise_fault(cancelling: asyncio.Task[None] | None) -> None:
+    """The caller's own fault, if that ended the request."""
+    if cancelling is not None and cancelling.done() and not cancelling.cancelled():
+        cancelling.result()
