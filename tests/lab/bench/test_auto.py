@@ -140,14 +140,14 @@ def test_later_sessions_know_what_the_first_ones_of_their_edges_measured(
         return simulate_answers(*arguments)
 
     monkeypatch.setattr(auto_cases, "simulate_answers", answers)
-    replace(cell(0.3, 4), later=True).tokens_per_s(PRESETS[CHOSEN], 1)
+    replace(cell(0.3), later=True).tokens_per_s(PRESETS[CHOSEN], 1)
     first, later = asked
     assert {each.warm_start for each in first} == {NO_WARM_START}
-    assert len({each.prompt_ids for each in (*first, *later)}) == 8
+    assert len({each.prompt_ids for each in (*first, *later)}) == 2
     known = [each.warm_start for each in later]
     assert all(each.first or each.first_busy for each in known)
     assert all(each.acceptance and 0 <= each.acceptance.rate < 1 for each in known)
-    cell(0.3, 4).tokens_per_s(PRESETS[CHOSEN], 1)
+    cell(0.3).tokens_per_s(PRESETS[CHOSEN], 1)
     assert {each.warm_start for each in asked[2]} == {NO_WARM_START}
 
 
