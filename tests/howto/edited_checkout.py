@@ -1,5 +1,6 @@
 """A copy of this checkout in which a how-to is followed, and what it then does."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -24,7 +25,8 @@ class EditedCheckout:
         for name in filter(None, listed.stdout.split("\0")):
             if (REPOSITORY / name).exists():  # not one that is deleted but not committed yet
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(REPOSITORY / name, folder / name)
+                shutil.copy2(REPOSITORY / name, folder / name)
+                _copy_compiled(REPOSITORY / name, folder / name)
 
     def insert_after(self, path: str, line: str, inserted: str) -> None:
         """Put `inserted` after the only occurrence of `line`."""
@@ -64,3 +66,12 @@ class EditedCheckout:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def _copy_compiled(source: Path, copy: Path) -> None:
+    """What Python has compiled of a file is valid for a copy with its time, and spares seconds."""
+    compiled = Path(importlib.util.cache_from_source(str(source)))
+    if source.suffix == ".py" and compiled.exists():
+        target = Path(importlib.util.cache_from_source(str(copy)))
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy2(compiled, target)

@@ -54,8 +54,8 @@ asyncio.run(main())
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     for part in PARTS:
-        ignored = shutil.ignore_patterns("__pycache__", "models")
-        shutil.copytree(CHECKOUT / part, tmp_path / part, ignore=ignored)
+        ignored = shutil.ignore_patterns("models")
+        shutil.copytree(CHECKOUT / part, tmp_path / part, ignore=ignored)  # and what is compiled
     shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
     return tmp_path
 

@@ -6,4 +6,4 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--prompts", type=int, default=5, help="prompts of tests/pair (125: all)")
+    parser.addoption("--prompts", type=int, default=3, help="prompts of tests/pair (125: all)")

@@ -2,8 +2,8 @@
 
 Each prompt × draft lengths 1…8 goes through the whole suite (gRPC, packed batches of many sessions)
 and is compared with the cloud decoding alone. `make test-texts` takes 125 prompts: 1,000 cases per
-preset and temperature. `make test` takes 5: a fault that changes one text in 9 is then missed by a
-preset once in a hundred times, and smaller ones that presets share are seen by the 700 of all.
+preset and temperature. `make test` takes 3: a fault that changes one text in 6 is then missed by a
+preset once in a hundred times, and smaller ones that presets share are seen by the 400 of all.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def test_texts_equal_the_cloud_s_own(
         drafted = await token_ids(
             client, [request(text, preset, length, sampling) for text, length in cases]
         )
-    assert len(cases) == 8 * len(texts) >= 40
+    assert len(cases) == 8 * len(texts) >= 24
     expected = [alone[number // len(DRAFT_LENGTHS)] for number in range(len(cases))]
     assert sum(len(tokens) for tokens in expected) > 8 * len(cases)
     different = [

@@ -313,7 +313,6 @@ def taken() -> Iterator[str]:
 def test_a_port_in_use(taken: str) -> None:
     for arguments in (
         ("up", "--port", taken),
-        ("serve", "aggregator", "--insecure", "--port", taken),
         ("link", "--listen", f"127.0.0.1:{taken}", "--target", "127.0.0.1:1"),
     ):
         ended = tandem(*arguments)
@@ -324,7 +323,6 @@ def test_a_port_in_use(taken: str) -> None:
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     for arguments in (
-        ("up", "--draft", str(tmp_path)),
         ("generate", "--prompt", "x", "--target", str(tmp_path)),
         ("serve", "verifier", "--insecure", "--port", "0", "--model", str(tmp_path)),
     ):

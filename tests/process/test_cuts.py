@@ -17,8 +17,8 @@ from tests.process.service_process import DEADLINE_S, ROOT, ServiceProcess
 
 DRAFT, TARGET = (str(ROOT / "models" / f"demo-{name}") for name in ("draft", "target"))
 GIVE_UP_S = 3.0
-PLAN = CutPlan(short=10, short_s=1.0, long=5, long_s=5.0, alone=5, max_tokens=40)
-"""Two answers of every preset under a short cut, one under each of the long ones."""
+PLAN = CutPlan(short=5, short_s=1.0, long=3, long_s=5.0, alone=3, max_tokens=40)
+"""Every preset is met by a cut."""
 
 
 @dataclass(frozen=True, slots=True)

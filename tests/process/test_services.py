@@ -274,14 +274,9 @@ def test_a_model_that_cannot_be_read_ends_with_one_line(tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes(Path(DRAFT, name).read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
-    with (
-        ServiceProcess(
-            "tandem.services.drafter", "--port", "0", "--model", str(tmp_path)
-        ) as broken,
-        ServiceProcess("tandem.services.verifier", "--port", "0", "--model", "nowhere") as missing,
-    ):
+    flags = ("--port", "0", "--model", str(tmp_path))
+    with ServiceProcess("tandem.services.drafter", *flags) as broken:
         assert str(tmp_path) in broken.refusal(1)
-        assert "nowhere" in missing.refusal(1)
 
 
 def test_a_port_in_use_ends_with_one_line() -> None:

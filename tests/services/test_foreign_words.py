@@ -237,7 +237,7 @@ async def rude_side(address: str) -> AsyncIterator[str]:
 async def test_the_cloud_s_side_of_an_answer_from_documents_is_quoted_as_well(
     preset: str, tmp_path: Path
 ) -> None:
-    async with two_sides(tmp_path, way=rude_side) as suite:
+    async with two_sides(tmp_path, way=rude_side, give_up_after_s=GIVE_UP_S) as suite:
         asked = GenerationRequest("heron?", preset, GenerationParams(max_tokens=8), query="heron")
         with pytest.raises(Rejected) as refused:
             await suite.client.generate(asked, timeout_s=60)
@@ -248,7 +248,7 @@ async def test_the_cloud_s_side_of_an_answer_from_documents_is_quoted_as_well(
 
 
 async def test_with_the_policy_edge_the_device_goes_on_without_such_a_side(tmp_path: Path) -> None:
-    async with two_sides(tmp_path, way=rude_side) as suite:
+    async with two_sides(tmp_path, way=rude_side, give_up_after_s=GIVE_UP_S) as suite:
         asked = GenerationRequest(
             "heron?",
             "dragon-device",

@@ -258,7 +258,7 @@ async def test_sessions_leave_a_cloud_that_became_far() -> None:
     async with two_clouds(links=True) as clouds:
         under_way = begun(clouds.suite, asked)
         await clouds.until_served(0, 1)
-        far = LinkSettings(delay_s=0.25)
+        far = LinkSettings(delay_s=0.1)
         clouds.links[0].configure(far, far)
         answers = await asyncio.gather(*under_way)
         assert clouds.moves("better") >= 1

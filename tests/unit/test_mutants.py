@@ -85,7 +85,7 @@ print(json.dumps([[*mutants[number].change(), found[number]] for number in sorte
 
 def judged(folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "roomy.py").write_text(ROOM)
-    paths = {"PYTHONPATH": f"{folder}:{REPOSITORY}"}
+    paths = {"PYTHONPATH": f"{folder}:{REPOSITORY}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         (sys.executable, "-c", JUDGE, str(folder)),
         cwd=folder,

@@ -143,8 +143,8 @@ BUSY = ModelTimes(0.0192, 0.147, 0.0128, 1.2)
 """Another program has most of the processors."""
 
 
-@pytest.mark.parametrize("idle_s", [1.0, 60.0, 7200.0])
-@pytest.mark.parametrize("first_tokens", [24, 40, 64])
+@pytest.mark.parametrize("idle_s", [1.0, 7200.0])
+@pytest.mark.parametrize("first_tokens", [24, 64])
 def test_a_load_that_ends_is_forgotten_within_an_answer(first_tokens: int, idle_s: float) -> None:
     """Once it was not within hours: a suite that was first used beside other work took the cloud
     alone for three times as slow as it was, and so never tried it again; drafting at 65 ms a token

@@ -126,7 +126,7 @@ def check_support(case: Case, result: SimulationResult) -> None:
 @pytest.mark.parametrize("block", range(8))
 def test_random_compositions(block: int) -> None:
     kinds = set()
-    for seed in range(70 * block, 70 * (block + 1)):
+    for seed in range(50 * block, 50 * (block + 1)):
         case = random_case(seed)
         result = case.run()
         ended = bool(result.token_ids) and result.token_ids[-1] in case.ends

@@ -95,7 +95,7 @@ def test_failing_comes_at_the_deadline(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", EVERY)
-@pytest.mark.parametrize("cut_at_s", [0.0, 0.3, 0.41, 0.55, 0.62, 0.73, 0.9, 1.2])
+@pytest.mark.parametrize("cut_at_s", [0.0, 0.41, 0.62, 1.2])
 def test_the_edge_goes_on_alone(method: str, cut_at_s: float) -> None:
     uncut = answer(method, Faults())
     result = answer(method, Faults(cuts=((cut_at_s, FOREVER_S),)), LostCloud.EDGE)

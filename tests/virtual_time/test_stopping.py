@@ -26,7 +26,7 @@ EVERY = {
     **{
         f"{name}, {length}": preset(name, length)
         for name in PRESETS
-        for length in ((1, 3, 8) if PRESETS[name].drafts else (1,))
+        for length in ((3, 8) if PRESETS[name].drafts else (1,))
     },
     "pipelined": scheduled("dsd", Schedule(8, 2, bonus=False)),
     "pipelined, bonus": scheduled("dsd", Schedule(8, 4)),

@@ -84,7 +84,7 @@ def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
 
 def test_coupled_is_ar_under_faults() -> None:
     lost = 0
-    for seed in range(250):
+    for seed in range(150):
         coupled = run(
             preset("coupled", 1 + seed % 8),
             MODELS,
@@ -95,11 +95,11 @@ def test_coupled_is_ar_under_faults() -> None:
         )
         assert coupled.token_ids == text_of_ar(seed, max_tokens=20), seed
         lost += coupled.stats.links_lost
-    assert lost > 60
+    assert lost > 35
 
 
 def test_streaming_with_gumbel_coupling_is_ar() -> None:
-    for seed in range(300):
+    for seed in range(150):
         chosen = streaming(PRESETS["coupled"], random.Random(f"schedule {seed}"))
         if seed % 3 == 0:
             chosen = replace(chosen, truncation=Truncation(top_k=1 + seed % 5))
@@ -147,7 +147,7 @@ def test_greedy_is_ar(method: str) -> None:
 
 @pytest.mark.parametrize("name", ["dsd", "dssd", "dssd-full", "coupled"])
 def test_greedy_streaming_is_ar(name: str) -> None:
-    for seed in range(100):
+    for seed in range(50):
         prompt_ids = prompt_of(seed)
         chosen = streaming(PRESETS[name], random.Random(f"schedule {seed}"))
         if name.startswith("dssd"):
@@ -165,7 +165,7 @@ def test_a_cut_changes_no_text(method: str) -> None:
     """Resumes are exact: what is decided again is decided the same way."""
     name, choices = METHODS[method]
     lost = departures = 0
-    for seed in range(125):
+    for seed in range(70):
         chosen = preset(name, 1 + seed % 5, **choices)
         uncut = run(chosen, MODELS, seed, max_tokens=20)
         cut = run(chosen, MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
@@ -173,8 +173,8 @@ def test_a_cut_changes_no_text(method: str) -> None:
         assert cut.finish == uncut.finish
         lost += cut.stats.links_lost
         departures += cut.stats.departures
-    assert lost > 40
-    assert departures > 20
+    assert lost > 20
+    assert departures > 10
 
 
 PIPELINED = {
@@ -190,7 +190,7 @@ PIPELINED = {
 @pytest.mark.parametrize("method", PIPELINED)
 def test_a_cut_changes_no_pipelined_text(method: str) -> None:
     """Without tokens of the cloud's own, each position is judged by its draft, however late."""
-    for seed in range(80):
+    for seed in range(50):
         uncut = run(PIPELINED[method], MODELS, seed, max_tokens=20)
         cut = run(PIPELINED[method], MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
         assert cut.token_ids == uncut.token_ids, seed

@@ -16,7 +16,6 @@ from lab.bench.harness.suite import Models
 from lab.bench.speculation import auto, auto_cases, auto_rows
 from lab.bench.speculation.auto_cases import (
     CHANCE,
-    CHANGES,
     GRID,
     MEMORY_BOUND,
     Cell,
@@ -119,11 +118,6 @@ def test_no_further_case_begins_after_the_time_that_was_given(
     assert not list(tmp_path.iterdir()), "there is nothing to draw"
 
 
-def test_the_grid_is_all_that_may_be_declared() -> None:
-    assert len(set(map(str, GRID))) == 3 * 4 * 2 * 4 * 4
-    assert len(set(map(str, CHANGES))) == len(CHANGES)
-
-
 def test_the_first_cells_have_any_two_values_of_different_axes() -> None:
     """Of 384 cells some twenty; no fewer than sixteen can, with four acceptances and sessions."""
 
@@ -136,33 +130,6 @@ def test_the_first_cells_have_any_two_values_of_different_axes() -> None:
     assert ordered != covering(GRID, seed=2)
 
 
-def test_so_many_cells_are_taken_from_the_first_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
-        return row_with(1.0, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
-
-    monkeypatch.setattr(auto_rows, "case_row", case_row)
-    report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
-    auto.run(report, Models(), cells=2)
-    assert [row["declared"] for row in report.rows] == [1, 2]
-
-
-def test_cells_are_taken_by_sessions_and_as_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Cell | Change] = []
-
-    def case_row(case: Cell | Change, fixed: object, seeds: object) -> Row:
-        taken.append(case)
-        return row_with(1.0, ar=[1.0]) | {"declared": 0.3, "sessions": 1}
-
-    monkeypatch.setattr(auto_rows, "case_row", case_row)
-    grid = [cell(0.3, sessions) for sessions in (1, 4)]
-    report = report_on(grid, monkeypatch)
-    monkeypatch.setattr(auto, "CHANGES", CHANGES[:1])
-    auto.run(report, Models(), later=True)
-    auto.run(report, Models(), sessions=("4",))
-    auto.run(report, Models())
-    assert taken == [*(replace(each, later=True) for each in grid), grid[1], *grid, CHANGES[0]]
-
-
 def test_later_sessions_know_what_the_first_ones_of_their_edges_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,62 +140,15 @@ def test_later_sessions_know_what_the_first_ones_of_their_edges_measured(
         return simulate_answers(*arguments)
 
     monkeypatch.setattr(auto_cases, "simulate_answers", answers)
-    replace(cell(0.3, 4), later=True).tokens_per_s(PRESETS[CHOSEN], 1)
+    replace(cell(0.3), later=True).tokens_per_s(PRESETS[CHOSEN], 1)
     first, later = asked
     assert {each.warm_start for each in first} == {NO_WARM_START}
-    assert len({each.prompt_ids for each in (*first, *later)}) == 8
+    assert len({each.prompt_ids for each in (*first, *later)}) == 2
     known = [each.warm_start for each in later]
     assert all(each.first or each.first_busy for each in known)
     assert all(each.acceptance and 0 <= each.acceptance.rate < 1 for each in known)
-    cell(0.3, 4).tokens_per_s(PRESETS[CHOSEN], 1)
+    cell(0.3).tokens_per_s(PRESETS[CHOSEN], 1)
     assert {each.warm_start for each in asked[2]} == {NO_WARM_START}
-
-
-def asked_for(case: Cell, monkeypatch: pytest.MonkeyPatch) -> tuple[Row, list[tuple[str, int]]]:
-    """Its row, and which simulations it took. `stream` is best but with the first seed."""
-    asked: list[tuple[str, int]] = []
-
-    def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
-        asked.append((preset.name, seed))
-        return {"ar": 20.0, "auto": 36.0, "stream": 30 if seed == 1 else 42}.get(preset.name, 1.0)
-
-    monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
-    fixed = {name: PRESETS[name] for name in ("coupled", "stream", "predraft", "picospec")}
-    return case_row(case, fixed, [1, 2, 3]), asked
-
-
-def test_only_the_best_of_the_first_seed_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cell, "cannot_be_best", lambda case, preset, best: False)
-    row, asked = asked_for(cell(0.5), monkeypatch)
-    assert len(asked) == 6 + 2 * (2 + auto_rows.FINALISTS)
-    assert (row["best"], row["speedup_over_ar"]) == ("stream", 1.8)
-    assert row["over_best"] == pytest.approx(18 / 19)
-    assert row["speeds"]["stream"] == [30, 42, 42]
-    assert row["left_out"] == []
-
-
-def test_many_sessions_take_fewer_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, asked = asked_for(cell(0.5, 64), monkeypatch)
-    assert {seed for _, seed in asked} == {1}
-
-
-def test_presets_that_cannot_be_best_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of four drafts right: 1.94 tokens a round of 114 ms, and of 210 ms with its drafting,
-    where the cloud alone takes 72 ms a token."""
-    row, asked = asked_for(cell(0.5), monkeypatch)
-    assert not {name for name, _ in asked} & {"coupled", "predraft"}
-    assert row["left_out"] == ["predraft", "coupled"]
-    assert row["speeds"]["predraft"] == pytest.approx([20 * 1.9375 * 72 / 114] * 3)
-    assert row["speeds"]["coupled"] == pytest.approx([20 * 1.9375 * 72 / 210] * 3)
-
-
-def test_where_no_draft_pays_in_a_pass_the_cloud_alone_is_best(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    row, asked = asked_for(cell(0.3, 64), monkeypatch)
-    assert [name for name, _ in asked] == ["ar", "auto"]
-    assert (row["best"], row["over_best"]) == ("ar", 1.8)
-    assert row["speeds"]["stream"] == [20.0]
 
 
 def test_what_was_left_out_where_no_draft_pays_counts_as_the_cloud_alone_with_every_seed(
@@ -314,9 +234,3 @@ def test_pairs_of_runs_as_processes() -> None:
     assert [goal.met for goal in goals([row])] == [True, True]
     other = PairOfRuns(answers(2.0), answers(2.1, (1, 3)))
     assert [goal.met for goal in goals([row, row_of(cell(0.6), [other], 1.0)])] == [False, False]
-
-
-def test_fixed_presets_come_in_several_lengths() -> None:
-    found = fixed_presets(quick=False)
-    assert found["dssd 8"].schedule.chunk == 8
-    assert len(set(found.values())) == len(found) == 11

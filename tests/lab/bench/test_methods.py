@@ -1,13 +1,10 @@
 """The comparison of methods: its grid over scripted models, its goals, its tables and plots."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from lab.bench.harness.report import FIELDS, Report
-from lab.bench.speculation.methods import cost_table, draw, speedup_table
+from lab.bench.harness.report import FIELDS
 from lab.bench.speculation.methods_ablations import (
     exit_goals,
     exit_rows,
@@ -17,7 +14,6 @@ from lab.bench.speculation.methods_ablations import (
 )
 from lab.bench.speculation.methods_goals import grid_goals, share_won, speedups
 from lab.bench.speculation.methods_grid import (
-    CELLS,
     Cell,
     Grid,
     Measured,
@@ -27,7 +23,6 @@ from lab.bench.speculation.methods_grid import (
     measure_grid,
 )
 from lab.bench.speculation.methods_real import efficiency_goals
-from lab.machine import this_machine
 from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Schedule
@@ -48,11 +43,6 @@ def grid(pair: SimulatedPair) -> Grid:
     asked = [Question((1, 2, 3), seed, seed // 2) for seed in range(4)]
     variants = {name: PRESETS[name] for name in NAMES}
     return measure_grid(variants, (NEAR, FAR), pair, asked, 24, (1, 4, 8))
-
-
-def test_the_grid_is_that_of_the_promise() -> None:
-    assert len(CELLS) == 3 * 4 * 2
-    assert {cell.rtt_s for cell in CELLS} == {0.0, 0.03, 0.1, 0.3}
 
 
 def test_more_exits_miss_less_and_save_time(pair: SimulatedPair) -> None:
@@ -187,17 +177,3 @@ def test_efficiency_is_the_worst_of_each_preset() -> None:
         (0.9, False),
         (0.97, True),
     ]
-
-
-def test_tables_and_plots_show_every_preset(grid: Grid, tmp_path: Path) -> None:
-    report = Report("methods", 0, True, this_machine(), "bench methods")
-    report.rows += grid_rows(grid, 256)
-    report.tables += [speedup_table(grid), cost_table(report.rows)]
-    for name in NAMES:
-        assert all(name in table.text() for table in report.tables)
-    assert "1.00" in report.tables[0].text()
-    pytest.importorskip("matplotlib", reason="an optional extra, only for plots")
-    draw(report, tmp_path)
-    drawn: Sequence[Path] = list(tmp_path.iterdir())
-    assert drawn
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)

@@ -267,24 +267,3 @@ def test_the_robot_says_what_is_in_its_picture() -> None:
         assert max(task.token_ids) < VOCABULARY
     assert len(lengths) == 1
     assert robot_task(3) == robot_task(3) != robot_task(4)
-
-
-def test_a_pair_that_sees_is_trained_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, small in (
-        ("QUICK_STEPS", 2),
-        ("QUICK_EXIT_STEPS", 2),
-        ("QUICK_ANSWERS", 2),
-        ("EXIT_TEXTS", 40),
-    ):
-        monkeypatch.setattr(robot_table, name, small)
-    (table,) = robot_table.tables()
-    testbed = Testbed(Models(), 1, quick=True)
-    ours = [table.compute(testbed, row.labels) for row in table.rows]
-    faster, gain, tokens, missed, right = (one or 0.0 for one in ours[0])
-    assert 0 < faster < 5
-    assert 0.5 < gain < 2
-    assert 1 <= tokens <= 5
-    assert 0 <= missed <= 100
-    assert 0 <= right <= 100
-    assert ours[1][0] == faster  # without exits it is the same pair
-    assert "trained with pictures" in table.difference(ours)

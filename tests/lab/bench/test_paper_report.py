@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.main import bench
-from lab.bench.papers.kept_results import KeptResults, KeptRow, UnreadableResults
+from lab.bench.papers.kept_results import KeptResults, UnreadableResults
 from lab.bench.papers.paper_report import all_tables, chosen_tables
 from lab.bench.papers.paper_table import (
     Basis,
@@ -24,18 +23,7 @@ from lab.bench.papers.paper_table import (
     PaperRow,
     PaperTable,
 )
-from lab.bench.papers.report_pages import (
-    Filled,
-    command_of,
-    decimals_of,
-    figure_text,
-    printed_decimals,
-    prose,
-    write_pages,
-)
-from lab.bench.papers.rows import span
 from lab.bench.papers.testbed import Testbed
-from lab.machine import this_machine
 from tandem.core.errors import InvalidArgument
 
 TEXTS = os.environ.get("PAPERS_TEXTS", "")
@@ -76,66 +64,6 @@ def test_tables_have_keys_of_their_own_and_say_what_they_are() -> None:
         assert {each for plot in table.plots for each in plot.drawn} <= set(table.figures)
         labels = [row.labels for row in table.rows]
         assert len(set(labels)) == len(labels) or table.key == "dssd-table-3"
-
-
-def test_what_stands_between_backticks_is_code_and_zero_has_no_sign() -> None:
-    assert prose("see `a < b` & `c`") == "see <code>a &lt; b</code> &amp; <code>c</code>"
-    assert span([-4.0, -0.2], "+.0f") == "-4 to +0"
-
-
-def test_figures_are_shown_as_precisely_as_they_are_printed() -> None:
-    """The paper's with all its decimals, ours with as many or three digits."""
-    (table,) = chosen_tables(["dssd-table-1"])
-    ours = tuple(KeptRow({}, (0.0199, 26.956), "a machine", 0.1, 1.0) for _ in table.rows)
-    filled = Filled(table, ours)
-    assert (printed_decimals(table, 0), printed_decimals(table, 1)) == (2, 2)
-    assert figure_text(27.5, 2) == "27.50"
-    assert figure_text(ours[0].figures[1], decimals_of(filled, 1)) == "26.96"
-    assert figure_text(ours[0].figures[0], decimals_of(filled, 0)) == "0.0199"
-    assert figure_text(61_269.0, 0) == "61,269"
-    assert figure_text(-0.0000012, 3) == "-1.2e-06"
-    assert figure_text(0.0, 2) == "0.00"
-    assert figure_text(None, 2) == "–"
-
-
-def test_a_column_has_whose_figures_there_are() -> None:
-    table = toy_table()
-    none = Filled(table, tuple(KeptRow({}, (None, None), "a machine", 0.1, 1.0) for _ in "ab"))
-    assert [none.shown(0), none.shown(1)] == [["paper"], ["ours"]]
-    ours = Filled(table, tuple(KeptRow({}, (1.0, None), "a machine", 0.1, 1.0) for _ in "ab"))
-    assert ours.shown(0) == ["ours", "paper"]
-    assert decimals_of(ours, 0) == 0
-
-
-def test_the_command_names_what_the_report_was_made_with() -> None:
-    (table,) = chosen_tables(["tasks"])
-    testbed = Testbed(Models(draft="my draft"), 3, True, Path("/texts"))
-    assert command_of(table, testbed) == (
-        "tandem bench papers --only tasks --folder again --seed 3 --quick --draft 'my draft' "
-        "--tasks /texts"
-    )
-    plain = Testbed(Models(), 1, False)
-    assert command_of(toy_table(), plain).endswith("--only toy --folder again --seed 1")
-    assert command_of(table, plain).endswith("--tasks FOLDER")
-
-
-def test_measured_on_a_busy_machine_is_said(tmp_path: Path) -> None:
-    """Of tables whose figures depend on it, and the loads of all rows."""
-    busy = [KeptRow({}, (2.0, None), "a machine", 1.0, load) for load in (0.1, 7.0)]
-    testbed = Testbed(Models(), 1, False)
-    report = Report("papers", 1, False, this_machine(), "tandem bench papers")
-    for basis, said in ((Basis.MEASURED, True), (Basis.COST_MODEL, False)):
-        filled = Filled(replace(toy_table(), basis=basis), tuple(busy))
-        write_pages(tmp_path, [filled], report, testbed)
-        page = (tmp_path / "index.html").read_text()
-        assert "load 0.1 to 7.0, in 2 s." in page
-        assert ("The machine was busy" in page.partition("<h2")[2]) is said
-
-
-def test_a_row_without_any_printed_figure_says_why() -> None:
-    for table in TABLES:
-        for row in table.rows:
-            assert row.remark or any(one is not None for one in row.theirs), (table.key, row)
 
 
 def test_a_row_of_another_shape_is_refused() -> None:

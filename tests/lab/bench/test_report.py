@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from lab.bench.harness.report import FIELDS, Goal, Report, counted, make_row
+from lab.bench.harness.report import FIELDS, Goal, Report, make_row
 from lab.machine import Machine
 
 QUIET = Machine("a processor", 2, "a system", "3.11", "2", "5", "1", load=0.1, commit="abc")
@@ -57,14 +55,6 @@ def test_json_has_experiment_command_commit_machine_and_rows(tmp_path: Path) -> 
     assert written["goals"][0]["met"] is True
 
 
-def test_text_shows_table_goals_and_machine() -> None:
-    text = a_report().text()
-    assert "a processor, 2 cores" in text
-    assert "    ar  0.01235" in text
-    assert "met: round overhead: 0.0003 (at most 0.00035)" in text
-    assert "WARNING" not in text
-
-
 def test_a_busy_machine_is_warned_about() -> None:
     busy = Machine("a processor", 2, "a system", "3.11", None, None, None, 2.0, "abc")
     assert "WARNING: the machine is busy" in busy.line()
@@ -89,15 +79,3 @@ def test_disturbance_is_told_from_its_limit_on() -> None:
     report.others_busy = 0.31
     assert "WARNING: other processes took 31% of the cores meanwhile" in report.text()
     assert report.to_json()["machine"]["others_busy"] == 0.31
-
-
-def test_long_work_says_how_much_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    """By the pace so far: 100 s for the first, 400 s for two."""
-    times = iter((0.0, 100.0, 400.0))
-    steps = counted(("a", "b", "c"), lambda name: f"step {name}", lambda: next(times))
-    assert list(steps) == ["a", "b", "c"]
-    assert capsys.readouterr().err.splitlines() == [
-        "… step a (1 of 3)",
-        "… step b (2 of 3, about 3 min left)",
-        "… step c (3 of 3, about 3 min left)",
-    ]

