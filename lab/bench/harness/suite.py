@@ -86,22 +86,25 @@ def running_suite(
     pacing: Pacing | None = None,
     with_link: bool = False,
     shares_cores: bool = False,
+    target_threads: int | None = None,
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
-    the target as many threads, since the one side waits while the other computes. Raises
-    SuiteFailed, with the process's own words, when one does not start or ends by itself.
+    the target as many threads, since the one side waits while the other computes, or
+    `target_threads`. Raises SuiteFailed, with the process's own words, when one does not start or
+    ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
+    target_threads = target_threads or len(cloud_cores)
     with ExitStack() as stack:
 
         def start(name: str, cores: Sequence[int], *flags: str) -> PinnedProcess:
             return stack.enter_context(PinnedProcess(name, flags, *cores))
 
         verifier_flags = (*_flags(models.target, pacing, "verify"), "--dtype", models.target_dtype)
-        verifier_flags += ("--engine", models.target_engine, "--threads", str(len(cloud_cores)))
+        verifier_flags += ("--engine", models.target_engine, "--threads", str(target_threads))
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
         link, cloud_address = None, verifier.address
         if with_link:
