@@ -8,7 +8,8 @@ same question, in turn another one first, and the next round another question. T
 every preset has to write what the cloud alone writes. A preset's figure is the time of an answer,
 from the request to its end; ratios are medians over the rounds of what two answers of one round
 took. What one answer measured, the suite keeps for the next one, of whatever preset, as it does for
-users.
+users; but it keeps no prefixes, or all but the first to answer a question would find its prompt
+computed.
 """
 
 from __future__ import annotations
@@ -185,12 +186,16 @@ Round = Mapping[str, Generated]
 
 def measured_rounds(cell: RealCell, models: Models, rounds: int, seed: int) -> list[Round]:
     """The rounds of a suite that was started for them; the seed chooses the questions."""
-    warm_up, *texts = random.Random(seed).sample(prompts(QUESTIONS), rounds + 1)
+    warm_up, *texts = random.Random(seed).sample(prompts(max(QUESTIONS, rounds + 1)), rounds + 1)
     loops = {Load.QUIET: 0, Load.BUSY: 1, Load.ENDED: len(usable_cores())}[cell.load]
     with ExitStack() as load:
         load.enter_context(busy_loops(loops))
         with running_suite(
-            models, with_link=cell.rtt_s > 0, shares_cores=True, target_threads=1
+            models,
+            with_link=cell.rtt_s > 0,
+            shares_cores=True,
+            target_threads=1,
+            keeps_prefixes=False,
         ) as suite:
             if suite.link is not None:
                 suite.link.set(cell.rtt_s, None)
