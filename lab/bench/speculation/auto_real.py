@@ -5,7 +5,8 @@ A cell is a pair of models, the round trip of the link, the tokens of an answer,
 machine does. It starts a new suite, computed as `tandem up` does: both sides on all cores, with a
 thread each. After a warm-up answer of each preset come the rounds: each asks every preset the
 same question, in turn another one first, and the next round another question. Temperature 0, so
-every preset has to write what the cloud alone writes. A preset's figure is the time of an answer,
+every preset has to write what the cloud alone writes, unless the target says that its logits depend
+on how a text is cut into passes (`same_bits`), as with quantised products of llama.cpp. A preset's figure is the time of an answer,
 from the request to its end; ratios are medians over the rounds of what two answers of one round
 took. What one answer measured, the suite keeps for the next one, of whatever preset, as it does for
 users; but it keeps no prefixes, or all but the first to answer a question would find its prompt
@@ -32,7 +33,7 @@ from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, duration_words, make_row, progress
 from lab.bench.harness.suite import ROOT, Models, Suite, running_suite
 from lab.bench.harness.texts import prompts
-from lab.bench.harness.workload import ANSWER_TIMEOUT_S, requests, total
+from lab.bench.harness.workload import ANSWER_TIMEOUT_S, requests, summary_of, total
 from lab.bench.speculation.auto_rows import ALONE, CHOSEN, keep_row, read_rows, time_left
 from lab.machine import usable_cores
 from tandem.core.errors import InvalidArgument
@@ -86,7 +87,14 @@ CELLS = [
 QUICK_CELLS = [cell for cell in CELLS if cell.tokens == 48 and cell.load is Load.QUIET]
 COLUMNS = (
     *("cell", *(f"{name}_s" for name in PRESETS), "auto_over_ar", "best", "auto_over_best"),
-    *("acceptance_rate", "target_passes_per_token", "drafted_per_token", "chosen", "same_text"),
+    *(
+        "acceptance_rate",
+        "target_passes_per_token",
+        "drafted_per_token",
+        "chosen",
+        "same_text",
+        "same_bits",
+    ),
 )
 
 
@@ -269,6 +277,9 @@ def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
         "drafted_per_token": drafted / tokens,
         "chosen": max(set(schedules), key=schedules.count),
         "same_text": sum(same) / len(same),
+        "same_bits": all(
+            summary_of(answer).same_bits for each in rounds for answer in each.values()
+        ),
         **{f"{name}_s": median(times_s[name]) for name in PRESETS},
         "times_s": times_s,
         "answers": figures,
@@ -293,8 +304,11 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
         worst = max(rows, key=lambda row: row[figure])
         name = f"{words}, time of an answer, worst of {len(rows)} cells ({worst['cell']})"
         limits.append(Goal(name, worst[figure], limit, "at most"))
-    least = min(rows, key=lambda row: row["same_text"])
-    name = f"share of texts equal to ar's, least of {len(rows)} cells ({least['cell']})"
+    exact = [row for row in rows if row["same_bits"]]
+    if not exact:
+        return limits
+    least = min(exact, key=lambda row: row["same_text"])
+    name = f"share of texts equal to ar's, least of {len(exact)} cells ({least['cell']})"
     return [*limits, Goal(name, least["same_text"], 1.0, "at least")]
 
 
@@ -305,6 +319,11 @@ def notes(rows: Sequence[Row]) -> Iterator[str]:
         " presets answer the same question. best: of ar and the fixed presets. chosen: the schedule"
         " that most answers of auto ended with; --json has each answer's time and estimates."
     )
+    if any(not row["same_bits"] for row in rows):
+        yield (
+            "Where same_bits is False, logits depend in their last bits on how many tokens a pass"
+            " has, and no goal asks for equal texts."
+        )
     for figure, words, limit in (
         ("auto_over_ar", "ar", OVER_ALONE),
         ("auto_over_best", "the best fixed preset", OVER_BEST),

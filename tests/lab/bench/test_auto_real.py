@@ -36,8 +36,10 @@ CELL = RealCell("smollm2", 0.040, 48, Load.QUIET)
 AS_FAST = dict.fromkeys(PRESETS, 2.0)
 
 
-def answer(seconds: float, token_ids: Sequence[int] = (1, 2)) -> Generated:
-    summary = pb.Summary(tokens=2, drafted=8, accepted=2, target_passes=1)
+def answer(
+    seconds: float, token_ids: Sequence[int] = (1, 2), *, same_bits: bool = True
+) -> Generated:
+    summary = pb.Summary(tokens=2, drafted=8, accepted=2, target_passes=1, same_bits=same_bits)
     summary.choice.schedule = "rounds of 4"
     return Generated(token_ids=list(token_ids), duration_s=seconds, summary=summary)
 
@@ -125,6 +127,16 @@ def test_any_preset_that_writes_another_text_misses_a_goal() -> None:
     row = cell_row(CELL, [round_of(), other])
     assert row["same_text"] == 7 / 8
     assert [goal.met for goal in goals([row])] == [True, True, False]
+
+
+def test_texts_may_differ_where_the_target_says_that_its_bits_do() -> None:
+    other = {**round_of(), "stream": answer(2.0, (1, 3), same_bits=False)}
+    row = cell_row(CELL, [round_of(), other])
+    assert (row["same_text"], row["same_bits"]) == (7 / 8, False)
+    assert [goal.met for goal in goals([row])] == [True, True]
+    assert any("same_bits" in note for note in notes([row]))
+    exact = cell_row(CELL, [{**round_of(), "stream": answer(2.0, (1, 3))}])
+    assert not goals([row, exact])[-1].met
 
 
 Asked = list[tuple[str, int]]
@@ -243,4 +255,4 @@ def test_a_cell_with_real_processes_a_link_and_load_that_ends() -> None:
     assert {len(row["times_s"][preset]) for preset in PRESETS} == {2}
     assert min(row["times_s"]["coupled"]) > 6 * 0.040, "each of its rounds waits for the link"
     assert [each["tokens"] for each in row["answers"]] == [48, 48]
-    assert row["same_text"] == 1.0
+    assert row["same_bits"] is False, "Q8_0 rounds activations"
