@@ -6,11 +6,12 @@ machine does. It starts a new suite, computed as `tandem up` does: both sides on
 thread each. After a warm-up answer of each preset come the rounds: each asks every preset the
 same question, in turn another one first, and the next round another question. Temperature 0, so
 every preset has to write what the cloud alone writes, unless the target says that its logits depend
-on how a text is cut into passes (`same_bits`), as with quantised products of llama.cpp. A preset's figure is the time of an answer,
-from the request to its end; ratios are medians over the rounds of what two answers of one round
-took. What one answer measured, the suite keeps for the next one, of whatever preset, as it does for
-users; but it keeps no prefixes, or all but the first to answer a question would find its prompt
-computed.
+on how a text is cut into passes (`same_bits`), as with quantised products of llama.cpp.
+
+A preset's figure is the time of an answer, from the request to its end; ratios are medians over the
+rounds of what two answers of one round took. What one answer measured, the suite keeps for the next
+one, of whatever preset, as it does for users; but it keeps no prefixes, or all but the first to
+answer a question would find its prompt computed.
 """
 
 from __future__ import annotations
