@@ -16,6 +16,7 @@ answer a question would find its prompt computed.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,8 @@ FIXED = ("coupled", "predraft", "stream")
 likely outcomes of a round ready, and drafts that never wait."""
 PRESETS = (ALONE, CHOSEN, *FIXED)
 WARM_UP_TOKENS = 48
+SETTLED_S = 0.2
+"""Before each answer. What the last one leaves to the services, they do after its caller has it."""
 QUESTIONS = 40
 """Held-out prompts that the seed chooses from."""
 GREEDY = SamplingParams(temperature=0.0)
@@ -221,6 +224,7 @@ async def _ask_all(
     async with AggregatorClient(suite.aggregator) as client:
 
         async def ask(text: str, preset: str, tokens: int) -> Generated:
+            await asyncio.sleep(SETTLED_S)
             (request,) = requests([text], preset, None, tokens, seed=0, sampling=GREEDY)
             return await client.generate(request, ANSWER_TIMEOUT_S)
 
@@ -234,9 +238,11 @@ async def _ask_all(
 
 
 def order_of(number: int) -> tuple[str, ...]:
-    """Of the presets in round `number`, from 0: another one is first each time."""
+    """Of the presets in round `number`, from 0: another one is first each time, and every second
+    round goes backwards, or each preset would always follow the same one."""
     first = number % len(PRESETS)
-    return (*PRESETS[first:], *PRESETS[:first])
+    order = (*PRESETS[first:], *PRESETS[:first])
+    return order[:1] + order[:0:-1] if number % 2 else order
 
 
 def _nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,9 @@ def test_each_round_begins_with_another_preset() -> None:
     rounds = [order_of(number) for number in range(len(PRESETS))]
     assert all(sorted(each) == sorted(PRESETS) for each in rounds)
     assert [each[0] for each in rounds] == list(PRESETS)
-    assert order_of(len(PRESETS)) == PRESETS
+    assert order_of(2 * len(PRESETS)) == PRESETS
+    followed = {(a, b) for each in rounds for a, b in pairwise(each)}
+    assert {before for before, preset in followed if preset == "auto"} == {"ar", "coupled"}
 
 
 def test_ratios_are_of_answers_to_the_same_question() -> None:
