@@ -47,14 +47,25 @@ _PROCESSES = click.option(
     "--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="At a time."
 )
 _REAL_CELLS = click.option(
-    "--real", is_flag=True, help="Only this: 12 cells as real processes, in turn with ar."
+    "--real",
+    is_flag=True,
+    help="Only this: real models as processes, over links, lengths of answers and load beside.",
 )
-_PAIRS = click.option(
-    "--pairs",
-    default=5,
-    show_default=True,
+_PACED_CELLS = click.option(
+    "--paced",
+    is_flag=True,
+    help="Only this: 12 cells as processes with scripted models, in turn with ar.",
+)
+_ROUNDS = click.option(
+    "--rounds",
     type=click.IntRange(1),
-    help="With --real: runs a cell.",
+    help="With --real or --paced: rounds of each cell. Default: 5, or with --quick fewer.",
+)
+_ONLY_CELLS = click.option(
+    "--only",
+    multiple=True,
+    metavar="CELL",
+    help="With --real: only this cell, like smollm2:40ms:48:quiet, * for anything; repeatable.",
 )
 _KEPT_ROWS = click.option(
     "--kept",
@@ -178,7 +189,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     "auto": Experiment(
         "lab.bench.speculation.auto",
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
-        (_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS, _REAL_CELLS, _PAIRS),
+        (
+            *(_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS),
+            *(_REAL_CELLS, _PACED_CELLS, _ROUNDS, _ONLY_CELLS),
+        ),
     ),
     "cost-model": Experiment(
         "lab.bench.speculation.cost_model",

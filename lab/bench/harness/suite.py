@@ -86,29 +86,40 @@ def running_suite(
     pacing: Pacing | None = None,
     with_link: bool = False,
     shares_cores: bool = False,
+    target_threads: int | None = None,
+    keeps_prefixes: bool = True,
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
-    the target as many threads, since the one side waits while the other computes. Raises
+    the target as many threads, since the one side waits while the other computes, or
+    `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time. Raises
     SuiteFailed, with the process's own words, when one does not start or ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
+    target_threads = target_threads or len(cloud_cores)
+    kept = () if keeps_prefixes else ("--prefix-kv-bytes", "0")
     with ExitStack() as stack:
 
         def start(name: str, cores: Sequence[int], *flags: str) -> PinnedProcess:
             return stack.enter_context(PinnedProcess(name, flags, *cores))
 
         verifier_flags = (*_flags(models.target, pacing, "verify"), "--dtype", models.target_dtype)
-        verifier_flags += ("--engine", models.target_engine, "--threads", str(len(cloud_cores)))
+        verifier_flags += (
+            "--engine",
+            models.target_engine,
+            "--threads",
+            str(target_threads),
+            *kept,
+        )
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
         link, cloud_address = None, verifier.address
         if with_link:
             emulator = start("lab.bench.harness.link_process", cloud_cores, cloud_address)
             link, cloud_address = LinkController(emulator.words[2]), emulator.address
         drafter_flags = (*_flags(models.draft, pacing, "draft"), "--verifier", cloud_address)
-        drafter_flags += ("--engine", models.draft_engine, "--dtype", models.draft_dtype)
+        drafter_flags += ("--engine", models.draft_engine, "--dtype", models.draft_dtype, *kept)
         (metrics_port,) = free_ports(1)
         drafter_flags += ("--metrics-port", str(metrics_port))
         drafter = start("tandem.services.drafter", edge_cores, *drafter_flags)

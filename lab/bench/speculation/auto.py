@@ -3,7 +3,8 @@
 In virtual time: pairs of declared acceptance over hardware, round trips, bandwidths and numbers of
 sessions that share one verifier; conditions that change while answers are written; and a load on
 passes that are bound by memory. All step times are declared, so figures do not depend on the
-machine. With `--real`, instead, some cells as processes.
+machine. With `--real`, instead, real models as processes, and with `--paced` some cells of the grid
+as processes with scripted models that take the declared times.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from lab.bench.speculation.auto_cases import (
     covering,
 )
 from lab.bench.speculation.auto_goals import AT_WORST, goals
-from lab.bench.speculation.auto_real import PAIRS, draw_real, measure_real
+from lab.bench.speculation.auto_paced import draw_paced, measure_paced
+from lab.bench.speculation.auto_real import RealRun, draw_real, measure_real
 from lab.bench.speculation.auto_rows import (
     Case,
     fixed_presets,
@@ -47,7 +49,9 @@ def run(
     minutes: float | None = None,
     processes: int = 1,
     real: bool = False,
-    pairs: int = PAIRS,
+    paced: bool = False,
+    rounds: int | None = None,
+    only: Sequence[str] = (),
     cells: int = 0,
     later: bool = False,
     sessions: Sequence[str] = (),
@@ -55,9 +59,13 @@ def run(
     """Fill the report; `models` are not used, since distributions are declared. Cases come in an
     order in which every part of the grid is soon there: with `kept` a run that was ended goes on,
     and a part of it, or its first `cells`, may be looked at. `later` and `sessions` are about the
-    grid alone, and leave out conditions that change."""
+    grid alone, and leave out conditions that change; `only` is about real models, and `rounds`
+    about all that runs as processes."""
     if real:
-        measure_real(report, pairs)
+        measure_real(report, RealRun(rounds=rounds, only=only, kept=kept, minutes=minutes))
+        return
+    if paced:
+        measure_paced(report, rounds)
         return
     of_grid = QUICK if report.quick else covering([*GRID, *LOAD], report.seed)
     cases: list[Case] = [
@@ -123,8 +131,11 @@ def _all_rows(
 
 def draw(report: Report, folder: Path) -> None:
     """By acceptance and hardware, over sessions, a curve a round trip; of processes bars."""
-    if any("virtual" in row for row in report.rows):
+    if any("load" in row for row in report.rows):
         draw_real(report.rows, folder)
+        return
+    if any("virtual" in row for row in report.rows):
+        draw_paced(report.rows, folder)
         return
     rows = [
         row | {"pair": row["pacing"], "acceptance": row["declared"]}

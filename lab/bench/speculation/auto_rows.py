@@ -134,8 +134,8 @@ def read_rows(kept: Path | None, made: Mapping[str, Any]) -> dict[str, Row]:
     return found
 
 
-def keep_row(kept: Path, case: Case, made: Mapping[str, Any], row: Row) -> None:
-    """Add it, on a line of its own whatever was cut short before."""
+def keep_row(kept: Path, case: object, made: Mapping[str, Any], row: Row) -> None:
+    """Add it, by the words of its case, on a line of its own whatever was cut short before."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with kept.open("a", encoding="utf-8") as file:
         file.write(f"\n{json.dumps({'case': str(case), **made, 'row': row})}\n")

@@ -24,7 +24,7 @@ from lab.bench.speculation.auto_cases import (
 )
 from lab.bench.speculation.auto_goals import goals as virtual_goals
 from lab.bench.speculation.auto_goals import ratios_to_each
-from lab.bench.speculation.auto_real import PairOfRuns, goals, row_of
+from lab.bench.speculation.auto_paced import PairOfRuns, goals, row_of
 from lab.bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
 from lab.machine import this_machine
 from lab.simulation.answer import Question, SimulatedAnswer, simulate_answers

@@ -1,0 +1,261 @@
+"""`bench auto --real`: its cells, and what their figures are relative to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lab.bench.harness.busy_loop import busy_loops
+from lab.bench.harness.report import Report, Row
+from lab.bench.harness.suite import Models
+from lab.bench.speculation import auto, auto_real
+from lab.bench.speculation.auto_real import (
+    CELLS,
+    PRESETS,
+    Load,
+    RealCell,
+    RealRun,
+    Round,
+    cell_row,
+    cells_named,
+    goals,
+    measure_real,
+    notes,
+    order_of,
+)
+from lab.machine import this_machine
+from tandem.core.errors import InvalidArgument
+from tandem.generation.client import Generated
+from tandem_api.common.v1 import generation_pb2 as pb
+
+CELL = RealCell("smollm2", 0.040, 48, Load.QUIET)
+AS_FAST = dict.fromkeys(PRESETS, 2.0)
+
+
+def answer(
+    seconds: float, token_ids: Sequence[int] = (1, 2), *, same_bits: bool = True
+) -> Generated:
+    summary = pb.Summary(tokens=2, drafted=8, accepted=2, target_passes=1, same_bits=same_bits)
+    summary.choice.schedule = "rounds of 4"
+    return Generated(token_ids=list(token_ids), duration_s=seconds, summary=summary)
+
+
+def round_of(**seconds: float) -> Round:
+    """The answers of one round, of which those not named take 2 s."""
+    return {name: answer(took_s) for name, took_s in (AS_FAST | seconds).items()}
+
+
+def a_report(*, quick: bool = True) -> Report:
+    return Report("auto", 1, quick, this_machine(), "")
+
+
+def test_every_pair_link_length_and_load_is_a_cell() -> None:
+    names = [str(cell) for cell in CELLS]
+    assert len(set(names)) == 2 * 2 * 2 * 3
+    assert {names[0], names[-1]} == {"smollm2:0ms:48:quiet", "demo-gguf:40ms:200:ended"}
+
+
+def test_cells_are_taken_by_name() -> None:
+    assert cells_named(["smollm2:40ms:48:quiet"]) == [CELL]
+    some = cells_named(["*:40ms:48:quiet", "smollm2:40ms:48:*"])
+    assert [str(cell) for cell in some] == [
+        "smollm2:40ms:48:quiet",
+        "smollm2:40ms:48:busy",
+        "smollm2:40ms:48:ended",
+        "demo-gguf:40ms:48:quiet",
+    ]
+    with pytest.raises(InvalidArgument, match="'smollm2:40:48:quiet' is no cell"):
+        cells_named(["*", "smollm2:40:48:quiet"])
+
+
+def test_each_round_begins_with_another_preset() -> None:
+    rounds = [order_of(number) for number in range(len(PRESETS))]
+    assert all(sorted(each) == sorted(PRESETS) for each in rounds)
+    assert [each[0] for each in rounds] == list(PRESETS)
+    assert order_of(2 * len(PRESETS)) == PRESETS
+    followed = {(a, b) for each in rounds for a, b in pairwise(each)}
+    assert {before for before, preset in followed if preset == "auto"} == {"ar", "coupled"}
+
+
+def test_ratios_are_of_answers_to_the_same_question() -> None:
+    """One question takes everybody three times as long: medians of the times would be of
+    different questions."""
+    rounds = [
+        round_of(ar=1.0, auto=1.1, coupled=0.5, stream=4.0),
+        round_of(ar=3.0, auto=2.7, coupled=3.0, stream=4.0),
+        round_of(ar=1.0, auto=0.8, coupled=1.0, stream=0.4),
+    ]
+    row = cell_row(CELL, rounds)
+    assert row["auto_over_ar"] == pytest.approx(0.9)
+    assert row["speedup_over_ar"] == pytest.approx(1 / 0.9)
+    assert row["best"] == "ar", "coupled is faster once, and stream once"
+    assert (row["ar_s"], row["auto_s"], row["stream_s"]) == (1.0, 1.1, 4.0)
+    assert row["times_s"]["auto"] == [1.1, 2.7, 0.8]
+
+
+def test_auto_is_held_against_the_fixed_preset_that_is_best() -> None:
+    row = cell_row(CELL, 3 * [round_of(auto=1.9, coupled=1.0)])
+    assert (row["best"], row["auto_over_best"]) == ("coupled", 1.9)
+    assert row["auto_over_ar"] == pytest.approx(0.95)
+    assert (row["drafted_per_token"], row["acceptance_rate"], row["chosen"]) == (
+        4,
+        0.25,
+        "rounds of 4",
+    )
+
+
+def test_goals_are_those_of_the_worst_cell_and_name_it() -> None:
+    other = RealCell("demo-gguf", 0.0, 200, Load.ENDED)
+    rows = [cell_row(CELL, [round_of(auto=2.06)]), cell_row(other, [round_of(auto=2.0)])]
+    assert [goal.met for goal in goals(rows)] == [True, True, True]
+    assert len(list(notes(rows))) == 1
+    slower = cell_row(other, [round_of(auto=2.08)])
+    slowest = cell_row(other, [round_of(auto=2.0, predraft=1.8)])
+    over_alone, over_best, same = goals([*rows, slower])
+    assert "worst of 3 cells (demo-gguf:0ms:200:ended)" in over_alone.name
+    assert [over_alone.met, over_best.met, same.met] == [False, True, True]
+    assert [goal.met for goal in goals([*rows, slowest])] == [True, False, True]
+    (_, missed) = notes([*rows, slower])
+    assert missed.endswith("as ar: demo-gguf:0ms:200:ended (1.040).")
+    assert goals([]) == []
+
+
+def test_any_preset_that_writes_another_text_misses_a_goal() -> None:
+    other = {**round_of(), "stream": answer(2.0, (1, 3))}
+    row = cell_row(CELL, [round_of(), other])
+    assert row["same_text"] == 7 / 8
+    assert [goal.met for goal in goals([row])] == [True, True, False]
+
+
+def test_texts_may_differ_where_the_target_says_that_its_bits_do() -> None:
+    other = {**round_of(), "stream": answer(2.0, (1, 3), same_bits=False)}
+    row = cell_row(CELL, [round_of(), other])
+    assert (row["same_text"], row["same_bits"]) == (7 / 8, False)
+    assert [goal.met for goal in goals([row])] == [True, True]
+    assert any("same_bits" in note for note in notes([row]))
+    exact = cell_row(CELL, [{**round_of(), "stream": answer(2.0, (1, 3))}])
+    assert not goals([row, exact])[-1].met
+
+
+Asked = list[tuple[str, int]]
+
+
+@pytest.fixture
+def real_models(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that `make real-pair` fills; here both models' folders are empty."""
+    root = tmp_path_factory.mktemp("root")
+    folder = root / "models" / "real"
+    for name in ("smollm2", "smollm2-draft"):
+        (folder / name).mkdir(parents=True)
+    monkeypatch.setattr(auto_real, "ROOT", root)
+    return folder
+
+
+@pytest.fixture
+def asked(real_models: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Cells, with their rounds, for which a suite would have been started."""
+    started: Asked = []
+
+    def rounds_of(cell: RealCell, models: Models, rounds: int, seed: int) -> list[Round]:
+        started.append((str(cell), rounds))
+        return rounds * [round_of()]
+
+    monkeypatch.setattr(auto_real, "measured_rounds", rounds_of)
+    monkeypatch.setattr(auto_real, "write_gguf", lambda source, path, kind: path)
+    monkeypatch.setattr(auto_real, "find_spec", lambda name: name)
+    return started
+
+
+def test_a_run_goes_on_after_the_cells_that_were_kept(asked: Asked, tmp_path: Path) -> None:
+    kept = tmp_path / "rows.jsonl"
+    auto.run(a_report(), Models(), real=True, only=("smollm2:40ms:48:*",), kept=kept)
+    assert asked == [(f"smollm2:40ms:48:{load}", 3) for load in Load]
+    asked.clear()
+    report = a_report()
+    auto.run(report, Models(), real=True, only=("*:40ms:48:quiet",), kept=kept)
+    assert asked == [("demo-gguf:40ms:48:quiet", 3)]
+    assert [row["cell"] for row in report.rows] == [
+        "smollm2:40ms:48:quiet",
+        "demo-gguf:40ms:48:quiet",
+    ]
+    asked.clear()
+    auto.run(a_report(), Models(), real=True, only=(str(CELL),), kept=kept, rounds=2)
+    assert asked == [(str(CELL), 2)], "another number of rounds is another figure"
+
+
+def test_a_quick_run_has_fewer_cells_and_rounds(asked: Asked) -> None:
+    measure_real(a_report(quick=True), RealRun())
+    assert asked == [
+        (f"{pair}:{link}:48:quiet", 3)
+        for pair in ("smollm2", "demo-gguf")
+        for link in ("0ms", "40ms")
+    ]
+    asked.clear()
+    measure_real(a_report(quick=False), RealRun())
+    assert asked == [(str(cell), 5) for cell in CELLS]
+
+
+def test_no_further_cell_begins_after_the_time_that_was_given(asked: Asked, tmp_path: Path) -> None:
+    report = a_report()
+    measure_real(report, RealRun(minutes=0.0))
+    auto.draw(report, tmp_path)
+    assert (asked, report.rows, report.goals) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("missing", "pair"),
+    [("llama_cpp", "demo-gguf"), ("gguf", "demo-gguf"), ("smollm2-draft", "smollm2")],
+)
+def test_a_pair_that_is_not_there_is_left_out_with_a_note(
+    asked: Asked, real_models: Path, monkeypatch: pytest.MonkeyPatch, missing: str, pair: str
+) -> None:
+    monkeypatch.setattr(auto_real, "find_spec", lambda name: None if name == missing else name)
+    if missing == "smollm2-draft":
+        (real_models / missing).rmdir()
+    report = a_report()
+    measure_real(report, RealRun())
+    assert asked
+    assert not [name for name, _ in asked if name.startswith(pair)]
+    assert report.notes[0].startswith(f"Without {pair}: ")
+
+
+def test_a_plot_has_a_bar_for_each_cell(asked: Asked, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = a_report()
+    measure_real(report, RealRun())
+    auto.draw(report, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "real_auto_over_ar.png",
+        "real_auto_over_best.png",
+    }
+
+
+def test_busy_loops_end_with_their_context() -> None:
+    with busy_loops(2) as ids:
+        for process_id in ids:
+            os.kill(process_id, 0)
+    assert len(set(ids)) == 2
+    for process_id in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process_id, 0)
+
+
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("llama_cpp", "gguf")), reason="needs llama.cpp"
+)
+def test_a_cell_with_real_processes_a_link_and_load_that_ends() -> None:
+    report = a_report()
+    name = "demo-gguf:40ms:48:ended"
+    measure_real(report, RealRun(rounds=2, only=(name,)))
+    row: Row
+    (row,) = report.rows
+    assert row["cell"] == name
+    assert {len(row["times_s"][preset]) for preset in PRESETS} == {2}
+    assert min(row["times_s"]["coupled"]) > 6 * 0.040, "each of its rounds waits for the link"
+    assert [each["tokens"] for each in row["answers"]] == [48, 48]
+    assert row["same_bits"] is False, "Q8_0 rounds activations"
