@@ -16,7 +16,7 @@ from enum import StrEnum
 from math import exp, inf, log
 from typing import Protocol
 
-from tandem.control.conditions import SHARED, Conditions
+from tandem.control.conditions import Conditions, several
 from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
 from tandem.control.cost import Plan, candidates, token_cost
 from tandem.control.draft_window import chunk_budget_s, schedule_for
@@ -330,7 +330,7 @@ class Controller:
     @property
     def _shared(self) -> bool:
         """Whether other sessions share the passes."""
-        return (self.estimates.sharing.value or 1.0) >= SHARED
+        return several(self.estimates.sharing.value or 1.0)
 
     def _needs_alone(self, conditions: Conditions | None) -> bool:
         """Whether what the cloud alone takes is yet to be measured, which costs nothing at the

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Any
 
-from tandem.control.conditions import SHARED, Conditions, PairTimes
+from tandem.control.conditions import Conditions, PairTimes, several
 from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
 from tandem.core.line_fit import LineFit
 
@@ -29,9 +29,6 @@ _FAR = 3.0
 
 _JUMP = 1.5
 """Times as long or short as before: more than passes differ by from one to the next."""
-_ENOUGH = 1.5
-"""Readings of the cloud alone that count as knowing it: two that are not old."""
-
 Aged = tuple[tuple[float, float], ...]
 """Readings as (age in seconds, value), oldest first."""
 
@@ -345,8 +342,8 @@ class Estimates:
         return share
 
     def knows_alone(self, now: float) -> bool:
-        """Whether what the cloud alone takes was measured lately, and nothing contradicts it."""
-        return self.alone.weight(now) >= _ENOUGH and self._sped_up > 1 - self._config.doubt
+        """Whether two readings of the cloud alone are not old, and nothing contradicts them."""
+        return several(self.alone.weight(now)) and self._sped_up > 1 - self._config.doubt
 
     def tripped(self, trip_s: float, now: float) -> None:
         self.trips_s.append(trip_s)
@@ -375,7 +372,7 @@ class Estimates:
         first_s = max(first[0], 1e-6)
         sharing = self.sharing.value or 1.0
         slowdown = max(1.0, first[1] / first_s)
-        if sharing >= SHARED:  # what others feed changes passes more than the edge's drafting does
+        if several(sharing):  # what others feed changes passes more than the edge's drafting does
             first_s, slowdown = first[1], 1.0
         guess_s = config.prior_draft_share * first_s
         draft = self.draft.seconds() or (guess_s, guess_s)

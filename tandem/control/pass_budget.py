@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tandem.control.conditions import several
 from tandem.core.line_fit import LineFit
 
 MARGIN = 1.1
@@ -20,8 +21,6 @@ _GUESS, _GUESS_TOKENS = 0.7, 4.0
 _USUAL_TOKENS = 8.0
 _KEEP_OWN, _KEEP_ALL = 0.97, 0.998
 _FOLLOW, _FOLLOW_YIELD = 0.3, 0.05
-_ALONE = 1.5
-"""So many sessions a pass, on average, are one."""
 _MOST_EACH = 17
 """Tokens a session in a pass of drafts: more than a window of 16 and the token before it."""
 _TINY_S = 1e-9
@@ -101,7 +100,7 @@ class PassBudget:
         sessions_now = max(self._sessions, sessions)
         pass_s = first_s + further_s * sessions_now * self._tokens_each
         self.price = sessions_now * further_s / max(pass_s, _TINY_S)
-        self.alone = self._sessions < _ALONE
+        self.alone = not several(self._sessions)
 
     def drafts(
         self, acceptance_rate: float, ready: int, claim: float = 1.0, *, weight: float = 1.0
