@@ -242,19 +242,27 @@ def embedded_async(
     emulate a link between edge and cloud. The models are loaded when the suite is entered. Raises
     CannotLoad for a model that cannot be read, InvalidArgument naming any other argument.
     """
-    chosen = (
-        choose_model(_text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft),
-        choose_model(_text(target), DEMO_TARGET, device_target, dtype_target, exits, engine_target),
+    draft_choice = choose_model(
+        _text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft
+    )
+    target_choice = choose_model(
+        _text(target),
+        DEMO_TARGET,
+        device_target,
+        dtype_target,
+        exits=exits,
+        engine=engine_target,
     )
     link = settings_from(rtt_s, mbps, jitter_s) if rtt_s or mbps or jitter_s else None
     folder = None if index_folder is None else Path(index_folder)
-    device, cloud = tuple(map(Path, device_documents)), tuple(map(Path, cloud_documents))
+    device = tuple(map(Path, device_documents))
+    cloud = tuple(map(Path, cloud_documents))
     documents = SuiteDocuments(device, cloud, folder, embedding)
     documents.check()
     held = documents if device or cloud else None
 
     async def opened(stack: AsyncExitStack) -> AggregatorClient:
-        pair = await asyncio.to_thread(load_pair, *chosen)
+        pair = await asyncio.to_thread(load_pair, draft_choice, target_choice)
         suite = await stack.enter_async_context(EmbeddedSuite(pair, link=link, documents=held))
         return await stack.enter_async_context(AggregatorClient(suite.target))
 

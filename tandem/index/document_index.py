@@ -166,8 +166,12 @@ class DocumentIndex:
         self._chunking = chunking
         self._writing = threading.Lock()  # one change at a time, from plan to disk
         self._following = threading.Lock()
-        kind = (LEXICAL, 0) if embedder is None else (embedder.name, embedder.dimension)
-        self.manifest = Manifest(*kind, chunking.max_tokens, chunking.overlap_tokens)
+        self.manifest = Manifest(
+            LEXICAL if embedder is None else embedder.name,
+            0 if embedder is None else embedder.dimension,
+            chunking.max_tokens,
+            chunking.overlap_tokens,
+        )
         self._store = _open_store(place, self.manifest)
         self._searcher = Searcher(self._store, self.manifest.dimension)
         try:

@@ -79,7 +79,7 @@ class PrefixIndex(Generic[Content]):
         has been forgotten meanwhile, or where the caller may not keep a single one."""
         owned = list(_owned_keys(tenant, token_ids, public_tokens))
         before = len(owned) - len(contents)
-        if contents and all(self._has(*each) for each in owned[:before]):
+        if contents and all(self._has(owner, key) for owner, key in owned[:before]):
             for (owner, key), content in zip(owned[before:], contents, strict=True):
                 if not self._has(owner, key):
                     self._keep(owner, key, _Block(content, block_bytes))

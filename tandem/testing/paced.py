@@ -24,8 +24,12 @@ _NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
 
 def pace_engine(loaded: LoadedModel, settings: ModelSettings) -> LoadedModel:
     """The model with the passes that a service's settings declare; as it is where they do not."""
-    paces = settings.pace_first_s, settings.pace_further_s, settings.pace_batch_s
-    return replace(loaded, engine=PacedEngine(loaded.engine, *paces)) if any(paces) else loaded
+    if not (settings.pace_first_s or settings.pace_further_s or settings.pace_batch_s):
+        return loaded
+    paced = PacedEngine(
+        loaded.engine, settings.pace_first_s, settings.pace_further_s, settings.pace_batch_s
+    )
+    return replace(loaded, engine=paced)
 
 
 class PacedEngine:

@@ -47,8 +47,13 @@ async def http_door(
         # Something before it may end TLS; this process cannot know.
         log.warning("http callers' keys come here in plain text", host=settings.http_host)
     limits = ConnectionLimits(settings.http_max_connections, write_s=settings.http_write_timeout_s)
-    place = (settings.http_host, settings.http_port)
-    async with HttpServer(app, *place, certificate, limits) as server:
+    async with HttpServer(
+        app,
+        settings.http_host,
+        settings.http_port,
+        certificate=certificate,
+        limits=limits,
+    ) as server:
         log.info("serving http", address=server.url)
         leaving = asyncio.create_task(_stop_listening(requests, server))
         try:

@@ -35,7 +35,7 @@ class RequestSeries:
         """The series of `preset`, one of ours, with the target as it is known now."""
         key = (preset, self.target_name)
         if key not in self._known:
-            self._known[key] = self._metrics.method(*key)
+            self._known[key] = self._metrics.method(preset, self.target_name)
         return self._known[key]
 
     async def close(self) -> None:

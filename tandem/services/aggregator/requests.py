@@ -69,7 +69,10 @@ class Requests:
         self._tenants = tenant_ids(access)
         self._sharing = parse_sharing(settings.share_prefixes)
         self._slots = Slots(
-            *(settings.max_running, settings.max_waiting, quota_of(settings), metrics.holders())
+            settings.max_running,
+            settings.max_waiting,
+            quota=quota_of(settings),
+            series=metrics.holders(),
         )
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
         self._two_sides = DeviceSide(settings, metrics, access, lambda: self._series.target_name)
