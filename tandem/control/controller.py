@@ -17,22 +17,12 @@ from math import exp, inf, log
 from typing import Protocol
 
 from tandem.control.conditions import Conditions, several
-from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.cost import Plan, candidates, token_cost
 from tandem.control.draft_window import chunk_budget_s, schedule_for
 from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
 from tandem.control.objective import Estimate, Objective
 from tandem.control.schedule import Control, Schedule, cloud_alone
-
-PING_EVERY_S = 1.0
-"""Pings tell the round trip so often."""
-HOPE = 0.995
-"""Of a draft step's time, for each token without drafts, in presets that only fit a window."""
-TIE = 0.02
-"""What time counts between plans that are as good by an objective that leaves it out."""
-BRANCH_STEPS, BRANCHES_SLOW = 8, 1.3
-"""Drafting for other outcomes pays where so many draft steps take longer than a pass, else drafts
-come in time anyway; and while it makes no step so many times as long."""
 
 
 class PassCost(Protocol):
@@ -206,7 +196,7 @@ class Controller:
 
     def pinged(self, now: float) -> None:
         """A ping left."""
-        self._ping_at = now + PING_EVERY_S
+        self._ping_at = now + self._config.ping_every_s
 
     def ponged(self, trip_s: float | None, now: float) -> None:
         """A ping was answered; None: one of long ago."""
@@ -276,10 +266,11 @@ class Controller:
         rate = (guess * conditions.acceptance_rate + stretch.agreed) / (guess + stretch.compared)
         rtt_s = conditions.rtt_s if stretch.trip_s == inf else stretch.trip_s
         seen = replace(conditions, rtt_s=rtt_s, acceptance_rate=rate, later_acceptance_rate=None)
-        expected_s = token_cost(self._plan, seen).tpot_s
-        ratio = stretch.seconds / stretch.tokens / max(expected_s, 1e-9)
+        expected_s = token_cost(self._plan, seen, self._config).tpot_s
+        ratio = stretch.seconds / stretch.tokens / max(expected_s, TINY)
         factor = self.estimates.factors[not schedule.stop_and_wait]
-        factor.add(min(3.0, max(1 / 3, ratio)), self._now)
+        far = self._config.far
+        factor.add(min(far, max(1 / far, ratio)), self._now)
         self._stretch = _Stretch()
 
     # What it decides.
@@ -294,7 +285,9 @@ class Controller:
         if conditions is None:
             return
         weight = self._objective.idle_weight
-        schedule = schedule_for(self._control, self._limits, conditions, weight)
+        schedule = schedule_for(
+            self._control, self._limits, conditions, weight, config=self._config
+        )
         self._follow(Plan(schedule, self.ahead))
         if self._control is Control.LATENCY_AWARE:
             self.chunk_budget_s = chunk_budget_s(conditions)
@@ -305,8 +298,9 @@ class Controller:
         acceptance = self.estimates.acceptance
         if conditions is None or not acceptance.idle_tokens:
             return conditions
-        draft_s = conditions.pair.draft_s * HOPE**acceptance.idle_tokens
-        rate = min(0.98, conditions.acceptance_rate + max(0.0, acceptance.regained))
+        draft_s = conditions.pair.draft_s * self._config.hope**acceptance.idle_tokens
+        rate = conditions.acceptance_rate + max(0.0, acceptance.regained)
+        rate = min(self._config.surest, rate)
         return replace(
             conditions, pair=replace(conditions.pair, draft_s=draft_s), acceptance_rate=rate
         )
@@ -353,11 +347,11 @@ class Controller:
         return Plan(cloud_alone(self._limits))
 
     def _decide(self, conditions: Conditions) -> None:
-        self.branches = self._drafts_ahead and _branches_pay(conditions)
+        self.branches = self._drafts_ahead and _branches_pay(conditions, self._config)
         if not self.branches:
             conditions = replace(conditions, branching=1.0, hit_rate=0.0)
         alone, used = Plan(cloud_alone(self._limits)), self._plan
-        alone_cost = token_cost(alone, conditions)
+        alone_cost = token_cost(alone, conditions, self._config)
         costs = self._costs(conditions, alone_cost)
         best = min(costs, key=lambda plan: costs[plan][0])
         used = used if used in costs else alone if alone in costs else best
@@ -377,11 +371,11 @@ class Controller:
             self._chosen_under = conditions
         self.decision = Decision(
             best.schedule,
-            costs[best][1].tpot_s,
-            alone_cost.tpot_s,
-            self.estimates.knows_alone(self._now),
-            reason if changed or self.decision is None else self.decision.reason,
-            conditions,
+            tpot_s=costs[best][1].tpot_s,
+            alone_tpot_s=alone_cost.tpot_s,
+            alone_measured=self.estimates.knows_alone(self._now),
+            reason=reason if changed or self.decision is None else self.decision.reason,
+            conditions=conditions,
         )
         self._follow(best)
 
@@ -390,13 +384,14 @@ class Controller:
     ) -> Mapping[Plan, tuple[float, Estimate]]:
         """Of all candidates, as the objective values them, and what a token takes."""
         found = {}
-        for plan in candidates(self._limits, conditions, self._objective.idle_weight):
+        weight = self._objective.idle_weight
+        for plan in candidates(self._limits, conditions, weight, self._config):
             estimate = alone
             if plan.schedule.window:
-                estimate = token_cost(plan, conditions)
+                estimate = token_cost(plan, conditions, self._config)
                 estimate = replace(estimate, tpot_s=self._factor(plan) * estimate.tpot_s)
             value = self._objective.value(estimate, alone)
-            found[plan] = value + TIE * estimate.tpot_s / alone.tpot_s, estimate
+            found[plan] = value + self._config.tie * estimate.tpot_s / alone.tpot_s, estimate
         return found
 
     def _factor(self, plan: Plan) -> float:
@@ -431,7 +426,7 @@ class Controller:
             for plan, (_, estimate) in costs.items()
             if plan != alone
             and few * (estimate.tpot_s - alone_s) <= allowance_s
-            and self._factor(plan) * token_cost(plan, hoped).tpot_s < gain * alone_s
+            and self._factor(plan) * token_cost(plan, hoped, self._config).tpot_s < gain * alone_s
         ]
         return min(found, key=lambda each: each[0])[1] if found else None
 
@@ -521,8 +516,8 @@ class _Stretch:
         self.agreed += accepted
 
 
-def _branches_pay(conditions: Conditions) -> bool:
+def _branches_pay(conditions: Conditions, config: ControllerConfig) -> bool:
     """Whether drafts that are begun with a correction would come late, and slow nothing."""
-    late = BRANCH_STEPS * conditions.pair.draft_s > conditions.pair.verify_first_s
+    late = config.branch_steps * conditions.pair.draft_s > conditions.pair.verify_first_s
     slows = max(conditions.branching, conditions.pass_slowdown)
-    return late and slows < BRANCHES_SLOW
+    return late and slows < config.branches_slow

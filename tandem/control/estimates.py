@@ -14,21 +14,9 @@ from math import inf, sqrt
 from typing import Any
 
 from tandem.control.conditions import Conditions, PairTimes, several
-from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.core.line_fit import LineFit
 
-_TRIPS, _FRESH_TRIPS_S, _FEW_TRIPS = 32, 2.0, 4
-"""The shortest round trip of the last two seconds is believed, or of the last four: others waited
-for a pass."""
-_SLOPE_KEEP, _SLOPE_PRIOR, _SLOPE_WARM = 0.98, 1.0, 20.0
-"""What each pass keeps of the weight of those before it in the slope, and what the prior share and
-that of earlier answers count for: squared distances in rows."""
-_FAR = 3.0
-"""A pass that takes so many times as long as expected had to wait for something."""
-
-
-_JUMP = 1.5
-"""Times as long or short as before: more than passes differ by from one to the next."""
 Aged = tuple[tuple[float, float], ...]
 """Readings as (age in seconds, value), oldest first."""
 
@@ -98,10 +86,11 @@ class RecentTime(Recent):
         """Two readings in a row that are much shorter, or three that are much longer, make what was
         before another time: nothing is short by chance."""
         super().add(value, now)
+        jump = self._config.jump
         values = [reading for _, reading in self._readings]
-        if len(values) > 2 and max(values[-2:]) < _middle(values[:-2]) / _JUMP:
+        if len(values) > 2 and max(values[-2:]) < _middle(values[:-2]) / jump:
             self._keep(2)
-        elif len(values) > 3 and min(values[-3:]) > _middle(values[:-3]) * _JUMP:
+        elif len(values) > 3 and min(values[-3:]) > _middle(values[:-3]) * jump:
             self._keep(3)
 
     def _keep(self, count: int) -> None:
@@ -279,8 +268,8 @@ class Estimates:
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
         self.trips_s: list[float] = []
         """Round trips that this request measured."""
-        self._trips = deque(((now - age, value) for age, value in warm_start.trip), _TRIPS)
-        self._slope = LineFit(_SLOPE_KEEP)
+        self._trips = deque(((now - age, value) for age, value in warm_start.trip), config.trips)
+        self._slope = LineFit(config.slope_keep)
         self._earlier_share = self._share = warm_start.row_share
         self._slope_busy = False
 
@@ -301,18 +290,20 @@ class Estimates:
         usual = self.first.seconds()
         if usual is not None:
             expected_s = usual[busy] * (1 + self.row_share * drafts)
-            seconds = min(seconds, _FAR * expected_s)
+            seconds = min(seconds, self._config.far * expected_s)
         if busy != self._slope_busy and self._slope.weight:
             self._slope.regroup()  # what runs beside passes moves them all, not the slope
         self._slope_busy = busy
         self._slope.add(drafts, seconds)
         earlier = self._earlier_share
         if earlier is None:
-            first_s, further_s = self._slope.fit(self._config.prior_row_share, _SLOPE_PRIOR)
+            first_s, further_s = self._slope.fit(
+                self._config.prior_row_share, self._config.slope_prior
+            )
         else:
-            first_s, further_s = self._slope.fit(earlier, _SLOPE_WARM)
+            first_s, further_s = self._slope.fit(earlier, self._config.slope_warm)
         if drafts or self._share is not None:
-            self._share = further_s / max(first_s, 1e-9)
+            self._share = further_s / max(first_s, TINY)
         self.first.add(seconds / (1 + self.row_share * drafts), now, busy=busy)
 
     @property
@@ -348,7 +339,10 @@ class Estimates:
     def tripped(self, trip_s: float, now: float) -> None:
         self.trips_s.append(trip_s)
         self._trips.append((now, trip_s))
-        while len(self._trips) > _FEW_TRIPS and self._trips[0][0] < now - _FRESH_TRIPS_S:
+        while (
+            len(self._trips) > self._config.few_trips
+            and self._trips[0][0] < now - self._config.fresh_trips_s
+        ):
             self._trips.popleft()
 
     @property
@@ -369,7 +363,7 @@ class Estimates:
         first = self.first.seconds(slows)
         if first is None or rtt_s is None:
             return None
-        first_s = max(first[0], 1e-6)
+        first_s = max(first[0], TINY)
         sharing = self.sharing.value or 1.0
         slowdown = max(1.0, first[1] / first_s)
         if several(sharing):  # what others feed changes passes more than the edge's drafting does
@@ -382,7 +376,8 @@ class Estimates:
             draft_s *= 1 - self.draft.doubt(now)
             slowdown = max(1.0, slowdown - self.first.busy.doubt(now))
             off = max(self.acceptance.deviation, self.acceptance.regained)
-            rate, later = min(0.98, rate + off), min(0.98, later + off)
+            rate = min(config.surest, rate + off)
+            later = min(config.surest, later + off)
         return Conditions(
             PairTimes(draft_s, first_s, share * first_s),
             rtt_s,
@@ -392,7 +387,7 @@ class Estimates:
             hit_rate=self.hit_rate,
             branching=self.branching.value or 1.0,
             pass_slowdown=slowdown,
-            draft_slowdown=max(1.0, draft[1] / max(draft[0], 1e-9)),
+            draft_slowdown=max(1.0, draft[1] / max(draft[0], TINY)),
             later_acceptance_rate=later,
             alone_s=self.alone_s,
             message_s=config.message_s,
@@ -412,7 +407,9 @@ class Estimates:
             first_busy=self.first.busy.aged(now),
             alone=self.alone.aged(now),
             alone_pass=self.alone_pass.aged(now),
-            trip=tuple((now - at, value) for at, value in list(self._trips)[-_FEW_TRIPS:]),
+            trip=tuple(
+                (now - at, value) for at, value in list(self._trips)[-self._config.few_trips :]
+            ),
             wait=self.wait.aged(now),
             branching=self.branching.aged(now),
             row_share=self._share,
