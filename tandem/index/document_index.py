@@ -138,11 +138,11 @@ class Preparation:
         spans = chunk_spans(document.text, self._chunking, count_tokens)
         dimension = 0 if embedder is None else embedder.dimension
         content = Content(
-            document.content_hash,
-            document.title,
-            document.text,
-            spans,
-            np.empty((len(spans) if embedder is None else 0, dimension), np.float32),
+            content_hash=document.content_hash,
+            title=document.title,
+            text=document.text,
+            spans=spans,
+            vectors=np.empty((len(spans) if embedder is None else 0, dimension), np.float32),
         )
         if embedder is None or not spans:
             self.contents[content.content_hash] = content

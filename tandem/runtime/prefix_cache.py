@@ -131,8 +131,13 @@ class PrefixCache:
 
     def put(self, text: KeptText, blocks: Sequence[_Block], gives_back: int) -> None:
         """Keep a text's last blocks, of a session that gives back so many bytes at once."""
-        size = KV_BLOCK * self._thread.engine.kv_bytes_per_token
-        self.index.put(text.tenant, text.token_ids, blocks, size, text.public_tokens)
+        self.index.put(
+            text.tenant,
+            text.token_ids,
+            blocks,
+            block_bytes=KV_BLOCK * self._thread.engine.kv_bytes_per_token,
+            public_tokens=text.public_tokens,
+        )
         self.index.shrink(min(self._limits.kv_bytes, self._room() + gives_back))
 
     def copied(self, copying: asyncio.Future[None]) -> None:

@@ -405,13 +405,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             deadline_s = stream.time_remaining() or MAX_REQUEST_S
             return FrameStream(
                 connection,
-                lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
+                begin=lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
                     timeout=deadline_s, wait_for_ready=True, metadata=span.headers()
                 ),
-                EdgeCodec(request.vocabulary_size, request.preset.verify_settings),
-                traffic,
-                on_frame,
-                on_end,
+                codec=EdgeCodec(request.vocabulary_size, request.preset.verify_settings),
+                traffic=traffic,
+                on_frame=on_frame,
+                on_end=on_end,
                 stranger=f"the cloud at {connection.target}",
             )
 

@@ -63,7 +63,9 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         link.attach(self)
         self.traffic = traffic
         self._machine = machine
-        self._draft_tasks = DraftTaskRunner(machine, thread, kv, self._drafts_ready, processor)
+        self._draft_tasks = DraftTaskRunner(
+            machine, thread, kv, on_drafted=self._drafts_ready, processor=processor
+        )
         self._spans = RoundSpans(span)
         self._rounds = RoundReports(machine.stats) if tells_rounds else None
         self._relayable = asyncio.Event()
