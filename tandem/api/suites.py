@@ -34,8 +34,11 @@ class AsyncStream:
     over all of them, or use it as a context manager, which cancels what is left."""
 
     def __init__(self, growing: AsyncIterator[Generated], seed: int, endpoint: str) -> None:
-        self._growing, self._seed, self._endpoint = growing, seed, endpoint
-        self._result, self._progress = Generated(), Progress()
+        self._growing = growing
+        self._seed = seed
+        self._endpoint = endpoint
+        self._result = Generated()
+        self._progress = Progress()
 
     @property
     def answer(self) -> Answer:
@@ -125,7 +128,8 @@ class Stream:
     """AsyncStream without asyncio: iterate over it, or use it as a context manager."""
 
     def __init__(self, stream: AsyncStream, thread: LoopThread) -> None:
-        self._stream, self._thread = stream, thread
+        self._stream = stream
+        self._thread = thread
 
     @property
     def answer(self) -> Answer:

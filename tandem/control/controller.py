@@ -100,12 +100,15 @@ class Controller:
         self.estimates = Estimates(warm_start, config=config)
         self.spent: dict[str, tuple[int, float]] = {}
         """Tokens and seconds by each kind of schedule, for metrics."""
-        self._control, self._limits, self._config = control, limits, config
+        self._control = control
+        self._limits = limits
+        self._config = config
         self._drafts_ahead = drafts_ahead
         self._objective = objective or Objective()
         self._may_rest = self._objective.idle_weight >= 1
         """A cloud that may wait for drafts would wait for ever if none came."""
-        self._max_tokens, self._warm_start = max_tokens, warm_start
+        self._max_tokens = max_tokens
+        self._warm_start = warm_start
         self._began = self._held = False
         self._sent: deque[tuple[int, float]] = deque(maxlen=128)
         self._now = self._chose_at = self._ping_at = -inf
@@ -256,7 +259,8 @@ class Controller:
     def _learn(self, conditions: Conditions) -> None:
         """What the tokens of the last stretch took, relative to what they should have taken with
         the drafts that stood, over the link as it was: these are told by estimates of their own."""
-        stretch, schedule = self._stretch, self.schedule
+        stretch = self._stretch
+        schedule = self.schedule
         guess = self._config.few_tokens
         losing = self._allowance_s(conditions.pass_s(0, busy=False)) < 0
         if not schedule.window or stretch.tokens < (
@@ -350,7 +354,8 @@ class Controller:
         self.branches = self._drafts_ahead and _branches_pay(conditions, self._config)
         if not self.branches:
             conditions = replace(conditions, branching=1.0, hit_rate=0.0)
-        alone, used = Plan(cloud_alone(self._limits)), self._plan
+        alone = Plan(cloud_alone(self._limits))
+        used = self._plan
         alone_cost = token_cost(alone, conditions, self._config)
         costs = self._costs(conditions, alone_cost)
         best = min(costs, key=lambda plan: costs[plan][0])
@@ -364,7 +369,8 @@ class Controller:
                 best = alone
             if (tried := self._worth_trying(best, costs)) is not None:
                 self._begin_trial(conditions)
-                best, reason = tried, Reason.TRIAL
+                best = tried
+                reason = Reason.TRIAL
         changed = self.decision is None or best != self._plan
         if changed:
             self.decisions[reason] += 1
@@ -397,7 +403,8 @@ class Controller:
     def _factor(self, plan: Plan) -> float:
         """By which expectations of the family are off, as far as that was seen."""
         seen = self.estimates.factors[not plan.schedule.stop_and_wait]
-        weight, off = seen.weight(self._now), log(seen.value or 1.0)
+        weight = seen.weight(self._now)
+        off = log(seen.value or 1.0)
         chance = max(-self._config.chance, min(self._config.chance, off))
         return exp((off - chance) * weight / (weight + 1))
 
@@ -407,8 +414,10 @@ class Controller:
         """What may be better than the best for all that is known, at a price that the answer can
         bear; None where nothing is."""
         alone = Plan(cloud_alone(self._limits))
-        alone_s, best_s = costs[alone][1].tpot_s, costs[best][1].tpot_s
-        gain, allowance_s = 1 - self._config.switch_gain, self._allowance_s(alone_s)
+        alone_s = costs[alone][1].tpot_s
+        best_s = costs[best][1].tpot_s
+        gain = 1 - self._config.switch_gain
+        allowance_s = self._allowance_s(alone_s)
         if allowance_s <= 0:
             return None
         few = self._config.few_tokens
@@ -433,7 +442,8 @@ class Controller:
     def _allowance_s(self, alone_s: float) -> float:
         """What trials may still lose. Where earlier answers told what drafts are worth, a short
         answer bears none."""
-        tokens, short = self._tokens, self._config.short_answer_tokens
+        tokens = self._tokens
+        short = self._config.short_answer_tokens
         if self.estimates.acceptance.begins_guessed:
             tokens = max(tokens, min(self._max_tokens, short))
         elif tokens < short:
@@ -467,7 +477,8 @@ class Controller:
         """Take the wanted schedule up, or the step towards it. Only frames of drafts tell the
         cloud whether to wait for more. One that waits gets one more draft before nothing is
         drafted. One that goes on would overtake every long round: one draft has it wait first."""
-        schedule, limits = self._plan.schedule, self._limits
+        schedule = self._plan.schedule
+        limits = self._limits
         if not schedule.window and self._held:
             schedule = replace(limits, window=1, chunk=1)
         elif schedule.stop_and_wait and limits.decode_when_idle and not self._held:
@@ -502,7 +513,8 @@ class _Stretch:
     """Tokens that came one after the other by one schedule, and the drafts compared with them."""
 
     def __init__(self) -> None:
-        self.tokens, self.seconds = 0, 0.0
+        self.tokens = 0
+        self.seconds = 0.0
         self.compared = self.agreed = 0
         self.trip_s = inf
         """The shortest round trip meanwhile; infinite where none was measured."""

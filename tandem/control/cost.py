@@ -120,7 +120,8 @@ class _Sums:
 
 def _of_a_token(sums: _Sums, conditions: Conditions, config: ControllerConfig) -> Estimate:
     """A pass that others share is theirs too."""
-    pair, tokens = conditions.pair, sums.tokens
+    pair = conditions.pair
+    tokens = sums.tokens
     drafts = max(0.0, sums.fed - sums.passes)
     cloud_s = sums.passes * pair.verify_first_s / conditions.sharing
     cloud_s += drafts * pair.verify_further_s
@@ -138,8 +139,11 @@ def _of_a_token(sums: _Sums, conditions: Conditions, config: ControllerConfig) -
 def _rounds(plan: Plan, conditions: Conditions) -> _Sums:
     """A round yields the drafts that stand and one more token. What was drafted while the last one
     was judged, and is wanted, hides drafting behind the wait."""
-    length, ahead, busy = plan.schedule.chunk, plan.ahead, plan.busy
-    tokens, survives = 1.0, conditions.acceptance_rate
+    length = plan.schedule.chunk
+    ahead = plan.ahead
+    busy = plan.busy
+    tokens = 1.0
+    survives = conditions.acceptance_rate
     for _ in range(length):
         tokens += survives
         survives *= conditions.later_rate
@@ -174,11 +178,14 @@ def _stream(
     `arrival[p]`. A pass takes the last decided token and the drafts after it that are there, and
     decides one position more: by its draft if that has come, else by a token of its own. Two of the
     widest windows are followed; then a stream repeats itself."""
-    rtt_s, window, depth = conditions.rtt_s, schedule.window, 2 * config.lengths[-1]
+    rtt_s = conditions.rtt_s
+    window = schedule.window
+    depth = 2 * config.lengths[-1]
     draft_s = conditions.branching * conditions.draft_s(busy=True) + conditions.message_s
     row_s = conditions.pass_slowdown * conditions.pair.verify_further_s
     pass_s = conditions.pass_s(0, busy=True)
-    decided, arrival = [0.0], [rtt_s]
+    decided = [0.0]
+    arrival = [rtt_s]
 
     def arrive(position: int) -> float:
         """When its draft is at the cloud. The edge drafts one after the other, goes on after a
@@ -193,14 +200,20 @@ def _stream(
         return arrival[position]
 
     passes: list[_Pass] = []
-    now, position, drafted = 0.0, 0, 0
-    survives, rate = share, conditions.acceptance_rate
+    now = 0.0
+    position = 0
+    drafted = 0
+    survives = share
+    rate = conditions.acceptance_rate
     while position < depth and survives > share * config.rare:
-        began, reached, count = now, survives, 0
+        began = now
+        reached = survives
+        count = 0
         while count < window and arrive(position + count + 1) <= now:
             count += 1
         if not count and not schedule.decode_when_idle:
-            now, count = max(now, arrive(position + 1)) + conditions.wait_s, 1
+            now = max(now, arrive(position + 1)) + conditions.wait_s
+            count = 1
         now += pass_s + count * row_s
         for _ in range(count + 1):
             position += 1

@@ -102,7 +102,8 @@ class StepTime:
     """A step of one model: while the other model rests (quiet), and beside it (busy)."""
 
     def __init__(self, quiet: Recent, busy: Recent) -> None:
-        self.quiet, self.busy = quiet, busy
+        self.quiet = quiet
+        self.busy = busy
 
     def add(self, seconds: float, now: float, *, busy: bool) -> None:
         (self.busy if busy else self.quiet).add(seconds, now)
@@ -110,7 +111,8 @@ class StepTime:
     def seconds(self, slows: float = 1.0) -> tuple[float, float] | None:
         """(quiet, busy); the one that is not known follows from the other, `slows` times as long.
         No step is faster beside other work: where readings say so, the newer ones are right."""
-        quiet, busy = self.quiet.value, self.busy.value
+        quiet = self.quiet.value
+        busy = self.busy.value
         if quiet is None or busy is None:
             return (quiet, slows * quiet) if quiet else (busy, busy) if busy else None
         if self.busy.at_s > self.quiet.at_s:
@@ -141,7 +143,8 @@ class AcceptanceRate:
         guessed = max(0.0, config.few_tokens - known)
         self._tokens = known + guessed
         self._right = guessed * config.prior_acceptance + (known * earlier.rate if earlier else 0.0)
-        self._prior, self.begins_guessed = self._right / self._tokens, guessed > 0
+        self._prior = self._right / self._tokens
+        self.begins_guessed = guessed > 0
         self._first_tokens = self._first_right = 0.0
         self._at_first = True
         self.idle_tokens = 0
@@ -195,7 +198,8 @@ class AcceptanceRate:
     def by_position(self) -> tuple[float, float]:
         """(of the first draft, of later ones), each believed like all for as many drafts as the
         prior counts."""
-        guess, rate = self._config.warm_tokens, self.rate
+        guess = self._config.warm_tokens
+        rate = self.rate
         first = (guess * rate + self._first_right) / (guess + self._first_tokens)
         later_tokens = max(0.0, self._tokens - self._first_tokens)
         later_right = min(later_tokens, max(0.0, self._right - self._first_right))
@@ -260,9 +264,12 @@ class Estimates:
         self._config = config
         self.draft = StepTime(time(warm_start.draft), time(warm_start.draft_busy))
         self.first = StepTime(time(warm_start.first), time(warm_start.first_busy))
-        self.alone, self.alone_pass = time(warm_start.alone), time(warm_start.alone_pass)
-        self.branching, self.wait = recent(warm_start.branching), recent(warm_start.wait)
-        self.sharing, self._hits = recent(), recent()
+        self.alone = time(warm_start.alone)
+        self.alone_pass = time(warm_start.alone_pass)
+        self.branching = recent(warm_start.branching)
+        self.wait = recent(warm_start.wait)
+        self.sharing = recent()
+        self._hits = recent()
         self.factors = recent(warm_start.rounds_factor), recent(warm_start.stream_factor)
         """What a token took relative to its expected cost, in rounds and in streams."""
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
@@ -326,7 +333,8 @@ class Estimates:
     @property
     def _sped_up(self) -> float:
         """What passes take by now, relative to those of the cloud alone; 1 at most."""
-        pass_s, share = self.alone_pass.value, 1.0
+        pass_s = self.alone_pass.value
+        share = 1.0
         for other in (self.first.quiet, self.first.busy):
             if pass_s and other.at_s > self.alone.at_s and other.value is not None:
                 share = min(share, other.value / pass_s)
@@ -356,7 +364,8 @@ class Estimates:
     def conditions(self, now: float, *, hope: bool = False) -> Conditions | None:
         """As far as it is measured; None before a pass and a round trip were. `hope`: as good for
         drafting as it may well be."""
-        config, rtt_s = self._config, self.rtt_s
+        config = self._config
+        rtt_s = self.rtt_s
         slows = 1.0
         if rtt_s is not None and rtt_s < config.same_machine_s:
             slows = config.same_machine_slows
@@ -367,10 +376,12 @@ class Estimates:
         sharing = self.sharing.value or 1.0
         slowdown = max(1.0, first[1] / first_s)
         if several(sharing):  # what others feed changes passes more than the edge's drafting does
-            first_s, slowdown = first[1], 1.0
+            first_s = first[1]
+            slowdown = 1.0
         guess_s = config.prior_draft_share * first_s
         draft = self.draft.seconds() or (guess_s, guess_s)
-        draft_s, share = draft[0], self.row_share
+        draft_s = draft[0]
+        share = self.row_share
         rate, later = self.acceptance.by_position()
         if hope:
             draft_s *= 1 - self.draft.doubt(now)

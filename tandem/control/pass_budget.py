@@ -23,7 +23,8 @@ class UsualAcceptance:
     __slots__ = ("_accepted", "_config", "_judged", "_keep")
 
     def __init__(self, config: ControllerConfig = DEFAULT_CONFIG) -> None:
-        self._config, self._keep = config, config.usual_keep
+        self._config = config
+        self._keep = config.usual_keep
         self._judged = float(config.few_tokens)
         self._accepted = config.prior_acceptance * self._judged
 
@@ -81,9 +82,11 @@ class PassBudget:
     def __init__(self, config: ControllerConfig = DEFAULT_CONFIG) -> None:
         self._config = config
         self.usual = UsualAcceptance(config)
-        self.price, self.alone = 0.0, True
+        self.price = 0.0
+        self.alone = True
         self._seconds = LineFit(config.slope_keep)
-        self._sessions, self._tokens_each = 1.0, 1.0
+        self._sessions = 1.0
+        self._tokens_each = 1.0
         self._yield_each = 1.0
 
     @property
@@ -127,7 +130,8 @@ class HolderBudget:
     case."""
 
     def __init__(self, budget: PassBudget, claim: Callable[[], float]) -> None:
-        self._budget, self._claim = budget, claim
+        self._budget = budget
+        self._claim = claim
 
     @property
     def usual(self) -> UsualAcceptance:
@@ -151,7 +155,10 @@ def worth_feeding(
 ) -> tuple[int, float]:
     """How many drafts of a session a pass should take, and the tokens that it then yields.
     `price` as in `PassBudget`; `yield_each`: what a session gets from a pass on average."""
-    tokens, right, taken, cost = 1.0, 1.0, 0, config.feeding_gain * price
+    tokens = 1.0
+    right = 1.0
+    taken = 0
+    cost = config.feeding_gain * price
     while taken < most:
         right *= acceptance_rate
         if right < cost * (yield_each if yield_each > tokens else tokens):

@@ -104,7 +104,8 @@ class Preparation:
         self.contents: dict[str, Content] = {}
         """By hash, of the documents that are done."""
         self._left = deque(documents)
-        self._chunking, self._embedder = chunking, embedder
+        self._chunking = chunking
+        self._embedder = embedder
         self._chunks: deque[tuple[Content, int]] = deque()
         """Chunks that are to be embedded, in order, by their numbers."""
         self._vectors: list[Vectors] = []

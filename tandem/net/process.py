@@ -125,7 +125,8 @@ def _run(
 
 
 def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:
-    host, port = settings.metrics_host, settings.metrics_port
+    host = settings.metrics_host
+    port = settings.metrics_port
     try:
         return serve_metrics(metrics.registry, host, port)
     except OSError as error:

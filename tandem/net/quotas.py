@@ -104,7 +104,8 @@ class Bucket:
         self._refill(now)
         if not self._per_minute:
             self._level = per_minute
-        self._per_minute, self._level = per_minute, min(self._level, per_minute)
+        self._per_minute = per_minute
+        self._level = min(self._level, per_minute)
 
     def wait_s(self, now: float) -> float:
         """How long until something is there."""
@@ -121,7 +122,8 @@ class Bucket:
 
     def _refill(self, now: float) -> None:
         self._level += (now - self._seen_s) * self._per_minute / 60
-        self._level, self._seen_s = min(self._level, self._per_minute), now
+        self._level = min(self._level, self._per_minute)
+        self._seen_s = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ class FairShares:
     def __init__(self, room: Room, quota: Quota) -> None:
         """`quota` is of a holder whose key says nothing else. The holder "" stands for all callers
         without keys, among whom nothing is shared out."""
-        self._room, self._quota = room, quota
+        self._room = room
+        self._quota = quota
         self._accounts: dict[str, _Account] = {}
         self._grammars: dict[tuple[str, bytes], Bucket] = {}
         self.sessions = 0

@@ -62,7 +62,8 @@ class RetrieverClient:
         try:
             while isinstance(answer := await call.read(), pb.IngestResponse):
                 yield answer
-            code, details = await call.code(), await call.details()
+            code = await call.code()
+            details = await call.details()
             if code is not grpc.StatusCode.OK:
                 raise Rejected(code, plain_details(code, details or ""))
             await sending

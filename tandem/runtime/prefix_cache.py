@@ -77,7 +77,10 @@ class PrefixCache:
         series: EngineSeries,
     ) -> None:
         """`room`: bytes of the KV budget that no session holds."""
-        self._thread, self._limits, self._room, self._series = thread, limits, room, series
+        self._thread = thread
+        self._limits = limits
+        self._room = room
+        self._series = series
         self.copies = thread.engine.kv_copies if limits.kv_bytes else None
         self.index: PrefixIndex[_Block] = PrefixIndex(limits.caller_bytes)
         self._computing: dict[tuple[Tenant, tuple[int, ...]], asyncio.Event] = {}
@@ -156,7 +159,10 @@ class KeptPrefix:
     def __init__(
         self, kept: PrefixCache, thread: EngineThread, text: KeptText, blocks: list[_Block]
     ) -> None:
-        self._kept, self._thread, self._text, self._blocks = kept, thread, text, blocks
+        self._kept = kept
+        self._thread = thread
+        self._text = text
+        self._blocks = blocks
         self.tokens = len(blocks) * KV_BLOCK
         self.on_left: Callable[[], None] | None = None
         """Called once something was left, or there is nothing to leave."""

@@ -129,7 +129,8 @@ def _owned_keys(
 ) -> Iterator[tuple[_Owner, bytes]]:
     """Of the whole blocks of a text, in order: whose each is, and its key. A block is public as a
     whole or not at all: one with a single token of the tenant's is the tenant's."""
-    hashed, public = hashlib.sha256(), _Public(tenant.caller)
+    hashed = hashlib.sha256()
+    public = _Public(tenant.caller)
     for end in range(KV_BLOCK, len(token_ids) + 1, KV_BLOCK):
         hashed.update(np.array(token_ids[end - KV_BLOCK : end], dtype="<u4").tobytes())
         yield public if end <= public_tokens else tenant, hashed.digest()

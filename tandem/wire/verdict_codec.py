@@ -17,7 +17,8 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 
 def fill_verdict(proto: pb.Verdict | pb.EarlyVerdict, verdict: Verdict | EarlyVerdict) -> None:
-    proto.accepted, proto.rejected = verdict.accepted, verdict.rejected
+    proto.accepted = verdict.accepted
+    proto.rejected = verdict.rejected
     match verdict.outcome:
         case None:
             pass

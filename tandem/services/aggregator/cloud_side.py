@@ -115,7 +115,8 @@ class CloudSide:
         stream: CollaborationStream,
         headers: Sent,
     ) -> None:
-        decoder, deadline_s = self._resources.decoder, self._settings.request_timeout_s
+        decoder = self._resources.decoder
+        deadline_s = self._settings.request_timeout_s
         exported = ExportedDocuments(
             opening, codec, stream=stream, decoder=decoder, deadline_s=deadline_s, headers=headers
         )
@@ -124,7 +125,8 @@ class CloudSide:
     async def _open_cloud_decoder(
         self, opening: CollaborationOpen, events: DecoderEvents, headers: Sent
     ) -> DecoderLink:
-        request, preset = opening.request, opening.request.preset
+        request = opening.request
+        preset = opening.request.preset
         found: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.DEVICE:
             found = await self._found(request, headers)

@@ -122,7 +122,8 @@ class DeviceSide:
         """The messages for the caller; closing the generator cancels the request on both sides.
         `owner`: whose documents may be used beside the operator's and shared ones."""
         prepared = await self._prepare(request, timeout_s, headers, owner)
-        preset, session_id = prepared.preset, prepared.aggregation.session
+        preset = prepared.preset
+        session_id = prepared.aggregation.session
         session = DeviceSession(
             lambda opened: self._machine(prepared, opened),
             lambda events: self._open_decoder(prepared, events),
@@ -216,7 +217,8 @@ class DeviceSide:
         return await imported.fetch(opening)
 
     def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
-        request, preset = prepared.generation, prepared.preset
+        request = prepared.generation
+        preset = prepared.preset
         drafting = local_drafting(preset, request.sampling)
         opening = DecodingOpen(
             session=prepared.aggregation.session,
@@ -251,7 +253,8 @@ class DeviceSide:
             eos_token_ids=opened.eos_token_ids,
         )
         request.sampling.validate(request.vocabulary_size)
-        policy, now = prepared.generation.lost_cloud, time.monotonic()
+        policy = prepared.generation.lost_cloud
+        now = time.monotonic()
         times = LivenessTimes(give_up_after_s=self._settings.give_up_after_s)
         others = self._others(prepared.preset) if prepared.needs_cloud else []
         lives = [Liveness(policy, times, now) for _ in others]

@@ -97,7 +97,8 @@ def known_names(settings: AggregatorSettings) -> KnownNames:
 
 def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:
     """None where HTTP is plain. Raises SettingsError naming the file that cannot be used."""
-    certificate, key = settings.http_tls_certificate, settings.http_tls_key
+    certificate = settings.http_tls_certificate
+    key = settings.http_tls_key
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:

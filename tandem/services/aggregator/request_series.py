@@ -62,7 +62,8 @@ class RequestTiming:
         return time.monotonic() - self._arrived_s
 
     def observe(self, answer: GenerateResponse) -> None:
-        now, series = time.monotonic(), self._series()
+        now = time.monotonic()
+        series = self._series()
         if answer.HasField("committed") and answer.committed.token_ids:
             if self._first_s is None:
                 self._first_s = now

@@ -278,7 +278,8 @@ class Requests:
                 try:
                     async for answer in answers_to(call, start, self.describe):
                         if answer.HasField("started"):
-                            session, preset = answer.started.session, answer.started.preset
+                            session = answer.started.session
+                            preset = answer.started.preset
                             naming.enter_context(log_context(session=session, preset=preset))
                             log.info("request started")
                         yield answer

@@ -26,7 +26,8 @@ class SideResources:
         self._max_message_bytes = settings.max_message_bytes
         self._access = access
         self.decoder = self.connection(settings.decoder or settings.drafter)
-        retriever, side = settings.retriever, _SIDES[settings.side]
+        retriever = settings.retriever
+        side = _SIDES[settings.side]
         self.retrieval = Retrieval(self.connection(retriever) if retriever else None)
         self.closing_tasks: set[asyncio.Task[None]] = set()
         self.profiling = Profiling(
@@ -42,7 +43,8 @@ class SideResources:
 
     def cloud_connection(self, target: str) -> Connection:
         """To the other side, which is shown another key; of several the nearest that serves."""
-        targets, access = addresses_of(target), self._access.to_cloud()
+        targets = addresses_of(target)
+        access = self._access.to_cloud()
         if len(targets) > 1:
             return NearestConnection(targets, self._max_message_bytes, access)
         return Connection(target, self._max_message_bytes, access)

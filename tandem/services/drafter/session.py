@@ -237,7 +237,8 @@ class RelayPace:
     is time while the cloud verifies; and no text leaves right after another, as nobody reads so
     fast. Pure: one clock's seconds go in."""
 
-    HOLD_S, EVERY_S = 0.003, 0.005
+    HOLD_S = 0.003
+    EVERY_S = 0.005
 
     def __init__(self) -> None:
         self._relayed_s = -inf

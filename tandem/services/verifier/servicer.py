@@ -254,7 +254,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 log.info("session closed", target_passes=machine.target_passes)
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
-        asked, mask = opening.params.processors, None
+        asked = opening.params.processors
+        mask = None
         if asked.grammar is not None:
             spend = self._admission.spend_grammar
             mask = await self._grammars.session_mask(asked.grammar, payer, spend)

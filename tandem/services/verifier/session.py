@@ -243,7 +243,8 @@ async def masks_there(rows: RowsAfter, fed: tuple[int, ...]) -> None:
     takes too long."""
     if (pending := rows.prepare([fed])) is None or pending.done():
         return
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
     pending.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
     try:
         async with asyncio.timeout(ASIDE_S):
