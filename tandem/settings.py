@@ -419,7 +419,8 @@ def _demand(problem: ErrorDetails, secret: bool) -> str:
     if problem["type"] == "missing":
         return "must be set"
     words = problem["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    words, shown = words.split(", unable to parse")[0], problem["input"]
+    words = words.split(", unable to parse")[0]
+    shown = problem["input"]
     hidden = secret or not isinstance(shown, str | int | float)
     return words if hidden else f"{words}, got {str(shown)[:80]!r}"
 

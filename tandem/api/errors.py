@@ -33,7 +33,8 @@ _KINDS: dict[str, type[TandemError]] = {
 def typed(error: Rejected, endpoint: str) -> TandemError:
     """InvalidArgument with the field that the service named; for other codes a message that names
     `endpoint`. Codes without a class of their own are a plain TandemError."""
-    code, details = error.code.name, str(error) or error.code.name
+    code = error.code.name
+    details = str(error) or error.code.name
     if code == "INVALID_ARGUMENT":
         field, colon, why = details.partition(": ")
         named = colon and re.fullmatch(r"\w+", field)

@@ -134,15 +134,15 @@ def answer_of(result: Generated, seed: int) -> Answer:
     if result.summary is None:
         raise TandemError("the service ended the answer without a summary")
     return Answer(
-        result.text,
-        tuple(result.token_ids),
-        tuple(map(str, result.token_sources)),
-        result.summary.finish_reason,
-        seed,
-        _figures(result),
-        tuple(result.logprobs),
-        tuple(result.top_logprobs),
-        tuple(result.token_sides),
+        text=result.text,
+        token_ids=tuple(result.token_ids),
+        token_sources=tuple(map(str, result.token_sources)),
+        finish_reason=result.summary.finish_reason,
+        seed=seed,
+        figures=_figures(result),
+        logprobs=tuple(result.logprobs),
+        top_logprobs=tuple(result.top_logprobs),
+        token_sides=tuple(result.token_sides),
     )
 
 
@@ -170,15 +170,16 @@ class Progress:
 
     def piece(self, result: Generated) -> Piece | None:
         """What `result` has more than the last time; None for nothing."""
-        characters, tokens, logprobs = self._characters, self._tokens, self._logprobs
-        self._characters, self._tokens = len(result.text), len(result.token_ids)
-        self._logprobs = len(result.logprobs)
-        if (characters, tokens) == (self._characters, self._tokens):
+        if (len(result.text), len(result.token_ids)) == (self._characters, self._tokens):
             return None
-        return Piece(
-            result.text[characters:],
-            tuple(result.token_ids[tokens:]),
-            tuple(map(str, result.token_sources[tokens:])),
-            tuple(result.logprobs[logprobs:]),
-            tuple(result.token_sides[tokens:]),
+        piece = Piece(
+            text=result.text[self._characters :],
+            token_ids=tuple(result.token_ids[self._tokens :]),
+            token_sources=tuple(map(str, result.token_sources[self._tokens :])),
+            logprobs=tuple(result.logprobs[self._logprobs :]),
+            token_sides=tuple(result.token_sides[self._tokens :]),
         )
+        self._characters = len(result.text)
+        self._tokens = len(result.token_ids)
+        self._logprobs = len(result.logprobs)
+        return piece

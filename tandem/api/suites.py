@@ -34,8 +34,11 @@ class AsyncStream:
     over all of them, or use it as a context manager, which cancels what is left."""
 
     def __init__(self, growing: AsyncIterator[Generated], seed: int, endpoint: str) -> None:
-        self._growing, self._seed, self._endpoint = growing, seed, endpoint
-        self._result, self._progress = Generated(), Progress()
+        self._growing = growing
+        self._seed = seed
+        self._endpoint = endpoint
+        self._result = Generated()
+        self._progress = Progress()
 
     @property
     def answer(self) -> Answer:
@@ -125,7 +128,8 @@ class Stream:
     """AsyncStream without asyncio: iterate over it, or use it as a context manager."""
 
     def __init__(self, stream: AsyncStream, thread: LoopThread) -> None:
-        self._stream, self._thread = stream, thread
+        self._stream = stream
+        self._thread = thread
 
     @property
     def answer(self) -> Answer:
@@ -242,19 +246,27 @@ def embedded_async(
     emulate a link between edge and cloud. The models are loaded when the suite is entered. Raises
     CannotLoad for a model that cannot be read, InvalidArgument naming any other argument.
     """
-    chosen = (
-        choose_model(_text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft),
-        choose_model(_text(target), DEMO_TARGET, device_target, dtype_target, exits, engine_target),
+    draft_choice = choose_model(
+        _text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft
+    )
+    target_choice = choose_model(
+        _text(target),
+        DEMO_TARGET,
+        device_target,
+        dtype_target,
+        exits=exits,
+        engine=engine_target,
     )
     link = settings_from(rtt_s, mbps, jitter_s) if rtt_s or mbps or jitter_s else None
     folder = None if index_folder is None else Path(index_folder)
-    device, cloud = tuple(map(Path, device_documents)), tuple(map(Path, cloud_documents))
+    device = tuple(map(Path, device_documents))
+    cloud = tuple(map(Path, cloud_documents))
     documents = SuiteDocuments(device, cloud, folder, embedding)
     documents.check()
     held = documents if device or cloud else None
 
     async def opened(stack: AsyncExitStack) -> AggregatorClient:
-        pair = await asyncio.to_thread(load_pair, *chosen)
+        pair = await asyncio.to_thread(load_pair, draft_choice, target_choice)
         suite = await stack.enter_async_context(EmbeddedSuite(pair, link=link, documents=held))
         return await stack.enter_async_context(AggregatorClient(suite.target))
 

@@ -93,7 +93,8 @@ def find_follower(context: Sequence[int] | NDArray[np.int64]) -> tuple[int | Non
         longer = longer[tokens[longer - matched] == tokens[-1 - matched]]
         if not len(longer):
             break
-        ends, matched = longer, matched + 1
+        ends = longer
+        matched += 1
     return int(tokens[ends[-1] + 1]), matched
 
 

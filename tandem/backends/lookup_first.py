@@ -178,7 +178,8 @@ class LookupFirstSession:
         self._check_open()
         check_length(length, self.length)
         self.inner.rollback(min(length, self.inner.length))
-        self.token_ids, self._tree = self.token_ids[:length], None
+        self.token_ids = self.token_ids[:length]
+        self._tree = None
 
     def keep_path(self, indices: Sequence[int]) -> None:
         self._check_open()

@@ -62,7 +62,8 @@ def _check_room(request: ForwardRequest, pending: tuple[int, ...]) -> None:
     """Committed tokens and the longest branch fit the capacity; all nodes fit the slots."""
     count = len(request.token_ids)
     session = request.session
-    deepest, nodes = count, count
+    deepest = count
+    nodes = count
     if request.parents is not None:
         deepest = max(depths((*pending, *request.parents))) + 1
         nodes += len(pending)
@@ -95,7 +96,8 @@ def check_sessions(engine: Engine, within: float) -> None:
         for session in (whole, steps, other):
             session.close()
     open_to = np.isfinite(want) | np.isfinite(got)  # a draft's head may leave tokens out
-    want, got = want[open_to], got[open_to]
+    want = want[open_to]
+    got = got[open_to]
     if not np.linalg.norm(want - got) <= within * np.linalg.norm(want - want.mean()):
         why = f"{engine.model_name}: logits depend on how a sequence is split over passes"
         raise InvalidArgument("model", why)

@@ -19,14 +19,21 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
     return [
         check(
             f"decoding at the {side.name.lower()}",
-            partial(_measure, side, name, choice, options["profile_documents"], path),
+            partial(
+                _measure,
+                choice,
+                side=side,
+                name=name,
+                documents=options["profile_documents"],
+                path=path,
+            ),
             REMEDY,
         )
         for side, name, choice in ((Side.DEVICE, "draft", draft), (Side.CLOUD, "target", target))
     ]
 
 
-def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: Path) -> str:
+def _measure(choice: ModelChoice, *, side: Side, name: str, documents: int, path: Path) -> str:
     """What was found; a fit of the other side that is stored already stays."""
     engine = load_model(choice, name).engine
     found = profile_decoding(engine, side, documents=documents, path=path)

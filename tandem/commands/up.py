@@ -107,8 +107,9 @@ def up(**options: Any) -> int:
     default_port = 0 if options["demo"] else DEFAULT_PORT
     if options["real"]:
         options = _real_options(options)
-    pair = choose_pair(options)
-    draft, target = real_pair(*pair) if options["real"] else pair
+    draft, target = choose_pair(options)
+    if options["real"]:
+        draft, target = real_pair(draft, target)
     port = default_port if options["port"] is None else options["port"]
     if (http_port := options["http_port"]) is None:
         http_port = DEFAULT_HTTP_PORT if port else 0

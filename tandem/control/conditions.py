@@ -32,11 +32,6 @@ class PairTimes:
         return self.verify_first_s + draft_length * self.verify_further_s
 
 
-SHARED = 1.5
-"""From so many sessions a pass on, on average, a session has it not to itself: the cloud then
-waits for nobody's drafts."""
-
-
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """Of one session, as of now. `pair`: step times while the other model rests. `wait_s`: how long
@@ -61,8 +56,8 @@ class Conditions:
 
     @property
     def shared(self) -> bool:
-        """Whether other sessions share the passes."""
-        return self.sharing >= SHARED
+        """Whether other sessions share the passes: the cloud then waits for nobody's drafts."""
+        return several(self.sharing)
 
     def pass_s(self, drafts: int, *, busy: bool) -> float:
         """A pass over one token and so many drafts, by the clock of the session: with the messages
@@ -85,6 +80,11 @@ class Conditions:
         """Acceptance of a draft after one that stood."""
         later = self.later_acceptance_rate
         return self.acceptance_rate if later is None else later
+
+
+def several(mean: float) -> bool:
+    """Whether a mean of counts is nearer to two than to one."""
+    return round(mean) >= 2
 
 
 def check_duration(field: str, number: float) -> None:

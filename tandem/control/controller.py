@@ -16,23 +16,13 @@ from enum import StrEnum
 from math import exp, inf, log
 from typing import Protocol
 
-from tandem.control.conditions import SHARED, Conditions
-from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
+from tandem.control.conditions import Conditions, several
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.cost import Plan, candidates, token_cost
 from tandem.control.draft_window import chunk_budget_s, schedule_for
 from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
 from tandem.control.objective import Estimate, Objective
 from tandem.control.schedule import Control, Schedule, cloud_alone
-
-PING_EVERY_S = 1.0
-"""Pings tell the round trip so often."""
-HOPE = 0.995
-"""Of a draft step's time, for each token without drafts, in presets that only fit a window."""
-TIE = 0.02
-"""What time counts between plans that are as good by an objective that leaves it out."""
-BRANCH_STEPS, BRANCHES_SLOW = 8, 1.3
-"""Drafting for other outcomes pays where so many draft steps take longer than a pass, else drafts
-come in time anyway; and while it makes no step so many times as long."""
 
 
 class PassCost(Protocol):
@@ -110,12 +100,15 @@ class Controller:
         self.estimates = Estimates(warm_start, config=config)
         self.spent: dict[str, tuple[int, float]] = {}
         """Tokens and seconds by each kind of schedule, for metrics."""
-        self._control, self._limits, self._config = control, limits, config
+        self._control = control
+        self._limits = limits
+        self._config = config
         self._drafts_ahead = drafts_ahead
         self._objective = objective or Objective()
         self._may_rest = self._objective.idle_weight >= 1
         """A cloud that may wait for drafts would wait for ever if none came."""
-        self._max_tokens, self._warm_start = max_tokens, warm_start
+        self._max_tokens = max_tokens
+        self._warm_start = warm_start
         self._began = self._held = False
         self._sent: deque[tuple[int, float]] = deque(maxlen=128)
         self._now = self._chose_at = self._ping_at = -inf
@@ -206,7 +199,7 @@ class Controller:
 
     def pinged(self, now: float) -> None:
         """A ping left."""
-        self._ping_at = now + PING_EVERY_S
+        self._ping_at = now + self._config.ping_every_s
 
     def ponged(self, trip_s: float | None, now: float) -> None:
         """A ping was answered; None: one of long ago."""
@@ -266,7 +259,8 @@ class Controller:
     def _learn(self, conditions: Conditions) -> None:
         """What the tokens of the last stretch took, relative to what they should have taken with
         the drafts that stood, over the link as it was: these are told by estimates of their own."""
-        stretch, schedule = self._stretch, self.schedule
+        stretch = self._stretch
+        schedule = self.schedule
         guess = self._config.few_tokens
         losing = self._allowance_s(conditions.pass_s(0, busy=False)) < 0
         if not schedule.window or stretch.tokens < (
@@ -276,10 +270,11 @@ class Controller:
         rate = (guess * conditions.acceptance_rate + stretch.agreed) / (guess + stretch.compared)
         rtt_s = conditions.rtt_s if stretch.trip_s == inf else stretch.trip_s
         seen = replace(conditions, rtt_s=rtt_s, acceptance_rate=rate, later_acceptance_rate=None)
-        expected_s = token_cost(self._plan, seen).tpot_s
-        ratio = stretch.seconds / stretch.tokens / max(expected_s, 1e-9)
+        expected_s = token_cost(self._plan, seen, self._config).tpot_s
+        ratio = stretch.seconds / stretch.tokens / max(expected_s, TINY)
         factor = self.estimates.factors[not schedule.stop_and_wait]
-        factor.add(min(3.0, max(1 / 3, ratio)), self._now)
+        far = self._config.far
+        factor.add(min(far, max(1 / far, ratio)), self._now)
         self._stretch = _Stretch()
 
     # What it decides.
@@ -294,7 +289,9 @@ class Controller:
         if conditions is None:
             return
         weight = self._objective.idle_weight
-        schedule = schedule_for(self._control, self._limits, conditions, weight)
+        schedule = schedule_for(
+            self._control, self._limits, conditions, weight, config=self._config
+        )
         self._follow(Plan(schedule, self.ahead))
         if self._control is Control.LATENCY_AWARE:
             self.chunk_budget_s = chunk_budget_s(conditions)
@@ -305,8 +302,9 @@ class Controller:
         acceptance = self.estimates.acceptance
         if conditions is None or not acceptance.idle_tokens:
             return conditions
-        draft_s = conditions.pair.draft_s * HOPE**acceptance.idle_tokens
-        rate = min(0.98, conditions.acceptance_rate + max(0.0, acceptance.regained))
+        draft_s = conditions.pair.draft_s * self._config.hope**acceptance.idle_tokens
+        rate = conditions.acceptance_rate + max(0.0, acceptance.regained)
+        rate = min(self._config.surest, rate)
         return replace(
             conditions, pair=replace(conditions.pair, draft_s=draft_s), acceptance_rate=rate
         )
@@ -330,7 +328,7 @@ class Controller:
     @property
     def _shared(self) -> bool:
         """Whether other sessions share the passes."""
-        return (self.estimates.sharing.value or 1.0) >= SHARED
+        return several(self.estimates.sharing.value or 1.0)
 
     def _needs_alone(self, conditions: Conditions | None) -> bool:
         """Whether what the cloud alone takes is yet to be measured, which costs nothing at the
@@ -353,11 +351,12 @@ class Controller:
         return Plan(cloud_alone(self._limits))
 
     def _decide(self, conditions: Conditions) -> None:
-        self.branches = self._drafts_ahead and _branches_pay(conditions)
+        self.branches = self._drafts_ahead and _branches_pay(conditions, self._config)
         if not self.branches:
             conditions = replace(conditions, branching=1.0, hit_rate=0.0)
-        alone, used = Plan(cloud_alone(self._limits)), self._plan
-        alone_cost = token_cost(alone, conditions)
+        alone = Plan(cloud_alone(self._limits))
+        used = self._plan
+        alone_cost = token_cost(alone, conditions, self._config)
         costs = self._costs(conditions, alone_cost)
         best = min(costs, key=lambda plan: costs[plan][0])
         used = used if used in costs else alone if alone in costs else best
@@ -370,18 +369,19 @@ class Controller:
                 best = alone
             if (tried := self._worth_trying(best, costs)) is not None:
                 self._begin_trial(conditions)
-                best, reason = tried, Reason.TRIAL
+                best = tried
+                reason = Reason.TRIAL
         changed = self.decision is None or best != self._plan
         if changed:
             self.decisions[reason] += 1
             self._chosen_under = conditions
         self.decision = Decision(
             best.schedule,
-            costs[best][1].tpot_s,
-            alone_cost.tpot_s,
-            self.estimates.knows_alone(self._now),
-            reason if changed or self.decision is None else self.decision.reason,
-            conditions,
+            tpot_s=costs[best][1].tpot_s,
+            alone_tpot_s=alone_cost.tpot_s,
+            alone_measured=self.estimates.knows_alone(self._now),
+            reason=reason if changed or self.decision is None else self.decision.reason,
+            conditions=conditions,
         )
         self._follow(best)
 
@@ -390,19 +390,21 @@ class Controller:
     ) -> Mapping[Plan, tuple[float, Estimate]]:
         """Of all candidates, as the objective values them, and what a token takes."""
         found = {}
-        for plan in candidates(self._limits, conditions, self._objective.idle_weight):
+        weight = self._objective.idle_weight
+        for plan in candidates(self._limits, conditions, weight, self._config):
             estimate = alone
             if plan.schedule.window:
-                estimate = token_cost(plan, conditions)
+                estimate = token_cost(plan, conditions, self._config)
                 estimate = replace(estimate, tpot_s=self._factor(plan) * estimate.tpot_s)
             value = self._objective.value(estimate, alone)
-            found[plan] = value + TIE * estimate.tpot_s / alone.tpot_s, estimate
+            found[plan] = value + self._config.tie * estimate.tpot_s / alone.tpot_s, estimate
         return found
 
     def _factor(self, plan: Plan) -> float:
         """By which expectations of the family are off, as far as that was seen."""
         seen = self.estimates.factors[not plan.schedule.stop_and_wait]
-        weight, off = seen.weight(self._now), log(seen.value or 1.0)
+        weight = seen.weight(self._now)
+        off = log(seen.value or 1.0)
         chance = max(-self._config.chance, min(self._config.chance, off))
         return exp((off - chance) * weight / (weight + 1))
 
@@ -412,8 +414,10 @@ class Controller:
         """What may be better than the best for all that is known, at a price that the answer can
         bear; None where nothing is."""
         alone = Plan(cloud_alone(self._limits))
-        alone_s, best_s = costs[alone][1].tpot_s, costs[best][1].tpot_s
-        gain, allowance_s = 1 - self._config.switch_gain, self._allowance_s(alone_s)
+        alone_s = costs[alone][1].tpot_s
+        best_s = costs[best][1].tpot_s
+        gain = 1 - self._config.switch_gain
+        allowance_s = self._allowance_s(alone_s)
         if allowance_s <= 0:
             return None
         few = self._config.few_tokens
@@ -431,14 +435,15 @@ class Controller:
             for plan, (_, estimate) in costs.items()
             if plan != alone
             and few * (estimate.tpot_s - alone_s) <= allowance_s
-            and self._factor(plan) * token_cost(plan, hoped).tpot_s < gain * alone_s
+            and self._factor(plan) * token_cost(plan, hoped, self._config).tpot_s < gain * alone_s
         ]
         return min(found, key=lambda each: each[0])[1] if found else None
 
     def _allowance_s(self, alone_s: float) -> float:
         """What trials may still lose. Where earlier answers told what drafts are worth, a short
         answer bears none."""
-        tokens, short = self._tokens, self._config.short_answer_tokens
+        tokens = self._tokens
+        short = self._config.short_answer_tokens
         if self.estimates.acceptance.begins_guessed:
             tokens = max(tokens, min(self._max_tokens, short))
         elif tokens < short:
@@ -472,7 +477,8 @@ class Controller:
         """Take the wanted schedule up, or the step towards it. Only frames of drafts tell the
         cloud whether to wait for more. One that waits gets one more draft before nothing is
         drafted. One that goes on would overtake every long round: one draft has it wait first."""
-        schedule, limits = self._plan.schedule, self._limits
+        schedule = self._plan.schedule
+        limits = self._limits
         if not schedule.window and self._held:
             schedule = replace(limits, window=1, chunk=1)
         elif schedule.stop_and_wait and limits.decode_when_idle and not self._held:
@@ -507,7 +513,8 @@ class _Stretch:
     """Tokens that came one after the other by one schedule, and the drafts compared with them."""
 
     def __init__(self) -> None:
-        self.tokens, self.seconds = 0, 0.0
+        self.tokens = 0
+        self.seconds = 0.0
         self.compared = self.agreed = 0
         self.trip_s = inf
         """The shortest round trip meanwhile; infinite where none was measured."""
@@ -521,8 +528,8 @@ class _Stretch:
         self.agreed += accepted
 
 
-def _branches_pay(conditions: Conditions) -> bool:
+def _branches_pay(conditions: Conditions, config: ControllerConfig) -> bool:
     """Whether drafts that are begun with a correction would come late, and slow nothing."""
-    late = BRANCH_STEPS * conditions.pair.draft_s > conditions.pair.verify_first_s
+    late = config.branch_steps * conditions.pair.draft_s > conditions.pair.verify_first_s
     slows = max(conditions.branching, conditions.pass_slowdown)
-    return late and slows < BRANCHES_SLOW
+    return late and slows < config.branches_slow

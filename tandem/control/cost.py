@@ -11,38 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tandem.control.conditions import Conditions
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.objective import Estimate, Objective
 from tandem.control.schedule import Schedule, cloud_alone
-
-DEPTH = 32
-"""Positions that are followed: two of the widest windows; then a stream repeats itself."""
-RARE = 0.02
-"""What happens less often is left out."""
-LENGTHS = (2, 4, 8, 16)
-"""Windows and rounds that are compared; between them the cost is flat."""
-FRAME_BYTES, TOKEN_BYTES = 30.0, 3.0
-"""Of a message without payload, and of a draft in it, as `bench bytes` measures."""
-
-
-@dataclass(slots=True)
-class Sums:
-    """Expected totals of an epoch. `fed`: rows of passes; `drafted`: drafts, each a frame where
-    they travel one by one; `frames`: of drafts."""
-
-    tokens: float = 0.0
-    seconds: float = 0.0
-    passes: float = 0.0
-    fed: float = 0.0
-    drafted: float = 0.0
-    frames: float = 0.0
-
-    def add(self, weight: float, seconds: float, passes: int, fed: int, drafted: int) -> None:
-        """What happens with such a probability in a pass, or several."""
-        self.seconds += weight * seconds
-        self.passes += weight * passes
-        self.fed += weight * fed
-        self.drafted += weight * drafted
-        self.frames += weight * drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +29,21 @@ class Plan:
         return self.schedule.window > 0 and (self.ahead or not self.schedule.stop_and_wait)
 
 
-def candidates(limits: Schedule, conditions: Conditions, idle_weight: float) -> list[Plan]:
+def candidates(
+    limits: Schedule,
+    conditions: Conditions,
+    idle_weight: float,
+    config: ControllerConfig = DEFAULT_CONFIG,
+) -> list[Plan]:
     """What to compare. `idle_weight` below 1: passes count for more than time, and a cloud that may
     wait for drafts would wait for ever if none came. A cloud that others use waits for nobody."""
     found = [Plan(cloud_alone(limits))] if idle_weight >= 1 else []
     longest = limits.window if idle_weight < 1 else limits.chunk
     if not conditions.shared or idle_weight < 1:
-        for length in (length for length in LENGTHS if length <= longest):
+        for length in (length for length in config.lengths if length <= longest):
             rounds = Schedule(length, length)
             found += [Plan(rounds), Plan(rounds, ahead=True)]
-    for window in sorted({*LENGTHS, limits.window}):
+    for window in sorted({*config.lengths, limits.window}):
         if window <= limits.window:
             stream = replace(limits, window=window, chunk=min(limits.chunk, window))
             found.append(Plan(stream))
@@ -76,84 +52,140 @@ def candidates(limits: Schedule, conditions: Conditions, idle_weight: float) -> 
     return found
 
 
-def cheapest(limits: Schedule, conditions: Conditions, objective: Objective) -> Schedule:
+def cheapest(
+    limits: Schedule,
+    conditions: Conditions,
+    objective: Objective,
+    config: ControllerConfig = DEFAULT_CONFIG,
+) -> Schedule:
     """The schedule that the objective values least."""
-    alone = token_cost(Plan(cloud_alone(limits)), conditions)
-    plans = candidates(limits, conditions, objective.idle_weight)
-    best = min(plans, key=lambda plan: objective.value(token_cost(plan, conditions), alone))
+    alone = token_cost(Plan(cloud_alone(limits)), conditions, config)
+    plans = candidates(limits, conditions, objective.idle_weight, config)
+    best = min(plans, key=lambda plan: objective.value(token_cost(plan, conditions, config), alone))
     return best.schedule
 
 
-def token_cost(plan: Plan, conditions: Conditions) -> Estimate:
-    """Of one token."""
+def token_cost(
+    plan: Plan, conditions: Conditions, config: ControllerConfig = DEFAULT_CONFIG
+) -> Estimate:
+    """Of one token, in seconds, target passes and bytes."""
     schedule = plan.schedule
     if not schedule.window:
-        alone_s = conditions.alone_s or conditions.pass_s(0, busy=False)
-        pass_s = conditions.pair.verify_first_s / conditions.sharing
-        return Estimate(alone_s, 1.0, pass_s, FRAME_BYTES)
-    sums = Sums()
+        return Estimate(
+            tpot_s=conditions.alone_s or conditions.pass_s(0, busy=False),
+            passes=1.0,
+            cloud_s=conditions.pair.verify_first_s / conditions.sharing,
+            link_bytes=config.frame_bytes,
+        )
     if schedule.stop_and_wait:
-        _rounds(plan, conditions, sums)
-    else:
-        hits = conditions.hit_rate if conditions.hit_rate > RARE else 0.0
-        _stream(schedule, conditions, 1 - hits, 0, sums)
-        if hits:
-            _stream(schedule, conditions, hits, schedule.chunk, sums)
-    return _estimate(sums, conditions)
+        return _of_a_token(_rounds(plan, conditions), conditions, config)
+    hits = conditions.hit_rate if conditions.hit_rate > config.rare else 0.0
+    sums = _Sums()
+    _stream(sums, schedule, conditions, share=1 - hits, head=0, config=config)
+    if hits:
+        _stream(sums, schedule, conditions, share=hits, head=schedule.chunk, config=config)
+    return _of_a_token(sums, conditions, config)
 
 
-def _estimate(sums: Sums, conditions: Conditions) -> Estimate:
+@dataclass(slots=True)
+class _Pass:
+    """A pass of a stream: positions decided up to `end`, seconds since the pass before it, rows fed
+    and drafts made meanwhile."""
+
+    end: int
+    seconds: float
+    fed: int
+    drafted: int
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Expected totals. `fed`: rows of passes; `frames`: of drafts."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+    passes: float = 0.0
+    fed: float = 0.0
+    drafted: float = 0.0
+    frames: float = 0.0
+
+    def add(self, passed: _Pass, weight: float) -> None:
+        """A pass of a stream that happens so often. Each draft travels in a frame of its own."""
+        self.seconds += weight * passed.seconds
+        self.passes += weight
+        self.fed += weight * passed.fed
+        self.drafted += weight * passed.drafted
+        self.frames += weight * passed.drafted
+
+
+def _of_a_token(sums: _Sums, conditions: Conditions, config: ControllerConfig) -> Estimate:
     """A pass that others share is theirs too."""
-    pair, tokens = conditions.pair, sums.tokens
+    pair = conditions.pair
+    tokens = sums.tokens
     drafts = max(0.0, sums.fed - sums.passes)
     cloud_s = sums.passes * pair.verify_first_s / conditions.sharing
     cloud_s += drafts * pair.verify_further_s
-    link_bytes = (sums.frames + sums.passes) * FRAME_BYTES + sums.drafted * TOKEN_BYTES
+    link_bytes = (sums.frames + sums.passes) * config.frame_bytes
+    link_bytes += sums.drafted * config.token_bytes
     return Estimate(
-        sums.seconds / tokens,
-        sums.passes / tokens,
-        cloud_s / tokens,
-        link_bytes / tokens,
-        sums.drafted * pair.draft_s / tokens,
+        tpot_s=sums.seconds / tokens,
+        passes=sums.passes / tokens,
+        cloud_s=cloud_s / tokens,
+        link_bytes=link_bytes / tokens,
+        drafting_s=sums.drafted * pair.draft_s / tokens,
     )
 
 
-def _rounds(plan: Plan, conditions: Conditions, sums: Sums) -> None:
+def _rounds(plan: Plan, conditions: Conditions) -> _Sums:
     """A round yields the drafts that stand and one more token. What was drafted while the last one
     was judged, and is wanted, hides drafting behind the wait."""
-    length, ahead, busy = plan.schedule.chunk, plan.ahead, plan.busy
-    tokens, survives = 1.0, conditions.acceptance_rate
+    length = plan.schedule.chunk
+    ahead = plan.ahead
+    busy = plan.busy
+    tokens = 1.0
+    survives = conditions.acceptance_rate
     for _ in range(length):
         tokens += survives
         survives *= conditions.later_rate
-    whole = survives / max(conditions.later_rate, 1e-9)
+    whole = survives / max(conditions.later_rate, TINY)
     away_s = conditions.rtt_s + conditions.wait_s + conditions.pass_s(length, busy=busy)
     away_s += conditions.message_s
     drafting_s = length * conditions.draft_s(busy=busy)
     hidden = whole * conditions.later_rate + (1 - whole) * conditions.hit_rate if ahead else 0.0
     left_s = max(0.0, drafting_s + conditions.draft_s(busy=busy) - away_s)  # and a guessed bonus
-    round_s = away_s + hidden * left_s + (1 - hidden) * drafting_s
-    drafted = length * (1 + (1 - hidden if ahead else 0.0))
-    sums.tokens, sums.seconds, sums.passes, sums.fed = tokens, round_s, 1.0, 1.0 + length
-    sums.frames, sums.drafted = 1.0, drafted
+    return _Sums(
+        tokens=tokens,
+        seconds=away_s + hidden * left_s + (1 - hidden) * drafting_s,
+        passes=1.0,
+        fed=1.0 + length,
+        drafted=length * (1 + (1 - hidden if ahead else 0.0)),
+        frames=1.0,
+    )
 
 
 def _stream(
-    schedule: Schedule, conditions: Conditions, share: float, head: int, sums: Sums
+    sums: _Sums,
+    schedule: Schedule,
+    conditions: Conditions,
+    *,
+    share: float,
+    head: int,
+    config: ControllerConfig,
 ) -> None:
     """Add an epoch of `share` probability, at whose begin `head` drafts are there already.
 
     Position p is decided at `decided[p]` (0 is the correction), its draft is at the cloud at
     `arrival[p]`. A pass takes the last decided token and the drafts after it that are there, and
-    decides one position more: by its draft if that has come, else by a token of its own."""
-    rtt_s, window, idle = conditions.rtt_s, schedule.window, schedule.decode_when_idle
+    decides one position more: by its draft if that has come, else by a token of its own. Two of the
+    widest windows are followed; then a stream repeats itself."""
+    rtt_s = conditions.rtt_s
+    window = schedule.window
+    depth = 2 * config.lengths[-1]
     draft_s = conditions.branching * conditions.draft_s(busy=True) + conditions.message_s
     row_s = conditions.pass_slowdown * conditions.pair.verify_further_s
     pass_s = conditions.pass_s(0, busy=True)
-    decided, arrival = [0.0], [rtt_s]
-    survives, rate = share, conditions.acceptance_rate
-    now, position, passes, fed, drafted = 0.0, 0, 0, 0, 0
-    halfway = (0.0, 0, 0, 0, 0)
+    decided = [0.0]
+    arrival = [rtt_s]
 
     def arrive(position: int) -> float:
         """When its draft is at the cloud. The edge drafts one after the other, goes on after a
@@ -167,12 +199,21 @@ def _stream(
             arrival.append(at)
         return arrival[position]
 
-    while position < DEPTH and survives > share * RARE:
-        began, reached, count = now, survives, 0
+    passes: list[_Pass] = []
+    now = 0.0
+    position = 0
+    drafted = 0
+    survives = share
+    rate = conditions.acceptance_rate
+    while position < depth and survives > share * config.rare:
+        began = now
+        reached = survives
+        count = 0
         while count < window and arrive(position + count + 1) <= now:
             count += 1
-        if not count and not idle:
-            now, count = max(now, arrive(position + 1)) + conditions.wait_s, 1
+        if not count and not schedule.decode_when_idle:
+            now = max(now, arrive(position + 1)) + conditions.wait_s
+            count = 1
         now += pass_s + count * row_s
         for _ in range(count + 1):
             position += 1
@@ -181,15 +222,16 @@ def _stream(
             if arrive(position) <= now + rtt_s:  # drafted when the edge hears of the cloud's token
                 survives *= rate
                 rate = conditions.later_rate
-        ready = position + int(max(0.0, now + rtt_s - arrival[position]) / max(draft_s, 1e-9))
+        ready = position + int(max(0.0, now + rtt_s - arrival[position]) / max(draft_s, TINY))
         ready = max(drafted, min(position + window, ready))
-        sums.add(reached, now - began, 1, count + 1, ready - drafted)
-        passes, fed, drafted = passes + 1, fed + count + 1, ready
-        if position <= DEPTH // 2:
-            halfway = now, position, passes, fed, drafted
-    if position >= DEPTH:  # it goes on as in its second half
-        began, before, *counts = halfway
-        goes_on = survives / max(1 - rate, 1e-3)
-        rises = goes_on / (position - before)
+        passes.append(_Pass(position, now - began, count + 1, ready - drafted))
+        sums.add(passes[-1], reached)
+        drafted = ready
+    if position >= depth:  # it goes on as in its second half
+        half = depth // 2
+        before = max((each.end for each in passes if each.end <= half), default=0)
+        goes_on = survives / max(1 - rate, TINY)
         sums.tokens += goes_on
-        sums.add(rises, now - began, passes - counts[0], fed - counts[1], drafted - counts[2])
+        for each in passes:
+            if each.end > half:
+                sums.add(each, goes_on / (position - before))

@@ -8,21 +8,16 @@ from dataclasses import replace
 from math import ceil, floor, log
 
 from tandem.control.conditions import Conditions
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.schedule import Control, Schedule
-
-MESSAGE_S = 0.0005
-"""What a message costs the edge in processing; tokens drafted faster than this go in pieces."""
-WORTH_A_TRY = 0.02
-"""A window that would be of use less often than this is not opened."""
-WAIT_WORTH = 1.3
-"""Waiting for a draft pays up to so many times what that draft saves by itself, since more come
-after it. Simulated on the demo pair: 1 to 1.6 cost as much time, 1 up to a tenth more passes."""
-_SURE = 0.999
-_TINY_S = 1e-9
 
 
 def schedule_for(
-    control: Control, limits: Schedule, conditions: Conditions, idle_weight: float
+    control: Control,
+    limits: Schedule,
+    conditions: Conditions,
+    idle_weight: float,
+    config: ControllerConfig = DEFAULT_CONFIG,
 ) -> Schedule:
     """The schedule to go on with; never beyond the window and chunk of `limits`."""
     match control:
@@ -31,13 +26,13 @@ def schedule_for(
         case Control.LATENCY_AWARE:
             return latency_aware(limits, conditions)
         case Control.WINDOW | Control.LEAST_COST:
-            return window_for(limits, conditions, idle_weight)
+            return window_for(limits, conditions, idle_weight, config)
 
 
 def latency_aware(schedule: Schedule, conditions: Conditions) -> Schedule:
     """The chunk that takes as long to draft as the chunk before it takes to be answered, and as
     many chunks in the window as before. (PicoSpec's eq. 8 has no gap there.)"""
-    wanted = ceil(chunk_budget_s(conditions) / max(conditions.pair.draft_s, _TINY_S))
+    wanted = ceil(chunk_budget_s(conditions) / max(conditions.pair.draft_s, TINY))
     length = max(1, min(schedule.chunk, wanted))
     return replace(schedule, chunk=length, window=schedule.window // schedule.chunk * length)
 
@@ -47,18 +42,25 @@ def chunk_budget_s(conditions: Conditions) -> float:
     return conditions.rtt_s + conditions.pair.verify_first_s
 
 
-def window_for(schedule: Schedule, conditions: Conditions, idle_weight: float) -> Schedule:
+def window_for(
+    schedule: Schedule,
+    conditions: Conditions,
+    idle_weight: float,
+    config: ControllerConfig = DEFAULT_CONFIG,
+) -> Schedule:
     """Window and chunk for drafts that are verified as they arrive.
 
     A draft at depth k is of use with probability a^k. In a pass it costs `verify_further_s`, and
     if it stands it saves a pass of its own; so it goes in while a^k·verify_first ≥ verify_further.
     Beyond what is drafted in a round trip and two passes more drafts could only wait. After a
     correction the cloud waits for the next draft if that is about what it saves: a^1·verify_first.
+    Tokens that are drafted faster than a message is processed go in pieces.
     """
-    pair, rate = conditions.pair, min(conditions.acceptance_rate, _SURE)
-    if schedule.decode_when_idle and idle_weight >= 1 and not _can_lead(conditions):
+    pair = conditions.pair
+    rate = min(conditions.acceptance_rate, config.surest)
+    if schedule.decode_when_idle and idle_weight >= 1 and not _can_lead(conditions, config.rare):
         return replace(schedule, window=0, chunk=0)
-    step_s = max(pair.draft_s, MESSAGE_S / 4)
+    step_s = max(pair.draft_s, config.message_s / 4)
     flight_s = conditions.rtt_s + 2 * pair.verify_first_s
     depth = min(schedule.window, 1 + ceil(flight_s / step_s))
     if rate <= 0:
@@ -66,9 +68,9 @@ def window_for(schedule: Schedule, conditions: Conditions, idle_weight: float) -
     elif pair.verify_further_s > 0:
         worth = log(pair.verify_further_s / pair.verify_first_s) / log(rate)
         depth = min(depth, max(1, floor(worth)))
-    piece = max(1, min(depth, ceil(MESSAGE_S / step_s)))
+    piece = max(1, min(depth, ceil(config.message_s / step_s)))
     chunk = max(piece, min(schedule.chunk, depth))
-    soon = conditions.rtt_s + pair.draft_s <= WAIT_WORTH * rate * pair.verify_first_s
+    soon = conditions.rtt_s + pair.draft_s <= config.wait_worth * rate * pair.verify_first_s
     return replace(
         schedule,
         window=depth,
@@ -78,7 +80,7 @@ def window_for(schedule: Schedule, conditions: Conditions, idle_weight: float) -
     )
 
 
-def _can_lead(conditions: Conditions) -> bool:
+def _can_lead(conditions: Conditions, rare: float) -> bool:
     """Whether drafts can get ahead of a cloud that decodes alone. After a correction the i-th draft
     reaches the cloud rtt + i·draft_s later, when the cloud has made (rtt + i·draft_s)/verify_first
     tokens itself: drafts lead from i = rtt/(verify - draft) on, if all before agree."""
@@ -86,7 +88,7 @@ def _can_lead(conditions: Conditions) -> bool:
     if pair.draft_s >= pair.verify_first_s:
         return False
     lead = conditions.rtt_s / (pair.verify_first_s - pair.draft_s)
-    return bool(conditions.acceptance_rate**lead >= WORTH_A_TRY)
+    return bool(conditions.acceptance_rate**lead >= rare)
 
 
 def decodes_alone(idle_weight: float, tokens_per_pass: float) -> bool:

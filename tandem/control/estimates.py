@@ -13,24 +13,9 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Any
 
-from tandem.control.conditions import SHARED, Conditions, PairTimes
-from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
+from tandem.control.conditions import Conditions, PairTimes, several
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.core.line_fit import LineFit
-
-_TRIPS, _FRESH_TRIPS_S, _FEW_TRIPS = 32, 2.0, 4
-"""The shortest round trip of the last two seconds is believed, or of the last four: others waited
-for a pass."""
-_SLOPE_KEEP, _SLOPE_PRIOR, _SLOPE_WARM = 0.98, 1.0, 20.0
-"""What each pass keeps of the weight of those before it in the slope, and what the prior share and
-that of earlier answers count for: squared distances in rows."""
-_FAR = 3.0
-"""A pass that takes so many times as long as expected had to wait for something."""
-
-
-_JUMP = 1.5
-"""Times as long or short as before: more than passes differ by from one to the next."""
-_ENOUGH = 1.5
-"""Readings of the cloud alone that count as knowing it: two that are not old."""
 
 Aged = tuple[tuple[float, float], ...]
 """Readings as (age in seconds, value), oldest first."""
@@ -101,10 +86,11 @@ class RecentTime(Recent):
         """Two readings in a row that are much shorter, or three that are much longer, make what was
         before another time: nothing is short by chance."""
         super().add(value, now)
+        jump = self._config.jump
         values = [reading for _, reading in self._readings]
-        if len(values) > 2 and max(values[-2:]) < _middle(values[:-2]) / _JUMP:
+        if len(values) > 2 and max(values[-2:]) < _middle(values[:-2]) / jump:
             self._keep(2)
-        elif len(values) > 3 and min(values[-3:]) > _middle(values[:-3]) * _JUMP:
+        elif len(values) > 3 and min(values[-3:]) > _middle(values[:-3]) * jump:
             self._keep(3)
 
     def _keep(self, count: int) -> None:
@@ -116,7 +102,8 @@ class StepTime:
     """A step of one model: while the other model rests (quiet), and beside it (busy)."""
 
     def __init__(self, quiet: Recent, busy: Recent) -> None:
-        self.quiet, self.busy = quiet, busy
+        self.quiet = quiet
+        self.busy = busy
 
     def add(self, seconds: float, now: float, *, busy: bool) -> None:
         (self.busy if busy else self.quiet).add(seconds, now)
@@ -124,7 +111,8 @@ class StepTime:
     def seconds(self, slows: float = 1.0) -> tuple[float, float] | None:
         """(quiet, busy); the one that is not known follows from the other, `slows` times as long.
         No step is faster beside other work: where readings say so, the newer ones are right."""
-        quiet, busy = self.quiet.value, self.busy.value
+        quiet = self.quiet.value
+        busy = self.busy.value
         if quiet is None or busy is None:
             return (quiet, slows * quiet) if quiet else (busy, busy) if busy else None
         if self.busy.at_s > self.quiet.at_s:
@@ -155,7 +143,8 @@ class AcceptanceRate:
         guessed = max(0.0, config.few_tokens - known)
         self._tokens = known + guessed
         self._right = guessed * config.prior_acceptance + (known * earlier.rate if earlier else 0.0)
-        self._prior, self.begins_guessed = self._right / self._tokens, guessed > 0
+        self._prior = self._right / self._tokens
+        self.begins_guessed = guessed > 0
         self._first_tokens = self._first_right = 0.0
         self._at_first = True
         self.idle_tokens = 0
@@ -209,7 +198,8 @@ class AcceptanceRate:
     def by_position(self) -> tuple[float, float]:
         """(of the first draft, of later ones), each believed like all for as many drafts as the
         prior counts."""
-        guess, rate = self._config.warm_tokens, self.rate
+        guess = self._config.warm_tokens
+        rate = self.rate
         first = (guess * rate + self._first_right) / (guess + self._first_tokens)
         later_tokens = max(0.0, self._tokens - self._first_tokens)
         later_right = min(later_tokens, max(0.0, self._right - self._first_right))
@@ -274,16 +264,19 @@ class Estimates:
         self._config = config
         self.draft = StepTime(time(warm_start.draft), time(warm_start.draft_busy))
         self.first = StepTime(time(warm_start.first), time(warm_start.first_busy))
-        self.alone, self.alone_pass = time(warm_start.alone), time(warm_start.alone_pass)
-        self.branching, self.wait = recent(warm_start.branching), recent(warm_start.wait)
-        self.sharing, self._hits = recent(), recent()
+        self.alone = time(warm_start.alone)
+        self.alone_pass = time(warm_start.alone_pass)
+        self.branching = recent(warm_start.branching)
+        self.wait = recent(warm_start.wait)
+        self.sharing = recent()
+        self._hits = recent()
         self.factors = recent(warm_start.rounds_factor), recent(warm_start.stream_factor)
         """What a token took relative to its expected cost, in rounds and in streams."""
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
         self.trips_s: list[float] = []
         """Round trips that this request measured."""
-        self._trips = deque(((now - age, value) for age, value in warm_start.trip), _TRIPS)
-        self._slope = LineFit(_SLOPE_KEEP)
+        self._trips = deque(((now - age, value) for age, value in warm_start.trip), config.trips)
+        self._slope = LineFit(config.slope_keep)
         self._earlier_share = self._share = warm_start.row_share
         self._slope_busy = False
 
@@ -304,18 +297,20 @@ class Estimates:
         usual = self.first.seconds()
         if usual is not None:
             expected_s = usual[busy] * (1 + self.row_share * drafts)
-            seconds = min(seconds, _FAR * expected_s)
+            seconds = min(seconds, self._config.far * expected_s)
         if busy != self._slope_busy and self._slope.weight:
             self._slope.regroup()  # what runs beside passes moves them all, not the slope
         self._slope_busy = busy
         self._slope.add(drafts, seconds)
         earlier = self._earlier_share
         if earlier is None:
-            first_s, further_s = self._slope.fit(self._config.prior_row_share, _SLOPE_PRIOR)
+            first_s, further_s = self._slope.fit(
+                self._config.prior_row_share, self._config.slope_prior
+            )
         else:
-            first_s, further_s = self._slope.fit(earlier, _SLOPE_WARM)
+            first_s, further_s = self._slope.fit(earlier, self._config.slope_warm)
         if drafts or self._share is not None:
-            self._share = further_s / max(first_s, 1e-9)
+            self._share = further_s / max(first_s, TINY)
         self.first.add(seconds / (1 + self.row_share * drafts), now, busy=busy)
 
     @property
@@ -338,20 +333,24 @@ class Estimates:
     @property
     def _sped_up(self) -> float:
         """What passes take by now, relative to those of the cloud alone; 1 at most."""
-        pass_s, share = self.alone_pass.value, 1.0
+        pass_s = self.alone_pass.value
+        share = 1.0
         for other in (self.first.quiet, self.first.busy):
             if pass_s and other.at_s > self.alone.at_s and other.value is not None:
                 share = min(share, other.value / pass_s)
         return share
 
     def knows_alone(self, now: float) -> bool:
-        """Whether what the cloud alone takes was measured lately, and nothing contradicts it."""
-        return self.alone.weight(now) >= _ENOUGH and self._sped_up > 1 - self._config.doubt
+        """Whether two readings of the cloud alone are not old, and nothing contradicts them."""
+        return several(self.alone.weight(now)) and self._sped_up > 1 - self._config.doubt
 
     def tripped(self, trip_s: float, now: float) -> None:
         self.trips_s.append(trip_s)
         self._trips.append((now, trip_s))
-        while len(self._trips) > _FEW_TRIPS and self._trips[0][0] < now - _FRESH_TRIPS_S:
+        while (
+            len(self._trips) > self._config.few_trips
+            and self._trips[0][0] < now - self._config.fresh_trips_s
+        ):
             self._trips.popleft()
 
     @property
@@ -365,27 +364,31 @@ class Estimates:
     def conditions(self, now: float, *, hope: bool = False) -> Conditions | None:
         """As far as it is measured; None before a pass and a round trip were. `hope`: as good for
         drafting as it may well be."""
-        config, rtt_s = self._config, self.rtt_s
+        config = self._config
+        rtt_s = self.rtt_s
         slows = 1.0
         if rtt_s is not None and rtt_s < config.same_machine_s:
             slows = config.same_machine_slows
         first = self.first.seconds(slows)
         if first is None or rtt_s is None:
             return None
-        first_s = max(first[0], 1e-6)
+        first_s = max(first[0], TINY)
         sharing = self.sharing.value or 1.0
         slowdown = max(1.0, first[1] / first_s)
-        if sharing >= SHARED:  # what others feed changes passes more than the edge's drafting does
-            first_s, slowdown = first[1], 1.0
+        if several(sharing):  # what others feed changes passes more than the edge's drafting does
+            first_s = first[1]
+            slowdown = 1.0
         guess_s = config.prior_draft_share * first_s
         draft = self.draft.seconds() or (guess_s, guess_s)
-        draft_s, share = draft[0], self.row_share
+        draft_s = draft[0]
+        share = self.row_share
         rate, later = self.acceptance.by_position()
         if hope:
             draft_s *= 1 - self.draft.doubt(now)
             slowdown = max(1.0, slowdown - self.first.busy.doubt(now))
             off = max(self.acceptance.deviation, self.acceptance.regained)
-            rate, later = min(0.98, rate + off), min(0.98, later + off)
+            rate = min(config.surest, rate + off)
+            later = min(config.surest, later + off)
         return Conditions(
             PairTimes(draft_s, first_s, share * first_s),
             rtt_s,
@@ -395,7 +398,7 @@ class Estimates:
             hit_rate=self.hit_rate,
             branching=self.branching.value or 1.0,
             pass_slowdown=slowdown,
-            draft_slowdown=max(1.0, draft[1] / max(draft[0], 1e-9)),
+            draft_slowdown=max(1.0, draft[1] / max(draft[0], TINY)),
             later_acceptance_rate=later,
             alone_s=self.alone_s,
             message_s=config.message_s,
@@ -415,7 +418,9 @@ class Estimates:
             first_busy=self.first.busy.aged(now),
             alone=self.alone.aged(now),
             alone_pass=self.alone_pass.aged(now),
-            trip=tuple((now - at, value) for at, value in list(self._trips)[-_FEW_TRIPS:]),
+            trip=tuple(
+                (now - at, value) for at, value in list(self._trips)[-self._config.few_trips :]
+            ),
             wait=self.wait.aged(now),
             branching=self.branching.aged(now),
             row_share=self._share,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 from tandem.control.conditions import check_duration
+from tandem.control.config import TINY
 from tandem.core.errors import InvalidArgument
-
-_TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Objective:
             (rest * (1.0 - self.idle_weight), found.cost(self.prices), alone.cost(self.prices)),
             (self.energy_weight, found.edge_joules(self.prices), alone.edge_joules(self.prices)),
         )
-        return sum(weight * own / max(other, _TINY) for weight, own, other in ratios if weight)
+        return sum(weight * own / max(other, TINY) for weight, own, other in ratios if weight)
 
 
 _WORDS = {"latency": (1.0, 0.0), "cost": (0.0, 0.0), "energy": (1.0, 1.0)}

@@ -12,29 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tandem.control.conditions import several
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.core.line_fit import LineFit
-
-MARGIN = 1.1
-"""A draft must be worth so many times its cost: the estimates are noisy."""
-_GUESS, _GUESS_TOKENS = 0.7, 4.0
-_USUAL_TOKENS = 8.0
-_KEEP_OWN, _KEEP_ALL = 0.97, 0.998
-_FOLLOW, _FOLLOW_YIELD = 0.3, 0.05
-_ALONE = 1.5
-"""So many sessions a pass, on average, are one."""
-_MOST_EACH = 17
-"""Tokens a session in a pass of drafts: more than a window of 16 and the token before it."""
-_TINY_S = 1e-9
 
 
 class UsualAcceptance:
     """How often the drafts of all sessions are right, as of now; a guess to begin with."""
 
-    __slots__ = ("_accepted", "_judged", "_keep")
+    __slots__ = ("_accepted", "_config", "_judged", "_keep")
 
-    def __init__(self) -> None:
-        self._keep = _KEEP_ALL
-        self._accepted, self._judged = _GUESS * _GUESS_TOKENS, _GUESS_TOKENS
+    def __init__(self, config: ControllerConfig = DEFAULT_CONFIG) -> None:
+        self._config = config
+        self._keep = config.usual_keep
+        self._judged = float(config.few_tokens)
+        self._accepted = config.prior_acceptance * self._judged
 
     @property
     def rate(self) -> float:
@@ -53,15 +45,16 @@ class SessionAcceptance(UsualAcceptance):
     __slots__ = ("_usual",)
 
     def __init__(self, usual: UsualAcceptance) -> None:
-        self._keep = _KEEP_OWN
+        self._config = usual._config
+        self._keep = 0.97
         self._accepted = self._judged = 0.0
         self._usual = usual
 
     @property
     def rate(self) -> float:
-        usual = self._usual
-        accepted = self._accepted + _USUAL_TOKENS * (usual._accepted / usual._judged)
-        return accepted / (self._judged + _USUAL_TOKENS)
+        usual_tokens = self._config.usual_tokens
+        accepted = self._accepted + usual_tokens * self._usual.rate
+        return accepted / (self._judged + usual_tokens)
 
     def judged(self, accepted: int, rejected: int) -> None:
         UsualAcceptance.judged(self, accepted, rejected)
@@ -75,13 +68,25 @@ class PassBudget:
     it, summed over them. `alone`: whether a session has the passes to itself; where others go on
     meanwhile, one that waits for drafts loses a token of its own with every pass."""
 
-    __slots__ = ("_seconds", "_sessions", "_tokens_each", "_yield_each", "alone", "price", "usual")
+    __slots__ = (
+        "_config",
+        "_seconds",
+        "_sessions",
+        "_tokens_each",
+        "_yield_each",
+        "alone",
+        "price",
+        "usual",
+    )
 
-    def __init__(self) -> None:
-        self.usual = UsualAcceptance()
-        self.price, self.alone = 0.0, True
-        self._seconds = LineFit(keep=0.98)
-        self._sessions, self._tokens_each = 1.0, 1.0
+    def __init__(self, config: ControllerConfig = DEFAULT_CONFIG) -> None:
+        self._config = config
+        self.usual = UsualAcceptance(config)
+        self.price = 0.0
+        self.alone = True
+        self._seconds = LineFit(config.slope_keep)
+        self._sessions = 1.0
+        self._tokens_each = 1.0
         self._yield_each = 1.0
 
     @property
@@ -92,16 +97,17 @@ class PassBudget:
     def passed(self, seconds: float, tokens: int, sessions: int) -> None:
         """A pass over so many tokens of so many sessions took so long. May be called on another
         thread than the rest."""
-        if tokens > _MOST_EACH * sessions:
-            return  # prompts, whose tokens cost less
+        config = self._config
+        if tokens > (config.lengths[-1] + 1) * sessions:
+            return  # more than the widest window of each: prompts, whose tokens cost less
         self._seconds.add(tokens, seconds)
-        self._sessions += _FOLLOW * (sessions - self._sessions)
-        self._tokens_each += _FOLLOW * (tokens / sessions - self._tokens_each)
+        self._sessions += config.follow * (sessions - self._sessions)
+        self._tokens_each += config.follow * (tokens / sessions - self._tokens_each)
         first_s, further_s = self._seconds.fit()
         sessions_now = max(self._sessions, sessions)
         pass_s = first_s + further_s * sessions_now * self._tokens_each
-        self.price = sessions_now * further_s / max(pass_s, _TINY_S)
-        self.alone = self._sessions < _ALONE
+        self.price = sessions_now * further_s / max(pass_s, TINY)
+        self.alone = not several(self._sessions)
 
     def drafts(
         self, acceptance_rate: float, ready: int, claim: float = 1.0, *, weight: float = 1.0
@@ -110,8 +116,10 @@ class PassBudget:
         `HolderBudget`. `weight`: what time counts to the session beside passes; longer ones
         are its own affair while it is alone."""
         price = self.price * claim * (weight if self.alone else 1.0)
-        taken, tokens = worth_feeding(acceptance_rate, ready, price, self._yield_each)
-        self._yield_each += _FOLLOW_YIELD * (tokens - self._yield_each)
+        taken, tokens = worth_feeding(
+            acceptance_rate, ready, price, self._yield_each, config=self._config
+        )
+        self._yield_each += self._config.follow_yield * (tokens - self._yield_each)
         return taken
 
 
@@ -122,7 +130,8 @@ class HolderBudget:
     case."""
 
     def __init__(self, budget: PassBudget, claim: Callable[[], float]) -> None:
-        self._budget, self._claim = budget, claim
+        self._budget = budget
+        self._claim = claim
 
     @property
     def usual(self) -> UsualAcceptance:
@@ -138,11 +147,18 @@ class HolderBudget:
 
 
 def worth_feeding(
-    acceptance_rate: float, most: int, price: float, yield_each: float = 1.0
+    acceptance_rate: float,
+    most: int,
+    price: float,
+    yield_each: float = 1.0,
+    config: ControllerConfig = DEFAULT_CONFIG,
 ) -> tuple[int, float]:
     """How many drafts of a session a pass should take, and the tokens that it then yields.
     `price` as in `PassBudget`; `yield_each`: what a session gets from a pass on average."""
-    tokens, right, taken, cost = 1.0, 1.0, 0, MARGIN * price
+    tokens = 1.0
+    right = 1.0
+    taken = 0
+    cost = config.feeding_gain * price
     while taken < most:
         right *= acceptance_rate
         if right < cost * (yield_each if yield_each > tokens else tokens):

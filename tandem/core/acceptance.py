@@ -102,8 +102,10 @@ def _stages(
     P_i = rest/mass, and Q_i likewise as (weights, left). P_1 is the target distribution [V] and
     P_{i+1} = norm(max(0, P_i - Q_i)); Q_1 is the draft distribution [V] and Q_{i+1} the same, or
     without replacement without candidate i."""
-    rest, mass = target_probs, 1
-    weights, left = draft_probs, 1
+    rest = target_probs
+    mass = 1
+    weights = draft_probs
+    left = 1
     for index in range(len(candidates)):
         if index and not with_replacement:
             weights = _without(weights, candidates[index - 1])

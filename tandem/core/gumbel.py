@@ -153,7 +153,8 @@ class _Search:
         promising = weights >= (self._logs[blocks] + least)[:, None]
         promising &= ids < len(self._values)
         at, rows = promising.nonzero()
-        ids, blocks = ids[at, rows], blocks[at]
+        ids = ids[at, rows]
+        blocks = blocks[at]
         times = self._noise.times(ids, rows, self._minima[blocks], self._firsts[blocks])
         return ids, weights[at, rows] - np.log(times, out=times)
 

@@ -38,7 +38,8 @@ def children(parents: Sequence[int]) -> dict[int, list[int]]:
 
 def expansion_nodes(expansion: Sequence[int]) -> int:
     """Σ k1·…·kl: the nodes of a tree in which each node of layer l has expansion[l] children."""
-    nodes, layer = 0, 1
+    nodes = 0
+    layer = 1
     for width in expansion:
         layer *= width
         nodes += layer

@@ -43,10 +43,12 @@ def check_conjunctions(grammar: Grammar) -> None:
 
 def _check_embedded(source: str) -> str:
     """Check the schemas inside of a grammar; what is left of it without them."""
-    rest, decoder = "", json.JSONDecoder()
+    rest = ""
+    decoder = json.JSONDecoder()
     while _EMBEDDED in source:
         before, _, source = source.partition(_EMBEDDED)
-        rest, source = rest + before, source.lstrip()
+        rest += before
+        source = source.lstrip()
         try:
             schema, end = decoder.raw_decode(source)
         except (ValueError, RecursionError):
@@ -96,7 +98,8 @@ class _Patterns:
 
     def _parts(self, together: Sequence[object]) -> Iterator[Schema]:
         """The schemas, those that they refer to, and all that they say must fit too; each once."""
-        waiting, seen = list(together), set[int]()
+        waiting = list(together)
+        seen = set[int]()
         while waiting:
             part = waiting.pop()
             if not isinstance(part, dict) or id(part) in seen:
@@ -140,7 +143,8 @@ def _values_inside(parts: Sequence[Schema]) -> Iterator[list[object]]:
 
 
 def _of_property(part: Schema, name: str) -> Iterator[object]:
-    own, by_pattern = _object(part, "properties"), _object(part, "patternProperties")
+    own = _object(part, "properties")
+    by_pattern = _object(part, "patternProperties")
     yield from by_pattern.values()
     if name in own:
         yield own[name]

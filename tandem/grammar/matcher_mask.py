@@ -124,7 +124,8 @@ class MatcherMask:
             self._matcher.rollback(len(before) - common)
             self._answer = answer[:common]
         for length in range(common, len(answer)):
-            token_id, text = answer[length], answer[:length]
+            token_id = answer[length]
+            text = answer[:length]
             if token_id in self._eos:
                 return False
             bits = self._kept.get(text)

@@ -89,11 +89,13 @@ def _furthest(costs: list[int], first: int, max_tokens: int) -> int:
 def _best_end(text: str, pieces: list[Span], first: int, limit: int) -> int:
     """The end of a paragraph, else of a sentence, else of a word, in the run's last third."""
     earliest = max(first + 1, limit - max(1, (limit - first) // 3))
-    best, best_rank = limit, -1
+    best = limit
+    best_rank = -1
     for end in range(limit, earliest - 1, -1):
         rank = _rank_of_cut(text, pieces[end - 1][1], pieces[end][0])
         if rank > best_rank:
-            best, best_rank = end, rank
+            best = end
+            best_rank = rank
     return best
 
 
@@ -110,7 +112,8 @@ def _next_first(
     text: str, pieces: list[Span], costs: list[int], first: int, end: int, overlap_tokens: int
 ) -> int:
     """Back from `end` by what may overlap, then on to the start of a word."""
-    begin, total = end, 0
+    begin = end
+    total = 0
     while begin - 1 > first and total + costs[begin - 1] <= overlap_tokens:
         begin -= 1
         total += costs[begin]

@@ -104,7 +104,8 @@ class Preparation:
         self.contents: dict[str, Content] = {}
         """By hash, of the documents that are done."""
         self._left = deque(documents)
-        self._chunking, self._embedder = chunking, embedder
+        self._chunking = chunking
+        self._embedder = embedder
         self._chunks: deque[tuple[Content, int]] = deque()
         """Chunks that are to be embedded, in order, by their numbers."""
         self._vectors: list[Vectors] = []
@@ -138,11 +139,11 @@ class Preparation:
         spans = chunk_spans(document.text, self._chunking, count_tokens)
         dimension = 0 if embedder is None else embedder.dimension
         content = Content(
-            document.content_hash,
-            document.title,
-            document.text,
-            spans,
-            np.empty((len(spans) if embedder is None else 0, dimension), np.float32),
+            content_hash=document.content_hash,
+            title=document.title,
+            text=document.text,
+            spans=spans,
+            vectors=np.empty((len(spans) if embedder is None else 0, dimension), np.float32),
         )
         if embedder is None or not spans:
             self.contents[content.content_hash] = content
@@ -190,8 +191,12 @@ class DocumentIndex:
         self._chunking = chunking
         self._writing = threading.Lock()  # one change at a time, from plan to disk
         self._following = threading.Lock()
-        kind = (LEXICAL, 0) if embedder is None else (embedder.name, embedder.dimension)
-        self.manifest = Manifest(*kind, chunking.max_tokens, chunking.overlap_tokens)
+        self.manifest = Manifest(
+            LEXICAL if embedder is None else embedder.name,
+            0 if embedder is None else embedder.dimension,
+            chunking.max_tokens,
+            chunking.overlap_tokens,
+        )
         self._store = _open_store(place, self.manifest)
         self._searcher = Searcher(self._store, self.manifest.dimension)
         try:

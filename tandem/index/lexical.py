@@ -102,7 +102,8 @@ class LexicalIndex:
         sums = np.bincount(place, np.concatenate([s for _, s in scores]))
         if len(sums) > count:
             least = np.partition(sums, -count)[-count]
-            numbers, sums = numbers[sums >= least], sums[sums >= least]
+            numbers = numbers[sums >= least]
+            sums = sums[sums >= least]
         best = np.argsort(-sums, kind="stable")[:count]
         return list(zip(numbers[best].tolist(), sums[best].tolist(), strict=True))
 

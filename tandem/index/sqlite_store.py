@@ -366,8 +366,8 @@ class SqliteStore:
             statement = f"{select} WHERE {whose} AND id = ?"
             found = (database.execute(statement, [*asked, key]) for key in document_ids)
             rows = sorted(set(chain.from_iterable(found)))
-        for _, *row in rows:
-            self._check_document(*row)
+        for _, stored_owner, document_id, first, checksum in rows:
+            self._check_document(stored_owner, document_id, first, checksum)
         return [_DocumentRow(owner, document_id, first) for _, owner, document_id, first, _ in rows]
 
     def _check_document(self, owner: str, document_id: str, first: int, checksum: int) -> None:

@@ -95,7 +95,8 @@ def read_lines(text: str, may_lack_scopes: bool = False) -> KeyLines:
     skipped. A holder may have several keys, so that a new one can be handed out before the old one
     goes. With `may_lack_scopes` a key without any is good for nothing; otherwise it is malformed.
     Each line counts by itself: a malformed one neither opens anything nor shuts others out."""
-    known, malformed = [], []
+    known = []
+    malformed = []
     for number, line in enumerate(text.splitlines(), start=1):
         entry = line.strip()
         if not entry or entry.startswith("#"):

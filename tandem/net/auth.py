@@ -111,7 +111,8 @@ def _watched(handler: Handler, why_not: Callable[[], _WhyNot | None], recheck_s:
     serve = getattr(handler, kind)
 
     async def watched(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        response, recheck = None, Recheck(why_not, recheck_s)
+        response = None
+        recheck = Recheck(why_not, recheck_s)
         with recheck:
             if inspect.isasyncgenfunction(serve):
                 async for answer in serve(request, context):
@@ -141,12 +142,14 @@ class Recheck(Generic[Reason]):
     then. It is asked every `every_s` seconds."""
 
     def __init__(self, why_not: Callable[[], Reason | None], every_s: float) -> None:
-        self._why_not, self._every_s = why_not, every_s
+        self._why_not = why_not
+        self._every_s = every_s
         self._cancelled = 0
         self.found: Reason | None = None
 
     def __enter__(self) -> Self:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         self._next = self._loop.call_later(self._every_s, self._check)
         return self
 

@@ -34,7 +34,8 @@ def expiry_s(certificate: Path, key: Path) -> float:
     caller.check_hostname = False
     caller.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     caller.load_verify_locations(certificate)
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    there = ssl.MemoryBIO()
+    back = ssl.MemoryBIO()
     ends = (caller.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True))
     try:
         for _ in range(HANDSHAKE_FLIGHTS):

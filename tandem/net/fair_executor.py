@@ -106,7 +106,8 @@ class FairExecutor:
     def _full(self, tenant: Tenant) -> str:
         """How many are waiting that leave no place; empty where there is one."""
         queues = self._callers.get(tenant.caller, OrderedDict[Tenant, deque[_Task]]())
-        theirs, of_caller = len(queues.get(tenant, ())), sum(map(len, queues.values()))
+        theirs = len(queues.get(tenant, ()))
+        of_caller = sum(map(len, queues.values()))
         whose = f" of '{tenant.caller}'" if tenant.caller else ""
         if tenant != _UNKNOWN and theirs >= self._waiting_of_tenant:
             return f"{theirs} of a tenant{whose}" if tenant.id else f"{theirs}{whose}"

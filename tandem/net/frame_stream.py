@@ -135,7 +135,8 @@ class FrameStream(Generic[Out, In]):
             self._end(error)
             return
         code = await self._call.code()
-        details, metadata = await self._call.details() or "", await self._call.trailing_metadata()
+        details = await self._call.details() or ""
+        metadata = await self._call.trailing_metadata()
         self._end(None if code is StatusCode.OK else self._ended(code, details, metadata))
 
     def _ended(self, code: StatusCode, details: str, metadata: Any) -> "StreamEnded":
@@ -185,7 +186,9 @@ class StreamEnded(Exception):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(details)
-        self.code, self.silent_s, self.retry_after_s = code, silent_s, retry_after_s
+        self.code = code
+        self.silent_s = silent_s
+        self.retry_after_s = retry_after_s
 
 
 def end_status(error: BaseException | None) -> tuple[StatusCode, str]:

@@ -36,8 +36,10 @@ class HealthChecks:
         checked: Callable[[int], None] = lambda number: None,
     ) -> None:
         """`in_use`: calls of ours at each service; `checked` is called after each check."""
-        self._routing, self._ask = routing, ask
-        self._in_use, self._checked = in_use, checked
+        self._routing = routing
+        self._ask = ask
+        self._in_use = in_use
+        self._checked = checked
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._silent: set[int] = set()
 

@@ -64,7 +64,13 @@ def run_service(
     for number in (signal.SIGINT, signal.SIGTERM):  # until calls are served: loading may be long
         signal.signal(number, _leave)
     try:
-        _run(settings, build, side(settings) if callable(side) else side, access, beside)
+        _run(
+            settings,
+            build,
+            side=side(settings) if callable(side) else side,
+            access=access,
+            beside=beside,
+        )
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
     except TandemError as error:
@@ -94,6 +100,7 @@ def _leave(signal_number: int, frame: object) -> NoReturn:
 def _run(
     settings: Settings,
     build: Callable[[Settings, Metrics], Service],
+    *,
     side: Side,
     access: ServerAccess,
     beside: Beside | None,
@@ -107,11 +114,19 @@ def _run(
         if settings.metrics_port:
             stack.enter_context(_metrics_endpoint(settings, metrics))
         opened = None if beside is None else partial(beside, settings, metrics)
-        run_loop(_serve(settings, lambda: build(settings, metrics), access, opened, metrics.loop()))
+        serving = _serve(
+            settings,
+            lambda: build(settings, metrics),
+            access=access,
+            beside=opened,
+            loop_series=metrics.loop(),
+        )
+        run_loop(serving)
 
 
 def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:
-    host, port = settings.metrics_host, settings.metrics_port
+    host = settings.metrics_host
+    port = settings.metrics_port
     try:
         return serve_metrics(metrics.registry, host, port)
     except OSError as error:
@@ -122,6 +137,7 @@ def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsSer
 async def _serve(
     settings: ServiceSettings,
     build: Callable[[], Service],
+    *,
     access: ServerAccess,
     beside: Callable[[Any], AbstractAsyncContextManager[str]] | None,
     loop_series: LoopSeries,
@@ -129,8 +145,14 @@ async def _serve(
     with nothing_collected():
         service = build()  # inside the loop: channels belong to the loop they are made in
     _keep_for_good()
-    host, port, limit = settings.host, settings.port, settings.max_message_bytes
-    running = RunningService(service, host, port, limit, access, settings.health_port or None)
+    running = RunningService(
+        service,
+        settings.host,
+        settings.port,
+        max_message_bytes=settings.max_message_bytes,
+        access=access,
+        health_port=settings.health_port or None,
+    )
     await running.start()
     watching = asyncio.create_task(watch_event_loop(loop_series))  # not of loading a model
     stop = stop_signal()  # before the line that says that this process may be signalled
@@ -142,7 +164,7 @@ async def _serve(
         except BaseException:
             await running.drain(0.0)
             raise
-        print(*lines, sep="\n", flush=True)
+        print("\n".join(lines), flush=True)
         await stop.wait()
         await running.drain(settings.drain_s)
     watching.cancel()

@@ -104,7 +104,8 @@ class Bucket:
         self._refill(now)
         if not self._per_minute:
             self._level = per_minute
-        self._per_minute, self._level = per_minute, min(self._level, per_minute)
+        self._per_minute = per_minute
+        self._level = min(self._level, per_minute)
 
     def wait_s(self, now: float) -> float:
         """How long until something is there."""
@@ -121,7 +122,8 @@ class Bucket:
 
     def _refill(self, now: float) -> None:
         self._level += (now - self._seen_s) * self._per_minute / 60
-        self._level, self._seen_s = min(self._level, self._per_minute), now
+        self._level = min(self._level, self._per_minute)
+        self._seen_s = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ class FairShares:
     def __init__(self, room: Room, quota: Quota) -> None:
         """`quota` is of a holder whose key says nothing else. The holder "" stands for all callers
         without keys, among whom nothing is shared out."""
-        self._room, self._quota = room, quota
+        self._room = room
+        self._quota = quota
         self._accounts: dict[str, _Account] = {}
         self._grammars: dict[tuple[str, bytes], Bucket] = {}
         self.sessions = 0
@@ -176,7 +179,7 @@ class FairShares:
         account.asked_s = now
         self._check_rates(holder, account, quota, now)
         self._check_sessions(holder, account, quota, now)
-        self._check_kv(holder, account, quota, kv_bytes, now)
+        self._check_kv(holder, account, quota, wanted=kv_bytes, now=now)
         account.requests.spend(1, now)
         account.sessions += 1
         account.kv_bytes += kv_bytes
@@ -187,7 +190,7 @@ class FairShares:
         """So many bytes more for a session that has its place. Raises as `take`."""
         quota = self._quota if own is None else own.over(self._quota)
         account = self._accounts[holder]
-        self._check_kv(holder, account, quota, kv_bytes, now)
+        self._check_kv(holder, account, quota, wanted=kv_bytes, now=now)
         account.kv_bytes += kv_bytes
         self.kv_bytes += kv_bytes
 
@@ -252,18 +255,22 @@ class FairShares:
                 raise HolderRefused(kind, why, wait_s)
 
     def _check_sessions(self, holder: str, account: _Account, quota: Quota, now: float) -> None:
-        places, what = self._room.places, self._room.what
+        places = self._room.places
+        what = self._room.what
         if quota.sessions and account.sessions >= quota.sessions:
             why = f"{what}: {_name(holder)} holds the {quota.sessions} that it may"
             raise HolderRefused("sessions", why, BUSY_RETRY_S)
-        if not self._fair(holder, account.sessions, 1, places, self.sessions, now):
+        fair = self._fair(
+            holder, held=account.sessions, wanted=1, total=places, used=self.sessions, now=now
+        )
+        if not fair:
             why = f"{what}: {_name(holder)} holds {account.sessions} of {places}, and its share"
             raise HolderRefused("sessions", f"{why} is less", BUSY_RETRY_S)
         if self.sessions >= places:
             raise ResourceExhausted(f"{what}: all {places} are taken; try again")
 
     def _check_kv(
-        self, holder: str, account: _Account, quota: Quota, wanted: int, now: float
+        self, holder: str, account: _Account, quota: Quota, *, wanted: int, now: float
     ) -> None:
         total = self._room.kv_bytes
         if quota.kv_bytes and account.kv_bytes + wanted > quota.kv_bytes:
@@ -273,11 +280,21 @@ class FairShares:
         if self.kv_bytes + wanted > total:
             free = total - self.kv_bytes
             raise ResourceExhausted(f"kv budget: {wanted} bytes wanted, {free} of {total} free")
-        if not self._fair(holder, account.kv_bytes, wanted, total, self.kv_bytes, now):
+        fair = self._fair(
+            holder,
+            held=account.kv_bytes,
+            wanted=wanted,
+            total=total,
+            used=self.kv_bytes,
+            now=now,
+        )
+        if not fair:
             why = f"kv budget: {_name(holder)} holds {account.kv_bytes} of {total} bytes"
             raise HolderRefused("kv", f"{why}, and its share is less", BUSY_RETRY_S)
 
-    def _fair(self, holder: str, held: int, wanted: int, total: int, used: int, now: float) -> bool:
+    def _fair(
+        self, holder: str, *, held: int, wanted: int, total: int, used: int, now: float
+    ) -> bool:
         """Whether that leaves enough for the others. What is free may be had by who holds nothing
         yet, whose request may be larger than any share."""
         if not holder or not held:

@@ -64,7 +64,8 @@ class Reloaded(Generic[Value]):
         self._lock = threading.Lock()
         self._failed: tuple[str, float] | None = None
         # Before reading: what changes meanwhile is read again.
-        self._stamp, self._contents = _stamp(self._paths), _contents(self._paths)
+        self._stamp = _stamp(self._paths)
+        self._contents = _contents(self._paths)
         self._compared_s = clock()
         self._value = read()
 
@@ -83,12 +84,15 @@ class Reloaded(Generic[Value]):
             return self._value, ReloadFailure(why, self._clock() - since_s)
 
     def _look(self) -> None:
-        stamp, now = _stamp(self._paths), self._clock()
+        stamp = _stamp(self._paths)
+        now = self._clock()
         same = stamp == self._stamp and not _is_recent(stamp)
         if same and now - self._compared_s < COMPARE_EVERY_S:
             return
         before = self._contents
-        self._stamp, self._contents, self._compared_s = stamp, _contents(self._paths), now
+        self._contents = _contents(self._paths)
+        self._stamp = stamp
+        self._compared_s = now
         if self._contents != before:
             self._take_over(now)
 

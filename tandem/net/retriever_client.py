@@ -62,7 +62,8 @@ class RetrieverClient:
         try:
             while isinstance(answer := await call.read(), pb.IngestResponse):
                 yield answer
-            code, details = await call.code(), await call.details()
+            code = await call.code()
+            details = await call.details()
             if code is not grpc.StatusCode.OK:
                 raise Rejected(code, plain_details(code, details or ""))
             await sending
@@ -139,9 +140,12 @@ def messages_of(number: int, upload: Upload) -> Iterator[pb.IngestRequest]:
         content = upload.content[start : start + PART_BYTES]
         message = pb.IngestRequest(number=number, content=content, more=start != parts[-1])
         if start == 0:
-            message.id, message.title = upload.id, upload.title
-            message.owner, message.shared = upload.owner, upload.shared
-            message.max_documents, message.max_bytes = upload.max_documents, upload.max_bytes
+            message.id = upload.id
+            message.title = upload.title
+            message.owner = upload.owner
+            message.shared = upload.shared
+            message.max_documents = upload.max_documents
+            message.max_bytes = upload.max_bytes
             message.format = pb.Format.Value(f"FORMAT_{upload.format.upper()}")
         yield message
 
@@ -150,7 +154,8 @@ async def _send(call: Any, uploads: Iterable[Upload]) -> None:
     iterator = enumerate(uploads)
     # Reading files is left to a thread: answers are shown meanwhile.
     while (entry := await asyncio.to_thread(next, iterator, None)) is not None:
-        for message in messages_of(*entry):
+        number, upload = entry
+        for message in messages_of(number, upload):
             try:
                 await call.write(message)
             except (asyncio.InvalidStateError, grpc.aio.AioRpcError):

@@ -76,7 +76,8 @@ class Admission:
     def reserve(self, kv_bytes: int = 0, grammar_of: Tenant | None = None) -> Iterator[Reservation]:
         """Room for one session of the present caller, or ResourceExhausted saying which limit was
         met. `grammar_of`: the tenant whose grammar it follows, if it follows one."""
-        caller, now = current_caller(), time.monotonic()
+        caller = current_caller()
+        now = time.monotonic()
         with self._refusals_counted(caller):
             if grammar_of is not None:
                 self._shares.check_grammar(grammar_of.caller, grammar_of.id, now, caller.quota)
@@ -87,7 +88,8 @@ class Admission:
         try:
             yield reservation
         finally:
-            now, held_bytes, reservation.kv_bytes = time.monotonic(), reservation.kv_bytes, 0
+            now = time.monotonic()
+            held_bytes, reservation.kv_bytes = reservation.kv_bytes, 0
             self._shares.give_back(caller.holder, held_bytes, reservation.tokens, now)
             self.on_change()
             self._show(caller.holder)

@@ -95,7 +95,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         self._opened = opened
         self._closing_tasks = closing_tasks
         self._diagnosis = Diagnosis(why_silent, time.monotonic())
-        self._spread, self._fatal = spread, fatal
+        self._spread = spread
+        self._fatal = fatal
         self._stream: OpenedStream[Out] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._attempts = 0
@@ -173,7 +174,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def take_over(self, stream: OpenedStream[Out]) -> None:
         """Go on with a stream that was opened beside this one, and has been admitted."""
         self._leave_stream()
-        self._stream, self._is_admitted = stream, True
+        self._stream = stream
+        self._is_admitted = True
 
     def connect(self) -> None:
         """Open a stream where the machine waits for one."""

@@ -58,7 +58,8 @@ class Rejected(TandemError):
     def __init__(self, code: StatusCode, details: str, retry_after_s: float | None = None) -> None:
         """`retry_after_s`: after how long it may be worth another try, bounded; None: not said."""
         super().__init__(details)
-        self.code, self.retry_after_s = code, retry_after_s
+        self.code = code
+        self.retry_after_s = retry_after_s
 
 
 class Overdue(Rejected):
@@ -336,7 +337,8 @@ class WholeMessages(grpc.aio.ServerInterceptor):
             return handler
         ends = handler.request_streaming, handler.response_streaming
         kind = "_".join("stream" if streaming else "unary" for streaming in ends)
-        serve, parse = getattr(handler, kind), handler.request_deserializer
+        serve = getattr(handler, kind)
+        parse = handler.request_deserializer
         if not (inspect.iscoroutinefunction(serve) or inspect.isasyncgenfunction(serve)):
             return handler
 

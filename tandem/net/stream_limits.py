@@ -103,7 +103,8 @@ class ServedStream(Generic[Request, Response]):
     def __init__(
         self, context: grpc.aio.ServicerContext[Request, Response], clock: StreamClock
     ) -> None:
-        self._context, self._clock = context, clock
+        self._context = context
+        self._clock = clock
         self.invocation_metadata = context.invocation_metadata
         self.time_remaining = context.time_remaining
         self.peer = context.peer
@@ -166,7 +167,8 @@ class _Watch:
         self._clock = clock
 
     def look(self) -> None:
-        loop, now = asyncio.get_running_loop(), time.monotonic()
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
         self.overdue = self._clock.overdue(now)
         self.looking = loop.call_later(self._clock.due_s(now) - now, self.look)
         if self.overdue is not None:

@@ -61,7 +61,8 @@ class TenantIds:
     def __init__(self, key: Callable[[], str] | None = None) -> None:
         """`key` gives a key that no receiver of the ids knows; they then outlast this process, and
         are the same in each of its replicas. Without one they are this process's."""
-        self._key, self._random = key, secrets.token_bytes(32)
+        self._key = key
+        self._random = secrets.token_bytes(32)
 
     def id_of(self, tenant: Tenant) -> bytes:
         """What stands for `tenant` at the next service; "" where there is nobody to tell apart: on

@@ -60,7 +60,8 @@ class StallWatch:
 
     def moved(self) -> None:
         """To another stream, whose first answer waits for the text to be fed there."""
-        self._first, self._since_s = True, None
+        self._first = True
+        self._since_s = None
 
     def stalled(self, now: float) -> bool:
         """Whether the answer is late. Called regularly: in a time in which this process did not get

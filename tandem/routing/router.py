@@ -107,7 +107,8 @@ class Router:
     def reported(self, cloud: int, report: CloudReport, now: float) -> None:
         """A cloud answered."""
         state = self.clouds[cloud]
-        model, price = self._model, state.price
+        model = self._model
+        price = state.price
         state.reported(report)
         if state.price != price:
             self._weigh_prices()
@@ -179,7 +180,8 @@ class Router:
 
     def is_far(self, cloud: int, model: str = "") -> bool:
         """Whether another one would be better by the margin if they were as busy as each other."""
-        state, usable = self.clouds[cloud], self._usable(model, (cloud,))
+        state = self.clouds[cloud]
+        usable = self._usable(model, (cloud,))
         nearest_s = min((self.clouds[n].round_trip_s for n in usable), default=inf)
         return nearest_s <= state.round_trip_s - max(LEAST_MARGIN_S, MARGIN * state.cost_s)
 
@@ -243,7 +245,8 @@ class Router:
         `best`: of the usable ones the two best, the best first."""
         if not best or best == [cloud]:
             return False
-        state, other = self.clouds[cloud], best[1] if best[0] == cloud else best[0]
+        state = self.clouds[cloud]
+        other = best[1] if best[0] == cloud else best[0]
         return self.clouds[other].cost_s <= state.left_at_s if state.usable else state.silent
 
     def _compare(self, cloud: int, now: float) -> None:
@@ -317,7 +320,8 @@ class _Cloud:
         """`cost_s` of a round: what it takes, and more the dearer the cloud is; `offer_s`: the
         same, not a number while it cannot be used; `left_at_s`: what another must cost at most to
         be better by the margin, were each way to this one as short as the shortest of the last."""
-        report, trips_s = self.report, self._round_trips_s
+        report = self.report
+        trips_s = self._round_trips_s
         busy_s = 0.0 if report is None else report.queue_s + report.pass_s
         self.model = "" if report is None else report.model
         self.usable = report is not None and report.serving and not self._down

@@ -46,7 +46,8 @@ class ChunkedPrefill:
         """At most `rows` more, a multiple of CHUNK_ROWS; the same again until they are `done`."""
         number = self._unfed()
         assert number is not None, "all chunks but the last have run"
-        request, fed = self._requests[number], self._fed[number]
+        request = self._requests[number]
+        fed = self._fed[number]
         self._chunk = number, min(rows, _before_last(request) - fed)
         request.session.rollback(self._starts[number] + fed)
         token_ids = request.token_ids[fed : fed + self._chunk[1]]

@@ -14,7 +14,7 @@ from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.forced_drafts import forced_drafts
-from tandem.runtime.session_jobs import BranchJob, DraftJob
+from tandem.runtime.session_jobs import BranchJob, DraftJob, DraftRequest
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask
@@ -67,28 +67,35 @@ class DraftTaskRunner:
         return not self._running
 
     def start(self, task: DraftTask) -> None:
-        request = self._machine.request
-        rule = self._machine.rule
-        report = self._reporter(task)
-        rows = self._rows(task)
-        if rows is not None and self._start_forced(task, rows):
+        asked = self._machine.request
+        request = DraftRequest(
+            task,
+            sampling=asked.params.sampling,
+            rule=self._machine.rule,
+            preset=asked.preset,
+            on_draft=self._reporter(task),
+            rows=self._rows(task),
+        )
+        if self._start_forced(request):
             return
-        settings = (task, request.params.sampling, rule, request.preset, report, rows)
         job: DraftJob
         if task.branch:
-            job = BranchJob(self._thread.engine, self._kv, *settings)
+            job = BranchJob(self._thread.engine, self._kv, request)
+        elif task.expansion:
+            job = TreeDraftJob(self._kv, request)
         else:
-            job = (TreeDraftJob if task.expansion else DraftJob)(self._kv, *settings)
+            job = DraftJob(self._kv, request)
         handle = self._thread.submit(job, low_priority=task.branch)
         self._running[id(task)] = (task, handle)
         handle.future.add_done_callback(lambda _: self._done(task, job, handle))
 
-    def _start_forced(self, task: DraftTask, rows: RowsAfter) -> bool:
+    def _start_forced(self, request: DraftRequest) -> bool:
         """Whether a grammar alone decides all of the task, which is then done without the model."""
         began_s = time.perf_counter()
-        preset = self._machine.request.preset
-        by_token = self._machine.rule.drafter_invariant and preset.sends_ids_alone
-        drafts = forced_drafts(rows, task, (), task.count + task.spare, by_token)
+        task = request.task
+        drafts = forced_drafts(
+            task, request.rows, most=task.count + task.spare, by_token=request.by_token
+        )
         if not drafts or (len(drafts) < task.count and drafts[-1].token_id not in task.ends):
             return False
         self._running[id(task)] = (task, None)
@@ -135,4 +142,5 @@ class DraftTaskRunner:
 
     def _done(self, task: DraftTask, job: DraftJob, handle: DraftHandle) -> None:
         if self._running.pop(id(task), None) is not None and not handle.future.cancelled():
-            self._on_drafted(DraftsReady(task, [], 0, 0.0, job, handle))
+            nothing = DraftsReady(task, [], kv_length=0, draft_s=0.0, ended=job, handle=handle)
+            self._on_drafted(nothing)

@@ -122,7 +122,8 @@ class JobHandle(Generic[Result]):
         self.future: asyncio.Future[Done[Result]] = loop.create_future()
         self.loop = loop
         self.low_priority = low_priority
-        self.job, self._close_job = job, close_of(job)
+        self.job = job
+        self._close_job = close_of(job)
         self.submitted_s = time.perf_counter()
         self.started_s = 0.0
         self.batch_size = 0

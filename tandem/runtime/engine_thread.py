@@ -388,7 +388,8 @@ class EngineThread:
     def _deliver(self, batch: _Batch, logits: list[Logits], started_s: float) -> int:
         """Give each job the logits of its requests, those of low priority once the others' results
         are on their way. Returns how many jobs ended."""
-        active, aside = len(self._active), len(self._aside)
+        active = len(self._active)
+        aside = len(self._aside)
         rows = iter(logits)
         fed = [(handle, list(islice(rows, len(requests)))) for handle, requests in batch.jobs]
         for handle, _ in fed:
@@ -407,7 +408,8 @@ class EngineThread:
         pass_s = ended_s - started_s
         if batch.shares_chunk:
             self._prefill_turns.shared(ended_s, pass_s)
-        jobs, tokens = len(batch.jobs), batch.tokens
+        jobs = len(batch.jobs)
+        tokens = batch.tokens
         self._on_pass(pass_s, jobs, tokens)
         self._watchdog.ended()
         self._delay.passed(pass_s, tokens, jobs)
@@ -444,7 +446,8 @@ class EngineThread:
 
     def _resume_set_aside(self) -> None:
         """Go on with the jobs that have what they awaited; fail those that have waited too long."""
-        self._woken, now = False, time.perf_counter()
+        self._woken = False
+        now = time.perf_counter()
         for aside in list(self._aside):
             if aside.pending.done():
                 self._aside.remove(aside)
@@ -469,10 +472,14 @@ class EngineThread:
         if not ended:
             return
         self._pass_number += 1
-        number, submitted, delay = self._pass_number, self._submitted, self._delay
+        number = self._pass_number
+        submitted = self._submitted
+        delay = self._delay
         ended_s = time.perf_counter()
         wait_s = delay.wait_s(ended, len(self._active) + self._inbox.qsize())
-        self._ended_s, self._awaited, self._wait_until_s = ended_s, ended, ended_s + wait_s
+        self._ended_s = ended_s
+        self._awaited = ended
+        self._wait_until_s = ended_s + wait_s
 
         def reacted() -> None:
             delay.reacted(time.perf_counter() - ended_s, ended, self._submitted - submitted)

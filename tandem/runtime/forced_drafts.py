@@ -8,14 +8,19 @@ from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 
 
 def forced_drafts(
-    rows: RowsAfter | None, work: DraftTask, drafted: tuple[int, ...], most: int, by_token: bool
+    task: DraftTask,
+    rows: RowsAfter | None,
+    drafted: tuple[int, ...] = (),
+    *,
+    most: int,
+    by_token: bool,
 ) -> list[Drafted]:
-    """At most `most` drafts of `work` that must follow those it has, up to one that ends it.
+    """At most `most` drafts of `task` that must follow the `drafted` ones, up to one that ends it.
     `by_token`: nobody asks for their distributions."""
     found = list[Drafted]()
-    if work.expansion:  # trees grow layer by layer
+    if task.expansion:  # trees grow layer by layer
         return found
-    while rows is not None and len(found) < most and work.ends.isdisjoint(drafted[-1:]):
+    while rows is not None and len(found) < most and task.ends.isdisjoint(drafted[-1:]):
         if (token_id := rows.forced(drafted)) is None:
             break
         found.append(Drafted(token_id, NO_PROBS if by_token else rows.certain(token_id)))

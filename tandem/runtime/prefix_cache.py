@@ -77,7 +77,10 @@ class PrefixCache:
         series: EngineSeries,
     ) -> None:
         """`room`: bytes of the KV budget that no session holds."""
-        self._thread, self._limits, self._room, self._series = thread, limits, room, series
+        self._thread = thread
+        self._limits = limits
+        self._room = room
+        self._series = series
         self.copies = thread.engine.kv_copies if limits.kv_bytes else None
         self.index: PrefixIndex[_Block] = PrefixIndex(limits.caller_bytes)
         self._computing: dict[tuple[Tenant, tuple[int, ...]], asyncio.Event] = {}
@@ -131,8 +134,13 @@ class PrefixCache:
 
     def put(self, text: KeptText, blocks: Sequence[_Block], gives_back: int) -> None:
         """Keep a text's last blocks, of a session that gives back so many bytes at once."""
-        size = KV_BLOCK * self._thread.engine.kv_bytes_per_token
-        self.index.put(text.tenant, text.token_ids, blocks, size, text.public_tokens)
+        self.index.put(
+            text.tenant,
+            text.token_ids,
+            blocks,
+            block_bytes=KV_BLOCK * self._thread.engine.kv_bytes_per_token,
+            public_tokens=text.public_tokens,
+        )
         self.index.shrink(min(self._limits.kv_bytes, self._room() + gives_back))
 
     def copied(self, copying: asyncio.Future[None]) -> None:
@@ -151,7 +159,10 @@ class KeptPrefix:
     def __init__(
         self, kept: PrefixCache, thread: EngineThread, text: KeptText, blocks: list[_Block]
     ) -> None:
-        self._kept, self._thread, self._text, self._blocks = kept, thread, text, blocks
+        self._kept = kept
+        self._thread = thread
+        self._text = text
+        self._blocks = blocks
         self.tokens = len(blocks) * KV_BLOCK
         self.on_left: Callable[[], None] | None = None
         """Called once something was left, or there is nothing to leave."""

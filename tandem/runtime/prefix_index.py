@@ -79,7 +79,7 @@ class PrefixIndex(Generic[Content]):
         has been forgotten meanwhile, or where the caller may not keep a single one."""
         owned = list(_owned_keys(tenant, token_ids, public_tokens))
         before = len(owned) - len(contents)
-        if contents and all(self._has(*each) for each in owned[:before]):
+        if contents and all(self._has(owner, key) for owner, key in owned[:before]):
             for (owner, key), content in zip(owned[before:], contents, strict=True):
                 if not self._has(owner, key):
                     self._keep(owner, key, _Block(content, block_bytes))
@@ -129,7 +129,8 @@ def _owned_keys(
 ) -> Iterator[tuple[_Owner, bytes]]:
     """Of the whole blocks of a text, in order: whose each is, and its key. A block is public as a
     whole or not at all: one with a single token of the tenant's is the tenant's."""
-    hashed, public = hashlib.sha256(), _Public(tenant.caller)
+    hashed = hashlib.sha256()
+    public = _Public(tenant.caller)
     for end in range(KV_BLOCK, len(token_ids) + 1, KV_BLOCK):
         hashed.update(np.array(token_ids[end - KV_BLOCK : end], dtype="<u4").tobytes())
         yield public if end <= public_tokens else tenant, hashed.digest()

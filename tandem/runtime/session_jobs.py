@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
@@ -35,34 +35,42 @@ def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
         session.rollback(keep + len(path))
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """A draft task and how its tokens are drawn. `rows`: how the text before changes the model's
+    logits; None where it does not. `on_draft`: see `DraftJob`."""
+
+    task: DraftTask
+    sampling: SamplingParams
+    rule: AcceptanceRule
+    preset: Preset
+    on_draft: OnDraft | None = None
+    rows: RowsAfter | None = None
+
+    @property
+    def by_token(self) -> bool:
+        """Whether nobody asks for the distributions of the drafts."""
+        return self.rule.drafter_invariant and self.preset.sends_ids_alone
+
+
 class DraftJob:
     """Drafts the tokens of a work one by one, and those that a grammar forces without a pass; ends
     early after an end-of-text token, or one below the preset's confidence threshold. With
     `stepwise` work every token but the last ones is handed to `on_draft` with the length of the
     draft KV and the seconds it took, on the engine thread; the result is then what is left."""
 
-    def __init__(
-        self,
-        session: Session,
-        work: DraftTask,
-        sampling: SamplingParams,
-        rule: AcceptanceRule,
-        preset: Preset,
-        on_draft: OnDraft | None = None,
-        rows: RowsAfter | None = None,
-    ) -> None:
-        """`rows`: how the text before changes the model's logits; None where it does not."""
-        self.work = work
+    def __init__(self, session: Session, request: DraftRequest) -> None:
+        self.work = request.task
         self.handed_s = 0.0
         self._session = session
-        self._work = work
-        self._sampling = sampling
-        self._rule = rule
-        self._preset = preset
-        self._threshold = preset.confidence_threshold
-        self._by_token = rule.drafter_invariant and preset.sends_ids_alone
-        self._on_draft = on_draft if work.stepwise else None
-        self._rows = rows
+        self._work = request.task
+        self._sampling = request.sampling
+        self._rule = request.rule
+        self._preset = request.preset
+        self._threshold = request.preset.confidence_threshold
+        self._by_token = request.by_token
+        self._on_draft = request.on_draft if request.task.stepwise else None
+        self._rows = request.rows
         self._token_ids: tuple[int, ...] = ()  # all that were drafted
         self._fed: int | None = None  # of these; None before the first pass
         self._drafts: list[Drafted] = []
@@ -95,7 +103,8 @@ class DraftJob:
         scores = logits if self._rows is None else self._rows.processed(logits, self._token_ids)
         whole = LogitsDistribution(scores, self._sampling)
         if self._by_token:
-            token_id, probs = self._rule.propose(whole, position), NO_PROBS
+            token_id = self._rule.propose(whole, position)
+            probs = NO_PROBS
         else:
             guess = self._work.guess and not self._token_ids
             draw = self._rule.target_token if guess else self._rule.propose
@@ -106,7 +115,10 @@ class DraftJob:
         return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
 
     def _draft_forced(self, most: int) -> None:
-        for drafted in forced_drafts(self._rows, self._work, self._token_ids, most, self._by_token):
+        forced = forced_drafts(
+            self._work, self._rows, self._token_ids, most=most, by_token=self._by_token
+        )
+        for drafted in forced:
             self._add(drafted)
 
     def _add(self, drafted: Drafted) -> None:
@@ -118,10 +130,12 @@ class DraftJob:
         if self._on_draft is None:
             return
         now = time.perf_counter()
-        took_s, self._since_s = now - self._since_s, now
+        took_s = now - self._since_s
+        self._since_s = now
         self.handed_s += took_s
-        share_s, held = took_s / len(self._drafts), self._session.length
         drafts, self._drafts = self._drafts, []
+        share_s = took_s / len(drafts)
+        held = self._session.length
         first = self._work.position + len(self._token_ids) - len(drafts)
         for position, drafted in enumerate(drafts, start=first):
             self._on_draft(drafted, min(held, position), share_s)
@@ -145,8 +159,8 @@ class DraftJob:
 class BranchJob(DraftJob):
     """A `DraftJob` on a fork of the session, which the engine thread closes with the job."""
 
-    def __init__(self, engine: Engine, session: Session, work: DraftTask, *rest: Any) -> None:
-        super().__init__(session, work, *rest)
+    def __init__(self, engine: Engine, session: Session, request: DraftRequest) -> None:
+        super().__init__(session, request)
         self._engine = engine
         self._parent = session
         self._forked = False
@@ -195,12 +209,16 @@ class VerifyJob:
             self.awaits = self._rows.prepare(
                 [work.fed_before(row) for row in range(work.logits_to_keep)]
             )
-        exits = work.early.exits if work.early else ()
-        fed = (work.token_ids, work.logits_to_keep, work.parents)
+        request = ForwardRequest(
+            self._session,
+            work.token_ids,
+            logits_to_keep=work.logits_to_keep,
+            parents=work.parents,
+        )
         if self._remote is not None:
-            reader, on_read = self._remote.reader, self._take_reading
-            return ForwardRequest(self._session, *fed, reader=reader, on_read=on_read)
-        return ForwardRequest(self._session, *fed, exits=exits, on_exit=self._judge_early)
+            return replace(request, reader=self._remote.reader, on_read=self._take_reading)
+        exits = work.early.exits if work.early else ()
+        return replace(request, exits=exits, on_exit=self._judge_early)
 
     def _judge_early(self, exit_index: int, logits: Logits) -> None:
         """An exit that says nothing of use must not fail the pass."""
@@ -228,7 +246,8 @@ class VerifyJob:
         return True
 
     def _rows_of(self, logits: Logits) -> DistributionAt:
-        rows, sampling = self._rows, self._sampling
+        rows = self._rows
+        sampling = self._sampling
         if rows is None:
             return lambda row: LogitsDistribution(logits[row], sampling)
         fed_before = self._work.fed_before

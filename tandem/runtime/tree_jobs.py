@@ -7,32 +7,21 @@ its likeliest ones: any draft distribution gives greedy text, and these are foll
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from tandem.backends.interface import ForwardRequest, Logits, Session
-from tandem.core.probs import Array, SamplingParams, Truncation, probs_from_logits, truncate
-from tandem.runtime.session_jobs import DraftJob
+from tandem.core.probs import Array, Truncation, probs_from_logits, truncate
+from tandem.runtime.session_jobs import DraftJob, DraftRequest
 from tandem.specdec.drafting import probs_to_draft_from
-from tandem.specdec.events import Drafted, DraftTask
-from tandem.specdec.presets import Preset
-from tandem.specdec.rules import AcceptanceRule
+from tandem.specdec.events import Drafted
 from tandem.specdec.tree_drafting import TreeGrowth
 
 
 class TreeDraftJob(DraftJob):
     """Drafts the tree of a work; its last layer is not fed."""
 
-    def __init__(
-        self,
-        session: Session,
-        work: DraftTask,
-        sampling: SamplingParams,
-        rule: AcceptanceRule,
-        preset: Preset,
-        *rest: Any,
-    ) -> None:
-        super().__init__(session, work, sampling, rule, preset, *rest)
-        self._growth = TreeGrowth(work, rule)
+    def __init__(self, session: Session, request: DraftRequest) -> None:
+        super().__init__(session, request)
+        self._growth = TreeGrowth(request.task, request.rule)
 
     def request(self) -> ForwardRequest:
         growth = self._growth
@@ -51,9 +40,10 @@ class TreeDraftJob(DraftJob):
 
     def take(self, logits: Logits) -> bool:
         if self._rows is not None:
-            contexts = self._growth.contexts
-            pairs = zip(logits, contexts, strict=True)
-            return self._growth.grow([self._probs(self._rows.processed(*pair)) for pair in pairs])
+            pairs = zip(logits, self._growth.contexts, strict=True)
+            return self._growth.grow(
+                [self._probs(self._rows.processed(row, context)) for row, context in pairs]
+            )
         return self._growth.grow([self._probs(row) for row in logits])
 
     def result(self) -> tuple[list[Drafted], int]:

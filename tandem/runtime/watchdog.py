@@ -44,8 +44,10 @@ class Watchdog:
         self._stuck_after_s = stuck_after_s
         self._rows: int | None = None
         self._signs = 0
-        self._suspicion, self._failed_probes = "", 0
-        self._seen, self._silent_s = 0, 0.0
+        self._suspicion = ""
+        self._failed_probes = 0
+        self._seen = 0
+        self._silent_s = 0.0
         self._ticked_s: float | None = None
         self._probed_s: float | None = None
 
@@ -65,7 +67,8 @@ class Watchdog:
 
     def passed(self) -> None:
         """A pass of a job or a probe had results."""
-        self._suspicion, self._failed_probes = "", 0
+        self._suspicion = ""
+        self._failed_probes = 0
 
     def failed(self, why: str, probe: bool = False) -> None:
         """A pass raised."""
@@ -76,9 +79,11 @@ class Watchdog:
         """What is known at `now` (seconds of any clock that never goes back)."""
         since_s = 0.0 if self._ticked_s is None else now - self._ticked_s
         self._ticked_s = now
-        signs, rows = self._signs, self._rows
+        signs = self._signs
+        rows = self._rows
         if rows is None or signs != self._seen:
-            self._seen, self._silent_s = signs, 0.0
+            self._seen = signs
+            self._silent_s = 0.0
         else:
             self._silent_s += min(since_s, LATE_TICK_S)
             if self._silent_s >= self._stuck_after_s * (1 + rows / ROWS_AS_LONG):

@@ -572,7 +572,8 @@ class CloudMachine:
             return []
         if self.finished or not self._decodes_alone:
             return []
-        target, base = self._frontier, len(self.committed)
+        target = self._frontier
+        base = len(self.committed)
         self._frontier = None
         token_id = self.rule.target_token(target, base)
         self._commit(token_id, target)

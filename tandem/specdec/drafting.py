@@ -347,7 +347,7 @@ class Drafting:
         )
         preset = self._request.preset
         hold = preset.schedule.decode_when_idle and not self.schedule.decode_when_idle
-        return draft_frame(frame, piece, preset, whole, hold)
+        return draft_frame(frame, piece, preset, whole=whole, hold=hold)
 
 
 class DraftsInFlight:

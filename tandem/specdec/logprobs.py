@@ -29,7 +29,8 @@ def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
         why = f"the preset '{name}' is lossy: a drawn token's distribution is not known"
         raise InvalidArgument("logprobs", why)
     if payload_type(settings).kind is SparsePayload and top > settings.payload_top:
-        most, name = settings.payload_top, settings.preset_name
+        most = settings.payload_top
+        name = settings.preset_name
         why = f"at most payload_top of the preset '{name}', which is {most}"
         raise InvalidArgument("top_logprobs", why)
 

@@ -183,7 +183,9 @@ class RejectionRule(AcceptanceRule):
                 with_replacement=self.with_replacement,
             )
         assert proposal.draft_prob is not None, "judging needs the draft probability"
-        first_accepted = accepts(probs, token_ids[0], proposal.draft_prob, self.rng, position)
+        first_accepted = accepts(
+            probs, token_ids[0], proposal.draft_prob, rng=self.rng, position=position
+        )
         return 0 if first_accepted else None
 
     def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
@@ -237,7 +239,7 @@ class GumbelCouplingRule(AcceptanceRule):
     def top_alternatives(
         self, draft_probs: Array | Distribution, token_id: int, position: int, count: int
     ) -> RunnersUp:
-        return gumbel_runners_up(draft_probs, token_id, self.seed, position, count)
+        return gumbel_runners_up(draft_probs, token_id, self.seed, position=position, count=count)
 
     def prepare(self, target: Array | Distribution, position: int) -> TargetProbs:
         """The target's token: the noise decides it, whatever the drafts."""

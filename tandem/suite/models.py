@@ -81,7 +81,8 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
         from tandem.backends.cross_vocabulary.pairing import fit_draft
 
         try:
-            engine, tokenizer = fit_draft(engine, *tokenizers), tokenizers[1]
+            engine = fit_draft(engine, *tokenizers)
+            tokenizer = tokenizers[1]
         except InvalidArgument as error:
             raise CannotLoad(error.why) from error
     if tokenizer is None:

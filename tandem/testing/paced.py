@@ -24,8 +24,12 @@ _NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
 
 def pace_engine(loaded: LoadedModel, settings: ModelSettings) -> LoadedModel:
     """The model with the passes that a service's settings declare; as it is where they do not."""
-    paces = settings.pace_first_s, settings.pace_further_s, settings.pace_batch_s
-    return replace(loaded, engine=PacedEngine(loaded.engine, *paces)) if any(paces) else loaded
+    if not (settings.pace_first_s or settings.pace_further_s or settings.pace_batch_s):
+        return loaded
+    paced = PacedEngine(
+        loaded.engine, settings.pace_first_s, settings.pace_further_s, settings.pace_batch_s
+    )
+    return replace(loaded, engine=paced)
 
 
 class PacedEngine:
@@ -54,15 +58,22 @@ class PacedEngine:
             if not 0.0 <= seconds < float("inf"):
                 raise InvalidArgument(field, f"{seconds} is not a duration in seconds")
         self._engine = engine
-        self._first_s, self._further_s, self._batch_s = first_s, further_s, batch_s
-        self._clock, self._sleep = clock, sleep
+        self._first_s = first_s
+        self._further_s = further_s
+        self._batch_s = batch_s
+        self._clock = clock
+        self._sleep = sleep
         self.late_passes = 0
         self.model_name = engine.model_name
-        self.open, self.fork = engine.open, engine.fork
-        self.capabilities, self.vision = engine.capabilities, engine.vision
-        self.kv_files, self.kv_copies = engine.kv_files, engine.kv_copies
+        self.open = engine.open
+        self.fork = engine.fork
+        self.capabilities = engine.capabilities
+        self.vision = engine.vision
+        self.kv_files = engine.kv_files
+        self.kv_copies = engine.kv_copies
         self.vocabulary_size = engine.vocabulary_size
-        self.context_length, self.eos_token_ids = engine.context_length, engine.eos_token_ids
+        self.context_length = engine.context_length
+        self.eos_token_ids = engine.eos_token_ids
         self.vocabulary_hash = engine.vocabulary_hash
         self.kv_bytes_per_token = engine.kv_bytes_per_token
         self.exit_depths = engine.exit_depths

@@ -101,7 +101,8 @@ def noisy_probs(
         raise InvalidArgument("noise", f"{noise} is outside 0..1")
 
     def probs(context: tuple[int, ...]) -> NDArray[np.float64]:
-        target, other = np.asarray(target_probs(context)), np.asarray(noise_probs(context))
+        target = np.asarray(target_probs(context))
+        other = np.asarray(noise_probs(context))
         mixed: NDArray[np.float64] = (1.0 - noise) * target + noise * other
         return mixed
 

@@ -51,7 +51,8 @@ class AnswerText:
     ) -> tuple[list[str], list[list[str]]]:
         """What each of the next tokens spells after those before it, stop strings included; and
         what each of `instead`, which has other tokens for each of them, would have spelt there."""
-        spelt, others = [], []
+        spelt = []
+        others = []
         for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):
             others.append([self._spelling.preview(other_id) for other_id in other_ids])
             spelt.append(self._spelling.push((token_id,)))

@@ -101,7 +101,8 @@ def processors_to_proto(processors: Processors) -> sampling_pb2.Processors:
         **{name: getattr(processors, name) for name in _PROCESSORS},
     )
     if (grammar := processors.grammar) is not None:
-        message.grammar.kind, message.grammar.source = _GRAMMARS[grammar.kind], grammar.source
+        message.grammar.kind = _GRAMMARS[grammar.kind]
+        message.grammar.source = grammar.source
     return message
 
 

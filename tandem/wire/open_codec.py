@@ -12,7 +12,7 @@ from tandem.core.probs import Truncation
 from tandem.core.prompt import MAX_IMAGES
 from tandem.net.tenant import check_tenant_id
 from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Uplink
-from tandem.specdec.messages import Open
+from tandem.specdec.messages import FrameHeader, Open
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
 from tandem.wire.common_codec import (
     choice_of,
@@ -53,8 +53,8 @@ def open_to_proto(opening: Open) -> pb.Open:
     )
 
 
-def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open, context_length: int) -> Open:
-    """`head` is the frame's own. Raises InvalidArgument naming the field."""
+def open_from_proto(header: FrameHeader, opening: pb.Open, context_length: int) -> Open:
+    """`header` is the frame's own. Raises InvalidArgument naming the field."""
     check_count(len(opening.prompt_ids), context_length, "prompt_ids")
     check_count(len(opening.committed_ids), context_length, "committed_ids")
     check_count(len(opening.expansion), MAX_DRAFT_LENGTH, "expansion")
@@ -72,7 +72,7 @@ def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open, context_l
         **same_fields(opening, _SETTINGS),
     )
     params = params_from_proto(opening.params)
-    return Open(*head, params=params, settings=settings, **same_fields(opening, _OPEN))
+    return Open(**header, params=params, settings=settings, **same_fields(opening, _OPEN))
 
 
 def _named(owner: object, names: Iterable[str]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 
 def fill_verdict(proto: pb.Verdict | pb.EarlyVerdict, verdict: Verdict | EarlyVerdict) -> None:
-    proto.accepted, proto.rejected = verdict.accepted, verdict.rejected
+    proto.accepted = verdict.accepted
+    proto.rejected = verdict.rejected
     match verdict.outcome:
         case None:
             pass
@@ -36,17 +37,19 @@ def sparse_from_proto(proto: pb.SparsePayload) -> SparsePayload:
     check_count(len(proto.tail_ids), MAX_PAYLOAD_TAIL_DRAWS, "tail_ids")
     check_count(len(proto.tail_probabilities), MAX_PAYLOAD_TAIL_DRAWS, "tail_probabilities")
     return SparsePayload(
-        np.array(proto.ids, dtype=np.int64),
-        np.array(proto.probabilities, dtype=np.float32),
-        proto.tail_mass,
-        np.array(proto.tail_ids, dtype=np.int64),
-        np.array(proto.tail_probabilities, dtype=np.float32),
+        ids=np.array(proto.ids, dtype=np.int64),
+        probs=np.array(proto.probabilities, dtype=np.float32),
+        tail_mass=proto.tail_mass,
+        tail_ids=np.array(proto.tail_ids, dtype=np.int64),
+        tail_probs=np.array(proto.tail_probabilities, dtype=np.float32),
     )
 
 
 def fill_work(proto: pb.Work, work: Work) -> None:
-    proto.verify_s, proto.queue_s = work.verify_s, work.queue_s
-    proto.batch_size, proto.target_passes = work.batch_size, work.target_passes
+    proto.verify_s = work.verify_s
+    proto.queue_s = work.queue_s
+    proto.batch_size = work.batch_size
+    proto.target_passes = work.target_passes
     proto.drafts = work.drafts
 
 
@@ -54,7 +57,13 @@ def work_from_proto(proto: pb.Work) -> Work:
     for name, seconds in (("verify_s", proto.verify_s), ("queue_s", proto.queue_s)):
         if not 0 <= seconds < math.inf:  # False for NaN as well
             raise InvalidArgument(name, f"{seconds} is not a duration")
-    return Work(proto.verify_s, proto.queue_s, proto.batch_size, proto.target_passes, proto.drafts)
+    return Work(
+        verify_s=proto.verify_s,
+        queue_s=proto.queue_s,
+        batch_size=proto.batch_size,
+        target_passes=proto.target_passes,
+        drafts=proto.drafts,
+    )
 
 
 def fill_logprobs(proto: pb.Verdict | pb.Tokens, told: Sequence[TokenLogprob]) -> None:

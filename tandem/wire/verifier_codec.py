@@ -28,6 +28,7 @@ from tandem.specdec.messages import (
     Draft,
     EarlyVerdict,
     EdgeMessage,
+    FrameHeader,
     FullDistribution,
     GoingAway,
     NeedFullDistribution,
@@ -54,7 +55,6 @@ from tandem.wire.verdict_codec import (
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
-Head = tuple[int, int, int, int]
 """Session, epoch, base and prefix of a frame."""
 
 
@@ -115,35 +115,40 @@ class EdgeCodec:
 
     def decode(self, frame: pb.VerifyResponse) -> CloudMessage:
         """Raises InvalidArgument naming the field for anything no honest cloud would send."""
-        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        header = _header_of(frame)
         match frame.WhichOneof("message"):
             case "opened":
-                return self._opened(head, frame.opened)
+                return self._opened(header, frame.opened)
             case "verdict":
-                return self._verdict(head, frame.verdict)
+                return self._verdict(header, frame.verdict)
             case "early_verdict":
-                return self._early_verdict(head, frame.early_verdict)
+                return self._early_verdict(header, frame.early_verdict)
             case "tokens":
                 check_count(len(frame.tokens.token_ids), MAX_PROMPT_IDS, "token_ids")
                 token_ids = tuple(frame.tokens.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
                 told = logprobs_from_proto(frame.tokens, len(token_ids))
-                return Tokens(*head, token_ids, work_from_proto(frame.tokens.work), told)
+                return Tokens(
+                    **header,
+                    token_ids=token_ids,
+                    work=work_from_proto(frame.tokens.work),
+                    logprobs=told,
+                )
             case "full_distribution":
-                return FullDistribution(*head, target_probs=self._probs(frame.full_distribution))
+                return FullDistribution(**header, target_probs=self._probs(frame.full_distribution))
             case "going_away":
                 grace_s = frame.going_away.grace_s
                 if not 0 <= grace_s < math.inf:  # False for NaN as well
                     raise InvalidArgument("grace_s", f"{grace_s} is not a duration")
-                return GoingAway(*head, grace_s=grace_s)
+                return GoingAway(**header, grace_s=grace_s)
             case "pong":
-                return Pong(*head, nonce=frame.pong.nonce)
+                return Pong(**header, nonce=frame.pong.nonce)
         raise InvalidArgument("message", "the frame carries none")
 
-    def _opened(self, head: Head, opened: pb.Opened) -> Opened:
+    def _opened(self, header: FrameHeader, opened: pb.Opened) -> Opened:
         check_count(len(opened.model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
         return Opened(
-            *head,
+            **header,
             max_draft_length=opened.max_draft_length,
             context_length=opened.model.context_length,
             eos_token_ids=frozenset(opened.model.eos_token_ids),
@@ -154,13 +159,13 @@ class EdgeCodec:
             same_bits=opened.same_bits,
         )
 
-    def _early_verdict(self, head: Head, verdict: pb.EarlyVerdict) -> EarlyVerdict:
+    def _early_verdict(self, header: FrameHeader, verdict: pb.EarlyVerdict) -> EarlyVerdict:
         if not 0 <= verdict.confidence <= 1:  # False for NaN as well
             raise InvalidArgument("confidence", f"{verdict.confidence} is not in [0, 1]")
         if (outcome := self._drawable(verdict)) is None:
             raise InvalidArgument("outcome", "an early verdict without one")
         return EarlyVerdict(
-            *head,
+            **header,
             exit_index=verdict.exit_index,
             accepted=verdict.accepted,
             rejected=verdict.rejected,
@@ -168,10 +173,10 @@ class EdgeCodec:
             confidence=verdict.confidence,
         )
 
-    def _verdict(self, head: Head, verdict: pb.Verdict) -> Verdict:
+    def _verdict(self, header: FrameHeader, verdict: pb.Verdict) -> Verdict:
         check_count(len(verdict.path), MAX_DRAFT_LENGTH, "path")
         return Verdict(
-            *head,
+            **header,
             accepted=verdict.accepted,
             rejected=verdict.rejected,
             outcome=self._outcome(verdict),
@@ -197,8 +202,9 @@ class EdgeCodec:
         return None
 
     def _probs(self, probs: pb.Distribution) -> Array:
-        raw, size = probs.probabilities, self._vocabulary_size
-        return probs_from_bytes(raw, size, "float32", "probabilities")
+        return probs_from_bytes(
+            probs.probabilities, self._vocabulary_size, "float32", "probabilities"
+        )
 
 
 class CloudCodec:
@@ -212,24 +218,24 @@ class CloudCodec:
 
     def decode(self, frame: pb.VerifyRequest) -> EdgeMessage:
         """Raises InvalidArgument naming the field."""
-        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        header = _header_of(frame)
         match frame.WhichOneof("message"):
             case "open":
                 if self._settings is not None:
                     raise InvalidArgument("open", "the stream is open already")
-                opening = open_from_proto(head, frame.open, self._model.context_length)
+                opening = open_from_proto(header, frame.open, self._model.context_length)
                 self._settings = opening.settings
                 return opening
             case "draft":
-                return self._draft(head, frame.draft)
+                return self._draft(header, frame.draft)
             case "recovered":
-                return Recovered(*head, token_id=frame.recovered.token_id)
+                return Recovered(**header, token_id=frame.recovered.token_id)
             case "need_full_distribution":
-                return NeedFullDistribution(*head)
+                return NeedFullDistribution(**header)
             case "cancel":
-                return Cancel(*head)
+                return Cancel(**header)
             case "ping":
-                return Ping(*head, nonce=frame.ping.nonce)
+                return Ping(**header, nonce=frame.ping.nonce)
         raise InvalidArgument("message", "the frame carries none")
 
     def encode(self, message: CloudMessage) -> pb.VerifyResponse:
@@ -269,7 +275,7 @@ class CloudCodec:
                 frame.pong.nonce = message.nonce
         return frame
 
-    def _draft(self, head: Head, draft: pb.Draft) -> Draft:
+    def _draft(self, header: FrameHeader, draft: pb.Draft) -> Draft:
         settings = self._settings
         if settings is None:
             raise InvalidArgument("open", "must be the first message of a stream")
@@ -278,7 +284,7 @@ class CloudCodec:
         check_count(len(draft.probabilities), limit, "probabilities")
         check_count(len(draft.parents), limit, "parents")
         return Draft(
-            *head,
+            **header,
             token_ids=tuple(draft.token_ids),
             end_of_chunk=draft.end_of_chunk,
             probabilities=tuple(draft.probabilities) if draft.probabilities else None,
@@ -301,11 +307,17 @@ class CloudCodec:
             raise InvalidArgument("distributions", "come beside sparse ones")
         # Each one becomes a whole distribution in memory.
         check_count(len(draft.sparse_probs), len(draft.token_ids), "sparse_probs")
-        own = (self._model.vocabulary_size, precision, "sparse_probs")
-        return np.stack([sparse_probs_from_bytes(raw, *own) for raw in draft.sparse_probs])
+        size = self._model.vocabulary_size
+        return np.stack(
+            [
+                sparse_probs_from_bytes(raw, size, precision, "sparse_probs")
+                for raw in draft.sparse_probs
+            ]
+        )
 
     def _full_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
-        size, raw = self._model.vocabulary_size, draft.distributions
+        raw = draft.distributions
+        size = self._model.vocabulary_size
         each = size * (4 if precision == "float32" else 2)
         if len(raw) % each or len(raw) > each * len(draft.token_ids):
             raise InvalidArgument("distributions", f"{len(raw)} bytes do not fit the draft")
@@ -315,16 +327,26 @@ class CloudCodec:
         )
 
 
+def _header_of(frame: pb.VerifyRequest | pb.VerifyResponse) -> FrameHeader:
+    return {
+        "session": frame.session,
+        "epoch": frame.epoch,
+        "base": frame.base,
+        "prefix_hash": frame.prefix,
+    }
+
+
 def _fill_draft(proto: pb.Draft, draft: Draft, settings: VerifySettings) -> None:
     proto.token_ids.extend(draft.token_ids)
-    proto.end_of_chunk, proto.hold = draft.end_of_chunk, draft.hold
+    proto.end_of_chunk = draft.end_of_chunk
+    proto.hold = draft.hold
     proto.probabilities.extend(draft.probabilities or ())
     proto.parents.extend(draft.parents or ())
     if draft.distributions is None:
         return
-    sparse, precision = settings.uplink is Uplink.SPARSE_DISTRIBUTIONS, settings.uplink_precision
+    sparse = settings.uplink is Uplink.SPARSE_DISTRIBUTIONS
     encode = sparse_probs_to_bytes if sparse else probs_to_bytes
-    raw = [encode(probs, precision) for probs in draft.distributions]
+    raw = [encode(probs, settings.uplink_precision) for probs in draft.distributions]
     if sparse:
         proto.sparse_probs.extend(raw)
     else:

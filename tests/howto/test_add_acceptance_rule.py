@@ -55,6 +55,7 @@ from collections import Counter
 from pathlib import Path
 
 import tandem
+from tandem.specdec.messages import FrameHeader
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import NeverAccepts, acceptance_type
 from tandem.wire.open_codec import open_from_proto, open_to_proto
@@ -87,8 +88,13 @@ def test_a_sample_over_the_simulated_link() -> None:
 
 def test_it_travels() -> None:
     opened = opening(PRESET)
-    head = (opened.session, opened.epoch, opened.base, opened.prefix_hash)
-    decoded = open_from_proto(head, open_to_proto(opened), context_length=512).settings
+    header = FrameHeader(
+        session=opened.session,
+        epoch=opened.epoch,
+        base=opened.base,
+        prefix_hash=opened.prefix_hash,
+    )
+    decoded = open_from_proto(header, open_to_proto(opened), context_length=512).settings
     assert acceptance_type(decoded) is NeverAccepts
     assert not PRESET.lossy
 '''

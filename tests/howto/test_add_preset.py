@@ -19,6 +19,7 @@ GENERATE = """\
 from pathlib import Path
 
 import tandem
+from tandem.specdec.messages import FrameHeader
 from tandem.specdec.presets import PRESETS, find_preset
 from tandem.wire.open_codec import open_from_proto, open_to_proto
 from tests.virtual_time.cases import model_pair, run
@@ -28,8 +29,13 @@ assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
 preset = find_preset("eager")
 preset.validate()
 opened = opening(preset)
-head = (opened.session, opened.epoch, opened.base, opened.prefix_hash)
-decoded = open_from_proto(head, open_to_proto(opened), context_length=512).settings
+header = FrameHeader(
+    session=opened.session,
+    epoch=opened.epoch,
+    base=opened.base,
+    prefix_hash=opened.prefix_hash,
+)
+decoded = open_from_proto(header, open_to_proto(opened), context_length=512).settings
 assert (decoded.preset_name, decoded.acceptance) == (preset.name, preset.acceptance)
 models = model_pair(12, noise=0.4)
 texts = {}

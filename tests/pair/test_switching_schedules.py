@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,6 @@ from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulated_verifier import TargetModel
 from lab.simulation.simulator import Asked, ModelTimes, simulate_together
 from tandem.control import controller
-from tandem.control.conditions import Conditions as Measured
 from tandem.control.controller import Controller
 from tandem.control.cost import Plan
 from tandem.control.draft_window import schedule_for
@@ -146,10 +146,8 @@ def sequences(
     them had more than one schedule of those that the controller chose."""
     schedules: set[Schedule] = set()
 
-    def recorded(
-        control: Control, limits: Schedule, measured: Measured, idle_weight: float
-    ) -> Schedule:
-        schedules.add(schedule := schedule_for(control, limits, measured, idle_weight))
+    def recorded(*arguments: Any, **named: Any) -> Schedule:
+        schedules.add(schedule := schedule_for(*arguments, **named))
         return schedule
 
     monkeypatch.setattr(controller, "schedule_for", recorded)

@@ -35,7 +35,8 @@ def fit_draft(engine: Engine, draft: Tokenizer | None, target: Tokenizer | None)
     """`engine` itself where both tokenizers are one, else a translation into the target's ids.
     Raises InvalidArgument("target_tokenizer") when the two have too little in common, or cannot be
     compared."""
-    draft, target = _comparable(draft), _comparable(target)
+    draft = _comparable(draft)
+    target = _comparable(target)
     if draft.vocabulary_hash == target.vocabulary_hash:
         return engine
     return TranslatedEngine(
@@ -69,7 +70,8 @@ def _gguf_tokenizer(path: str) -> ComparableTokenizer:
 
 
 def translate(draft: Tokenizer | None, target: Tokenizer | None) -> Translation:
-    draft, target = _comparable(draft), _comparable(target)
+    draft = _comparable(draft)
+    target = _comparable(target)
     try:
         ours = draft.vocabulary()
         theirs = target.vocabulary()

@@ -193,7 +193,8 @@ class GgufText:
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
         spelt = b"".join(map(self._tokenizer.piece, token_ids))
         if self._first and spelt:
-            self._first, spelt = False, spelt.removeprefix(b" ")
+            self._first = False
+            spelt = spelt.removeprefix(b" ")
         return self._bytes.decode(spelt)
 
     def preview(self, token_id: int) -> str:

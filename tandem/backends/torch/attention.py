@@ -39,8 +39,16 @@ def attend_packed(
         )
     outputs = []
     for sequence in packed.sequences:
-        some = (tensor[:, sequence.rows] for tensor in (query, key, value))
-        outputs.append(_attend_sequence(sequence, layer, *some))
+        rows = sequence.rows
+        outputs.append(
+            _attend_sequence(
+                sequence=sequence,
+                layer=layer,
+                query=query[:, rows],
+                key=key[:, rows],
+                value=value[:, rows],
+            )
+        )
     return torch.cat(outputs)
 
 

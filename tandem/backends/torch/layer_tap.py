@@ -66,7 +66,8 @@ class LayerTap:
         """Logits [rows, vocabulary] of hidden states [rows, size], as if of the last layer; after
         or in a pass. Differentiable where gradients are on."""
         rows = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=hidden.device)
-        read, self._read, self._given = self._read, None, hidden[None]
+        read, self._read = self._read, None
+        self._given = hidden[None]
         try:
             outputs = self.model(input_ids=rows, position_ids=rows, use_cache=False)
         finally:

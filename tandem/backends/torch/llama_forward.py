@@ -144,7 +144,9 @@ class _Layer:
         ).reshape(tokens, -1)
         few = packed.few
         if rows is not None:
-            hidden, seen, few = hidden[rows], seen[rows], packed.few_logits
+            hidden = hidden[rows]
+            seen = seen[rows]
+            few = packed.few_logits
         hidden = self._out.add_to(hidden, seen, few)
         gate, up = self._gate_up(self._mlp_norm(hidden), few).chunk(2, -1)
         return self._down.add_to(hidden, functional.silu(gate).mul_(up), few)

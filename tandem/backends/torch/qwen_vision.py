@@ -52,7 +52,8 @@ class QwenVision:
         return [patches_of(height, width) // merged**2 for height, width in image_sizes(images)]
 
     def prepare(self, images: Sequence[bytes]) -> Pixels:
-        patches, grids = [], []
+        patches = []
+        grids = []
         for index, encoded in enumerate(images):
             with self._decoding:
                 processed = self._processor(

@@ -93,7 +93,10 @@ class VllmEngine(EngineDefaults):
     ) -> list[Logits]:
         sessions = [self._own(request.session) for request in batch]
         check_batch(batch, self)
-        feeds = [self.pages.fed(*pair) for pair in zip(batch, sessions, strict=True)]
+        feeds = [
+            self.pages.fed(request, session)
+            for request, session in zip(batch, sessions, strict=True)
+        ]
         try:
             while waiting := [fed for fed in feeds if fed.left]:
                 if cancelled():
@@ -105,7 +108,7 @@ class VllmEngine(EngineDefaults):
             raise
         for fed in feeds:
             fed.session.tokens = fed.whole
-        return [self._answer(*pair) for pair in zip(batch, feeds, strict=True)]
+        return [self._answer(request, fed) for request, fed in zip(batch, feeds, strict=True)]
 
     def _answer(self, request: ForwardRequest, fed: Fed) -> Logits:
         none = np.empty((0, self.vocabulary_size), dtype=np.float32)

@@ -52,9 +52,11 @@ class LogitsWorker:
         logits = self._logits(scheduled, rows, vocabulary_size)
         if logits is None:
             return None
-        answers, start = [], 0
+        answers = []
+        start = 0
         for name, count in rows.items():
-            own, start = logits[start : start + count], start + count
+            own = logits[start : start + count]
+            start += count
             answers.append(own if name not in readers else read(readers[name], own))
         return answers
 

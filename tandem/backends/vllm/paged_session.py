@@ -82,7 +82,8 @@ class PagedSession:
         """Of keys and values; those whose pages may be shared go back to the cache whole."""
         if self.request is not None and length < self.request.num_tokens:
             self._pages.release(self)
-        self.computed, self.sent = min(self.computed, length), min(self.sent, length)
+        self.computed = min(self.computed, length)
+        self.sent = min(self.sent, length)
 
     def keep_path(self, indices: Sequence[int]) -> None:
         self._check_open()

@@ -47,8 +47,13 @@ async def http_door(
         # Something before it may end TLS; this process cannot know.
         log.warning("http callers' keys come here in plain text", host=settings.http_host)
     limits = ConnectionLimits(settings.http_max_connections, write_s=settings.http_write_timeout_s)
-    place = (settings.http_host, settings.http_port)
-    async with HttpServer(app, *place, certificate, limits) as server:
+    async with HttpServer(
+        app,
+        settings.http_host,
+        settings.http_port,
+        certificate=certificate,
+        limits=limits,
+    ) as server:
         log.info("serving http", address=server.url)
         leaving = asyncio.create_task(_stop_listening(requests, server))
         try:
@@ -93,7 +98,8 @@ def known_names(settings: AggregatorSettings) -> KnownNames:
 
 def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:
     """None where HTTP is plain. Raises SettingsError naming the file that cannot be used."""
-    certificate, key = settings.http_tls_certificate, settings.http_tls_key
+    certificate = settings.http_tls_certificate
+    key = settings.http_tls_key
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:

@@ -35,7 +35,7 @@ class RequestSeries:
         """The series of `preset`, one of ours, with the target as it is known now."""
         key = (preset, self.target_name)
         if key not in self._known:
-            self._known[key] = self._metrics.method(*key)
+            self._known[key] = self._metrics.method(preset, self.target_name)
         return self._known[key]
 
     async def close(self) -> None:
@@ -62,7 +62,8 @@ class RequestTiming:
         return time.monotonic() - self._arrived_s
 
     def observe(self, answer: GenerateResponse) -> None:
-        now, series = time.monotonic(), self._series()
+        now = time.monotonic()
+        series = self._series()
         if answer.HasField("committed") and answer.committed.token_ids:
             if self._first_s is None:
                 self._first_s = now

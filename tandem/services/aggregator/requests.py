@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -53,6 +53,20 @@ CLOSE_S = 1.0
 POLL_S = 0.005
 
 
+@dataclass(frozen=True, slots=True)
+class _AdmittedRequest:
+    """A request that has a slot, and until `ends_s` to be answered. `start`: the message that it
+    came as; None where it was made here. `owner`: see `Requests.answers`."""
+
+    request: GenerationRequest
+    start: pb.GenerateRequest | None
+    ends_s: float
+    cancel: Callable[[], Awaitable[None]] | None
+    timing: RequestTiming
+    span: Span
+    owner: str
+
+
 class Requests:
     """Serves requests through one drafter; used on the event loop only."""
 
@@ -69,7 +83,10 @@ class Requests:
         self._tenants = tenant_ids(access)
         self._sharing = parse_sharing(settings.share_prefixes)
         self._slots = Slots(
-            *(settings.max_running, settings.max_waiting, quota_of(settings), metrics.holders())
+            settings.max_running,
+            settings.max_waiting,
+            quota=quota_of(settings),
+            series=metrics.holders(),
         )
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
         self._two_sides = DeviceSide(settings, metrics, access, lambda: self._series.target_name)
@@ -166,7 +183,8 @@ class Requests:
         `headers`, the caller's, may name the trace that the request is part of. `owner`: whose
         documents may be used beside the operator's and shared ones. Holders of keys for gRPC are
         none: they come from another file, in which a name may stand for somebody else."""
-        arrived_s, limit_s = time.monotonic(), self._settings.request_timeout_s
+        arrived_s = time.monotonic()
+        limit_s = self._settings.request_timeout_s
         ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
         if self.leaving:
             raise Unavailable("the aggregator is stopping")
@@ -176,13 +194,13 @@ class Requests:
         timing = RequestTiming(lambda: self._series.now(label), arrived_s)
         with self._counted(label, ends_s):
             if isinstance(asked, GenerationRequest):
-                request, start = asked, None
+                request = replace(asked, tenant=self._tenant_id(asked.tenant))
+                start = None
             else:
-                request, start = request_from_proto(asked.start), asked
-            tenant_id = self._tenant_id(request.tenant)
-            request = replace(request, tenant=tenant_id)
-            if start is not None:
-                start.start.tenant = tenant_id
+                request = request_from_proto(asked.start)
+                request = replace(request, tenant=self._tenant_id(request.tenant))
+                start = asked
+                start.start.tenant = request.tenant
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
                 async with self._slots.slot(
@@ -190,7 +208,17 @@ class Requests:
                 ) as reservation:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
-                        relay = self._relayed(request, start, ends_s, cancel, timing, span, owner)
+                        relay = self._relayed(
+                            _AdmittedRequest(
+                                request,
+                                start=start,
+                                ends_s=ends_s,
+                                cancel=cancel,
+                                timing=timing,
+                                span=span,
+                                owner=owner,
+                            )
+                        )
                         async with aclosing(relay) as answers:
                             async for answer in answers:
                                 timing.observe(answer)
@@ -222,33 +250,27 @@ class Requests:
         finally:
             self._series.now(label).request_ended(status)
 
-    def _relayed(
-        self,
-        request: GenerationRequest,
-        start: pb.GenerateRequest | None,
-        ends_s: float,
-        cancel: Callable[[], Awaitable[None]] | None,
-        timing: RequestTiming,
-        span: Span,
-        owner: str,
-    ) -> AsyncGenerator[pb.GenerateResponse]:
-        """The answer from whoever gives it, who has until `ends_s`; `start`: the request as the
-        message that it came as."""
-        left_s = max(0.0, ends_s - time.monotonic())
-        if request.from_two_sides:
-            return self._two_sides.answers(request, left_s, cancel, span.headers(), owner)
-        start = start or pb.GenerateRequest(start=request_to_proto(request))
-        return self._relay(start, left_s, cancel, timing, span)
+    def _relayed(self, admitted: _AdmittedRequest) -> AsyncGenerator[pb.GenerateResponse]:
+        """The answer from whoever gives it."""
+        left_s = max(0.0, admitted.ends_s - time.monotonic())
+        if admitted.request.from_two_sides:
+            return self._two_sides.answers(
+                admitted.request,
+                left_s,
+                cancel=admitted.cancel,
+                headers=admitted.span.headers(),
+                owner=admitted.owner,
+            )
+        return self._relay(admitted, left_s)
 
     async def _relay(
-        self,
-        start: pb.GenerateRequest,
-        timeout_s: float,
-        cancel: Callable[[], Awaitable[None]] | None,
-        timing: RequestTiming,
-        span: Span,
+        self, admitted: _AdmittedRequest, timeout_s: float
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """Pass the request to the drafter and its answer back; leaving cancels both."""
+        start = admitted.start or pb.GenerateRequest(start=request_to_proto(admitted.request))
+        cancel = admitted.cancel
+        timing = admitted.timing
+        span = admitted.span
         async with self._connection.channel() as channel:
             call = DrafterServiceStub(channel).Generate(timeout=timeout_s, metadata=span.headers())
             cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
@@ -256,7 +278,8 @@ class Requests:
                 try:
                     async for answer in answers_to(call, start, self.describe):
                         if answer.HasField("started"):
-                            session, preset = answer.started.session, answer.started.preset
+                            session = answer.started.session
+                            preset = answer.started.preset
                             naming.enter_context(log_context(session=session, preset=preset))
                             log.info("request started")
                         yield answer

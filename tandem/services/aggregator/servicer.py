@@ -72,7 +72,8 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         async with served(context, self._streams) as stream:
             if self._side != "device":
                 raise _wrong_side(self._side, "device")
-            start, left_s = await read_start(stream), stream.time_remaining()
+            start = await read_start(stream)
+            left_s = stream.time_remaining()
             headers = stream.invocation_metadata()
             answers = self.requests.answers(start, left_s, lambda: cancelled(stream), headers)
             async with aclosing(answers):

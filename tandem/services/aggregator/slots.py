@@ -45,7 +45,8 @@ class Slots:
         quota: Quota | None = None,
         series: HolderSeries | None = None,
     ) -> None:
-        self._limit, self._max_waiting = running, waiting
+        self._limit = running
+        self._max_waiting = waiting
         self._admission = Admission(running + waiting, quota=quota, series=series)
         self._series = series
         self._running: Counter[str] = Counter()

@@ -23,7 +23,8 @@ from tandem.two_sided.interface import Documents
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
     access = client_access(settings)  # refused without waiting for torch
-    file, public_file = settings.verifiers_file, settings.public_prompts_file
+    file = settings.verifiers_file
+    public_file = settings.public_prompts_file
     verifiers = file and loaded("verifiers_file", lambda: clouds_in(file))
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer

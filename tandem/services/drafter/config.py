@@ -119,10 +119,10 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
 def aim_of(settings: DrafterSettings) -> Aim:
     """Return the objective and the prices that the settings ask for."""
     prices = Prices(
-        settings.price_cloud_second,
-        settings.price_gigabyte,
-        settings.price_edge_watt_second,
-        settings.edge_watts,
-        settings.edge_idle_watts,
+        cloud_second=settings.price_cloud_second,
+        gigabyte=settings.price_gigabyte,
+        edge_watt_second=settings.price_edge_watt_second,
+        edge_watts=settings.edge_watts,
+        edge_idle_watts=settings.edge_idle_watts,
     )
     return Aim(settings.objective, prices)

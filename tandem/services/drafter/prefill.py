@@ -25,8 +25,11 @@ class DraftPrefill:
         prompt: KeptText,
         gives_back: Callable[[], int],
     ) -> None:
-        self._machine, self._thread, self._kv = machine, thread, kv
-        self._prefixes, self._prompt = prefixes, prompt
+        self._machine = machine
+        self._thread = thread
+        self._kv = kv
+        self._prefixes = prefixes
+        self._prompt = prompt
         self._gives_back = gives_back
         self._prefix: KeptPrefix | None = None
 
@@ -63,7 +66,9 @@ class DraftPrefillJob:
     """Feeds tokens after the first `keep` of a session; the result is the session's length."""
 
     def __init__(self, session: Session, keep: int, token_ids: Sequence[int]) -> None:
-        self._session, self._keep, self._token_ids = session, keep, tuple(token_ids)
+        self._session = session
+        self._keep = keep
+        self._token_ids = tuple(token_ids)
 
     def request(self) -> ForwardRequest:
         self._session.rollback(self._keep)

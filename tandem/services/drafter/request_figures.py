@@ -26,7 +26,8 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     series.downlink_bytes.inc(traffic.downlink_bytes)
     series.link_lost.inc(stats.links_lost)
     series.resumes.inc(stats.resumes)
-    controller, estimates = machine.controller, machine.controller.estimates
+    controller = machine.controller
+    estimates = machine.controller.estimates
     series.judged(estimates.acceptance.judged, estimates.acceptance.agreed, "device")
     series.early_verdicts.inc(stats.early_verdicts)
     series.predraft_hits.inc(stats.predraft_hits)
@@ -73,7 +74,8 @@ def _choice(controller: Controller) -> pb.ScheduleChoice | None:
     """The last schedule chosen; None where none was."""
     if (decision := controller.decision) is None:
         return None
-    conditions, pair = decision.conditions, decision.conditions.pair
+    conditions = decision.conditions
+    pair = decision.conditions.pair
     return pb.ScheduleChoice(
         schedule=decision.schedule.words,
         reason=decision.reason,

@@ -25,9 +25,11 @@ class RoundReports:
         totals = {name: getattr(self._stats, name) for name in _GROWING}
         grown = {name: totals[name] - self._before[name] for name in _GROWING}
         self._before = totals
-        drafted, resumes = int(grown.pop("drafted")), self._stats.resumes
+        drafted = int(grown.pop("drafted"))
+        resumes = self._stats.resumes
         told = pb.RoundFigures(drafted=drafted, accepted=verdict.accepted, **grown)
-        told.in_flight, told.resumes = in_flight, resumes
+        told.in_flight = in_flight
+        told.resumes = resumes
         self._ended.append(told)
 
     def take(self) -> list[pb.RoundFigures]:

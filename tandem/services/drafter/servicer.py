@@ -115,8 +115,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._metrics = metrics
         self._tracing = tracing
         served_engine = ServedEngine(engine, "drafter-engine", limits, metrics)
-        self._admission, self._thread = served_engine.admission, served_engine.thread
-        self._prefixes, self._sharing = served_engine.prefixes, limits.prefixes.sharing
+        self._admission = served_engine.admission
+        self._thread = served_engine.thread
+        self._prefixes = served_engine.prefixes
+        self._sharing = limits.prefixes.sharing
         self._tenants = tenants or TenantIds()
         self._public_prompts = public_prompts or PublicPrompts()
         self._clouds = Clouds(
@@ -224,7 +226,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             reservation.take_more(held * self._engine.kv_bytes_per_token)
             processor = await self._processor(request, edge_request, payer)
             named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
-            headers, prompt_tokens = stream.invocation_metadata(), len(edge_request.prompt_ids)
+            headers = stream.invocation_metadata()
+            prompt_tokens = len(edge_request.prompt_ids)
             with (
                 log_context(**named),
                 self._tracing.span(
@@ -253,7 +256,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self, request: GenerationRequest, edge_request: EdgeRequest, payer: Tenant
     ) -> LogitsProcessor | None:
         """What drafts need, where there are any: a grammar takes time to compile."""
-        asked, mask = request.params.processors, None
+        asked = request.params.processors
+        mask = None
         alone = request.lost_cloud is LostCloud.EDGE
         if not edge_request.preset.drafts and not alone:
             return None
@@ -414,13 +418,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             deadline_s = stream.time_remaining() or MAX_REQUEST_S
             return FrameStream(
                 connection,
-                lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
+                begin=lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
                     timeout=deadline_s, wait_for_ready=True, metadata=span.headers()
                 ),
-                EdgeCodec(request.vocabulary_size, request.preset.verify_settings),
-                traffic,
-                on_frame,
-                on_end,
+                codec=EdgeCodec(request.vocabulary_size, request.preset.verify_settings),
+                traffic=traffic,
+                on_frame=on_frame,
+                on_end=on_end,
                 stranger=f"the cloud at {connection.target}",
             )
 

@@ -63,7 +63,9 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         link.attach(self)
         self.traffic = traffic
         self._machine = machine
-        self._draft_tasks = DraftTaskRunner(machine, thread, kv, self._drafts_ready, processor)
+        self._draft_tasks = DraftTaskRunner(
+            machine, thread, kv, on_drafted=self._drafts_ready, processor=processor
+        )
         self._spans = RoundSpans(span)
         self._rounds = RoundReports(machine.stats) if tells_rounds else None
         self._relayable = asyncio.Event()
@@ -235,7 +237,8 @@ class RelayPace:
     is time while the cloud verifies; and no text leaves right after another, as nobody reads so
     fast. Pure: one clock's seconds go in."""
 
-    HOLD_S, EVERY_S = 0.003, 0.005
+    HOLD_S = 0.003
+    EVERY_S = 0.005
 
     def __init__(self) -> None:
         self._relayed_s = -inf

@@ -109,12 +109,14 @@ class PromptTokens:
         """The system's turns at the beginning, and the longest rest that begins with a user's."""
         system = next((n for n, turn in enumerate(turns) if turn.role != "system"), 0)
         begins = [n for n, turn in enumerate(turns) if turn.role == "user" and n > system]
-        kept, first = None, 0
+        kept = None
+        first = 0
         while first < len(begins):
             middle = (first + len(begins)) // 2
             ids = self._ids((*turns[:system], *turns[begins[middle] :]), tools=tools)
             if len(ids) <= most:
-                kept, begins = ids, begins[:middle]
+                kept = ids
+                begins = begins[:middle]
             else:
                 first = middle + 1
         if kept is None:
@@ -124,7 +126,8 @@ class PromptTokens:
 
     def _spelt(self, token_ids: Sequence[int]) -> list[str]:
         text = self._tokenizer.detokenizer()
-        pieces, paused_s = list[str](), time.perf_counter()
+        pieces = list[str]()
+        paused_s = time.perf_counter()
         for token_id in token_ids:
             pieces.append(text.push((token_id,)))
             if len(token_ids) > LONG_SPELLING and time.perf_counter() - paused_s > AT_A_STRETCH_S:

@@ -42,13 +42,16 @@ class WarmStarts:
         samples: Callable[[], Sequence[Sample]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine, self._instance = engine, instance
-        self._samples, self._clock = samples, clock
+        self._engine = engine
+        self._instance = instance
+        self._samples = samples
+        self._clock = clock
         self._target_name = ""
         self._forget()
 
     def _forget(self) -> None:
-        self._last, self._ended_s = NO_WARM_START, self._clock()
+        self._last = NO_WARM_START
+        self._ended_s = self._clock()
         self._acceptance: dict[Acceptance, _Rate] = {}
 
     def ended(self, preset: str, target_name: str, measured: WarmStart) -> None:
@@ -57,7 +60,8 @@ class WarmStarts:
         if target_name != self._target_name:
             self._forget()
             self._target_name = target_name
-        self._last, self._ended_s = measured, self._clock()
+        self._last = measured
+        self._ended_s = self._clock()
         if (known := measured.acceptance) is not None:
             rate = self._acceptance.setdefault(PRESETS[preset].acceptance, _Rate())
             rate.add(known, self._ended_s)
@@ -75,7 +79,8 @@ class WarmStarts:
         samples = self._samples()
         target = {"model_name": self._target_name}
         pair = {"engine": self._engine, "preset": preset, **target}
-        device, here = {"engine": self._engine, "side": "device"}, {"instance": self._instance}
+        device = {"engine": self._engine, "side": "device"}
+        here = {"instance": self._instance}
         rate = mean_of(samples, ACCEPTANCE, pair)
         if rate is not None and rate.age_s < rate_age_s:
             known = replace(known, acceptance=AcceptanceKnown(rate.value, _SERVER_TOKENS))

@@ -208,7 +208,10 @@ def commit(
     except DocumentQuotaExceeded as error:
         if len(group) > 1:
             parts = ([one] for one in group)
-            singly = (commit(index, part, leaving, owner_quota, prepared) for part in parts)
+            singly = (
+                commit(index, part, leaving, owner_quota=owner_quota, prepared=prepared)
+                for part in parts
+            )
             return list(chain.from_iterable(singly))
         (refused,) = documents
         answer = answer_of(group[0].number, refused.id, Outcome.REFUSED, str(error))

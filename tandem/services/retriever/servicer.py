@@ -197,9 +197,13 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             if len(request.ids) > MAX_DELETED:
                 raise InvalidArgument("ids", f"{len(request.ids)}; at most {MAX_DELETED} at once")
-            ids = list(request.ids)
-            owner = request.owner
-            remove = partial(_remove, self._index, ids, owner, self._leaving_hook())
+            remove = partial(
+                _remove,
+                self._index,
+                list(request.ids),
+                owner=request.owner,
+                leaving=self._leaving_hook(),
+            )
             with self._counted("deletions"):
                 return pb.DeleteResponse(deleted=await self._on(self._writer, remove))
         raise AssertionError("abort ends the call")
@@ -299,7 +303,14 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                         while await self._on(self._embedding, preparation.step, owner):
                             pass
                         prepared = preparation.contents
-                        adding = partial(commit, self._index, group, leaving, quota, prepared)
+                        adding = partial(
+                            commit,
+                            self._index,
+                            group,
+                            leaving,
+                            owner_quota=quota,
+                            prepared=prepared,
+                        )
                         for answer in await self._on(self._writer, adding, owner):
                             self._series.ingested(pb.Outcome.Name(answer.outcome))
                             stored += answer.outcome != pb.OUTCOME_REFUSED
@@ -366,7 +377,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
 
 def _remove(
-    index: DocumentIndex, document_ids: list[str], owner: str, leaving: Leaving
+    index: DocumentIndex, document_ids: list[str], *, owner: str, leaving: Leaving
 ) -> list[bool]:
     check_owner(owner)
     leaving(document_ids, owner)

@@ -19,7 +19,8 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     """The servicer with its engine loaded."""
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")
     model = load_served(
-        *(settings, settings.model),
+        settings,
+        settings.model,
         exits=settings.exits,
         parallel=Parallelism(
             settings.tensor_parallel, settings.pipeline_parallel, settings.executor
@@ -29,15 +30,24 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     model = pace_engine(model, settings)
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     limits = VerifierLimits(
-        *(settings.max_sessions, settings.kv_budget_bytes, settings.stuck_after_s),
-        *(stream_limits(settings), quota_of(settings), prefix_limits(settings)),
+        max_sessions=settings.max_sessions,
+        kv_budget_bytes=settings.kv_budget_bytes,
+        stuck_after_s=settings.stuck_after_s,
+        streams=stream_limits(settings),
+        quota=quota_of(settings),
+        prefixes=prefix_limits(settings),
         max_draft_length=settings.max_draft_length,
         document_kv_export=settings.document_kv_export,
         price_cloud_second=settings.price_cloud_second,
     )
     return VerifierServicer(
-        *(model.engine, limits, metrics, settings.device, settings.dtype),
-        *(Documents.from_settings(settings, model, rescore), tracing),
+        model.engine,
+        limits,
+        metrics,
+        device=settings.device,
+        dtype=settings.dtype,
+        documents=Documents.from_settings(settings, model, rescore),
+        tracing=tracing,
     )
 
 

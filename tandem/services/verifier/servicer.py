@@ -21,6 +21,7 @@ from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Reservation
 from tandem.net.stream_limits import served
 from tandem.net.tenant import Tenant, calling_tenant, paying_tenant
+from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
@@ -32,7 +33,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
-from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
 from tandem.wire.verifier_codec import CloudCodec, describe_model
 from tandem_api.verifier.v1 import verifier_pb2 as pb
@@ -74,18 +75,26 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._engine = engine
-        self._streams, self._max_sessions = limits.streams, limits.max_sessions
+        self._streams = limits.streams
+        self._max_sessions = limits.max_sessions
         self._price = limits.price_cloud_second
         self._metrics = metrics
         self._tracing = tracing
-        self._budget, self._recent = PassBudget(), RecentPasses()
-        served_engine = ServedEngine(engine, "verifier-engine", limits, metrics, self._passed)
-        self._admission, self._thread = served_engine.admission, served_engine.thread
-        self._prefixes, self._sharing = served_engine.prefixes, limits.prefixes.sharing
-        self._device, self._dtype = device, dtype
+        self._budget = PassBudget()
+        self._recent = RecentPasses()
+        served_engine = ServedEngine(
+            engine, "verifier-engine", limits, metrics, on_pass=self._passed
+        )
+        self._admission = served_engine.admission
+        self._thread = served_engine.thread
+        self._prefixes = served_engine.prefixes
+        self._sharing = limits.prefixes.sharing
+        self._device = device
+        self._dtype = dtype
         self._grammars = GrammarCompiler(
             documents.tokenizer if documents else None,
-            *(engine.vocabulary_size, engine.eos_token_ids),
+            engine.vocabulary_size,
+            engine.eos_token_ids,
         )
         known = documents or Documents()
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
@@ -103,10 +112,14 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
         self._model = CloudModel(
-            *(engine.model_name, engine.vocabulary_hash, engine.vocabulary_size),
-            *(engine.context_length, engine.eos_token_ids),
-            *(limits.max_draft_length, len(engine.exit_depths)),
-            engine.capabilities.same_bits,
+            model_name=engine.model_name,
+            vocabulary_hash=engine.vocabulary_hash,
+            vocabulary_size=engine.vocabulary_size,
+            context_length=engine.context_length,
+            eos_token_ids=engine.eos_token_ids,
+            max_draft_length=limits.max_draft_length,
+            exits=len(engine.exit_depths),
+            same_bits=engine.capabilities.same_bits,
         )
 
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
@@ -188,7 +201,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         opening = replace(opening, params=replace(opening.params, images=()))
         payer = paying_tenant(opening.tenant)
         grammar = opening.params.processors.grammar
-        length, headers = len(opening.prompt_ids), stream.invocation_metadata()
+        headers = stream.invocation_metadata()
+        length = len(opening.prompt_ids)
         capacity = length + opening.params.max_tokens
         held = capacity + opening.settings.tree_nodes
         named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
@@ -208,56 +222,65 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             text = machine.committed.since(0)
             prefix = self._prefixes.find(KeptText(tenant, text, opening.public_tokens, keeps))
             machine.adopt_prefix(prefix.tokens)
+            kv_contents = _KvContents(
+                thread=self._thread,
+                prompt_ids=opening.prompt_ids,
+                images=images,
+                prefix=prefix,
+                reservation=reservation,
+            )
+            session = VerifierSession(
+                machine,
+                codec=codec,
+                thread=self._thread,
+                stream=stream,
+                series=self._metrics.method(_label(opening), self._engine.model_name),
+                begin=kv_contents.show,
+                leave=kv_contents.leave,
+                span=span,
+                processor=processor,
+                recent=self._recent,
+                logprobs=opening.params.logprobs,
+                tenant=tenant,
+            )
+            log.info("session opened", prompt_tokens=length, capacity=capacity)
+            self._sessions.add(session)
             try:
-                own = (images, prefix, codec, stream, capacity, span, reservation, processor)
-                await self._serve(opening, machine, tenant, *own)
+                await session.run(capacity)
             finally:
+                self._sessions.discard(session)
                 reservation.tokens = len(machine.committed)
+                span.note(target_passes=machine.target_passes)
+                log.info("session closed", target_passes=machine.target_passes)
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
-        asked, mask = opening.params.processors, None
+        asked = opening.params.processors
+        mask = None
         if asked.grammar is not None:
             spend = self._admission.spend_grammar
             mask = await self._grammars.session_mask(asked.grammar, payer, spend)
         return logits_processor(asked, opening.prompt_ids, mask)
 
-    async def _serve(
-        self,
-        opening: Open,
-        machine: CloudMachine,
-        tenant: Tenant,
-        images: ImagePrompt,
-        prefix: KeptPrefix,
-        codec: CloudCodec,
-        stream: Stream,
-        capacity: int,
-        span: Span,
-        reservation: Reservation,
-        processor: LogitsProcessor | None,
-    ) -> None:
-        series = self._metrics.method(_label(opening), self._engine.model_name)
 
-        async def begin(kv: Session) -> None:
-            await images.show(self._thread, kv, opening.prompt_ids)
-            await prefix.show(kv)
+@dataclass(frozen=True, slots=True)
+class _KvContents:
+    """What a session's keys and values begin with, and what stays of them for later sessions."""
 
-        def leave(kv: Session, token_ids: Sequence[int], ends: bool) -> None:
-            prefix.leave(kv, token_ids, ends, reservation.kv_bytes if ends else 0)
+    thread: EngineThread
+    prompt_ids: Sequence[int]
+    images: ImagePrompt
+    prefix: KeptPrefix
+    reservation: Reservation
 
-        session = VerifierSession(
-            *(machine, codec, self._thread, stream, series, begin, leave, span, processor),
-            recent=self._recent,
-            logprobs=opening.params.logprobs,
-            tenant=tenant,
-        )
-        self._sessions.add(session)
-        log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
-        try:
-            await session.run(capacity)
-        finally:
-            self._sessions.discard(session)
-            span.note(target_passes=machine.target_passes)
-            log.info("session closed", target_passes=machine.target_passes)
+    async def show(self, kv: Session) -> None:
+        """Before the first pass."""
+        await self.images.show(self.thread, kv, self.prompt_ids)
+        await self.prefix.show(kv)
+
+    def leave(self, kv: Session, token_ids: Sequence[int], ends: bool) -> None:
+        """After the first pass, and before the session closes (`ends`), whose bytes are then to be
+        had for what is kept."""
+        self.prefix.leave(kv, token_ids, ends, self.reservation.kv_bytes if ends else 0)
 
 
 def leaving_times(lengths: Sequence[int], token_s: float, most_s: float) -> list[float]:

@@ -42,6 +42,7 @@ class VerifierSession:
     def __init__(
         self,
         machine: CloudMachine,
+        *,
         codec: CloudCodec,
         thread: EngineThread,
         stream: Stream,
@@ -136,9 +137,14 @@ class VerifierSession:
             return
         work = self._machine.work()
         if work is not None:
-            on_early = self._early_listener(work)
-            how = (on_early, self._rows(work), self._remote(work))
-            job = VerifyJob(self._kv, work, self._machine.sampling, *how)
+            job = VerifyJob(
+                self._kv,
+                work,
+                self._machine.sampling,
+                on_early=self._early_listener(work),
+                rows=self._rows(work),
+                remote=self._remote(work),
+            )
             self._handle = self._thread.submit(job)
 
     def _remote(self, work: VerifyWork) -> RemoteJudge | None:
@@ -194,9 +200,13 @@ class VerifierSession:
                 self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())
             self._series.queue.observe(cost.queue_s)
-            told = {"queue_s": work.queue_s, "verify_s": work.verify_s}
-            took_s = cost.queue_s + cost.model_s
-            self._span.record("verify pass", took_s, **told, batch_size=cost.batch_size)
+            self._span.record(
+                "verify pass",
+                cost.queue_s + cost.model_s,
+                queue_s=work.queue_s,
+                verify_s=work.verify_s,
+                batch_size=cost.batch_size,
+            )
 
     def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
         """What the engine thread calls with each early verdict of `work`, as the pass runs."""
@@ -233,7 +243,8 @@ async def masks_there(rows: RowsAfter, fed: tuple[int, ...]) -> None:
     takes too long."""
     if (pending := rows.prepare([fed])) is None or pending.done():
         return
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
     pending.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
     try:
         async with asyncio.timeout(ASIDE_S):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,27 +12,10 @@ from grpc import StatusCode
 from tandem.core.errors import Unavailable
 from tandem.core.stopping import FinishReason
 from tandem.net.frame_stream import StreamEnded
-from tandem.net.session_runner import SessionRunner
 from tandem.net.status import STATUS_LOST, Rejected
-from tandem.specdec.liveness import Phase
+from tests.unit.net.session_without_models import SessionWithoutModels
 
 End = Callable[[BaseException | None], None]
-
-
-class Machine:
-    phase = Phase.CONNECTING
-    goes_on_alone = False
-
-    def connect(self, now: float) -> list[Any]:
-        self.phase = Phase.RUNNING
-        return []
-
-    def lost(self, now: float, stuck_s: float = 0.0) -> list[Any]:
-        self.phase = Phase.CONNECTING
-        return []
-
-    def tick(self, now: float) -> list[Any]:
-        return []
 
 
 class Stream:
@@ -42,7 +25,7 @@ class Stream:
     def close_in_background(self, *rest: Any) -> None: ...
 
 
-class Session(SessionRunner[Any, Any, Any]):
+class Session(SessionWithoutModels):
     """Its streams end as the test says; "admitted" is the frame that admits one."""
 
     def __init__(self) -> None:
@@ -54,23 +37,7 @@ class Session(SessionRunner[Any, Any, Any]):
             self.ends.append(on_end)
             return Stream()
 
-        super().__init__(open_stream, str, set(), self._why_silent, spread=1)
-        self._machine = Machine()
-
-    @property
-    def machine(self) -> Machine:
-        return self._machine
-
-    def receive(self, message: Any, size_bytes: int, now: float) -> Sequence[Any]:
-        return []
-
-    def perform(self, output: Any) -> None: ...
-
-    def cancel_machine(self) -> Sequence[Any]:
-        return []
-
-    async def _why_silent(self) -> str:
-        return ""
+        super().__init__(open_stream, str, set())
 
     def stream_ends(self, code: StatusCode, details: str, admitted: bool = False) -> None:
         self._stream = None

@@ -16,7 +16,7 @@ from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.session_jobs import DraftJob, VerifyJob
+from tandem.runtime.session_jobs import DraftJob, DraftRequest, VerifyJob
 from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
@@ -60,11 +60,15 @@ def drafts_of(
     rule = acceptance_rule(chosen, 3, SeededRandom(3))
     rows = RowsAfter(LogitsProcessor(Processors(), PROMPT, mask), ())
     told = handed if handed is not None else []
-    job = DraftJob(
-        *(session, work, SamplingParams(), rule, chosen),
-        lambda drafted, kv_length, _: told.append((drafted.token_id, kv_length)),
-        rows,
+    request = DraftRequest(
+        work,
+        sampling=SamplingParams(),
+        rule=rule,
+        preset=chosen,
+        on_draft=lambda drafted, kv_length, _: told.append((drafted.token_id, kv_length)),
+        rows=rows,
     )
+    job = DraftJob(session, request)
     while True:
         job.request()  # asked again where a pass is repeated
         (logits,) = engine.forward([job.request()])

@@ -10,7 +10,7 @@ import pytest
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.core.probs import SamplingParams, Truncation, probs_from_logits
 from tandem.core.randomness import SeededRandom
-from tandem.runtime.session_jobs import VerifyJob
+from tandem.runtime.session_jobs import DraftRequest, VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.drafting import probs_to_draft_from
@@ -54,7 +54,7 @@ def drafted(
     preset: Preset = PRESET,
 ) -> list[Drafted]:
     rule = RejectionRule(RULE.rng, preset.with_replacement)
-    job = TreeDraftJob(session, work, sampling or SamplingParams(), rule, preset)
+    job = TreeDraftJob(session, DraftRequest(work, sampling or SamplingParams(), rule, preset))
     nodes, kv_length = run(engine, job)
     assert kv_length == session.length
     return nodes
@@ -100,9 +100,8 @@ def test_a_pass_that_is_repeated_keeps_the_path_once() -> None:
     engine = Counted()
     session = engine.open(20, spare=14)
     nodes = drafted(session, engine)
-    job = TreeDraftJob(
-        session, replace(WORK, keep=2, token_ids=(3,), path=(0,)), SamplingParams(), RULE, PRESET
-    )
+    task = replace(WORK, keep=2, token_ids=(3,), path=(0,))
+    job = TreeDraftJob(session, DraftRequest(task, SamplingParams(), RULE, PRESET))
     first, second = job.request(), job.request()
     assert (first, session.length) == (second, 3)
     engine.forward([first])

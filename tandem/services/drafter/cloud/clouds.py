@@ -59,7 +59,8 @@ class Clouds:
         self.addresses: list[str] = []
         self.routing = Router(0, price_weight)
         self._file = listed if isinstance(listed, Reloaded) else None
-        self._max_bytes, self._access = max_bytes, access
+        self._max_bytes = max_bytes
+        self._access = access
         self._connections: list[Connection] = []
         self._listed: dict[int, ListedCloud] = {}
         self._checks = HealthChecks(self.routing, self._ask, self.sessions, self._checked)
@@ -166,7 +167,8 @@ class Clouds:
         """What the best cloud that answers serves. Raises Rejected with what each said that there
         was time to ask: each gets an even part of what is left."""
         refused: list[tuple[StatusCode, str]] = []
-        ends_s, ranked = time.monotonic() + timeout_s, self.routing.ranked()
+        ends_s = time.monotonic() + timeout_s
+        ranked = self.routing.ranked()
         for place, cloud in enumerate(ranked):
             left_s = ends_s - time.monotonic()
             if refused and left_s <= 0:
@@ -174,7 +176,8 @@ class Clouds:
             try:
                 return await self._describe(cloud, left_s / (len(ranked) - place))
             except Rejected as error:
-                address, words = self.addresses[cloud], f"{error.code.name} {error}"
+                address = self.addresses[cloud]
+                words = f"{error.code.name} {error}"
                 refused.append((error.code, words if address in words else f"{address}: {words}"))
         raise Rejected(refused[0][0], "; ".join(why for _, why in refused))
 

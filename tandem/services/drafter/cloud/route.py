@@ -31,8 +31,10 @@ class CloudRoute:
         self, clouds: Clouds, session: int, tenant: Tenant, prompt_ids: Sequence[int] = ()
     ) -> None:
         """`prompt_ids` of which the cloud may keep the keys and values, for this tenant."""
-        self._clouds, self._session = clouds, session
-        self._tenant, self._prompt_ids = tenant, prompt_ids
+        self._clouds = clouds
+        self._session = session
+        self._tenant = tenant
+        self._prompt_ids = prompt_ids
         self._place: Placement | None = None
         self._reason: MoveReason | None = None
         self._next: int | None = None
@@ -46,7 +48,9 @@ class CloudRoute:
     def connect(self) -> Connection:
         """Where the next stream goes; a stream that broke by a fault of the conversation comes back
         to where it was."""
-        clouds, place, now = self._clouds, self._place, time.monotonic()
+        clouds = self._clouds
+        place = self._place
+        now = time.monotonic()
         if not clouds.several:
             return clouds.connection(0)
         if place is None:
@@ -64,7 +68,8 @@ class CloudRoute:
 
     def _found(self, place: Placement) -> int:
         """Where the session goes that leaves this place."""
-        routing, found, self._next = self._clouds.routing, self._next, None
+        routing = self._clouds.routing
+        found, self._next = self._next, None
         if found is not None and routing.clouds[found].usable and found not in self._refused:
             return found
         return routing.choose(self._session, self._model, self._refused, place.cloud)
@@ -135,7 +140,8 @@ class CloudRoute:
 
     def beside(self) -> int | None:
         """Another cloud to ask for what this one does not answer, where that may be."""
-        clouds, place = self._clouds, self._place
+        clouds = self._clouds
+        place = self._place
         if place is None or not self._model:
             return None
         cloud = clouds.routing.beside({place.cloud, *self._refused}, self._model)
