@@ -313,13 +313,13 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         return self._decide(now)
 
     def decoder_restarted(self) -> None:
-        """This side's decoder begins again from the committed text and epoch 0."""
+        """Begin again with a decoder that starts from the committed text and epoch 0."""
         self._own.clear()
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
     def stop(self) -> ManySidesOutputs:
-        """A stop string is complete in the text that was committed."""
+        """End the answer: a stop string is complete in the text that was committed."""
         return [] if self.phase is Phase.DONE else self._finish(FinishReason.STOP)
 
     def _close(self) -> ManySidesOutputs:
@@ -336,7 +336,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
     # Drafts and frames
 
     def drafted(self, draft: DecodingDraft, now: float) -> ManySidesOutputs:
-        """The device's decoder drew its next draft."""
+        """Take the next draft of the device's decoder."""
         if self.phase is Phase.DONE:
             return []
         check_committed(self.committed, draft, ends_at=draft.committed)
@@ -559,12 +559,12 @@ class JointLiveness:
         return any(other.goes_on_alone for other in self._others)
 
     def connected(self, now: float) -> None:
-        """There are fresh streams to all."""
+        """Begin with fresh streams to all."""
         for other in self._others:
             other.connected(now)
 
     def lost(self, now: float, stuck_s: float = 0.0) -> float:
-        """The streams are gone, since one of them is; returns how long the most silent side had
+        """End all streams, since one of them is gone; returns how long the most silent side had
         been silent. For `stuck_s` see `Liveness.lost`."""
         return max(other.lost(now, stuck_s) for other in self._others)
 
@@ -639,7 +639,8 @@ class ManySides:
         return preset_of_sides(preset, len(Side) + len(self._names))
 
     def take_part(self, preset: AggregationPreset) -> bool:
-        """Whether the sides beyond the cloud take part in answers by a preset from `preset`."""
+        """Return whether the sides beyond the cloud take part in answers by a preset from
+        `preset`."""
         return preset.mode is AggregationMode.DEVICE_COIN
 
     def name(self, started: pb.Started) -> None:

@@ -357,14 +357,14 @@ class DecodingRun:
         return self.machine.phase is DecoderPhase.ENDED
 
     def opened(self) -> DecodingOpened:
-        """The first frame."""
+        """Return the first frame."""
         wanted = zip(self._documents, self._importers, self._owners, strict=True)
         return self.machine.opened(
             [self._store.has(ids, importer, owner) for ids, importer, owner in wanted]
         )
 
     def stale(self, draft: DecodingDraft) -> bool:
-        """Whether a draft has become void before it was sent."""
+        """Return whether a draft has become void before it was sent."""
         return draft.epoch != self.machine.epoch
 
     def receive(self, message: DecodeRequestMessage) -> list[DecodeResponseMessage]:

@@ -29,8 +29,8 @@ def open_document_files(
     model: Callable[[], str],
     budget_bytes: int = DISK_BUDGET_BYTES,
 ) -> "DocumentFiles | None":
-    """The files of an engine's documents; None without a folder, and with a warning where it cannot
-    keep any. `model` reads its weights' content hash. Raises
+    """Return the files of an engine's documents; None without a folder, and with a warning where it
+    cannot keep any. `model` reads its weights' content hash. Raises
     InvalidArgument("document_kv_folder")."""
     if folder is None:
         return None
@@ -69,7 +69,7 @@ class DocumentFiles:
         self._clear_abandoned()
 
     def read(self, token_ids: Sequence[int], owner: str = "") -> Any:
-        """What `KvFiles.adopt` takes; None where there is no usable file of this owner's."""
+        """Return what `KvFiles.adopt` takes; None where there is no usable file of this owner's."""
         try:
             return self._files.read(self.path(token_ids, owner), self._origin(token_ids))
         except FileNotFoundError:
@@ -80,7 +80,7 @@ class DocumentFiles:
             return None
 
     def write(self, token_ids: Sequence[int], tensors: Any, owner: str = "") -> bool:
-        """Whether it is on disk now. A full disk costs time later, never an answer."""
+        """Return whether it is on disk now. A full disk costs time later, never an answer."""
         path = self.path(token_ids, owner)
         try:
             self._files.write(path, tensors, self._origin(token_ids))
@@ -104,7 +104,7 @@ class DocumentFiles:
         return there
 
     def path(self, token_ids: Sequence[int], owner: str = "") -> Path:
-        """Where the file of a owner's document is, if there is one."""
+        """Return where the file of a owner's document is, if there is one."""
         origin = self._origin(token_ids)
         # Files of releases that kept imports among their own have names without "own".
         of = hashlib.sha256(f"own\n{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
@@ -138,13 +138,13 @@ class DocumentFiles:
 
 
 def document_origin(model: str, vocabulary: str, token_ids: Sequence[int]) -> KvOrigin:
-    """What keys and values are computed from; `model`, `vocabulary`: content hashes."""
+    """Return what keys and values are computed from; `model`, `vocabulary`: content hashes."""
     return KvOrigin(model, vocabulary, document_hash(token_ids), len(token_ids))
 
 
 def document_hash(token_ids: Sequence[int], owner: str = "") -> str:
-    """Content hash of a text as the model reads it. Of a owner's it is another one, so that its
-    keys and values are nobody else's."""
+    """Return the content hash of a text as the model reads it. An owner's text has another one, so
+    that its keys and values are nobody else's."""
     text = hashlib.sha256(array("q", token_ids).tobytes())
     if owner:
         text = hashlib.sha256(f"{owner}\0{text.hexdigest()}".encode())

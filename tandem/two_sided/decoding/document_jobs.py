@@ -60,7 +60,7 @@ class DocumentGroup:
 
 
 def group_kv_tokens(documents: int, capacity: int) -> int:
-    """Tokens whose keys and values a group holds beside its documents'."""
+    """Return how many tokens a group keeps beside its documents', with keys and values."""
     return max(1, documents) * capacity
 
 
@@ -169,8 +169,8 @@ class DecodeJob:
 def processed_row(
     logits: Array, sampling: SamplingParams, processor: LogitsProcessor, answer: tuple[int, ...]
 ) -> tuple[NDArray[np.float32], float]:
-    """A document's logits [V] after the processors, and the logarithm of the mass that those of
-    them that are factors of a token's probability leave, at the temperature, before any cut."""
+    """Return a document's logits [V] after the processors, and the logarithm of the mass that those
+    of them that are factors of a token's probability leave, at the temperature, before any cut."""
     scores = processor.repeated(logits, answer)
     before = log_partition(scores, sampling.temperature)
     if before == -np.inf:
@@ -180,8 +180,8 @@ def processed_row(
 
 
 def side_probs(logits: Sequence[Array], weights: Array, sampling: SamplingParams) -> Array:
-    """A side's distribution [V] float32: its documents' distributions after `sampling`, by their
-    shares [documents]; a single one as it is, bit for bit (DRAGON eq. 2 within one side)."""
+    """Return a side's distribution [V] float32: its documents' distributions after `sampling`, by
+    their shares [documents]; a single one as it is, bit for bit (DRAGON eq. 2 within one side)."""
     distributions = [probs_from_logits(row, sampling) for row in logits]
     if len(distributions) == 1:
         return distributions[0]
@@ -212,7 +212,7 @@ class PrefillJob:
         return not self._chunks
 
     def result(self) -> list[Session]:
-        """They are the caller's from now on."""
+        """Hand the sessions over: they are the caller's from now on."""
         sessions = self._sessions
         self._sessions = []
         return sessions
@@ -232,7 +232,8 @@ class ChunkedRequests:
         return len(self._due)
 
     def requests(self) -> list[ForwardRequest]:
-        """Those of the next pass, at least one; the same again where a pass is repeated."""
+        """Return the requests of the next pass, at least one; the same again where a
+        pass is repeated."""
         chosen: list[ForwardRequest] = []
         rows = 0
         for request, length in self._due:
@@ -244,5 +245,5 @@ class ChunkedRequests:
         return chosen
 
     def done(self, count: int) -> None:
-        """The first `count` have run."""
+        """Count the first `count` as run."""
         del self._due[:count]

@@ -118,9 +118,9 @@ class DocumentStore:
         importers: Sequence[Tenant | None] = (),
         owners: Sequence[str] = (),
     ) -> AsyncIterator[list[HeldDocument]]:
-        """The documents, in order, in memory until the context is left: read from disk, or computed
-        in one pass. `importers`, one for each: whose import may stand in for it; `owners`: whose
-        document it is, which is computed and kept apart from the same text of others. Raises
+        """Hold the documents, in order, in memory until the context is left: read from disk, or
+        computed in one pass. `importers`, one for each: whose import may stand in for it; `owners`:
+        whose document it is, which is computed and kept apart from the same text of others. Raises
         ResourceExhausted where they do not fit beside what others hold."""
         taken: list[_Entry] = []
         try:
@@ -170,8 +170,8 @@ class DocumentStore:
 
     @asynccontextmanager
     async def room(self, token_ids: tuple[int, ...], importer: Tenant) -> AsyncIterator[TakeIn]:
-        """Room for a document that was computed elsewhere, until the context is left or what is
-        yielded has been called with its keys and values. Raises ResourceExhausted as `held`."""
+        """Hold room for a document that was computed elsewhere, until the context is left or what
+        is yielded has been called with its keys and values. Raises ResourceExhausted as `held`."""
         entry = self._reserve(token_ids, "", importer)
         placement_policy: list[asyncio.Task[None]] = []
 
@@ -188,8 +188,8 @@ class DocumentStore:
     def has(
         self, token_ids: tuple[int, ...], importer: Tenant | None = None, owner: str = ""
     ) -> bool:
-        """Whether a owner's document is probably cached, as an import of `importer` or as the
-        store's own: its file may turn out to be corrupt."""
+        """Return whether a owner's document is probably cached, as an import of `importer` or as
+        the store's own: its file may turn out to be corrupt."""
         key = document_hash(token_ids, owner)
         if (None, key) in self._entries or self._on_disk(token_ids, owner):
             return True

@@ -51,7 +51,8 @@ class KvTransfer:
         self._naming = asyncio.Lock()
 
     async def model(self) -> KvModel:
-        """What makes keys and values here. Raises KvUnavailable where they are this process's."""
+        """Return what makes keys and values here. Raises KvUnavailable where they are this
+        process's."""
         self._kept()
         async with self._naming:
             if self._model is None:
@@ -63,8 +64,8 @@ class KvTransfer:
         return self._model
 
     async def cached(self, documents: Sequence[ContextDocument], caller: str) -> list[bool]:
-        """Whether each is probably cached, imports of `caller` included for documents that may be
-        imported. Raises InvalidArgument."""
+        """Return whether each is probably cached, imports of `caller` included for documents that
+        may be imported. Raises InvalidArgument."""
         return [
             self._store.has(
                 await self._read(document),
@@ -75,15 +76,15 @@ class KvTransfer:
         ]
 
     async def token_count(self, document: ContextDocument) -> int:
-        """How many tokens a document has here. Raises InvalidArgument."""
+        """Return how many tokens a document has here. Raises InvalidArgument."""
         return len(await self._read(document))
 
     def size_bytes(self, tokens: int) -> int:
-        """The most bytes that so many tokens' keys and values take in transfer."""
+        """Return the most bytes that so many tokens' keys and values take in transfer."""
         return tokens * self._thread.engine.kv_bytes_per_token + HEADER_BYTES
 
     async def exported(self, document: ContextDocument, user: KvModel) -> PackedKv:
-        """The keys and values of a document, computed where they are not cached. Raises
+        """Yield the keys and values of a document, computed where they are not cached. Raises
         KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or ResourceExhausted."""
         kept = self._kept()
         model = await self.model()
@@ -108,9 +109,9 @@ class KvTransfer:
     async def importing(
         self, document: ContextDocument, kv: DocumentKv, caller: str
     ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
-        """Room for a document, cached for `caller` and whom it is imported for once what is yielded
-        was called with its bytes. Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the
-        field, or ResourceExhausted; the call raises InvalidArgument."""
+        """Hold room for a document, cached for `caller` and whom it is imported for once what is
+        yielded was called with its bytes. Raises KvModelMismatch, KvUnavailable, InvalidArgument
+        naming the field, or ResourceExhausted; the call raises InvalidArgument."""
         kept = self._kept()
         model = await self.model()
         kv.model.check_used_by(model)

@@ -36,14 +36,14 @@ class StoredFit:
 
 
 def default_fits_path() -> Path:
-    """In the user's cache folder."""
+    """Return the path of the file in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tandem" / "decode-fits.json"
 
 
 def read_fits(path: Path) -> dict[Side, StoredFit]:
-    """What is stored; nothing where there is no file. Raises TandemError for a file that is none
-    of ours, naming it."""
+    """Return what is stored; nothing where there is no file. Raises TandemError for a file that is
+    none of ours, naming it."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -138,8 +138,8 @@ def measure_fit(
     context_tokens: int = FIT_CONTEXT_TOKENS,
     runs: int = RUNS,
 ) -> DecodeFit:
-    """The line through the steps from `document_tokens` to `context_tokens` - 1, each the median
-    of `runs`. Raises InvalidArgument for a context that the model does not have."""
+    """Return the line through the steps from `document_tokens` to `context_tokens` - 1, each the
+    median of `runs`. Raises InvalidArgument for a context that the model does not have."""
     if not 1 <= document_tokens < context_tokens <= engine.context_length:
         why = f"must be {document_tokens + 1} to {engine.context_length}, is {context_tokens}"
         raise InvalidArgument("context_tokens", why)

@@ -77,14 +77,15 @@ class Profiling:
             server.start()
 
     def profiler(self, model_name: str, documents: int) -> SideProfiler:
-        """For one request: what its frames show."""
+        """Return what follows the frames of one request."""
         fit = self._fit
         if fit is None or (fit.model_name, fit.documents) != (model_name, documents):
             return SideProfiler()
         return SideProfiler({self._side: fit.fit})
 
     def earlier(self, preset: str) -> Reading:
-        """What is known as a request comes; too costly for every token, as it reads all metrics."""
+        """Return what is known as a request comes; too costly for every token, as it reads all
+        metrics."""
         samples = () if self._server is None else self._server.read()
         age_s = self._clock() - self._measured_s
         name = NAMES[self._side]
@@ -99,7 +100,8 @@ class Profiling:
         )
 
     def sides(self, profiler: SideProfiler, earlier: Reading) -> BothSides | None:
-        """The request's own measurements, else the `earlier` ones; None where both lack any."""
+        """Return the request's own measurements, else the `earlier` ones; None where both lack
+        any."""
         if profiler.transfer.known:
             self._measured_s = self._clock()
         return both_sides(combined([profiler, FixedSource(earlier)]))
@@ -166,8 +168,8 @@ def earlier_reading(
     own_side: SideName,
     instance: str,
 ) -> Reading:
-    """Each number from whoever measured it last. `instance`: what the server calls the decoder at
-    `own_side`; of the other side's decoders, and without it, the mean."""
+    """Return each number from whoever measured it last. `instance`: what the server calls the
+    decoder at `own_side`; of the other side's decoders, and without it, the mean."""
     others = _others(samples, preset, own_side, instance)
     found = {}
     for field in fields(Reading):

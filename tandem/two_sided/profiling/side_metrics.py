@@ -32,7 +32,7 @@ class SideDecisions:
         self._measured = {side: metrics.measured_side(name) for side, name in NAMES.items()}
 
     def decided(self, choice: SideChoice, sides: BothSides) -> None:
-        """The scheduler compared `sides` and chose. A move is logged at INFO, else at DEBUG."""
+        """Export what the scheduler compared and chose. A move is logged at INFO, else at DEBUG."""
         for side, measured in self._measured.items():
             times = sides.of(side)
             measured.decode.set(times.decode_s)
@@ -54,12 +54,12 @@ class SideDecisions:
         )
 
     def bandwidth(self, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
-        """What frames of different sizes showed; infinite where they showed no limit."""
+        """Export what frames of different sizes showed; infinite where they showed no limit."""
         self._measured[Side.DEVICE].bandwidth.set(up_bytes_per_s)
         self._measured[Side.CLOUD].bandwidth.set(down_bytes_per_s)
 
     def unmeasured(self) -> None:
-        """A decision was due and something was not measured yet: the side stays."""
+        """Count a decision that was due while something was not measured yet: the side stays."""
         self._series.decided(UNMEASURED)
 
 
@@ -82,7 +82,7 @@ class AggregationGauge:
 
     @contextmanager
     def counted(self, preset: str, model_name: str, machine: AggregatingMachine) -> Iterator[None]:
-        """`machine` runs inside, with `preset`; `model_name` is the target's."""
+        """Count `machine` as running inside, with `preset`; `model_name` is the target's."""
         preset = self._metrics.admit("preset", preset)
         model_name = self._metrics.admit("model_name", model_name)
         if (preset, model_name) not in self._running:

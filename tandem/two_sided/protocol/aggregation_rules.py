@@ -53,11 +53,12 @@ class TokenRule:
         raise AssertionError("the token is one side's draft")
 
     def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
-        """What the other side must know of a draft's distribution; `count`: top list entries."""
+        """Return what the other side must know of a draft's distribution; `count`: top list
+        entries."""
         return None
 
     def accepts(self, probs: Array | TopList | None) -> bool:
-        """Whether this is what must come with a draft."""
+        """Return whether this is what must come with a draft."""
         return probs is None
 
 
@@ -121,12 +122,12 @@ class AggregationRule:
         self._side = side
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        """The token, if this side decides it and has what it takes."""
+        """Return the token, if this side decides it and has what it takes."""
         here = drafts.both()
         return None if here is None else self.token_rule.token(here, self._side, position)
 
     def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
-        """Who made the token that these drafts decided."""
+        """Return who made the token that these drafts decided."""
         device, cloud = (
             draft is not None and draft.token_id == token_id
             for draft in (drafts.device, drafts.cloud)
@@ -136,15 +137,15 @@ class AggregationRule:
         return TokenSource.CLOUD if cloud else TokenSource.RECOVERED
 
     def sends_draft(self, position: int) -> bool:
-        """Whether the other side needs this side's draft for the position."""
+        """Return whether the other side needs this side's draft for the position."""
         return True
 
     def receives_drafts(self) -> bool:
-        """Whether this side needs the other's drafts."""
+        """Return whether this side needs the other's drafts."""
         return True
 
     def receives_targets(self) -> bool:
-        """Whether the other side tells this one its tokens."""
+        """Return whether the other side tells this one its tokens."""
         return False
 
 
@@ -274,7 +275,7 @@ def aggregation_rule_for(
     rng: RandomSource,
     first: int,
 ) -> AggregationRule | None:
-    """The preset's rule, given each side's h; None while it depends on an unknown h.
+    """Return the preset's rule, given each side's h; None while it depends on an unknown h.
     `aggregation_side`: None at the start; `first`: the first position that this stream decides."""
     preset = request.preset
     greedy = request.sampling.greedy
@@ -314,7 +315,7 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
 
 
 def token_rule_at_device(greedy: bool) -> TokenRule:
-    """What comes with the drafts for a device that decides every token by itself."""
+    """Return what comes with the drafts for a device that decides every token by itself."""
     return ArgmaxRule() if greedy else TokenRule()
 
 
@@ -325,8 +326,8 @@ def weights_change_every(request: AggregationRequest) -> int:
 
 
 def begins_stretch(position: int, *, every: int, start: int, first: int) -> bool:
-    """Whether a stretch with new weights begins at a position of an answer that begins at `start`,
-    or the stream, which begins at `first`."""
+    """Return whether a stretch with new weights begins at a position of an answer that begins at
+    `start`, or the stream, which begins at `first`."""
     return position == first or (position - start) % every == 0
 
 

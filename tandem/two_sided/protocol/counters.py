@@ -44,12 +44,12 @@ class AggregationStats:
         return self.accepted[side] / self.drafted[side] if self.drafted[side] else None
 
     def round_trip_s(self, side: int) -> float | None:
-        """Median of the latest to that side; None where nothing answered."""
+        """Return the median of the latest to that side; None where nothing answered."""
         return median(self.round_trips_s[side]) if self.round_trips_s.get(side) else None
 
     def answered(self, side: int, elapsed_s: float, held_s: float) -> None:
-        """A frame of that side came `elapsed_s` after what it answers, which it held for
-        `held_s`."""
+        """Take a round trip: a frame of that side came `elapsed_s` after what it answers, which it
+        held for `held_s`."""
         latest = self.round_trips_s.setdefault(side, deque(maxlen=MAX_TRIPS))
         latest.append(max(0.0, elapsed_s - held_s))
 
@@ -85,13 +85,13 @@ class AggregationCounters:
         self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
 
     def decoded(self, side: Side, position: int, decode_s: float) -> None:
-        """A draft of that side arrived; `decode_s` by its decoder's clock."""
+        """Count a draft of that side, which arrived; `decode_s` by its decoder's clock."""
         self.stats.decode_s[side] += decode_s
         if self._sink is not None and decode_s > 0:
             self._sink.decoded(side, position, decode_s)
 
     def verified(self, side: Side, accepted: bool) -> None:
-        """The position of a draft of that side was decided."""
+        """Count a draft of that side whose position was decided."""
         self.stats.drafted[side] += 1
         self.stats.accepted[side] += accepted
         if self._sink is not None:
@@ -102,8 +102,8 @@ class AggregationCounters:
         self.stats.unverified_tokens += count if unverified else 0
 
     def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
-        """A draft arrived at `side`; it says which of this side's frames the other had received,
-        and when."""
+        """Measure by a draft that arrived at `side`; it says which of this side's frames the other
+        had received, and when."""
         trips = self.trips
         elapsed_s = trips.elapsed_s(frame.heard, now)
         if not math.isfinite(frame.held_s):
@@ -135,33 +135,34 @@ class RoundTrips:
         self._heard_s = 0.0
 
     def sent(self, now: float) -> None:
-        """A frame was handed to the stream."""
+        """Count a frame that was handed to the stream."""
         self._sent += 1
         self._sent_s[self._sent] = now
         if len(self._sent_s) > MAX_REMEMBERED:
             self._forget(min(self._sent_s))
 
     def sized(self, size_bytes: int) -> None:
-        """How large the next of the frames that were sent is, in their order."""
+        """Take the size of the next of the frames that were sent, in their order."""
         self._sized += 1
         if self._sized in self._sent_s:
             self._sizes[self._sized] = size_bytes
 
     def size(self, number: int) -> int:
-        """Of the frame of that number; 0 where it is not known."""
+        """Return the size of the frame of that number; 0 where it is not known."""
         return self._sizes.get(number, 0)
 
     def received(self, now: float) -> None:
-        """A frame of the other end arrived."""
+        """Count a frame of the other end, which arrived."""
         self.heard += 1
         self._heard_s = now
 
     def held_s(self, now: float) -> float:
-        """How long ago the newest of those arrived."""
+        """Return how long ago the newest of those arrived."""
         return max(0.0, now - self._heard_s) if self.heard else 0.0
 
     def elapsed_s(self, heard: int, now: float) -> float | None:
-        """Time since this end sent frame number `heard`; None but for the first answer to it."""
+        """Return the time since this end sent frame number `heard`; None but for the first
+        answer to it."""
         sent_s = self._sent_s.get(heard)
         if sent_s is None or heard <= self._answered:
             return None

@@ -121,7 +121,7 @@ class DecoderMachine:
         self._mixtures = LocalMixtures(relevances, len(prompt_ids), opening.reweigh_every)
 
     def opened(self, cached: Sequence[bool]) -> DecodingOpened:
-        """The first frame; `cached` says of each document whether its KV is there."""
+        """Return the first frame; `cached` says of each document whether its KV is there."""
         model = self.model
         return DecodingOpened(
             self.opening.session,
@@ -164,7 +164,7 @@ class DecoderMachine:
         return []
 
     def work(self) -> DecodeWork | None:
-        """The drafts that are due; None while a work is running."""
+        """Return the drafts that are due; None while a work is running."""
         if self.running is not None or self.phase is not DecoderPhase.DECODING:
             return None
         position = len(self.committed) + len(self._drafts)
@@ -189,7 +189,7 @@ class DecoderMachine:
         return self.running
 
     def estimate(self) -> RelevanceEstimate | None:
-        """The relevances without which nothing more can be drafted."""
+        """Return the relevances without which nothing more can be drafted."""
         if self.phase is not DecoderPhase.DECODING or self.running is not None:
             return None
         room = self.capacity - len(self.committed) - len(self._drafts)
@@ -233,8 +233,8 @@ class DecoderMachine:
         return frame
 
     def ended_dead(self, work: DecodeWork) -> None:
-        """Processors leave no token after the drafts of a work. Nothing more is drafted until that
-        text has changed, for it may never come; if it has, raises InvalidArgument naming the
+        """End a work after whose drafts processors leave no token. Nothing more is drafted until
+        that text has changed, for it may never come; if it has, raises InvalidArgument naming the
         processor."""
         if work is not self.running:
             return
@@ -244,7 +244,7 @@ class DecoderMachine:
         self._dead_end = self._answer_ids
 
     def text_ended(self) -> None:
-        """A stop string is complete: nothing more is drafted."""
+        """Draft nothing more: a stop string is complete."""
         if self.phase is DecoderPhase.DECODING:
             self._stop(DecoderPhase.STOPPED)
 
@@ -330,8 +330,8 @@ class DecoderMachine:
 
 
 def probs_sampling(sampling: SamplingParams) -> SamplingParams:
-    """How documents' distributions are formed: in full at temperature 0 too, where only the draw is
-    greedy, since the argmax of a mixture needs them."""
+    """Return how documents' distributions are formed: in full at temperature 0 too, where only the
+    draw is greedy, since the argmax of a mixture needs them."""
     return replace(sampling, temperature=1.0) if sampling.greedy else sampling
 
 
@@ -391,15 +391,15 @@ class LocalMixture:
 
     @classmethod
     def of(cls, relevances: Sequence[float]) -> LocalMixture:
-        """Raises InvalidArgument("relevances")."""
+        """Make it from relevances. Raises InvalidArgument("relevances")."""
         if not relevances:
             return cls((1.0,), -math.inf)
         return cls(tuple(document_weights(relevances).tolist()), log_mass(relevances))
 
     def left(self, log_left: Sequence[float]) -> tuple[NDArray[np.float64], float]:
-        """The weights [n] where processors leave this much (log) of each document's mass, -inf for
-        nothing, and how much of all: each document counts by its relevance times what is left of
-        it, so that the mixture of what is left is what is left of the mixture. Raises
+        """Return the weights [n] where processors leave this much (log) of each document's mass,
+        -inf for nothing, and how much of all: each document counts by its relevance times what is
+        left of it, so that the mixture of what is left is what is left of the mixture. Raises
         InvalidArgument where nothing is."""
         with np.errstate(divide="ignore"):
             scores = np.log(np.array(self.weights)) + np.array(log_left)
@@ -425,8 +425,8 @@ class LocalMixtures:
         self._estimates: dict[int, tuple[tuple[int, ...], LocalMixture]] = {}
 
     def at(self, answer_ids: Sequence[int]) -> tuple[LocalMixture | None, int | None]:
-        """The mixture after these tokens of the answer, None while its estimate is missing; and the
-        position up to which it holds, if any."""
+        """Return the mixture after these tokens of the answer, None while its estimate is missing;
+        and the position up to which it holds, if any."""
         position = self._start + len(answer_ids)
         if self._every:
             return self._estimated_at(tuple(answer_ids))
@@ -438,7 +438,7 @@ class LocalMixtures:
         return mixture, None
 
     def missing(self, answer_ids: Sequence[int]) -> RelevanceEstimate | None:
-        """The estimate without which no draft can follow these tokens."""
+        """Return the estimate without which no draft can follow these tokens."""
         mixture, _ = self.at(answer_ids)
         if mixture is not None:
             return None
@@ -446,7 +446,7 @@ class LocalMixtures:
         return RelevanceEstimate(self._start + length, tuple(answer_ids[:length]))
 
     def estimated(self, estimate: RelevanceEstimate, relevances: Sequence[float]) -> None:
-        """The outcome of an estimate; harmless if the text is another one by now."""
+        """Take the outcome of an estimate; harmless if the text is another one by now."""
         self._estimates[estimate.position] = (estimate.answer_ids, LocalMixture.of(relevances))
 
     def change(self, base: int, mixture: LocalMixture) -> None:
@@ -454,7 +454,7 @@ class LocalMixtures:
         self._changes = [*(it for it in self._changes if it[0] < base), (base, mixture)]
 
     def forget_before(self, length: int) -> None:
-        """Positions before `length` are committed."""
+        """Forget what was only for positions before `length`, which are committed."""
         while self._changes and self._changes[0][0] <= length:
             self.current = self._changes.pop(0)[1]
         for position in [known for known in self._estimates if known < length - self._every]:

@@ -31,7 +31,7 @@ class QueuedDraft:
 
 
 def decoded_draft(draft: DecodingDraft, epoch_offset: int) -> QueuedDraft:
-    """A draft of this side's decoder, which counts its epochs from `epoch_offset` on."""
+    """Return a draft of this side's decoder, which counts its epochs from `epoch_offset` on."""
     return QueuedDraft(
         position=draft.base,
         prefix=draft.prefix_hash,
@@ -44,7 +44,7 @@ def decoded_draft(draft: DecodingDraft, epoch_offset: int) -> QueuedDraft:
 
 
 def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
-    """A draft that the other side sent."""
+    """Return a draft that the other side sent."""
     return QueuedDraft(
         position=frame.base,
         prefix=frame.prefix_hash,
@@ -78,7 +78,7 @@ class FirstDrafts:
         return self.device if side is Side.DEVICE else self.cloud
 
     def both(self) -> BothDrafts | None:
-        """Both sides' drafts, once they are here."""
+        """Return both sides' drafts; None until both are here."""
         if self.device is None or self.cloud is None:
             return None
         return BothDrafts(self.device, self.cloud)
@@ -106,11 +106,11 @@ class SideDrafts:
         self._counters = counters
 
     def begin(self) -> CommitBatch:
-        """An empty batch at the end of the committed text."""
+        """Return an empty batch at the end of the committed text."""
         return CommitBatch(len(self._text.tokens), self._text.tokens.prefix)
 
     def first(self) -> FirstDrafts:
-        """For the first uncommitted position."""
+        """Return the drafts for the first uncommitted position."""
         pair = {self._side: self.own.first, self._side.other: self.peer.first}
         return FirstDrafts(pair[Side.DEVICE], pair[Side.CLOUD])
 
@@ -166,8 +166,8 @@ class OwnDrafts:
         return True
 
     def advance(self, token_id: int) -> QueuedDraft | None:
-        """`token_id` is committed at the first position, whose draft is returned; where it differs
-        all drafts that follow are void."""
+        """Commit `token_id` at the first position, whose draft is returned; where it differs all
+        drafts that follow are void."""
         if not self._drafts:
             return None
         first = self._drafts.pop(0)
@@ -177,14 +177,14 @@ class OwnDrafts:
         return first
 
     def at(self, position: int, prefix: PrefixHash) -> QueuedDraft | None:
-        """The draft for a position after a text, decided or not."""
+        """Return the draft for a position after a text, decided or not."""
         found = self._decided.get(position)
         if found is None:
             found = next((draft for draft in self._drafts if draft.position == position), None)
         return found if found is not None and found.prefix == prefix else None
 
     def forget_before(self, position: int) -> None:
-        """The other side will fetch nothing before `position`."""
+        """Forget what is before `position`, where the other side will fetch nothing."""
         for decided in [known for known in self._decided if known < position]:
             del self._decided[decided]
 
@@ -213,7 +213,7 @@ class PeerDrafts:
             self._drafts[draft.position] = draft
 
     def advance(self, token_id: int) -> QueuedDraft | None:
-        """As `OwnDrafts.advance`; drafts of a later epoch were drawn after the other side had
+        """Do as `OwnDrafts.advance`; drafts of a later epoch were drawn after the other side had
         received the token, and stay."""
         first = self.first
         self._drafts.pop(len(self._committed), None)

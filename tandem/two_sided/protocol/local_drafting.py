@@ -41,10 +41,10 @@ def local_drafting(preset: AggregationPreset, sampling: SamplingParams) -> Local
 def local_draft(
     probs: Array, choices: LocalProbs, *, rng: RandomSource, position: int, side: Side
 ) -> tuple[int, Array | None]:
-    """The draft token for `position` and the distribution [V] that goes with it, if any. `probs`
-    [V] is the side's mixture over its documents, float32, after sampling settings (at temperature
-    0: those of temperature 1, and Draw.LIKELIEST). Independent draws use each side's own random
-    numbers; Gumbel coupling uses the same on both."""
+    """Return the draft token for `position` and the distribution [V] that goes with it, if any.
+    `probs` [V] is the side's mixture over its documents, float32, after sampling settings (at
+    temperature 0: those of temperature 1, and Draw.LIKELIEST). Independent draws use each side's
+    own random numbers; Gumbel coupling uses the same on both."""
     sent = _as_sent(probs, choices)
     token = _draw(
         probs if choices.cut_after_draw else sent,

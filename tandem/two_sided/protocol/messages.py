@@ -33,7 +33,7 @@ class KvModel:
     name: str = ""
 
     def check_used_by(self, user: "KvModel") -> None:
-        """Raises KvModelMismatch naming both unless `user` can use what this model makes."""
+        """Raise KvModelMismatch naming both unless `user` can use what this model makes."""
         if (self.weights, self.vocabulary_hash) != (user.weights, user.vocabulary_hash):
             raise KvModelMismatch(self, user)
 
@@ -111,7 +111,7 @@ class AggregationRequest:
     def opening(
         self, epoch: int, committed: PrefixedTokens, log_mass: float
     ) -> "CollaborationOpen":
-        """The frame that opens a stream at the committed text."""
+        """Return the frame that opens a stream at the committed text."""
         request = replace(
             self,
             committed_ids=committed.since(len(self.prompt_ids)),

@@ -62,8 +62,8 @@ class Aggregated:
 
 
 def log_mass(relevances: Sequence[float]) -> float:
-    """h of a side: log of the sum of exp(relevance) over its documents (DRAGON appendix A.1). No
-    documents weigh nothing, which is -inf. Raises InvalidArgument for NaN or +inf."""
+    """Return h of a side: the log of the sum of exp(relevance) over its documents (DRAGON appendix
+    A.1). No documents weigh nothing, which is -inf. Raises InvalidArgument for NaN or +inf."""
     scores = _checked(relevances)
     if not len(scores) or scores.max() == -np.inf:
         return -np.inf
@@ -72,7 +72,8 @@ def log_mass(relevances: Sequence[float]) -> float:
 
 
 def document_weights(relevances: Sequence[float]) -> NDArray[np.float64]:
-    """The shares [n] of a side's documents in its own distribution: softmax of their relevances."""
+    """Return the shares [n] of a side's documents in its own distribution: softmax of their
+    relevances."""
     scores = _checked(relevances)
     if not len(scores) or scores.max() == -np.inf:
         raise InvalidArgument("relevances", "name no document")
@@ -82,7 +83,8 @@ def document_weights(relevances: Sequence[float]) -> NDArray[np.float64]:
 
 
 def local_probs(distributions: Array, weights: Array) -> Array:
-    """A side's distribution [V] from its documents' distributions [n, V] and their shares [n]."""
+    """Return a side's distribution [V] from its documents' distributions [n, V] and their shares
+    [n]."""
     if distributions.ndim != 2 or len(distributions) != len(weights):
         raise InvalidArgument(
             "distributions", f"shape {distributions.shape} for {len(weights)} weights"
@@ -92,8 +94,8 @@ def local_probs(distributions: Array, weights: Array) -> Array:
 
 
 def side_weights(device_log_mass: float, cloud_log_mass: float) -> Weights:
-    """η of both sides from their h. A side without documents counts nothing; without any document
-    at all there is nothing to mix: InvalidArgument."""
+    """Return η of both sides from their h. A side without documents counts nothing; without any
+    document at all there is nothing to mix: InvalidArgument."""
     masses = _checked((device_log_mass, cloud_log_mass))
     if masses.max() == -np.inf:
         raise InvalidArgument("log_mass", "neither side has documents")
@@ -103,7 +105,7 @@ def side_weights(device_log_mass: float, cloud_log_mass: float) -> Weights:
 
 
 def mixture(device_probs: Array, cloud_probs: Array, weights: Weights) -> Array:
-    """The target distribution [V]: η^device · device_probs + η^cloud · cloud_probs."""
+    """Return the target distribution [V]: η^device · device_probs + η^cloud · cloud_probs."""
     _check_shapes(device_probs, cloud_probs)
     mixed: Array = weights.device * device_probs + weights.cloud * cloud_probs
     return mixed
@@ -112,10 +114,10 @@ def mixture(device_probs: Array, cloud_probs: Array, weights: Weights) -> Array:
 def aggregate(
     device: SideDraft, cloud: SideDraft, *, weights: Weights, rng: RandomSource, position: int
 ) -> Aggregated:
-    """The token of `position`, drawn from the mixture (DRAGON Algorithm 1, corrected). Each side's
-    draft is turned into a draw from the mixture, and a fair coin picks one of the two; a draft
-    equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens outside of
-    them."""
+    """Return the token of `position`, drawn from the mixture (DRAGON Algorithm 1, corrected). Each
+    side's draft is turned into a draw from the mixture, and a fair coin picks one of the two; a
+    draft equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens
+    outside of them."""
     _check_shapes(device.probs, cloud.probs)
     from_device = _redrawn(
         Side.DEVICE,
@@ -138,8 +140,8 @@ def aggregate(
 
 
 def coupled_side(weights: Weights, rng: RandomSource, position: int) -> Side:
-    """Whose token counts at `position`: the device's with probability η^device. Both sides know
-    this beforehand; the token picked is a draw from the mixture even if the two draws are
+    """Return whose token counts at `position`: the device's with probability η^device. Both sides
+    know this beforehand; the token picked is a draw from the mixture even if the two draws are
     dependent."""
     whole = weights.device + weights.cloud
     is_device = rng.bernoulli(weights.device, whole, position, Purpose.COIN)

@@ -68,8 +68,9 @@ class SideChoice:
 
 
 def token_time_s(sides: BothSides, aggregating: Side) -> float:
-    """Z of a side that goes on aggregating: expected seconds between two tokens (eq. 7). A refused
-    draft of the other side costs a round trip more: it must receive the token and draft again."""
+    """Return Z of a side that goes on aggregating: expected seconds between two tokens (eq. 7). A
+    refused draft of the other side costs a round trip more: it must receive the token and draft
+    again."""
     here = sides.of(aggregating)
     there = sides.of(aggregating.other)
     kept_s = max(here.step_s, there.step_s)
@@ -78,8 +79,8 @@ def token_time_s(sides: BothSides, aggregating: Side) -> float:
 
 
 def choose_side(sides: BothSides, aggregating: Side, hysteresis_s: float = 0.0) -> SideChoice:
-    """The side for the next token: the other one iff ΔZ = Z^l − Z^r exceeds `hysteresis_s`. Raises
-    InvalidArgument for what cannot have been measured."""
+    """Return the side for the next token: the other one iff ΔZ = Z^l − Z^r exceeds `hysteresis_s`.
+    Raises InvalidArgument for what cannot have been measured."""
     sides.device.validate(Side.DEVICE)
     sides.cloud.validate(Side.CLOUD)
     if not hysteresis_s >= 0:
@@ -148,7 +149,7 @@ def placement_policy_for(
     decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None,
     unmeasured: Callable[[], None] = lambda: None,
 ) -> PlacementPolicy:
-    """The chooser that a preset names."""
+    """Return the chooser that a preset names."""
     match placement:
         case Placement.DEVICE:
             return FixedPlacement(Side.DEVICE)
@@ -161,5 +162,5 @@ def placement_policy_for(
 
 
 def first_side(placement: Placement) -> Side:
-    """Where aggregating begins."""
+    """Return where aggregating begins."""
     return Side.CLOUD if placement is Placement.CLOUD else Side.DEVICE

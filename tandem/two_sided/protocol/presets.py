@@ -137,11 +137,11 @@ class AggregationPreset:
         return self.sources is Sources.BOTH and self.transfer is DocumentTransfer.NONE
 
     def with_draft_length(self, length: int) -> "AggregationPreset":
-        """The same method with sides that decode so far ahead."""
+        """Return the same method with sides that decode so far ahead."""
         return replace(self, ahead=length)
 
     def with_expansion(self, expansion: tuple[int, ...]) -> "AggregationPreset":
-        """Raises InvalidArgument: there are no trees here."""
+        """Raise InvalidArgument: there are no trees here."""
         raise InvalidArgument("expansion", "an answer from two sides drafts chains")
 
     def validate(self) -> None:
@@ -204,7 +204,7 @@ AGGREGATION_PRESETS: Mapping[str, AggregationPreset] = _presets()
 
 
 def find_aggregation_preset(name: str) -> AggregationPreset:
-    """The preset of that name; InvalidArgument lists the names there are."""
+    """Return the preset of that name; InvalidArgument lists the names there are."""
     if name not in AGGREGATION_PRESETS:
         raise unknown_name("preset", name, AGGREGATION_PRESETS)
     return AGGREGATION_PRESETS[name]

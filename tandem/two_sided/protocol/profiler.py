@@ -57,12 +57,12 @@ class DecodeFit:
         return self.numerator / self.denominator
 
     def at(self, length: float) -> float:
-        """Predicted seconds for a token after `length` tokens."""
+        """Return the predicted seconds for a token after `length` tokens."""
         return self.slope_s * length + self.intercept_s
 
     def updated(self, length: int, duration_s: float, weight: float = SLOPE_WEIGHT) -> DecodeFit:
-        """The line after one more observation: the paper's moving averages of k_a and k_b. A step
-        faster than the intercept counts as one without slope, not as a negative one."""
+        """Return the line after one more observation: the paper's moving averages of k_a and k_b. A
+        step faster than the intercept counts as one without slope, not as a negative one."""
         _check_observation(length, duration_s)
         if not 0 <= weight <= 1:
             raise InvalidArgument("weight", f"{weight} is not a weight")
@@ -75,8 +75,8 @@ class DecodeFit:
 
 
 def fit_decoding(lengths: Sequence[int], durations_s: Sequence[float]) -> DecodeFit:
-    """The least squares line through measured steps; where noise would make a term negative, it is
-    0 and the other is fitted alone. Raises InvalidArgument for fewer than two observations or
+    """Return the least squares line through measured steps; where noise would make a term negative,
+    it is 0 and the other is fitted alone. Raises InvalidArgument for fewer than two observations or
     impossible ones."""
     if len(lengths) != len(durations_s):
         raise InvalidArgument("durations_s", f"{len(durations_s)} for {len(lengths)} lengths")
@@ -125,7 +125,7 @@ class Reading:
     cloud_queue_s: float | None = None
 
     def missing(self) -> tuple[str, ...]:
-        """The names of what is not known."""
+        """Return the names of what is not known."""
         return tuple(field.name for field in fields(self) if getattr(self, field.name) is None)
 
 
@@ -151,7 +151,7 @@ class FixedSource:
 
 
 def combined(sources: Iterable[ProfileSource]) -> Reading:
-    """Each number from the first source that knows it: give the freshest source first."""
+    """Return each number from the first source that knows it: give the freshest source first."""
     known: dict[str, float] = {}
     for source in sources:
         reading = source.reading()
@@ -163,8 +163,8 @@ def combined(sources: Iterable[ProfileSource]) -> Reading:
 
 
 def both_sides(reading: Reading) -> BothSides | None:
-    """What the scheduler compares; None while anything but a queue is unknown. With one way's time
-    alone it stands for both: only their sum counts."""
+    """Return what the scheduler compares; None while anything but a queue is unknown. With one
+    way's time alone it stands for both: only their sum counts."""
     up_s = reading.device_transfer_s
     down_s = reading.cloud_transfer_s
     if up_s is None or down_s is None:
@@ -213,25 +213,26 @@ class SideProfiler:
         self.transfer = TransferEstimate()
 
     def decoded(self, side: Side, length: int, duration_s: float) -> None:
-        """A draft token after `length` tokens took `duration_s` of its own machine's clock."""
+        """Follow a draft token that after `length` tokens took `duration_s` of its own machine's
+        clock."""
         self._decoding[side].follow(length, duration_s, self._slope_weight)
 
     def exchanged(
         self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
     ) -> None:
-        """See `TransferEstimate.exchanged`."""
+        """Follow an exchange; see `TransferEstimate.exchanged`."""
         self.transfer.exchanged(up_bytes, down_bytes, elapsed_s, held_s)
 
     def drafted(self, side: Side, size: int) -> None:
-        """A draft token of `side` took a frame of `size` bytes."""
+        """Follow a draft token of `side` that took a frame of `size` bytes."""
         if size < 0:
             raise InvalidArgument("size", f"{size} bytes")
         before = self._draft_bytes.get(side, float(size))
         self._draft_bytes[side] = before + (1 - _KEEP) * (size - before)
 
     def verified(self, side: Side, accepted: float) -> None:
-        """A draft of `side` was accepted (1) or not (0); where both distributions are known, eq.
-        5's expectation instead, which wavers less."""
+        """Follow a draft of `side` that was accepted (1) or not (0); where both distributions are
+        known, eq. 5's expectation instead, which wavers less."""
         if not 0 <= accepted <= 1:
             raise InvalidArgument("accepted", f"{accepted} is not a rate")
         self._acceptance[side].follow(accepted)
@@ -317,9 +318,10 @@ class TransferEstimate:
     def exchanged(
         self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
     ) -> None:
-        """A frame of `up_bytes` was answered by one of `down_bytes` after `elapsed_s`, of which the
-        other end held it for `held_s` by its own clock. More held than elapsed counts as no delay:
-        clocks tick, hosts sleep. Raises InvalidArgument for what cannot have been measured."""
+        """Follow a frame of `up_bytes` that was answered by one of `down_bytes` after `elapsed_s`,
+        of which the other end held it for `held_s` by its own clock. More held than elapsed counts
+        as no delay: clocks tick, hosts sleep. Raises InvalidArgument for what cannot have been
+        measured."""
         for field, size in (("up_bytes", up_bytes), ("down_bytes", down_bytes)):
             if size < 0:
                 raise InvalidArgument(field, f"{size} bytes")
@@ -356,11 +358,12 @@ class TransferEstimate:
         return _MEGABYTE / float(self._slow[2]) if self._slow[2] > 0 else float("inf")
 
     def up_s(self, size: float) -> float:
-        """A message of `size` bytes to the cloud, with half of the latency."""
+        """Return the seconds of a message of `size` bytes to the cloud, with half of the
+        latency."""
         return self.latency_s / 2 + size / self.up_bytes_per_s
 
     def down_s(self, size: float) -> float:
-        """A message of `size` bytes to the device, with the other half."""
+        """Return the seconds of a message of `size` bytes to the device, with the other half."""
         return self.latency_s / 2 + size / self.down_bytes_per_s
 
 

@@ -115,7 +115,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
     # Connection
 
     def connect(self, now: float) -> SideOutputs:
-        """The device has a fresh stream to the cloud: open it at the committed text."""
+        """Open the device's fresh stream to the cloud at the committed text."""
         if self._masses[self.side] is None:
             raise ProtocolError(self.phase, "connect", "this side's decoder has not opened yet")
         return super().connect(now)
@@ -145,7 +145,8 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         return self._decide(now)
 
     def opened(self, log_mass: float, now: float) -> SideOutputs:
-        """This side's decoder knows the h of its documents. The cloud tells the device."""
+        """Take h of this side's documents, which its decoder knows now. The cloud tells the
+        device."""
         self._masses[self.side] = log_mass
         self._update_rule(self.aggregation_side)
         if self.side is Side.DEVICE:
@@ -158,23 +159,23 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         return [*self._to_peer(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
-        """This side's decoder begins again from the committed text and epoch 0."""
+        """Begin again with a decoder that starts from the committed text and epoch 0."""
         self._drafts.own.clear()
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
     def stop(self) -> SideOutputs:
-        """A stop string is complete in the text that was committed."""
+        """End the answer: a stop string is complete in the text that was committed."""
         return [] if self.phase is Phase.DONE else self._finish(FinishReason.STOP)
 
     def going_away(self, grace_s: float, now: float) -> SideOutputs:
-        """The cloud is about to stop."""
+        """Ask the device to go on elsewhere: the cloud is about to stop."""
         return self._to_peer(now, GoingAway(**self._header(), grace_s=grace_s))
 
     # Drafts and frames
 
     def drafted(self, draft: DecodingDraft, now: float) -> SideOutputs:
-        """This side's decoder drew its next draft."""
+        """Take the next draft of this side's decoder."""
         if self.phase is Phase.DONE:
             return []
         check_committed(self.committed, draft, ends_at=draft.committed)
@@ -187,7 +188,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         return self._decide(now)
 
     def sized(self, size_bytes: int) -> None:
-        """How many bytes the next of the frames for the other side took, in their order."""
+        """Take the size of the next of the frames for the other side, in their order."""
         self._counters.trips.sized(size_bytes)
 
     def receive(self, message: PeerMessage, now: float, size_bytes: int = 0) -> SideOutputs:
@@ -429,12 +430,12 @@ class DraftSender:
         self._owed: Fetch | None = None
 
     def begin_stream(self) -> None:
-        """Nothing has been sent on this stream."""
+        """Forget what was sent: nothing has been on this stream."""
         self._sent.clear()
         self._fetched = self._owed = None
 
     def due(self, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
-        """The drafts that the other side needs and has not been sent."""
+        """Return the drafts that the other side needs and has not been sent."""
         self._sent = {sent for sent in self._sent if sent[0] >= len(self._committed)}
         frames = []
         for draft in self._own:
@@ -449,8 +450,8 @@ class DraftSender:
         return frames
 
     def fetched(self, fetch: Fetch, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
-        """More of the distribution of a draft that was sent, which is asked for once: of a decoder
-        that begins again as soon as it has drawn the draft again, if it ever does. Raises
+        """Return more of the distribution of a draft that was sent, which is asked for once: of a
+        decoder that begins again as soon as it has drawn the draft again, if it ever does. Raises
         InvalidArgument where no distributions are kept."""
         draft = self._own.at(fetch.base, fetch.prefix_hash)
         self._owed = fetch if draft is None else None
@@ -461,7 +462,7 @@ class DraftSender:
         return [self._frame(draft, rule, min(fetch.count, len(draft.probs)), now)]
 
     def fetches(self, position: int, count: int) -> bool:
-        """Whether a longer top list is to be fetched: once."""
+        """Return whether a longer top list is to be fetched: once."""
         first = self._fetched != (position, count)
         self._fetched = (position, count)
         return first
@@ -494,8 +495,8 @@ def target_frames(
     committed: PrefixedTokens,
     hands_over: bool,
 ) -> list[TargetFrame]:
-    """What the side that decides tells of a batch: its tokens and whose they are, all of the answer
-    at its end where that is the rule."""
+    """Return what the side that decides tells of a batch: its tokens and whose they are, all of the
+    answer at its end where that is the rule."""
     if not rule.sends_targets or not batch.token_ids:
         return []
     base = batch.base
@@ -531,8 +532,9 @@ def check_committed(text: PrefixedTokens, frame: Frame, *, ends_at: int) -> None
 def check_side_draft(
     frame: SideDraftFrame, rule: TokenRule, *, length_limit: int, committed: int, ahead: int
 ) -> None:
-    """A draft for a position of the answer, with what the rule needs of its distribution, of which
-    no more are kept than a side may draft `ahead`; half of that is room for what is on its way."""
+    """Check a draft: it is for a position of the answer, with what the rule needs of its
+    distribution, of which no more are kept than a side may draft `ahead`; half of that is room for
+    what is on its way."""
     if frame.base >= length_limit:
         raise InvalidArgument("base", f"{frame.base} lies beyond the answer")
     if frame.probs is not None and frame.base > committed + 2 * ahead:
@@ -545,7 +547,8 @@ def check_side_draft(
 def check_target(
     frame: TargetFrame, rule: AggregationRule | None, committed: PrefixedTokens, phase: Phase
 ) -> AggregationRule:
-    """It comes from the deciding side, and goes on where the text here ends. Returns the rule."""
+    """Check that a target comes from the deciding side, and goes on where the text here ends.
+    Returns the rule."""
     if rule is None or (isinstance(rule, SingleAggregator) and rule.here):
         raise ProtocolError(phase, "TargetFrame", "this side decides")
     if not rule.receives_targets():

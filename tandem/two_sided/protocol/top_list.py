@@ -28,7 +28,8 @@ class TopList:
 
 
 def top_list(probs: Array, count: int, also: NDArray[np.integer[Any]] | None = None) -> TopList:
-    """The `count` largest entries of `probs` [V], ties by lower id, and those of the ids `also`."""
+    """Return the `count` largest entries of `probs` [V], ties by lower id, and those of the ids
+    `also`."""
     ids = most_likely(probs, count)
     bound = probs[ids].min()
     if also is not None:
@@ -41,8 +42,8 @@ def top_list(probs: Array, count: int, also: NDArray[np.integer[Any]] | None = N
 
 
 def received_list(ids: Array, probs: Array, tail_mass: float, vocabulary_size: int) -> TopList:
-    """A list of `count` largest entries as it came from a peer. Raises InvalidArgument naming the
-    first field that no honest peer would send."""
+    """Return a list of `count` largest entries as it came from a peer. Raises InvalidArgument
+    naming the first field that no honest peer would send."""
     if ids.ndim != 1 or ids.shape != probs.shape or not len(ids):
         raise InvalidArgument("ids", f"{ids.shape} beside {probs.shape} numbers")
     if ids[0] < 0 or ids[-1] >= vocabulary_size or (np.diff(ids) <= 0).any():
@@ -57,8 +58,8 @@ def received_list(ids: Array, probs: Array, tail_mass: float, vocabulary_size: i
 
 
 def certified_argmax(lists: Sequence[TopList], shares: Sequence[Any]) -> int | None:
-    """The argmax of the mixture of the listed distributions, one a side, or None if the lists leave
-    more than one token possible."""
+    """Return the argmax of the mixture of the listed distributions, one a side, or None if the
+    lists leave more than one token possible."""
 
     def mixed(numbers: Sequence[Any]) -> Any:
         return sum(share * number for share, number in zip(shares, numbers, strict=True))

@@ -108,7 +108,8 @@ class AggregatorCodec:
         return frame
 
     def decode(self, frame: pb.DecodeResponse) -> DecodeResponseMessage:
-        """Raises InvalidArgument naming the field for anything no honest decoder would send."""
+        """Read a frame. Raises InvalidArgument naming the field for anything no honest decoder
+        would send."""
         header = header_of(frame)
         match frame.WhichOneof("message"):
             case "opened":
@@ -180,7 +181,7 @@ class DecoderCodec:
         self._probs = LocalProbs()
 
     def decode(self, frame: pb.DecodeRequest) -> DecodeRequestMessage:
-        """Raises InvalidArgument naming the field."""
+        """Read it. Raises InvalidArgument naming the field."""
         header = header_of(frame)
         match frame.WhichOneof("message"):
             case "open":
@@ -244,7 +245,7 @@ class DecoderCodec:
 
 
 def probs_to_payload(probs: Array | None, choices: LocalProbs) -> bytes:
-    """What of `probs` [V] is sent with its draft."""
+    """Return what of `probs` [V] is sent with its draft."""
     if probs is None or choices.payload is ProbsPayload.NONE:
         return b""
     if choices.payload is ProbsPayload.SPARSE:
@@ -253,7 +254,7 @@ def probs_to_payload(probs: Array | None, choices: LocalProbs) -> bytes:
 
 
 def probs_from_payload(raw: bytes, choices: LocalProbs, vocabulary_size: int) -> Array | None:
-    """The distribution [V] that came with a draft. Raises InvalidArgument("probs")."""
+    """Return the distribution [V] that came with a draft. Raises InvalidArgument("probs")."""
     if choices.payload is ProbsPayload.NONE:
         if raw:
             raise InvalidArgument("probs", f"{len(raw)} bytes where none were agreed on")
@@ -264,7 +265,7 @@ def probs_from_payload(raw: bytes, choices: LocalProbs, vocabulary_size: int) ->
 
 
 def probs_choices_from_proto(message: Any) -> LocalProbs:
-    """From the fields draw, probs, precision, local_top_k, local_top_p and cut_after_draw."""
+    """Read the fields draw, probs, precision, local_top_k, local_top_p and cut_after_draw."""
     return LocalProbs(
         draw=choice_of(DRAWS, message.draw, "draw"),
         payload=choice_of(PAYLOADS, message.probs, "probs"),
@@ -275,7 +276,7 @@ def probs_choices_from_proto(message: Any) -> LocalProbs:
 
 
 def probs_choices_to_proto(message: Any, choices: LocalProbs) -> None:
-    """Into a message with those fields."""
+    """Write them into a message with those fields."""
     message.draw = DRAWS[choices.draw]
     message.probs = PAYLOADS[choices.payload]
     message.precision = PRECISIONS[choices.precision]
@@ -303,7 +304,7 @@ def fill_control(frame: Any, message: Cancel | Ping | Pong | GoingAway) -> None:
 
 
 def read_control(header: FrameHeader, frame: Any) -> Any:
-    """The control message of a frame; InvalidArgument for a frame without any message."""
+    """Return the control message of a frame; InvalidArgument for a frame without any message."""
     name = frame.WhichOneof("message")
     if name not in _CONTROLS:
         raise InvalidArgument("message", "the frame carries none")
@@ -312,7 +313,7 @@ def read_control(header: FrameHeader, frame: Any) -> Any:
 
 
 def header_of(frame: Any) -> FrameHeader:
-    """What every frame carries, as it came."""
+    """Return what every frame carries, as it came."""
     return {
         "session": frame.session,
         "epoch": frame.epoch,
@@ -322,7 +323,7 @@ def header_of(frame: Any) -> FrameHeader:
 
 
 def head_fields(message: Frame) -> dict[str, Any]:
-    """What every frame carries, in the protocol's names."""
+    """Return what every frame carries, in the protocol's names."""
     return {
         "session": message.session,
         "epoch": message.epoch,
@@ -332,14 +333,15 @@ def head_fields(message: Frame) -> dict[str, Any]:
 
 
 def same_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """These fields of a message or dataclass as keyword arguments, repeated ones as tuples."""
+    """Return these fields of a message or dataclass as keyword arguments, repeated ones as
+    tuples."""
     found = {name: getattr(source, name) for name in names}
     plain = (str, bytes, int, float)
     return {name: it if isinstance(it, plain) else tuple(it) for name, it in found.items()}
 
 
 def check_log_mass(log_mass: float) -> float:
-    """h: a number or -inf."""
+    """Return h if it is a number or -inf; raises InvalidArgument."""
     if not log_mass < math.inf:  # False for NaN as well
         raise InvalidArgument("log_mass", f"{log_mass} is neither a number nor -inf")
     return log_mass
@@ -416,7 +418,7 @@ def model_to_proto(model: KvModel) -> pb.KvModel:
 
 
 def model_from_proto(message: pb.KvModel, field: str) -> KvModel:
-    """Raises InvalidArgument naming `field`."""
+    """Read it. Raises InvalidArgument naming `field`."""
     if not message.weights or not message.vocabulary_hash:
         raise InvalidArgument(field, "names no weights or no vocabulary")
     if max(map(len, (message.weights, message.vocabulary_hash))) > MAX_HASH_CHARACTERS:
@@ -438,7 +440,7 @@ def part_to_proto(part: KvPart) -> pb.DocumentPart:
 
 
 def part_from_proto(message: pb.DocumentPart) -> KvPart:
-    """Raises InvalidArgument naming the field."""
+    """Read it. Raises InvalidArgument naming the field."""
     match message.WhichOneof("part"):
         case "kv":
             return _kv_from_proto(message.kv)

@@ -89,7 +89,7 @@ class DecoderLink:
             self._stream.send(target)
 
     def close(self) -> None:
-        """The request is over here."""
+        """End the request's decoding here."""
         if self._closed:
             return
         self._closed = True
@@ -189,7 +189,7 @@ class DecoderLink:
 async def look_up_documents(
     decoder: Connection, documents: Sequence[ContextDocument], deadline_s: float, headers: Sent
 ) -> pb.LookUpDocumentsResponse:
-    """A decoder's model, and which documents it has cached. Raises Rejected."""
+    """Return a decoder's model, and which documents it has cached. Raises Rejected."""
     request = pb.LookUpDocumentsRequest(documents=map(document_to_proto, documents))
     try:
         async with decoder.channel() as channel:

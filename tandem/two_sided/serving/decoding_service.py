@@ -199,7 +199,7 @@ class _Session:
         self._writer = FrameWriter(self._write, MAX_WAITING)
 
     async def serve(self) -> None:
-        """Until the aggregator cancels or half-closes."""
+        """Serve until the aggregator cancels or half-closes."""
         self._writer.put([self._run.opened()])
         work = (self._listen(), self._run.run(self._drafted), self._writer.run())
         await converse(work, self._writer.end)
@@ -289,7 +289,7 @@ class KvTransferService:
 
 
 def parts_of(kv: DocumentKv, packed: bytes) -> list[KvPart]:
-    """What is sent of a document."""
+    """Return what is sent of a document."""
     starts = range(0, len(packed), KV_PART_BYTES)
     return [kv, *(packed[start : start + KV_PART_BYTES] for start in starts)]
 

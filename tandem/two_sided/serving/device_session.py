@@ -123,7 +123,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         return self._machine
 
     async def begun(self) -> DecodingOpened:
-        """Once the decoder has taken the request. Raises what it refused it with."""
+        """Wait until the decoder has taken the request. Raises what it refused it with."""
         while self.opened is None:
             await self.raise_failure(None)
             await self._next()
@@ -131,8 +131,9 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         return self.opened
 
     async def pieces(self) -> AsyncGenerator[TextPiece, None]:
-        """Committed tokens as they become final. Raises Rejected or Unavailable when a decoder or
-        the cloud refuses or stays lost; closing the iterator cancels the request everywhere."""
+        """Yield committed tokens as they become final. Raises Rejected or Unavailable when a
+        decoder or the cloud refuses or stays lost; closing the iterator cancels the request
+        everywhere."""
         with self.running():
             while True:
                 complete = self._complete
@@ -151,7 +152,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         return self.finish_reason is not None and (gone or not self._unreported)
 
     def cancel(self) -> None:
-        """The caller wants no more, only a summary."""
+        """End the answer: the caller wants no more, only a summary."""
         self.dispatch(self.cancel_machine)
 
     def close(self) -> None:

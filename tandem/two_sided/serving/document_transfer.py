@@ -90,12 +90,12 @@ class ImportedDocuments:
         self._tenant = tenant
 
     async def device_model(self) -> KvModel:
-        """What would use keys and values here. Raises Rejected."""
+        """Return what would use keys and values here. Raises Rejected."""
         return model_from_proto((await self._look_up(())).model, "model")
 
     async def fetch(self, opening: CollaborationOpen) -> tuple[ContextDocument, ...]:
-        """The documents that the cloud finds; the decoder has their keys and values by then, where
-        these are transferred. Raises Rejected with the status of whoever refused."""
+        """Return the documents that the cloud finds; the decoder has their keys and values by then,
+        where these are transferred. Raises Rejected with the status of whoever refused."""
         stub = aggregator_pb2_grpc.AggregatorServiceStub
         async with self._cloud.channel() as channel:
             await self._reach(channel)
@@ -194,7 +194,7 @@ class _CloudStream:
             await self._write(DocumentRequest(**self._opening.answer_header, index=index))
 
     async def begin(self) -> DocumentKv:
-        """What will follow in chunks of the next document that was asked for."""
+        """Return what will follow in chunks of the next document that was asked for."""
         part = await self._part()
         if not isinstance(part, DocumentKv):
             raise _broken("a chunk before it was said of what")

@@ -124,7 +124,8 @@ class DeviceCodec:
         return frame
 
     def decode(self, frame: pb.CollaborateResponse) -> CloudSideMessage:
-        """Raises InvalidArgument naming the field for anything no honest cloud would send."""
+        """Read a frame. Raises InvalidArgument naming the field for anything no honest cloud would
+        send."""
         header = header_of(frame)
         match frame.WhichOneof("message"):
             case "opened":
@@ -143,13 +144,13 @@ class CloudSideCodec:
         self._asked = self._opened = False
 
     def opened(self, vocabulary_size: int) -> None:
-        """The session's decoder is open, whose vocabulary this is. Until then the device's drafts,
-        targets and fetches are refused."""
+        """Take the vocabulary of the session's decoder, which is open now. Until then the device's
+        drafts, targets and fetches are refused."""
         self._peer_frames = _PeerFrames(vocabulary_size, self._peer_frames.probs)
         self._opened = True
 
     def decode(self, frame: pb.CollaborateRequest) -> DeviceMessage:
-        """Raises InvalidArgument naming the field."""
+        """Read it. Raises InvalidArgument naming the field."""
         header = header_of(frame)
         match frame.WhichOneof("message"):
             case "open":
