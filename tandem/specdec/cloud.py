@@ -159,7 +159,7 @@ class CloudMachine:
         self.sampling = params.sampling
         self.epoch = opening.epoch
         self.committed = opened_text(opening)
-        self.kv_length = 0
+        self._kv_length = 0
         self.target_passes = 0
         self.ended = False
         """Whether the edge is done with the session."""
@@ -203,11 +203,16 @@ class CloudMachine:
         """Whether nothing goes on before the edge has drawn a recovered token."""
         return self._to_draw_from is not None
 
+    @property
+    def kv_length(self) -> int:
+        """Tokens of the text that the KV holds."""
+        return self._kv_length
+
     def adopt_prefix(self, kv_length: int) -> None:
         """The KV that this session starts with holds the first `kv_length` tokens of its text."""
         if self.target_passes or self._in_flight:
             raise ProtocolError("a pass was begun", "adopt_prefix")
-        self.kv_length = kv_length
+        self._kv_length = kv_length
 
     def opened(self) -> Opened:
         """The first frame to the edge."""
@@ -480,12 +485,12 @@ class CloudMachine:
             accepted = len(verification.path)
             self._pending.accept(accepted)
             # Rejected drafts were fed too, and the token in place of the first one was not.
-            self.kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
+            self._kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
             self._kept_path = ()
         else:
             before = len(work.token_ids) - work.drafts
             self._tree = None
-            self.kv_length = work.kept
+            self._kv_length = work.kept
             self._kept_path = (*range(before), *(before + node for node in verification.path))
         self._frontier = None
         for token_id, target in zip(verification.token_ids, verification.targets, strict=False):

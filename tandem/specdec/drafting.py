@@ -45,7 +45,7 @@ class Drafting:
     in flight, the drafts after full acceptance, the cloud's token first; None if unwanted."""
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
-        self.kv_length = 0
+        self._kv_length = 0
         self.task: DraftTask | None = None
         self.ahead: list[Drafted] | None = None
         self.schedule = request.preset.schedule
@@ -146,11 +146,16 @@ class Drafting:
         self._chunk.forced = 0
         self.schedule = self._request.preset.schedule
 
+    @property
+    def kv_length(self) -> int:
+        """Tokens that the draft KV holds."""
+        return self._kv_length
+
     def adopt_prefix(self, kv_length: int) -> None:
         """The draft KV holds the first `kv_length` committed tokens, which no task has fed."""
         if self.task is not None or self._in_flight:
             raise ProtocolError("drafting", "adopt_prefix")
-        self.kv_length = kv_length
+        self._kv_length = kv_length
 
     def follow(self, schedule: Schedule, drafts_ahead: bool) -> None:
         """Continue with another schedule, unless a chunk is begun: that is finished first."""
@@ -215,7 +220,7 @@ class Drafting:
         if not (self._awaited and task.stepwise) or ends:
             self.task = None
         if not task.branch:  # a branch's tokens are in a fork's KV, not in this one
-            self.kv_length = kv_length
+            self._kv_length = kv_length
         if self.ahead is None:
             self._chunk.draft_s += draft_s
             self._in_flight.add(drafts)
@@ -282,7 +287,7 @@ class Drafting:
         """Discard the drafts in flight; returns the task to interrupt, which builds on them."""
         self._in_flight.clear()
         self._chunk = _Chunk()
-        self.kv_length = min(self.kv_length, len(self._committed))
+        self._kv_length = min(self.kv_length, len(self._committed))
         self.ahead = None
         return self.interrupt()
 
@@ -297,7 +302,7 @@ class Drafting:
         """The token before them was fed already, and is fed again: a pass needs one."""
         if self.ahead is None:
             return
-        self.kv_length = min(self.kv_length, self.position - 1)
+        self._kv_length = min(self.kv_length, self.position - 1)
         self.ahead = None
 
     # Frames.

@@ -127,7 +127,7 @@ class TreeDrafting(Drafting):
         if not 1 <= layers(drafts) <= task.count:
             raise ProtocolError(f"1…{task.count} layers wanted", f"drafted with {layers(drafts)}")
         self.task = None
-        self.kv_length = kv_length
+        self._kv_length = kv_length
         self._in_flight.add(drafts)
         return True
 

@@ -73,27 +73,27 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
     """Both engines and the tokenizer. A draft model with another tokenizer is translated. Raises
     CannotLoad, or InvalidArgument naming the flag."""
     with nothing_collected():
-        models = (load_model(draft, "draft"), load_model(target, "target"))
-    engines, tokenizers = zip(*((each.engine, each.tokenizer) for each in models), strict=True)
-    engine = engines[0]
-    tokenizer = tokenizers[0]
-    if engine.vocabulary_hash != engines[1].vocabulary_hash:
+        drafter = load_model(draft, "draft")
+        verifier = load_model(target, "target")
+    engine = drafter.engine
+    tokenizer = drafter.tokenizer
+    if engine.vocabulary_hash != verifier.engine.vocabulary_hash:
         from tandem.backends.cross_vocabulary.pairing import fit_draft
 
         try:
-            engine = fit_draft(engine, *tokenizers)
-            tokenizer = tokenizers[1]
+            engine = fit_draft(engine, drafter.tokenizer, verifier.tokenizer)
+            tokenizer = verifier.tokenizer
         except InvalidArgument as error:
             raise CannotLoad(error.why) from error
     if tokenizer is None:
         raise CannotLoad(f"draft: {draft.source} has no tokenizer")
     return ModelPair(
         draft=engine,
-        target=engines[1],
+        target=verifier.engine,
         tokenizer=tokenizer,
         device=target.device,
         dtype=target.dtype,
-        models=models,
+        models=(drafter, verifier),
     )
 
 

@@ -240,7 +240,7 @@ def test_a_discard_keeps_the_kv_of_what_is_committed() -> None:
     assert one.discard() == [work]
     assert (one.kv_length, one.position, one.task) == (2, 2, None)
     assert one.unfed(2, 1) == (2,)
-    one.kv_length = 1
+    one.adopt_prefix(1)
     one.discard()
     assert one.kv_length == 1, "it never held more"
 
