@@ -15,22 +15,28 @@ import pytest
 from tests.programs import REPOSITORY
 
 LONGEST_FIRST = (
-    "tests/virtual_time/test_output_distribution.py",
     "tests/process/test_cli.py",
     "tests/process/test_services.py",
+    "tests/virtual_time/test_output_distribution.py",
     "tests/pair/test_text_equality.py",
+    "tests/docs/test_commands.py",
     "tests/process/test_cuts.py",
-    "tests/virtual_time/test_text_equality.py",
     "tests/process/test_wheel.py",
     "tests/virtual_time/test_exact_distribution.py",
-    "tests/virtual_time/test_stopping.py",
-    "tests/docs/test_commands.py",
-    "tests/services/test_generate.py",
-    "tests/examples/test_examples.py",
+    "tests/virtual_time/test_text_equality.py",
+    "tests/services/test_several_clouds.py",
     "tests/process/test_chart_starts.py",
-    "tests/unit/cli/test_different_tokenizers.py",
+    "tests/unit/backends/test_gguf_file.py",
+    "tests/virtual_time/test_stopping.py",
+    "tests/examples/test_examples.py",
+    "tests/unit/index/test_extractor.py",
     "tests/services/test_two_sides.py",
-    "tests/services/test_broken_cloud.py",
+    "tests/virtual_time/test_auto.py",
+    "tests/services/test_generate.py",
+    "tests/unit/backends/test_contract.py",
+    "tests/unit/backends/test_reduced_head.py",
+    "tests/unit/cli/test_different_tokenizers.py",
+    "tests/virtual_time/test_liveness.py",
 )
 """Measured; what follows them is short enough for any order."""
 OBJECTS_BETWEEN_COLLECTIONS = 20_000

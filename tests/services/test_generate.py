@@ -195,80 +195,78 @@ def _resident_bytes() -> int:
         return int(statm.read().split()[1]) * 4096
 
 
-@pytest.mark.parametrize(
-    ("request_", "code", "field"),
-    [
-        (GenerationRequest(""), "INVALID_ARGUMENT", "prompt"),
-        (GenerationRequest((5, VOCABULARY)), "INVALID_ARGUMENT", "prompt"),
-        (GenerationRequest((5, 2**32 - 1)), "INVALID_ARGUMENT", "prompt"),
-        (GenerationRequest("x" * CONTEXT), "INVALID_ARGUMENT", "prompt"),
-        (GenerationRequest("a", "nonsense"), "INVALID_ARGUMENT", "preset"),
-        (
-            GenerationRequest("a", params=GenerationParams(max_tokens=0)),
-            "INVALID_ARGUMENT",
-            "max_tokens",
+BAD_REQUESTS = [
+    (GenerationRequest(""), "INVALID_ARGUMENT", "prompt"),
+    (GenerationRequest((5, VOCABULARY)), "INVALID_ARGUMENT", "prompt"),
+    (GenerationRequest((5, 2**32 - 1)), "INVALID_ARGUMENT", "prompt"),
+    (GenerationRequest("x" * CONTEXT), "INVALID_ARGUMENT", "prompt"),
+    (GenerationRequest("a", "nonsense"), "INVALID_ARGUMENT", "preset"),
+    (
+        GenerationRequest("a", params=GenerationParams(max_tokens=0)),
+        "INVALID_ARGUMENT",
+        "max_tokens",
+    ),
+    (
+        GenerationRequest("a", overrides=parse_overrides(("draft_length=0",))),
+        "INVALID_ARGUMENT",
+        "draft_length",
+    ),
+    (
+        GenerationRequest("a", overrides=parse_overrides(("draft_length=65",))),
+        "INVALID_ARGUMENT",
+        "draft_length",
+    ),
+    (
+        GenerationRequest("a", overrides=parse_overrides(("payload_top=5000",))),
+        "INVALID_ARGUMENT",
+        "payload_top",
+    ),
+    (
+        GenerationRequest(
+            "a", "tslt", overrides=parse_overrides((f"truncation.top_k={VOCABULARY + 1}",))
         ),
-        (
-            GenerationRequest("a", overrides=parse_overrides(("draft_length=0",))),
-            "INVALID_ARGUMENT",
-            "draft_length",
-        ),
-        (
-            GenerationRequest("a", overrides=parse_overrides(("draft_length=65",))),
-            "INVALID_ARGUMENT",
-            "draft_length",
-        ),
-        (
-            GenerationRequest("a", overrides=parse_overrides(("payload_top=5000",))),
-            "INVALID_ARGUMENT",
-            "payload_top",
-        ),
-        (
-            GenerationRequest(
-                "a", "tslt", overrides=parse_overrides((f"truncation.top_k={VOCABULARY + 1}",))
-            ),
-            "INVALID_ARGUMENT",
-            "draft_top_k",
-        ),
-        (
-            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(float("nan")))),
-            "INVALID_ARGUMENT",
-            "temperature",
-        ),
-        (
-            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(-1.0))),
-            "INVALID_ARGUMENT",
-            "temperature",
-        ),
-        (
-            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_p=0.0))),
-            "INVALID_ARGUMENT",
-            "top_p",
-        ),
-        (
-            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_p=1.5))),
-            "INVALID_ARGUMENT",
-            "top_p",
-        ),
-        (
-            GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_k=1000))),
-            "INVALID_ARGUMENT",
-            "top_k",
-        ),
-        (GenerationRequest("a", stop=("",)), "INVALID_ARGUMENT", "stop"),
-        # Which a status that quotes them cannot hold.
-        (GenerationRequest("a", "x" * 300_000), "INVALID_ARGUMENT", "preset"),
-        (GenerationRequest("a", "\U0001f426" * 2_000), "INVALID_ARGUMENT", "preset"),
-    ],
-)
-async def test_bad_requests_are_refused_by_name(
-    request_: GenerationRequest, code: str, field: str
-) -> None:
+        "INVALID_ARGUMENT",
+        "draft_top_k",
+    ),
+    (
+        GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(float("nan")))),
+        "INVALID_ARGUMENT",
+        "temperature",
+    ),
+    (
+        GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(-1.0))),
+        "INVALID_ARGUMENT",
+        "temperature",
+    ),
+    (
+        GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_p=0.0))),
+        "INVALID_ARGUMENT",
+        "top_p",
+    ),
+    (
+        GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_p=1.5))),
+        "INVALID_ARGUMENT",
+        "top_p",
+    ),
+    (
+        GenerationRequest("a", params=GenerationParams(sampling=SamplingParams(top_k=1000))),
+        "INVALID_ARGUMENT",
+        "top_k",
+    ),
+    (GenerationRequest("a", stop=("",)), "INVALID_ARGUMENT", "stop"),
+    # Which a status that quotes them cannot hold.
+    (GenerationRequest("a", "x" * 300_000), "INVALID_ARGUMENT", "preset"),
+    (GenerationRequest("a", "\U0001f426" * 2_000), "INVALID_ARGUMENT", "preset"),
+]
+
+
+async def test_bad_requests_are_refused_by_name() -> None:
     async with scripted_suite() as suite:
-        with pytest.raises(Rejected) as refusal:
-            await suite.client.generate(request_)
-        assert refusal.value.code.name == code
-        assert str(refusal.value).startswith(f"{field}: ")
+        for request_, code, field in BAD_REQUESTS:
+            with pytest.raises(Rejected) as refusal:
+                await suite.client.generate(request_)
+            assert refusal.value.code.name == code, request_
+            assert str(refusal.value).startswith(f"{field}: "), request_
         assert len((await suite.client.generate(GenerationRequest("fine"))).token_ids) > 0
         await suite.idle()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -20,6 +20,7 @@ from tests.services.verifier_peer import (
     edge_peer,
 )
 
+BESIDE_ONE = 8
 BYSTANDER_PROMPT = tuple(range(1, 10))
 BYSTANDER = GenerationRequest(
     BYSTANDER_PROMPT, "coupled", GenerationParams(max_tokens=80, seed=9, ignore_eos=True)
@@ -59,11 +60,21 @@ async def unharmed(suite: Suite) -> AsyncIterator[None]:
 
 async def ending_of(*frames: Any, limits: VerifierLimits | None = None) -> Ending:
     """How a verifier ends a stream with these frames, checked to have harmed nobody."""
-    async with (
-        scripted_suite(verifier_limits=limits) as suite,
-        unharmed(suite),
-        edge_peer(suite.verifier.target) as peer,
-    ):
-        await peer.send(*frames)
-        ending = await peer.ending()
+    (ending,) = await endings_of([frames], limits)
     return ending
+
+
+async def endings_of(
+    streams: Sequence[Sequence[Any]], limits: VerifierLimits | None = None
+) -> list[Ending]:
+    """How one verifier ends each of these streams, one after the other, with a bystander beside
+    every few of them."""
+    endings = []
+    async with scripted_suite(verifier_limits=limits) as suite:
+        for first in range(0, len(streams), BESIDE_ONE):
+            async with unharmed(suite):
+                for frames in streams[first : first + BESIDE_ONE]:
+                    async with edge_peer(suite.verifier.target) as peer:
+                        await peer.send(*frames)
+                        endings.append(await peer.ending())
+    return endings

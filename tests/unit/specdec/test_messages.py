@@ -35,9 +35,3 @@ def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after
     draft = Draft(1, 0, 2, 9, token_ids=(3,), end_of_chunk=True)
     assert (draft.probabilities, draft.distributions, draft.parents) == (None, None, None)
     assert draft.hold is False
-
-
-def test_what_a_frame_does_not_say() -> None:
-    """A cloud of an older version measures nothing, and has no exits."""
-    assert Work() == Work(0.0, 0.0, batch_size=1, target_passes=0, drafts=0)
-    assert Opened(1, 0, 2, 9, 8, 64, frozenset(), "model").exits == 0
