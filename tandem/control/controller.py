@@ -261,13 +261,12 @@ class Controller:
         the drafts that stood, over the link as it was: these are told by estimates of their own."""
         stretch = self._stretch
         schedule = self.schedule
-        guess = self._config.few_tokens
+        few = self._config.few_tokens
         losing = self._allowance_s(conditions.pass_s(0, busy=False)) < 0
-        if not schedule.window or stretch.tokens < (
-            guess if losing else self._config.stretch_tokens
-        ):
+        enough = few if losing else self._config.sentence_tokens
+        if not schedule.window or stretch.tokens < enough:
             return
-        rate = (guess * conditions.acceptance_rate + stretch.agreed) / (guess + stretch.compared)
+        rate = (few * conditions.acceptance_rate + stretch.agreed) / (few + stretch.compared)
         rtt_s = conditions.rtt_s if stretch.trip_s == inf else stretch.trip_s
         seen = replace(conditions, rtt_s=rtt_s, acceptance_rate=rate, later_acceptance_rate=None)
         expected_s = token_cost(self._plan, seen, self._config).tpot_s
@@ -302,7 +301,7 @@ class Controller:
         acceptance = self.estimates.acceptance
         if conditions is None or not acceptance.idle_tokens:
             return conditions
-        draft_s = conditions.pair.draft_s * self._config.hope**acceptance.idle_tokens
+        draft_s = conditions.pair.draft_s * self._config.usual_keep**acceptance.idle_tokens
         rate = conditions.acceptance_rate + max(0.0, acceptance.regained)
         rate = min(self._config.surest, rate)
         return replace(
@@ -351,7 +350,7 @@ class Controller:
         return Plan(cloud_alone(self._limits))
 
     def _decide(self, conditions: Conditions) -> None:
-        self.branches = self._drafts_ahead and _branches_pay(conditions, self._config)
+        self.branches = self._drafts_ahead and self._branches_pay(conditions)
         if not self.branches:
             conditions = replace(conditions, branching=1.0, hit_rate=0.0)
         alone = Plan(cloud_alone(self._limits))
@@ -385,6 +384,13 @@ class Controller:
         )
         self._follow(best)
 
+    def _branches_pay(self, conditions: Conditions) -> bool:
+        """Whether drafts that are begun with a correction would come late, since a chunk takes
+        longer than a pass, and clearly slow nothing."""
+        late = self._limits.chunk * conditions.pair.draft_s > conditions.pair.verify_first_s
+        slows = max(conditions.branching, conditions.pass_slowdown)
+        return late and slows < 1 + self._config.doubt
+
     def _costs(
         self, conditions: Conditions, alone: Estimate
     ) -> Mapping[Plan, tuple[float, Estimate]]:
@@ -397,7 +403,7 @@ class Controller:
                 estimate = token_cost(plan, conditions, self._config)
                 estimate = replace(estimate, tpot_s=self._factor(plan) * estimate.tpot_s)
             value = self._objective.value(estimate, alone)
-            found[plan] = value + self._config.tie * estimate.tpot_s / alone.tpot_s, estimate
+            found[plan] = value + self._config.negligible * estimate.tpot_s / alone.tpot_s, estimate
         return found
 
     def _factor(self, plan: Plan) -> float:
@@ -453,7 +459,7 @@ class Controller:
     def _begin_trial(self, conditions: Conditions) -> None:
         answers = float(self._config.few_tokens)
         if not self._plan.schedule.window:  # drafts, whose first come a round trip later
-            answers += self._config.warm_tokens
+            answers += self._config.sentence_tokens
             answers += 2 * conditions.rtt_s / conditions.pair.verify_first_s
         self._trial = _Trial(int(answers), self.estimates.acceptance.judged)
 
@@ -526,10 +532,3 @@ class _Stretch:
     def judged(self, accepted: int, rejected: int) -> None:
         self.compared += accepted + rejected
         self.agreed += accepted
-
-
-def _branches_pay(conditions: Conditions, config: ControllerConfig) -> bool:
-    """Whether drafts that are begun with a correction would come late, and slow nothing."""
-    late = config.branch_steps * conditions.pair.draft_s > conditions.pair.verify_first_s
-    slows = max(conditions.branching, conditions.pass_slowdown)
-    return late and slows < config.branches_slow

@@ -79,7 +79,7 @@ def token_cost(
         )
     if schedule.stop_and_wait:
         return _of_a_token(_rounds(plan, conditions), conditions, config)
-    hits = conditions.hit_rate if conditions.hit_rate > config.rare else 0.0
+    hits = conditions.hit_rate if conditions.hit_rate > config.negligible else 0.0
     sums = _Sums()
     _stream(sums, schedule, conditions, share=1 - hits, head=0, config=config)
     if hits:
@@ -205,7 +205,7 @@ def _stream(
     drafted = 0
     survives = share
     rate = conditions.acceptance_rate
-    while position < depth and survives > share * config.rare:
+    while position < depth and survives > share * config.negligible:
         began = now
         reached = survives
         count = 0

@@ -58,7 +58,11 @@ def window_for(
     """
     pair = conditions.pair
     rate = min(conditions.acceptance_rate, config.surest)
-    if schedule.decode_when_idle and idle_weight >= 1 and not _can_lead(conditions, config.rare):
+    if (
+        schedule.decode_when_idle
+        and idle_weight >= 1
+        and not _can_lead(conditions, config.negligible)
+    ):
         return replace(schedule, window=0, chunk=0)
     step_s = max(pair.draft_s, config.message_s / 4)
     flight_s = conditions.rtt_s + 2 * pair.verify_first_s
@@ -80,7 +84,7 @@ def window_for(
     )
 
 
-def _can_lead(conditions: Conditions, rare: float) -> bool:
+def _can_lead(conditions: Conditions, negligible: float) -> bool:
     """Whether drafts can get ahead of a cloud that decodes alone. After a correction the i-th draft
     reaches the cloud rtt + i·draft_s later, when the cloud has made (rtt + i·draft_s)/verify_first
     tokens itself: drafts lead from i = rtt/(verify - draft) on, if all before agree."""
@@ -88,7 +92,7 @@ def _can_lead(conditions: Conditions, rare: float) -> bool:
     if pair.draft_s >= pair.verify_first_s:
         return False
     lead = conditions.rtt_s / (pair.verify_first_s - pair.draft_s)
-    return bool(conditions.acceptance_rate**lead >= rare)
+    return bool(conditions.acceptance_rate**lead >= negligible)
 
 
 def decodes_alone(idle_weight: float, tokens_per_pass: float) -> bool:

@@ -108,13 +108,14 @@ class StepTime:
     def add(self, seconds: float, now: float, *, busy: bool) -> None:
         (self.busy if busy else self.quiet).add(seconds, now)
 
-    def seconds(self, slows: float = 1.0) -> tuple[float, float] | None:
-        """(quiet, busy); the one that is not known follows from the other, `slows` times as long.
-        No step is faster beside other work: where readings say so, the newer ones are right."""
+    def seconds(self) -> tuple[float, float] | None:
+        """(quiet, busy); the one that is not known is believed to be like the other. No step is
+        faster beside other work: where readings say so, the newer ones are right."""
         quiet = self.quiet.value
         busy = self.busy.value
         if quiet is None or busy is None:
-            return (quiet, slows * quiet) if quiet else (busy, busy) if busy else None
+            known = quiet or busy
+            return (known, known) if known else None
         if self.busy.at_s > self.quiet.at_s:
             return min(quiet, busy), busy
         return quiet, max(quiet, busy)
@@ -138,8 +139,8 @@ class AcceptanceRate:
     def __init__(self, config: ControllerConfig, earlier: AcceptanceKnown | None = None) -> None:
         self.judged = self.agreed = 0
         self._config = config
-        self._keep = 1 - 1 / config.acceptance_tokens
-        known = min(earlier.tokens, config.warm_tokens) if earlier else 0.0
+        self._keep = config.keep
+        known = min(earlier.tokens, config.sentence_tokens) if earlier else 0.0
         guessed = max(0.0, config.few_tokens - known)
         self._tokens = known + guessed
         self._right = guessed * config.prior_acceptance + (known * earlier.rate if earlier else 0.0)
@@ -185,8 +186,10 @@ class AcceptanceRate:
 
     @property
     def deviation(self) -> float:
-        rate = self.rate
-        return sqrt(max(0.05, rate * (1 - rate)) / (self._tokens + 1))
+        """By how much it may be off."""
+        surest = self._config.surest
+        rate = min(surest, max(1 - surest, self.rate))
+        return sqrt(rate * (1 - rate) / (self._tokens + 1))
 
     @property
     def regained(self) -> float:
@@ -198,7 +201,7 @@ class AcceptanceRate:
     def by_position(self) -> tuple[float, float]:
         """(of the first draft, of later ones), each believed like all for as many drafts as the
         prior counts."""
-        guess = self._config.warm_tokens
+        guess = self._config.sentence_tokens
         rate = self.rate
         first = (guess * rate + self._first_right) / (guess + self._first_tokens)
         later_tokens = max(0.0, self._tokens - self._first_tokens)
@@ -275,8 +278,8 @@ class Estimates:
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
         self.trips_s: list[float] = []
         """Round trips that this request measured."""
-        self._trips = deque(((now - age, value) for age, value in warm_start.trip), config.trips)
-        self._slope = LineFit(config.slope_keep)
+        self._trips = deque(((now - age, value) for age, value in warm_start.trip), config.readings)
+        self._slope = LineFit(config.keep)
         self._earlier_share = self._share = warm_start.row_share
         self._slope_busy = False
 
@@ -288,7 +291,7 @@ class Estimates:
         if branches:
             usual = self.draft.seconds()
             if usual is not None:
-                self.branching.add(max(1.0, step_s / usual[busy]), now)
+                self.branching.add(max(1.0, step_s / max(usual[busy], TINY)), now)
                 return
         self.draft.add(step_s, now, busy=busy)
 
@@ -303,12 +306,10 @@ class Estimates:
         self._slope_busy = busy
         self._slope.add(drafts, seconds)
         earlier = self._earlier_share
-        if earlier is None:
-            first_s, further_s = self._slope.fit(
-                self._config.prior_row_share, self._config.slope_prior
-            )
+        if earlier is None:  # which counts as little as one pass that was a row longer
+            first_s, further_s = self._slope.fit(self._config.prior_row_share, 1.0)
         else:
-            first_s, further_s = self._slope.fit(earlier, self._config.slope_warm)
+            first_s, further_s = self._slope.fit(earlier, self._config.sentence_tokens)
         if drafts or self._share is not None:
             self._share = further_s / max(first_s, TINY)
         self.first.add(seconds / (1 + self.row_share * drafts), now, busy=busy)
@@ -347,10 +348,8 @@ class Estimates:
     def tripped(self, trip_s: float, now: float) -> None:
         self.trips_s.append(trip_s)
         self._trips.append((now, trip_s))
-        while (
-            len(self._trips) > self._config.few_trips
-            and self._trips[0][0] < now - self._config.fresh_trips_s
-        ):
+        old = now - 2 * self._config.ping_every_s
+        while len(self._trips) > self._config.few_tokens and self._trips[0][0] < old:
             self._trips.popleft()
 
     @property
@@ -366,10 +365,7 @@ class Estimates:
         drafting as it may well be."""
         config = self._config
         rtt_s = self.rtt_s
-        slows = 1.0
-        if rtt_s is not None and rtt_s < config.same_machine_s:
-            slows = config.same_machine_slows
-        first = self.first.seconds(slows)
+        first = self.first.seconds()
         if first is None or rtt_s is None:
             return None
         first_s = max(first[0], TINY)
@@ -419,7 +415,7 @@ class Estimates:
             alone=self.alone.aged(now),
             alone_pass=self.alone_pass.aged(now),
             trip=tuple(
-                (now - at, value) for at, value in list(self._trips)[-self._config.few_trips :]
+                (now - at, value) for at, value in list(self._trips)[-self._config.few_tokens :]
             ),
             wait=self.wait.aged(now),
             branching=self.branching.aged(now),

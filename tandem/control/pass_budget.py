@@ -46,15 +46,14 @@ class SessionAcceptance(UsualAcceptance):
 
     def __init__(self, usual: UsualAcceptance) -> None:
         self._config = usual._config
-        self._keep = 0.97
+        self._keep = self._config.keep
         self._accepted = self._judged = 0.0
         self._usual = usual
 
     @property
     def rate(self) -> float:
-        usual_tokens = self._config.usual_tokens
-        accepted = self._accepted + usual_tokens * self._usual.rate
-        return accepted / (self._judged + usual_tokens)
+        few = self._config.few_tokens
+        return (self._accepted + few * self._usual.rate) / (self._judged + few)
 
     def judged(self, accepted: int, rejected: int) -> None:
         UsualAcceptance.judged(self, accepted, rejected)
@@ -84,7 +83,7 @@ class PassBudget:
         self.usual = UsualAcceptance(config)
         self.price = 0.0
         self.alone = True
-        self._seconds = LineFit(config.slope_keep)
+        self._seconds = LineFit(config.keep)
         self._sessions = 1.0
         self._tokens_each = 1.0
         self._yield_each = 1.0
@@ -119,7 +118,7 @@ class PassBudget:
         taken, tokens = worth_feeding(
             acceptance_rate, ready, price, self._yield_each, config=self._config
         )
-        self._yield_each += self._config.follow_yield * (tokens - self._yield_each)
+        self._yield_each += (tokens - self._yield_each) / self._config.sentence_tokens
         return taken
 
 
@@ -158,7 +157,7 @@ def worth_feeding(
     tokens = 1.0
     right = 1.0
     taken = 0
-    cost = config.feeding_gain * price
+    cost = (1 + config.switch_gain) * price
     while taken < most:
         right *= acceptance_rate
         if right < cost * (yield_each if yield_each > tokens else tokens):

@@ -88,10 +88,10 @@ def step(quiet: tuple[float, float] | None, busy: tuple[float, float] | None) ->
     return found
 
 
-def test_a_step_that_was_seen_one_way_only_is_believed_slower_beside_other_work() -> None:
+def test_a_step_that_was_seen_one_way_only_is_believed_to_be_like_that() -> None:
     assert step(None, None).seconds() is None
-    assert step((2.0, 0.0), None).seconds(slows=1.5) == (2.0, 3.0)
-    assert step(None, (3.0, 0.0)).seconds(slows=1.5) == (3.0, 3.0)
+    assert step((2.0, 0.0), None).seconds() == (2.0, 2.0)
+    assert step(None, (3.0, 0.0)).seconds() == (3.0, 3.0)
     assert step((2.0, 0.0), (3.0, 1.0)).seconds() == (2.0, 3.0)
 
 
@@ -148,7 +148,7 @@ def test_without_drafts_it_becomes_likelier_that_they_are_as_right_as_usual() ->
     found.undrafted(60)
     assert found.rate == pytest.approx(rate), "nothing was measured"
     assert found.regained > 0.4
-    assert found.deviation > 0.08
+    assert found.deviation > 0.07
     found.add(0, 1)
     assert found.regained == pytest.approx(0.0)
 
@@ -178,9 +178,8 @@ def test_nothing_is_measured_before_a_pass_and_a_round_trip_were() -> None:
     assert found.pair.draft_s == pytest.approx(0.3 * 0.05), "a guess"
 
 
-def test_a_machine_that_both_models_share_is_believed_to_slow_passes_until_that_was_seen() -> None:
-    assert measured(known(rtt_s=0.0004)).pass_slowdown == pytest.approx(1.2)
-    assert measured(known(rtt_s=0.03)).pass_slowdown == 1.0
+def test_a_machine_that_both_models_share_is_seen_to_slow_passes() -> None:
+    assert measured(known(rtt_s=0.0004)).pass_slowdown == 1.0
     seen = known(rtt_s=0.0004)
     for number in range(3):
         seen.passed(0.08, 0, 1.0 + number, busy=True)

@@ -125,19 +125,19 @@ def test_a_session_that_gets_more_than_others_must_bring_more() -> None:
 
 
 def test_where_nothing_is_known_of_others_a_draft_competes_with_one_token_a_pass() -> None:
-    # At a price of a half a draft must bring 0.55 of what a session gets: 0.6 does; 0.36 does not
-    # bring 0.55 of 1.6.
+    # At a price of a half a draft must bring 0.525 of what a session gets: 0.6 does; 0.36 does not
+    # bring 0.525 of 1.6.
     assert worth_feeding(0.6, 2, 0.5) == (1, 1.6)
     assert worth_feeding(0.55, 1, 0.5) == (1, 1.55)
     assert worth_feeding(0.5, 2, 0.5) == (0, 1.0)
     assert worth_feeding(0.6, 2, 0.5, 1.2) == (0, 1.0), "others get more"
 
 
-def test_what_is_usual_weighs_as_much_as_eight_drafts_of_a_session_s_own() -> None:
+def test_what_is_usual_weighs_as_much_as_four_drafts_of_a_session_s_own() -> None:
     usual = UsualAcceptance()
     session = SessionAcceptance(usual)
     assert session.rate == usual.rate == pytest.approx(0.7)
-    session.judged(0, 8)
+    session.judged(0, 4)
     assert session.rate == pytest.approx(usual.rate / 2)
 
 
