@@ -118,7 +118,7 @@ class PassBudget:
         taken, tokens = worth_feeding(
             acceptance_rate, ready, price, self._yield_each, config=self._config
         )
-        self._yield_each += (1 - self._config.keep) * (tokens - self._yield_each)
+        self._yield_each += (tokens - self._yield_each) / self._config.sentence_tokens
         return taken
 
 

@@ -303,3 +303,12 @@ def test_how_long_readings_count_is_configured() -> None:
     found.add(3.0, 0.0)
     found.add(5.0, 21.0)
     assert found.value == 5.0
+
+
+def test_draft_steps_too_short_for_the_clock_are_no_fault() -> None:
+    estimates = Estimates()
+    for busy in (False, True):
+        estimates.drafted(1, 0.0, 0.0, busy=busy, branches=False)
+    estimates.drafted(1, 0.001, 1.0, busy=True, branches=True)
+    assert estimates.branching.value is not None
+    assert estimates.branching.value >= 1.0
