@@ -251,13 +251,12 @@ def _nothing() -> None:
 
 def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
     """The figures of a cell. `times_s`: of each answer by preset, in the order of the rounds;
-    `answers`: figures of those of `auto`, with what it chose."""
+    `answers`: their other figures, and what `auto` chose."""
     times_s = {name: [each[name].duration_s for each in rounds] for name in PRESETS}
     best = min((ALONE, *FIXED), key=lambda name: paired_ratio(times_s, name, ALONE))
     chosen = [each[CHOSEN] for each in rounds]
     tokens, drafted = total(chosen, "tokens"), total(chosen, "drafted")
-    figures = [answer_figures(answer) for answer in chosen]
-    schedules = [each["choice"]["schedule"] for each in figures]
+    schedules = [summary_of(answer).choice.schedule for answer in chosen]
     same = [
         each[name].token_ids == each[ALONE].token_ids
         for each in rounds
@@ -289,7 +288,7 @@ def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
         ),
         **{f"{name}_s": median(times_s[name]) for name in PRESETS},
         "times_s": times_s,
-        "answers": figures,
+        "answers": {name: [answer_figures(each[name]) for each in rounds] for name in PRESETS},
     }
 
 
@@ -324,7 +323,7 @@ def notes(rows: Sequence[Row]) -> Iterator[str]:
     yield (
         "Columns in s: median time of an answer. Ratios: medians over the rounds, within which all"
         " presets answer the same question. best: of ar and the fixed presets. chosen: the schedule"
-        " that most answers of auto ended with; --json has each answer's time and estimates."
+        " that most answers of auto ended with; --json has each answer's figures and estimates."
     )
     if any(not row["same_bits"] for row in rows):
         yield (
