@@ -56,8 +56,8 @@ async def _read(request: Request, max_bytes: int) -> bytes:
 async def unless_gone(
     receive: Receive, ending: asyncio.Event, work: Coroutine[Any, Any, Work]
 ) -> Work:
-    """As `unless_ending`; also CallerLeft if the caller leaves before. The body must have been
-    read."""
+    """Wait like `unless_ending`; also raises CallerLeft if the caller leaves before. The body must
+    have been read."""
     return await _unless(work, ending, _gone(receive))
 
 

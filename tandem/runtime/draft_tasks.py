@@ -63,7 +63,7 @@ class DraftTaskRunner:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being drafted."""
+        """True if nothing is being drafted."""
         return not self._running
 
     def start(self, task: DraftTask) -> None:
@@ -84,7 +84,8 @@ class DraftTaskRunner:
         handle.future.add_done_callback(lambda _: self._done(task, job, handle))
 
     def _start_forced(self, task: DraftTask, rows: RowsAfter) -> bool:
-        """Whether a grammar alone decides all of the task, which is then done without the model."""
+        """Start a task that a grammar determines completely, without the model. Returns whether it
+        did."""
         began_s = time.perf_counter()
         preset = self._machine.request.preset
         by_token = self._machine.rule.drafter_invariant and preset.sends_ids_alone

@@ -74,7 +74,7 @@ def _lines(file: BinaryIO, name: str) -> Iterator[Source | Refusal]:
 
 
 def _is_document(path: Path, folder: Path) -> bool:
-    """Whether a file of a known kind, not hidden within the folder."""
+    """Return whether the file has a known type and is not hidden within the folder."""
     if any(part.startswith(".") for part in path.relative_to(folder).parts):
         return False
     return path.is_file() and format_of(path.name) is not None
