@@ -99,7 +99,9 @@ def _bias(text: str) -> tuple[int, float]:
     try:
         return int(token), float(bias)
     except ValueError:
-        raise InvalidArgument("logit_bias", f"must be ID=BIAS, as 5=-2.5, is {text!r}") from None
+        raise InvalidArgument(
+            "logit_bias", f"must be ID=BIAS, for example 5=-2.5, is {text!r}"
+        ) from None
 
 
 def _grammar(options: dict[str, Any]) -> Grammar | None:

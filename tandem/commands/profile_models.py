@@ -37,11 +37,11 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 
 
 def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: Path) -> str:
-    """What was found; a fit of the other side that is stored already stays."""
+    """Measure and store the fits; a stored fit of the other side stays."""
     engine = load_model(choice, name).engine
     context_tokens = min(FIT_CONTEXT_TOKENS, engine.context_length)
     if context_tokens <= FIT_DOCUMENT_TOKENS:
-        raise InvalidArgument(name, f"has a context of {context_tokens} tokens only")
+        raise InvalidArgument(name, f"has a context of only {context_tokens} tokens")
     fit = measure_fit(engine, documents, context_tokens=context_tokens)
     stored = read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)}
     write_fits(path, stored)

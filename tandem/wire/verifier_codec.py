@@ -72,7 +72,7 @@ class _Model(Protocol):
 
 
 def describe_model(model: _Model, device: str = "", dtype: str = "") -> ModelDescription:
-    """What an engine serves, for `Describe` and `opened`."""
+    """Describe an engine for `Describe` and `opened`."""
     return ModelDescription(
         model_name=model.model_name,
         vocabulary_hash=model.vocabulary_hash,
@@ -138,7 +138,7 @@ class EdgeCodec:
                 return GoingAway(*head, grace_s=grace_s)
             case "pong":
                 return Pong(*head, nonce=frame.pong.nonce)
-        raise InvalidArgument("message", "the frame carries none")
+        raise InvalidArgument("message", "the frame is empty")
 
     def _opened(self, head: Head, opened: pb.Opened) -> Opened:
         check_count(len(opened.model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
@@ -158,7 +158,7 @@ class EdgeCodec:
         if not 0 <= verdict.confidence <= 1:  # False for NaN as well
             raise InvalidArgument("confidence", f"{verdict.confidence} is not in [0, 1]")
         if (outcome := self._drawable(verdict)) is None:
-            raise InvalidArgument("outcome", "an early verdict without one")
+            raise InvalidArgument("outcome", "is missing")
         return EarlyVerdict(
             *head,
             exit_index=verdict.exit_index,
@@ -230,7 +230,7 @@ class CloudCodec:
                 return Cancel(*head)
             case "ping":
                 return Ping(*head, nonce=frame.ping.nonce)
-        raise InvalidArgument("message", "the frame carries none")
+        raise InvalidArgument("message", "the frame is empty")
 
     def encode(self, message: CloudMessage) -> pb.VerifyResponse:
         frame = pb.VerifyResponse(
@@ -298,7 +298,7 @@ class CloudCodec:
 
     def _sparse_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
         if draft.distributions:
-            raise InvalidArgument("distributions", "come beside sparse ones")
+            raise InvalidArgument("distributions", "cannot be combined with sparse distributions")
         # Each one becomes a whole distribution in memory.
         check_count(len(draft.sparse_probs), len(draft.token_ids), "sparse_probs")
         own = (self._model.vocabulary_size, precision, "sparse_probs")

@@ -78,7 +78,7 @@ class _PreparedRequest:
 
     @property
     def needs_cloud(self) -> bool:
-        """Whether the cloud takes part once the documents are here."""
+        """True if the cloud takes part once the documents are here."""
         transfer = self.preset.transfer
         return self.preset.sources is not Sources.DEVICE and transfer is DocumentTransfer.NONE
 
@@ -164,8 +164,8 @@ class DeviceSide:
         """The request with this side's documents, and with the cloud's where they are sent here."""
         preset = request.composed_aggregation().of_sides(len(Side) + len(self._more_sides))
         if self._cloud is None and preset.sources is not Sources.DEVICE:
-            why = f"{preset.name} needs documents in the cloud, and this suite was started without"
-            why += f": 'tandem up --rag' has some, {variable_of('cloud')} names an aggregator"
+            why = f"{preset.name} needs documents in the cloud, but this suite has none"
+            why += f"; use 'tandem up --rag', or set {variable_of('cloud')} to an aggregator"
             raise InvalidArgument("preset", why)
         aggregation = AggregationRequest(
             session=secrets.randbits(32),
@@ -271,8 +271,8 @@ class DeviceSide:
     def _stream_opener(
         self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
     ) -> OpenSideStreams | None:
-        """What opens streams to the other sides, if the preset needs them; `opened`: the
-        decoder's."""
+        """Return a function that opens streams to the other sides, if the preset needs them;
+        `opened`: the decoder's."""
         others = self._others(prepared.preset)
         if not others or not prepared.needs_cloud:
             return None
@@ -314,7 +314,7 @@ class DeviceSide:
         return self._resources.retrieval
 
     async def _why_silent(self, preset: AggregationPreset) -> str:
-        """Of those that take part."""
+        """Diagnose the sides that take part."""
         others = self._others(preset)
         reasons = await asyncio.gather(*(each.why_silent() for each in others))
         named = zip(("cloud", *self._more_sides), reasons, strict=False)
@@ -323,12 +323,12 @@ class DeviceSide:
 
 
 def _text_of(request: GenerationRequest) -> str:
-    """What is looked for where the caller does not say: the prompt, or the last turn."""
+    """Return the default search query: the prompt, or the last turn."""
     if isinstance(request.prompt, str):
         return request.prompt
     last = request.prompt[-1] if request.prompt else ""
     if isinstance(last, int | str):
-        raise InvalidArgument("query", "is needed where the prompt is token ids")
+        raise InvalidArgument("query", "is required if the prompt is token ids")
     return last.content
 
 
