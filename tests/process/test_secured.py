@@ -104,7 +104,7 @@ def test_a_command_calls_beyond_this_machine_over_tls_or_is_told_not_to(tmp_path
     assert refused.exit_code == 2
     assert "--tls-ca: is required to call another machine; set insecure" in refused.stderr
     half = run(*beyond, "--tls-ca", tmp_path / "nowhere")
-    assert "--tls-certificate: is needed" in half.stderr
+    assert "--tls-certificate: is required" in half.stderr
     files = flags_of(tmp_path / "nowhere", "edge")
     assert "edge.crt: cannot be read" in run(*beyond, *files).stderr
     plain = run(*beyond, "--insecure", "--timeout", "0.001")
