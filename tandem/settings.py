@@ -368,7 +368,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: is not a TOML file: {error}") from None
     if "config" in table:
-        raise SettingsError(f"{path}: config: a file cannot name another")
+        raise SettingsError(f"{path}: config: cannot be set in a settings file")
     return table
 
 

@@ -23,14 +23,14 @@ def client_access(
     call_key_file: Place | None,
     insecure: bool,
 ) -> ClientAccess:
-    """What is shown to a service at `host`; without files a plain connection, on loopback only.
-    Raises InvalidArgument naming the file that is missing or bad."""
+    """Return the credentials to show to a service at `host`; without files a plain connection, on
+    loopback only. Raises InvalidArgument naming the file that is missing or bad."""
     tls = {"tls_ca": tls_ca, "tls_certificate": tls_certificate, "tls_key": tls_key}
     files = {name: Path(place) for name, place in tls.items() if place is not None}
     if insecure or (not files and call_key_file is None and is_loopback(host)):
         return ClientAccess()
     if missing := [name for name in tls if name not in files]:
-        why = "is needed to call beyond this machine; insecure calls without TLS"
+        why = "is required to call another machine; set insecure to call without TLS"
         raise InvalidArgument(missing[0], why)
     key = None if call_key_file is None else Path(call_key_file)
     try:

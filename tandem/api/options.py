@@ -120,7 +120,7 @@ def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
             return tuple(Turn(turn["role"], turn["content"]) for turn in prompt)  # type: ignore[index]
         return tuple(index(token) for token in prompt)  # type: ignore[arg-type]
     except (KeyError, TypeError):
-        why = "must be whole numbers, or messages with a role and a content each"
+        why = "must be whole numbers, or messages with a role and a content"
         raise InvalidArgument("prompt", why) from None
 
 

@@ -54,7 +54,7 @@ class ChoiceFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an answer took. Times in seconds by the caller's clock, sizes in bytes on the link
+    """Statistics of an answer. Times in seconds by the caller's clock, sizes in bytes on the link
     between edge and cloud; None where there is nothing to measure.
 
     `ttft_s`: time to first token; `tpot_s`: mean time per token after the first; `acceptance_rate`:
@@ -169,7 +169,7 @@ class Progress:
         self._characters = self._tokens = self._logprobs = 0
 
     def piece(self, result: Generated) -> Piece | None:
-        """What `result` has more than the last time; None for nothing."""
+        """Return the part of `result` since the last call, or None if there is none."""
         if (len(result.text), len(result.token_ids)) == (self._characters, self._tokens):
             return None
         piece = Piece(

@@ -129,7 +129,7 @@ class ContextEngine(EngineDefaults):
 
     def _own(self, session: Session) -> ContextSession:
         if not isinstance(session, ContextSession) or session not in self._open:
-            raise InvalidArgument("session", "closed, or of another engine")
+            raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
 
 
@@ -196,7 +196,7 @@ class ContextSession:
 
 
 class ContextCopies:
-    """Of token ids."""
+    """Copies of the token ids of a session's blocks."""
 
     def __init__(self, own: Callable[[Session], ContextSession]) -> None:
         """`own` raises InvalidArgument for sessions that are not the engine's."""
@@ -205,7 +205,7 @@ class ContextCopies:
     def copy(self, session: Session, first: int, end: int) -> list[tuple[int, ...]]:
         token_ids = self._own(session).token_ids
         if not 0 <= first <= end <= len(token_ids):
-            raise InvalidArgument("length", f"{len(token_ids)} tokens, {end} wanted")
+            raise InvalidArgument("length", f"has {len(token_ids)} tokens, {end} are needed")
         return [token_ids[at : at + KV_BLOCK] for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[tuple[int, ...]]) -> None:

@@ -59,17 +59,19 @@ def load_model(choice: ModelChoice) -> LoadedModel:
     engine = engine_of(choice)
     if engine not in LOADERS:
         names = ", ".join((AUTO, *LOADERS))
-        why = f"unknown: {choice.engine!r}; there are {names}, for drafts also {LOOKUP_FIRST}NAME"
+        why = f"unknown: {choice.engine!r}; known: {names}, for drafts also {LOOKUP_FIRST}NAME"
         raise InvalidArgument("engine", why)
     if choice.parallel != ONE_DEVICE and engine not in PARALLEL:
-        why = f"the engine {engine!r} computes on one device; several need {PARALLEL[0]!r}"
+        why = f"the engine {engine!r} runs on one device; use {PARALLEL[0]!r} for several"
         raise InvalidArgument("engine", why)
     return LOADERS[engine](choice)
 
 
 def _lookup_first(choice: ModelChoice) -> LoadedModel:
     if not choice.drafts:
-        raise InvalidArgument("engine", f"{choice.engine!r} drafts; it is no target model")
+        raise InvalidArgument(
+            "engine", f"{choice.engine!r} drafts; choose another engine for the target"
+        )
     loaded = load_model(replace(choice, engine=choice.engine.removeprefix(LOOKUP_FIRST)))
     return replace(loaded, engine=LookupFirstEngine(loaded.engine))
 

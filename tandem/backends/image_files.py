@@ -50,11 +50,11 @@ def _opened(encoded: bytes, index: int) -> Image:
     try:
         image = Image.open(BytesIO(encoded), formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise InvalidArgument(FIELD, f"[{index}] is none of {', '.join(FORMATS)}") from error
+        raise InvalidArgument(FIELD, f"[{index}] is not one of {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
         raise InvalidArgument(FIELD, f"[{index}] has too many pixels") from error
     except Exception as error:  # decoders raise whatever they stumble over
-        raise InvalidArgument(FIELD, f"[{index}] has a bad header: {_words(error)}") from error
+        raise InvalidArgument(FIELD, f"[{index}] has an invalid header: {_words(error)}") from error
     check_image_size(image.width, image.height, index)
     return image
 

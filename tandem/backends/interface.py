@@ -38,9 +38,9 @@ a multiple of it computes in it what it would have computed from the start."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a back end can do beyond feeding tokens to sessions and rolling them back. Callers
-    refuse a request that needs a missing one (`tandem.backends.requirements`), or do without.
-    A new one must be false by default: an engine has only what it names."""
+    """Optional capabilities of a back end, beyond feeding tokens to sessions and rolling them back.
+    Callers refuse a request that needs a missing one (`tandem.backends.requirements`), or do
+    without. A new one must be false by default: an engine has only what it names."""
 
     trees: bool = False
     """Requests with `parents`, and `Session.keep_path`."""
@@ -72,7 +72,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class PrefixTotals:
-    """What a prefix cache was asked for and had, since it began."""
+    """Tokens looked up and found in a prefix cache, since it began."""
 
     hits: int = 0
     misses: int = 0
@@ -80,7 +80,7 @@ class PrefixTotals:
     hit_tokens: int = 0
 
     def looked_up(self, tokens: int, found: int) -> "PrefixTotals":
-        """With one more text, of which `found` tokens were there."""
+        """Return the totals with one more text, of which `found` tokens were cached."""
         hits = self.hits + (found > 0)
         misses = self.misses + (not found)
         return PrefixTotals(hits, misses, self.queried_tokens + tokens, self.hit_tokens + found)
@@ -148,7 +148,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ForwardRequest:
-    """What one forward pass does for one session.
+    """The part of a forward pass for one session.
 
     Feeds `token_ids` after the session's committed tokens and returns the logits after each of the
     last `logits_to_keep` of them. With `parents` the tokens are the nodes of a tree: `parents[i] <
@@ -204,7 +204,7 @@ class KvFileRefused(TandemError):
 
 @dataclass(frozen=True, slots=True)
 class KvOrigin:
-    """What keys and values were computed from: content hashes, and the number of token ids."""
+    """Origin of keys and values: content hashes, and the number of token ids."""
 
     model: str
     vocabulary: str
@@ -315,7 +315,7 @@ class Engine(Protocol):
 
     @property
     def exit_depths(self) -> tuple[float, ...]:
-        """Of each early exit, the share of a pass that lies before it: ascending, in (0, 1)."""
+        """The share of a pass that lies before each early exit: ascending, in (0, 1)."""
 
     def open(self, capacity: int, spare: int = 0) -> Session:
         """An empty session for up to `capacity` tokens, and `spare` more nodes of a pending tree.

@@ -24,13 +24,13 @@ _CONTEXT_LENGTH = 2**17
 
 
 def load(choice: ModelChoice) -> LoadedModel:
-    """For the factory: drafts by looking up, in the vocabulary of the model that `source` names; of
-    that only the tokenizer and the configuration are read. Raises InvalidArgument ("engine") for
-    anything but drafts."""
+    """Load an engine for the factory: drafts by lookup, in the vocabulary of the model that
+    `source` names; of that only the tokenizer and the configuration are read. Raises
+    InvalidArgument ("engine") for anything but drafts."""
     from tandem.backends.torch.loading import load_tokenizer
 
     if not choice.drafts:
-        raise InvalidArgument("engine", "'lookup' drafts; it is no target model")
+        raise InvalidArgument("engine", "'lookup' drafts; choose another engine for the target")
     find_source(choice.source, choice.revision)
     tokenizer = load_tokenizer(choice.source, choice.revision)
     engine = LookupEngine(

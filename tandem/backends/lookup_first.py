@@ -87,7 +87,7 @@ class LookupFirstEngine(EngineDefaults):
         check_batch(batch, self)
         plans = [session.plan(request) for session, request in zip(sessions, batch, strict=True)]
         if self.capabilities.cancellation and cancelled():
-            raise ForwardCancelled("cancelled before the text was looked through")
+            raise ForwardCancelled("cancelled before the lookup")
         due = [plan.owed for plan in plans if plan.owed is not None]
         if due:
             self._engine.forward(due, cancelled)
@@ -109,15 +109,15 @@ class LookupFirstEngine(EngineDefaults):
 
     def _own(self, session: Session) -> LookupFirstSession:
         if not isinstance(session, LookupFirstSession) or session not in self._open:
-            raise InvalidArgument("session", "closed, or of another engine")
+            raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
 
 
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
-    """What a pass does for one session. `followers`: what is sure to follow at each row that is
-    kept, or None. `request` is the model's share of the pass, None where it has none; `owed` what
-    the model must be fed before a tree. `whole` has all tokens that are pending or committed."""
+    """Plan of a pass for one session. `followers`: what is sure to follow at each row that is kept,
+    or None. `request` is the model's share of the pass, None where it has none; `owed` what the
+    model must be fed before a tree. `whole` has all tokens that are pending or committed."""
 
     whole: ForwardRequest
     followers: list[int | None]

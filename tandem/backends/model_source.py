@@ -60,7 +60,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What a back end makes of a choice. Without a tokenizer prompts are token ids. `content_hash`
+    """A model that a back end has loaded. Without a tokenizer prompts are token ids. `content_hash`
     covers all that decides the model's keys and values; it may be slow."""
 
     engine: Engine
@@ -70,7 +70,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """What every `from_pretrained` of transformers is given."""
+    """Arguments of every `from_pretrained` of transformers."""
 
     name: str
     local: bool
@@ -85,7 +85,7 @@ def find_source(folder_or_name: str | Path, revision: str | None = None) -> Mode
     if local:
         check_model_folder(folder)
     elif revision is None:
-        why = f"{folder_or_name}: no such folder; a model of the hub is given as NAME@COMMIT"
+        why = f"{folder_or_name}: no such folder; use NAME@COMMIT for a hub model"
         raise InvalidArgument("model", why)
     elif not _COMMIT.fullmatch(revision):
         raise InvalidArgument("revision", f"{revision!r} is not a commit hash of 40 hex digits")
@@ -107,4 +107,4 @@ def check_model_folder(folder: Path) -> None:
     except (OSError, ValueError) as error:
         raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict) or "model_type" not in config:
-        raise InvalidArgument("model", f"{path} does not name a model_type")
+        raise InvalidArgument("model", f"{path} has no model_type")

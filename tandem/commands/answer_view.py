@@ -44,7 +44,7 @@ class AnswerView(AbstractContextManager["AnswerView"]):
 
     @property
     def wants_token_texts(self) -> bool:
-        """Whether it is to be asked what each token spells."""
+        """True if the request should ask for the text of each token."""
         return self._colours is not None
 
     def __enter__(self) -> AnswerView:
@@ -83,8 +83,8 @@ class AnswerView(AbstractContextManager["AnswerView"]):
             self._text.flush()
 
     def _at_margin(self) -> bool:
-        """Whether the line is just full. The cursor then waits behind its last character, and any
-        control would put it back onto that."""
+        """Return whether the line is exactly full. The cursor then waits behind its last character,
+        and any control would put it back onto that."""
         columns = cell_len(self._line)
         return columns > 0 and columns % self._width == 0
 

@@ -44,7 +44,7 @@ def explain(error: Rejected, endpoint: str, timeout_s: float) -> TandemError:
             where = "" if endpoint in str(error) else f"{endpoint}: "
             return TandemError(f"{where}{error}; {_advice(endpoint)}")
         case "UNAUTHENTICATED":
-            return TandemError(f"{endpoint}: {error}; give one that it knows: --call-key-file")
+            return TandemError(f"{endpoint}: {error}; set a valid key with --call-key-file")
     from tandem.api.errors import typed  # with all services, which a refusal can wait for
 
     return typed(error, endpoint)

@@ -46,7 +46,7 @@ def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity
     """A service's certificate for `hosts`, DNS names and addresses. Raises InvalidArgument for bad
     hosts and for a broken authority."""
     if not hosts:
-        raise InvalidArgument("hosts", "must name what the service may be called by")
+        raise InvalidArgument("hosts", "must contain a host name or address of the service")
     issuer, issuer_key = _loaded(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(name), issuer.subject, key.public_key(), validity)
@@ -74,7 +74,7 @@ def hosts_of(certificate: bytes) -> tuple[str, ...]:
     try:
         names = _parsed(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound as error:
-        raise InvalidArgument("certificate", "names no host") from error
+        raise InvalidArgument("certificate", "contains no host name") from error
     return tuple(str(name.value) for name in names.value)
 
 
@@ -82,7 +82,7 @@ def _parsed(certificate: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
-        raise InvalidArgument("certificate", "is no PEM certificate") from error
+        raise InvalidArgument("certificate", "is not a PEM certificate") from error
 
 
 def _builder(
@@ -115,7 +115,9 @@ def _alternative_name(host: str) -> x509.GeneralName:
             raise ValueError
         return x509.DNSName(host)
     except ValueError:
-        raise InvalidArgument("hosts", f"{host!r} is no DNS name and no address") from None
+        raise InvalidArgument(
+            "hosts", f"{host!r} is neither a DNS name nor an IP address"
+        ) from None
 
 
 def _usage(signs_certificates: bool) -> x509.KeyUsage:
@@ -137,11 +139,11 @@ def _loaded(authority: Issued) -> tuple[x509.Certificate, _Key]:
         certificate = x509.load_pem_x509_certificate(authority.certificate)
         key = serialization.load_pem_private_key(authority.key, password=None)
     except (ValueError, TypeError) as error:
-        raise InvalidArgument("authority", "is no PEM certificate with its key") from error
+        raise InvalidArgument("authority", "is not a PEM certificate with its key") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InvalidArgument("authority", "must have an elliptic-curve key")
     if key.public_key() != certificate.public_key():
-        raise InvalidArgument("authority", "its key is not that of its certificate")
+        raise InvalidArgument("authority", "the key does not match the certificate")
     return certificate, key
 
 

@@ -86,7 +86,7 @@ def chat(**options: Any) -> None:
 
 
 class _Conversation:
-    """What was said so far, and asking for more."""
+    """The messages so far, and the way to ask for more."""
 
     def __init__(self, client: ChatClient, model: str, options: dict[str, Any]) -> None:
         self._client = client
@@ -193,9 +193,12 @@ def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None
 
 
 def _check_alone(options: dict[str, Any]) -> None:
-    """What the embedded suite cannot do. Raises InvalidArgument naming the flag."""
+    """Refuse options that the embedded suite does not support. Raises InvalidArgument naming the
+    flag."""
     if options["rag"]:
-        raise InvalidArgument("rag", "needs a suite with documents: 'tandem up --rag', --endpoint")
+        raise InvalidArgument(
+            "rag", "needs --endpoint of a suite with documents ('tandem up --rag')"
+        )
     find_preset(options["preset"] or DEFAULT_PRESET)
 
 

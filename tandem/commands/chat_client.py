@@ -110,7 +110,7 @@ class ChatClient:
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
         if reply.finish_reason is None:
-            raise TandemError(f"{self._endpoint} ended the answer before its end")
+            raise TandemError(f"{self._endpoint} closed the connection in the middle of the answer")
 
     def _check(self, answer: httpx2.Response) -> None:
         if answer.status_code == 200:
@@ -119,13 +119,13 @@ class ChatClient:
         with suppress(ValueError, KeyError, TypeError):
             words = answer.json()["error"]["message"]
         if answer.status_code == 401:
-            words = f"{words} Give one that it knows: --call-key-file"
+            words = f"{words} Set a valid key with --call-key-file"
         raise TandemError(f"{self._endpoint}: {answer.status_code}: {words}")
 
     def _unreachable(self, error: httpx2.HTTPError) -> TandemError:
         why = str(error) or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in why:
-            return TandemError(f"{self._endpoint}: {why}; --ca names who vouches for it")
+            return TandemError(f"{self._endpoint}: {why}; set its authority with --ca")
         return TandemError(f"{self._endpoint}: {why}; is an aggregator serving HTTP there?")
 
 
@@ -135,11 +135,11 @@ def base_url(endpoint: str, insecure: bool) -> str:
     try:
         url = httpx2.URL(given)
     except httpx2.InvalidURL as error:
-        raise InvalidArgument("endpoint", f"{endpoint!r} is no URL: {error}") from None
+        raise InvalidArgument("endpoint", f"{endpoint!r} is not a URL: {error}") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise InvalidArgument("endpoint", f"{endpoint!r} is neither URL nor HOST:PORT")
     if url.scheme == "http" and not (insecure or is_loopback(url.host)):
-        why = "leaves this machine without TLS; ask at https://, or allow it with --insecure"
+        why = "is on another machine and has no TLS; use https://, or allow this with --insecure"
         raise InvalidArgument("endpoint", f"{given} {why}")
     return given.rstrip("/").removesuffix("/v1")
 
@@ -148,7 +148,7 @@ def _trusted(endpoint: str, ca: Path | None) -> ssl.SSLContext | bool:
     if ca is None:
         return True
     if not endpoint.startswith("https://"):
-        raise InvalidArgument("ca", f"{endpoint} is not asked over TLS; leave one out")
+        raise InvalidArgument("ca", f"{endpoint} does not use TLS; leave out --ca")
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:  # ssl's errors are among these

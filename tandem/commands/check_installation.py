@@ -76,12 +76,12 @@ def _generated() -> str:
 def _fresh() -> str:
     """The generated descriptors against those of the .proto files, in a checkout."""
     if (root := checkout()) is None:
-        return "no .proto files here to compare with"
+        return "no .proto files to compare with"
     protos = root / "protos"
     try:
         compiler = import_module("grpc_tools.protoc")
     except ModuleNotFoundError:
-        return "no protoc here to compare with"
+        return "no protoc to compare with"
     for path, wanted in _compile(compiler, protos).items():
         module = import_module(path.removesuffix(".proto").replace("/", ".") + "_pb2")
         generated = type(wanted)()

@@ -16,8 +16,8 @@ from tandem.suite.models import DEMO, choose_side, load_model
 FOLDER = (
     "give a folder in Hugging Face format with safetensors weights, or a GGUF file, as --{side}"
 )
-EXITS = "train them for this target with 'tandem train-exits', or say --exits none"
-ONE_VOCABULARY = "use a draft and a target with one tokenizer, or give --target-tokenizer"
+EXITS = "train them for this target with 'tandem train-exits', or use --exits none"
+ONE_VOCABULARY = "use a draft and a target with one tokenizer, or set --target-tokenizer"
 SHARED_TOKENS = "use a draft whose tokenizer has more in common with the target's"
 SAMPLE = (
     "The bridge was closed for three days after the storm of 1987. When it opened again, people "
@@ -54,7 +54,7 @@ def _vocabulary_check(models: dict[str, LoadedModel]) -> Check:
 
 
 def _shared(draft: LoadedModel, target: LoadedModel) -> str:
-    """How much two tokenizers have in common, and what the rest costs on a sample text."""
+    """Measure how much two tokenizers have in common, and what the rest costs on a sample text."""
     from tandem.backends.cross_vocabulary.pairing import measure_loss, translate
 
     translation = translate(draft.tokenizer, target.tokenizer)
@@ -66,8 +66,8 @@ def _shared(draft: LoadedModel, target: LoadedModel) -> str:
     return (
         f"{len(shared)} of {shared.draft_size} (draft) and {shared.target_size} (target),"
         f" {shared.share:.0%} of the smaller vocabulary; over {len(token_ids)} sample tokens"
-        f" {loss.draft_mass:.2%} of the draft's mass lies outside, by which acceptance falls at"
-        f" most, and {loss.target_mass:.2%} of the target's: acceptance is at most"
+        f" {loss.draft_mass:.2%} of the draft's mass lies outside, which is the largest loss"
+        f" of acceptance, and {loss.target_mass:.2%} of the target's: acceptance is at most"
         f" {1 - loss.target_mass:.3f}"
     )
 
@@ -81,7 +81,7 @@ def _load(side: str, options: dict[str, Any], models: dict[str, LoadedModel]) ->
 
 
 def _exits(options: dict[str, Any], models: dict[str, LoadedModel]) -> str:
-    """Whether the early exits that a verifier of this target would use fit it."""
+    """Check that the early exits that a verifier of this target would use fit it."""
     if options["exits"] == "none":
         return "none wanted"
     target = choose_side(options, "target")
@@ -136,7 +136,8 @@ def describe(model: Any) -> str:
 
 
 def misfits(draft: Any, target: Any) -> list[str]:
-    """Why two models cannot work together. Their ends of text may differ: the target's count."""
+    """Return why two models cannot work together. Their ends of text may differ: the target's
+    count."""
     found = []
     if draft.vocabulary_hash != target.vocabulary_hash:
         found.append(

@@ -19,9 +19,9 @@ def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
     except Rejected as error:
         found = f"{endpoint}: {error.code.name} {error}"
         if error.code.name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-            todo = "show a key that it knows, with the scope 'generate' (--call-key-file)"
+            todo = "set a valid key with the scope 'generate' (--call-key-file)"
             return [Check("endpoint", False, found, todo)]
-        todo = "start a suite ('tandem up'), or give the address of its aggregator"
+        todo = "start a suite ('tandem up'), or set the address of its aggregator"
         return [Check(name="endpoint", ok=False, found=found, todo=todo, fix="tandem up")]
 
 
@@ -41,7 +41,7 @@ def judge_suite(endpoint: str, described: Any) -> list[Check]:
         *map(_cloud_check, described.clouds),
     ]
     if not described.HasField("target"):
-        todo = "start the verifier, or give the drafter its address"
+        todo = "start the verifier, or set its address at the drafter"
         return [*checks, Check("cloud", False, described.cloud_error, todo)]
     differences = misfits(draft, target)
     return [
@@ -52,7 +52,7 @@ def judge_suite(endpoint: str, described: Any) -> list[Check]:
 
 
 def _cloud_check(cloud: Any) -> Check:
-    """Of one of several, as the drafter sees it."""
+    """Check one of several clouds, as the drafter sees it."""
     if not cloud.serving:
         todo = "start this verifier, or take its address out of the drafter's TANDEM_VERIFIER"
         return Check(cloud.address, False, "does not answer, or does not serve", todo)

@@ -36,8 +36,9 @@ _MAINTAINED = "How long is a Python release maintained, and which ones does Hero
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    """What is asked, and what is shown before the answer. `key`: its place in the JSON object, at
-    whose top the first answer stands; `beside_alone`: the cloud alone is asked the same."""
+    """A question of the demonstration, and the text shown before its answer. `key`: its place in
+    the JSON object, at whose top the first answer stands; `beside_alone`: the cloud alone is asked
+    the same."""
 
     shown: str
     request: GenerationRequest
@@ -55,7 +56,7 @@ class Part:
 
 
 def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
-    """What is asked of whom."""
+    """Return the questions of the demonstration."""
     if not real:
         together = DemoQuestion(_APPLES, _greedy(_APPLES, 160), beside_alone=True)
         shown = f"Question: {_MAINTAINED}\nAnswer:"
@@ -76,7 +77,7 @@ def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, Mod
     folder = demo_folder("real") / "smollm2"
     drafting = folder.with_name(f"{folder.name}-draft")
     if not (folder.is_dir() and drafting.is_dir()):
-        raise InvalidArgument("real", f"there is no {folder} with a draft: make real-pair")
+        raise InvalidArgument("real", f"{folder} has no draft model; run 'make real-pair'")
     return replace(draft, source=str(drafting)), replace(target, source=str(folder))
 
 
@@ -112,7 +113,7 @@ async def _show(endpoint: str, question: DemoQuestion) -> Generated:
 
 
 def _compared(answer: Generated, alone: Generated) -> str:
-    same = "the same text" if answer.text == alone.text else "ANOTHER TEXT"
+    same = "the same text" if answer.text == alone.text else "A DIFFERENT TEXT"
     if not (answer.tpot_s and alone.tpot_s):
         return f"the cloud alone ({ALONE}): {same}"
     ratio = alone.tpot_s / answer.tpot_s

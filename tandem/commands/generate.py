@@ -76,7 +76,7 @@ override_options = together(
 
 
 def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
-    """What the flags change of the preset, those of `--set` last."""
+    """Return the changes of the preset by flags, those of `--set` last."""
     given = [
         Override(choice, options[name])
         for name, (_, choice, _) in _OVERRIDES.items()
@@ -188,7 +188,7 @@ def _prompt(options: dict[str, Any]) -> Prompt:
     try:
         token_ids = tuple(int(word) for word in options["prompt_ids"].split(",") if word.strip())
     except ValueError:
-        raise InvalidArgument("prompt_ids", 'must be whole numbers, as "1,2,3"') from None
+        raise InvalidArgument("prompt_ids", "must be whole numbers, for example 1,2,3") from None
     if not token_ids:
         raise InvalidArgument("prompt_ids", "is empty")
     check_token_ids(token_ids, 2**32, "prompt_ids")
@@ -207,7 +207,9 @@ def _read_image(path: Path) -> bytes:
 def _refuse_own_suite(options: dict[str, Any]) -> None:
     for field in ("draft", "target", "device_documents", "cloud_documents", "index_folder"):
         if options[field]:
-            raise InvalidArgument(field, "the suite at --endpoint has its own; leave one out")
+            raise InvalidArgument(
+                field, "the suite at --endpoint has its own; leave out one of the two"
+            )
 
 
 async def _embedded(

@@ -29,7 +29,7 @@ class NotInstalled(TandemError):
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """Where a command of this package is, and its line in the list of commands."""
+    """Location of a command in this package, and its line in the list of commands."""
 
     module: str
     function: str
@@ -97,7 +97,8 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """With a word on what was probably meant; click itself knows only what is imported."""
+        """Resolve a command, and suggest a similar name for an unknown one; click itself knows only
+        what is imported."""
         name = args[0]
         names = self.list_commands(ctx)
         close = [] if name in names else get_close_matches(name, names, n=1)
@@ -158,7 +159,7 @@ class CommandGroup(click.Group):
             return click.ClickException(f"{error.name} is not installed; see 'tandem doctor'")
         kind = type(error).__name__
         return click.ClickException(
-            f"unexpected {kind}: {error}; 'tandem --debug …' shows where it comes from"
+            f"unexpected {kind}: {error}; 'tandem --debug …' prints the traceback"
         )
 
     def _bad_value(self, ctx: click.Context, error: InvalidArgument) -> click.ClickException:

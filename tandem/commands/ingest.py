@@ -46,7 +46,7 @@ _FOLDER_FLAGS = ("folder", "embedding", "chunk_tokens", "overlap_tokens")
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the documents so far; `bar` shows it."""
+    """Outcomes of the documents so far; `bar` shows them."""
 
     bar: Progress
     passed: Sequence[Passed] = ()
@@ -135,7 +135,7 @@ def ingest(**options: Any) -> None:
     such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
     """
     if options["lists"] == bool(options["paths"]):
-        raise click.UsageError("give PATHS or --list, and one of them")
+        raise click.UsageError("set either PATHS or --list")
     if options["owner"] and not (options["deletes"] or options["lists"]):
         raise click.UsageError("--owner needs --delete or --list: tenants add documents over HTTP")
     if options["lists"]:
@@ -175,7 +175,7 @@ def _ingest(options: dict[str, Any]) -> Tally:
         except ResourceExhausted as error:
             raise ResourceExhausted(f"{error}; {tally.stored} documents are stored") from error
         except Rejected as error:
-            why = f"{error}; {tally.stored} documents were answered as stored"
+            why = f"{error}; {tally.stored} documents were acknowledged as stored"
             raise Rejected(error.code, why) from error
     return tally
 
@@ -283,7 +283,8 @@ async def _into_retriever(files: Sequence[Path], options: dict[str, Any], tally:
 
 
 def _commits(sources: Iterator[Source]) -> Iterator[list[Source]]:
-    """What is stored together: bounded in number and, but for one document, in bytes."""
+    """Split documents into commits: limited in number and, except for a single document, in
+    bytes."""
     group: list[Source] = []
     for source in sources:
         group.append(source)
@@ -296,7 +297,7 @@ def _commits(sources: Iterator[Source]) -> Iterator[list[Source]]:
 
 
 def _taken(files: Iterable[Path], tally: Tally) -> Iterator[Source]:
-    """What could be read; the rest is refused here."""
+    """Return the documents that could be read; the others are refused here."""
     for source in read_sources(files):
         if isinstance(source, Refusal):
             tally.refused(source)
@@ -318,7 +319,9 @@ def refuse_flags(options: dict[str, Any], *names: str) -> None:
     """Raises InvalidArgument for a flag of a local folder, which was given beside --endpoint."""
     for name in names:
         if options[name] is not None:
-            raise InvalidArgument(name, "the retriever at --endpoint has its own; leave one out")
+            raise InvalidArgument(
+                name, "the retriever at --endpoint has its own; leave out one of the two"
+            )
 
 
 def _delete(names: list[str], options: dict[str, Any]) -> None:
@@ -334,7 +337,7 @@ def _delete(names: list[str], options: dict[str, Any]) -> None:
         click.echo(f"{sum(found)} deleted")
     if unknown:
         raise TandemError(
-            f"{len(unknown)} of {len(names)} were not there, first {shown(unknown[0])}"
+            f"{len(unknown)} of {len(names)} were not found, first {shown(unknown[0])}"
         )
 
 

@@ -197,7 +197,7 @@ def variables_in(path: Path) -> dict[str, str]:
 def _checked(
     service: str, flags: Sequence[str], given: Mapping[str, str], with_files: bool
 ) -> ServiceSettings:
-    """What the service would read; SettingsError as it would say it."""
+    """Read the settings as the service would; raises its SettingsError."""
     with _environment(given):
         settings = load_settings(MODELS[service], flags_of(MODELS[service], flags))
         if with_files:
@@ -230,7 +230,9 @@ def _check_user(user: str) -> None:
         pwd.getpwnam(user)
     except KeyError:
         made = f"useradd --system --home-dir /var/lib/tandem {user}"
-        raise InvalidArgument("user", f"there is no {user!r} here; make it: {made}") from None
+        raise InvalidArgument(
+            "user", f"the user {user!r} does not exist; create it: {made}"
+        ) from None
 
 
 def _systemctl(*words: str) -> None:

@@ -70,7 +70,7 @@ def keys(**options: Any) -> None:
     scopes = frozenset(map(Scope, options["scopes"]))
     if options["revoke"] or options["same_key"]:
         if options["out"] is not None:
-            raise InvalidArgument("out", "no key is made; leave out --out, --revoke or --same-key")
+            raise InvalidArgument("out", "cannot be combined with --revoke or --same-key")
         if options["revoke"]:
             _tell(options, holder, {"revoked": revoke(path, holder)})
         else:
@@ -112,7 +112,7 @@ def let_in(
     with _changing(path) as lines:
         if first and any(_is_of(holder, line) for line in lines):
             raise InvalidArgument(
-                "names", f"{holder!r} has a key in {path}; --revoke takes it back"
+                "names", f"{holder!r} has a key in {path}; revoke it with --revoke"
             )
         lines.append(line)
 
@@ -147,7 +147,7 @@ def revoke(path: Path, holder: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a file is, by numbers."""
+    """Owner of a file, by numbers."""
 
     user: int
     group: int
@@ -215,20 +215,20 @@ def _lines(path: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except UnicodeDecodeError:
-        raise InvalidArgument("file", f"{path} is no text") from None
+        raise InvalidArgument("file", f"{path} is not a text file") from None
     _check(path, text)
     return text.splitlines()
 
 
 def _check(path: Path, text: str) -> None:
-    """That services can use all of it; InvalidArgument names the line that they could not. Keys of
-    an older release may lack scopes: they get some one holder after the other."""
+    """Check that services can use the whole file; InvalidArgument names the line that they could
+    not. Keys of an older release may lack scopes: they get some one holder after the other."""
     try:
         parse_keys(text, may_lack_scopes=True)
     except InvalidArgument as error:
         raise InvalidArgument("file", f"{path}: {error.why}; nothing was changed") from error
     if (size := len(text.encode())) > MOST_BYTES:
-        why = f"{path}: would have {size} bytes, and services read at most {MOST_BYTES}"
+        why = f"{path}: would have {size} bytes; the maximum is {MOST_BYTES}"
         raise InvalidArgument("file", f"{why}; nothing was changed")
 
 
@@ -254,9 +254,9 @@ def _changing(path: Path) -> Iterator[list[str]]:
 
 
 def _mode_and_owner(path: Path) -> tuple[int, Owner | None]:
-    """Of the file that is there, so that who reads it still can, and nobody else. What only root
-    could give back is left out where nobody's right to read depends on it; else the writing fails,
-    which is better than a file that its service cannot read."""
+    """Return mode and owner of the existing file, so that the same users can read the new one, and
+    nobody else. What only root could give back is left out where nobody's right to read depends on
+    it; else the writing fails, which is better than a file that its service cannot read."""
     try:
         status = path.stat()
     except FileNotFoundError:

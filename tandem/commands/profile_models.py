@@ -34,7 +34,7 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 
 
 def _measure(choice: ModelChoice, *, side: Side, name: str, documents: int, path: Path) -> str:
-    """What was found; a fit of the other side that is stored already stays."""
+    """Measure and store the fits; a stored fit of the other side stays."""
     engine = load_model(choice, name).engine
     found = profile_decoding(engine, side, documents=documents, path=path)
     return (

@@ -75,7 +75,9 @@ def search(**options: Any) -> None:
 def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     folder = options["folder"] or DEFAULT_FOLDER
     if stored_manifest(folder) is None:
-        raise InvalidArgument("folder", f"{folder} is no index; 'tandem ingest PATH' makes one")
+        raise InvalidArgument(
+            "folder", f"{folder} is not an index; create one with 'tandem ingest PATH'"
+        )
     reranker = load_reranker(options["reranker"]) if options["reranker"] else None
     if options["rerank"] and reranker is None:
         raise InvalidArgument("rerank", "a local folder needs --reranker FOLDER")
@@ -100,7 +102,7 @@ async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, A
 
 
 def _hit_object(hit: Any) -> dict[str, Any]:
-    """As of a local folder: every name, None where there is nothing to say."""
+    """Return a hit like that of a local folder: every name, None for unknown values."""
     names = [field.name for field in hit.DESCRIPTOR.fields]
     given = MessageToDict(
         hit, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

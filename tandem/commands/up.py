@@ -136,10 +136,10 @@ def up(**options: Any) -> int:
 def _real_options(options: dict[str, Any]) -> dict[str, Any]:
     """The real models' draft is stored in 8 bits and computes so, unless the flag is given."""
     if not options["demo"]:
-        raise InvalidArgument("real", "only with --demo; else name the models: --draft, --target")
+        raise InvalidArgument("real", "requires --demo; otherwise set --draft and --target")
     for flag in ("draft", "target"):
         if options[flag] is not None:
-            raise InvalidArgument("real", f"names both models; leave out --{flag}")
+            raise InvalidArgument("real", f"sets both models; leave out --{flag}")
     source = click.get_current_context().get_parameter_source("dtype_draft")
     return options if source is ParameterSource.COMMANDLINE else options | {"dtype_draft": "int8"}
 

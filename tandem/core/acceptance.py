@@ -98,10 +98,10 @@ def recover(
 def _stages(
     target_probs: Array, candidates: Sequence[int], draft_probs: Array, with_replacement: bool
 ) -> Iterator[tuple[Array, Any, Array, Any]]:
-    """What each candidate is judged with, and what is left after the last: P_i as (rest, mass) with
-    P_i = rest/mass, and Q_i likewise as (weights, left). P_1 is the target distribution [V] and
-    P_{i+1} = norm(max(0, P_i - Q_i)); Q_1 is the draft distribution [V] and Q_{i+1} the same, or
-    without replacement without candidate i."""
+    """Return the distributions for judging each candidate, and what is left after the last: P_i as
+    (rest, mass) with P_i = rest/mass, and Q_i likewise as (weights, left). P_1 is the target
+    distribution [V] and P_{i+1} = norm(max(0, P_i - Q_i)); Q_1 is the draft distribution [V] and
+    Q_{i+1} the same, or without replacement without candidate i."""
     rest = target_probs
     mass = 1
     weights = draft_probs

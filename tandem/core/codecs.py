@@ -86,7 +86,7 @@ def sparse_probs_from_bytes(
     count = (len(raw) - 1) * 8 // (width + 8 * size)
     packed_end = 1 + (count * width + 7) // 8
     if width > _WIDEST_GAP or count < 1 or packed_end + count * size != len(raw):
-        raise InvalidArgument(field, f"{len(raw)} bytes are no sparse distribution")
+        raise InvalidArgument(field, f"{len(raw)} bytes are not a sparse distribution")
     if count > vocabulary_size:
         raise InvalidArgument(field, f"{count} entries in a vocabulary of {vocabulary_size}")
     ids = _ids(raw[1:packed_end], count, width)

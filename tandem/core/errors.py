@@ -31,12 +31,12 @@ class InvalidArgument(TandemError):
 
 
 def unknown_name(field: str, name: str, known: Iterable[str]) -> InvalidArgument:
-    """For a name that is none of `known`: the one that was probably meant, and all there are. Names
-    with dots are also known by what follows the last one."""
+    """Return an error for a name that is not in `known`, with the most similar name and all known
+    ones. Names with dots are also known by what follows the last one."""
     names = list(known)
     close = get_close_matches(name, [each.rpartition(".")[2] for each in names] + names, n=1)
-    meant = f"did you mean {close[0]!r}? There" if close else "there"
-    return InvalidArgument(field, f"unknown: {name!r}; {meant} are {', '.join(names)}")
+    meant = f"did you mean {close[0]!r}? Known" if close else "known"
+    return InvalidArgument(field, f"unknown: {name!r}; {meant}: {', '.join(names)}")
 
 
 def os_words(error: OSError) -> str:
@@ -46,8 +46,8 @@ def os_words(error: OSError) -> str:
 
 
 def listen_words(error: OSError) -> str:
-    """Why an address cannot be listened on. asyncio and socket write the address into these errors;
-    those of names that cannot be found have numbers of their own, below 0."""
+    """Return why an address cannot be listened on. asyncio and socket write the address into these
+    errors; those of names that cannot be found have numbers of their own, below 0."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
@@ -57,7 +57,7 @@ def check_count(count: int, most: int, field: str) -> None:
     """InvalidArgument(field) for more than `most` of something. Decoders ask it of the number of
     entries, before anything is made of them."""
     if count > most:
-        raise InvalidArgument(field, f"has {count} entries; at most {most} are taken")
+        raise InvalidArgument(field, f"has {count} entries; the maximum is {most}")
 
 
 class FailedPrecondition(TandemError):

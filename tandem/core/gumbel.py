@@ -200,7 +200,7 @@ def _log(probs: Array) -> Floats:
 
 
 def _uniforms(words: NDArray[np.uint64]) -> Floats:
-    """As hashing.unit."""
+    """Return uniform numbers as `hashing.unit` does."""
     uniforms = (words >> np.uint64(12)).view(np.int64).astype(np.float64)  # signed: faster
     uniforms += 0.5
     uniforms *= 2.0**-52

@@ -17,7 +17,7 @@ _SECOND = 0x94D049BB133111EB
 
 
 class Purpose(IntEnum):
-    """What a random number is for. The values enter the hash: never renumber them."""
+    """Purpose of a random number. The values enter the hash: never renumber them."""
 
     DRAFT = 1
     ACCEPT = 2

@@ -28,8 +28,8 @@ _HEAD_BAR = 2.0**-10
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a distribution is made from logits. top_k = 0, top_p = 1, min_p = 0 and typical_p = 1 do
-    not truncate."""
+    """Settings that turn logits into a distribution. top_k = 0, top_p = 1, min_p = 0 and typical_p
+    = 1 do not truncate."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -44,7 +44,7 @@ class SamplingParams:
 
     @property
     def cuts_by_probs(self) -> bool:
-        """Whether which tokens are kept takes every token's probability to say."""
+        """True if truncation needs the probability of every token."""
         return self.top_p < 1 or self.min_p > 0 or self.typical_p < 1
 
     def validate(self, vocabulary_size: int) -> None:
@@ -63,8 +63,9 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How a draft's distribution is cut before its token is drawn: keep the `top_k` most likely
-    tokens, then the fewest that hold `top_p` of what is left. `top_k` 0 and `top_p` 1 do not cut.
+    """Truncation of a draft's distribution before its token is sampled: keep the `top_k` most
+    likely tokens, then the fewest that hold `top_p` of what is left. `top_k` 0 and `top_p` 1 do not
+    cut.
 
     What is left is renormalised and drawn from, so the output keeps the target's distribution; the
     acceptance rate falls by at most the mass that was cut (TSLT, theorem 3.2). To truncate after

@@ -51,9 +51,10 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """What a request asks for. `logit_bias`: (token id, what is added to its logit). Presence and
-    frequency penalty count the answer's tokens (OpenAI's definition), `repetition_penalty` the
-    prompt's too (Hugging Face's; 1 changes nothing). No `allowed_token_ids`: all are allowed."""
+    """Logits processors of a request. `logit_bias`: (token id, what is added to its logit).
+    Presence and frequency penalty count the answer's tokens (OpenAI's definition),
+    `repetition_penalty` the prompt's too (Hugging Face's; 1 changes nothing). No
+    `allowed_token_ids`: all are allowed."""
 
     logit_bias: tuple[tuple[int, float], ...] = ()
     presence_penalty: float = 0.0
@@ -89,14 +90,16 @@ class Processors:
                 why = f"{len(self.grammar.source)} characters; at most {MAX_GRAMMAR_CHARACTERS}"
                 raise InvalidArgument("grammar", why)
             if ignore_eos:
-                raise InvalidArgument("grammar", "ends the text, which ignore_eos does not let end")
+                raise InvalidArgument(
+                    "grammar", "is an end-of-text token, which ignore_eos excludes"
+                )
 
     def _check_biases(self, vocabulary_size: int) -> None:
         check_count(len(self.logit_bias), MAX_BIASES, "logit_bias")
         token_ids = [token_id for token_id, _ in self.logit_bias]
         check_token_ids(token_ids, vocabulary_size, "logit_bias")
         if len({*token_ids}) < len(token_ids):
-            raise InvalidArgument("logit_bias", "names a token twice")
+            raise InvalidArgument("logit_bias", "contains a token twice")
         for _, bias in self.logit_bias:
             if not (isfinite(bias) and abs(bias) <= _LARGEST_BIAS):
                 raise InvalidArgument("logit_bias", f"{bias} is not in [-100, 100]")
@@ -235,7 +238,7 @@ class RowsAfter:
         return self.processor.processed(logits, (*self.answer, *fed[self.skipped :]))
 
     def forced(self, fed: tuple[int, ...]) -> int | None:
-        """As of the processor."""
+        """See the processor."""
         return self.processor.forced((*self.answer, *fed[self.skipped :]))
 
     def prepare(self, fed: Sequence[tuple[int, ...]]) -> Pending | None:

@@ -40,7 +40,7 @@ class Turn:
 
 
 class Truncate(StrEnum):
-    """What becomes of a prompt that the context does not hold."""
+    """What to do with a prompt that is longer than the context."""
 
     NONE = "none"
     """It is refused."""
@@ -87,7 +87,7 @@ def place_images(
         ids = tuple(t for _ in counts for t in (before, placeholder, after)) + ids
     elif runs != [1] * len(counts):
         raise InvalidArgument(
-            FIELD, f"the prompt has {len(runs)} places for images, {len(counts)} were given"
+            FIELD, f"the prompt has {len(runs)} image placeholders for {len(counts)} images"
         )
     left = iter(counts)
     spread = ((token,) * next(left) if token == placeholder else (token,) for token in ids)
@@ -98,7 +98,7 @@ def check_places(prompt_ids: Sequence[int], placeholder: int, counts: Sequence[i
     """Raise InvalidArgument("images") unless the prompt holds just these images' placeholders."""
     if (runs := placeholder_runs(prompt_ids, placeholder)) != list(counts):
         raise InvalidArgument(
-            FIELD, f"this model reads {list(counts)} tokens in them, the prompt has room for {runs}"
+            FIELD, f"this model needs {list(counts)} placeholders, the prompt has {runs}"
         )
 
 

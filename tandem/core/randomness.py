@@ -44,8 +44,8 @@ class RandomSource(Protocol):
         ...
 
     def gumbel_categorical(self, weights: Array, position: int, purpose: Purpose) -> int:
-        """As `categorical`, but so that picks from similar weights are mostly equal: their common
-        number decides both. Only one of the two may ever be used."""
+        """Sample like `categorical`, but so that draws from similar weights are mostly equal: their
+        common number decides both. Only one of the two may ever be used."""
         ...
 
 

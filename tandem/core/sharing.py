@@ -43,11 +43,15 @@ def parse_sharing(text: str) -> Sharing:
     names = [name for group in groups for name in group]
     for name in names:
         if not _NAME.fullmatch(name):
-            why = "must be names as alice,bob;carol,dave, or * for everybody"
-            raise InvalidArgument("share_prefixes", f"{why}; {name[:80]!r} is no name of a key")
+            why = "must be names such as alice,bob;carol,dave, or * for all"
+            raise InvalidArgument(
+                "share_prefixes", f"{why}; {name[:80]!r} is not the name of a key holder"
+            )
         if names.count(name) > 1:
-            raise InvalidArgument("share_prefixes", f"must name {name!r} once")
+            raise InvalidArgument("share_prefixes", f"must contain {name!r} only once")
     alone = next((group[0] for group in groups if len(group) == 1), None)
     if alone is not None:
-        raise InvalidArgument("share_prefixes", f"must name whom {alone!r} shares with")
+        raise InvalidArgument(
+            "share_prefixes", f"must have a second name in the group of {alone!r}"
+        )
     return Sharing(tuple(map(frozenset, groups)))

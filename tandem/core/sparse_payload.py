@@ -63,7 +63,7 @@ class SparsePayload:
         if not 0 <= self.tail_mass <= 1 + _MASS_TOLERANCE:
             raise InvalidArgument("tail_mass", f"{self.tail_mass} is not in [0, 1]")
         if len(self.tail_ids) and self.tail_mass == 0:
-            raise InvalidArgument("tail_mass", "zero beside tail tokens")
+            raise InvalidArgument("tail_mass", "must be above 0 if there are tail tokens")
         mass = float(self.probs.sum()) + float(self.tail_mass)
         if not 0 < mass <= 1 + _MASS_TOLERANCE:
             raise InvalidArgument("probs", f"mass with the tail is {mass}, not 1")
@@ -178,7 +178,7 @@ def make_top_k_payload(target_probs: Array, top: int) -> SparsePayload:
 
 
 def _keeps(target_prob: Any, draft_prob: Any, rng: RandomSource, position: int, draw: int) -> bool:
-    """Whether a tail token stays: with probability max(0, target - draft)/target."""
+    """Return whether a tail token is kept: with probability max(0, target - draft)/target."""
     rest = max(target_prob - draft_prob, 0)
     return rng.bernoulli(
         numerator=rest,

@@ -19,7 +19,7 @@ def check_stops(stops: Sequence[str]) -> None:
 
 
 class FinishReason(StrEnum):
-    """Why a generation ended, in the words of the HTTP interface where it has one."""
+    """Reason why a generation ended, in the words of the HTTP interface if it has one."""
 
     STOP = "stop"
     """An end-of-sequence token or a stop string."""

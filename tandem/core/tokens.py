@@ -23,7 +23,7 @@ EMPTY_PREFIX: PrefixHash = GOLDEN
 
 
 class TokenSource(StrEnum):
-    """Who made a committed token."""
+    """Source of a committed token."""
 
     DRAFT = "draft"
     """The draft model; the target accepted it."""

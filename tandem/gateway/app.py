@@ -211,9 +211,9 @@ class _Gateway:
         return json_response({"status": "ok"})
 
     async def ready(self) -> Response:
-        """Whether an answer could be given now: the drafter and the cloud are reached, and there is
-        a key that is accepted. A malformed line of the keys file is told and keeps nobody else out:
-        one mistake, brought to a whole fleet, must not end it."""
+        """Return whether an answer could be given now: the drafter and the cloud are reached, and
+        there is a key that is accepted. A malformed line of the keys file is told and keeps nobody
+        else out: one mistake, brought to a whole fleet, must not end it."""
         keys = KeysFileState() if self._settings.keys_state is None else self._settings.keys_state()
         if keys.closed:
             return json_response({"status": "not ready", "reason": keys.warning}, 503)
@@ -305,7 +305,7 @@ async def _last_deltas(answering: Any) -> list[ChoiceDelta]:
 
 
 def _operation_id(route: APIRoute) -> str:
-    """What generated clients call it."""
+    """Return the name of an operation in generated clients."""
     return route.name
 
 

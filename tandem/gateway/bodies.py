@@ -20,7 +20,7 @@ from tandem_api.common.v1.generation_pb2 import RoundFigures
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one endpoint writes a choice."""
+    """Form in which one endpoint writes a choice."""
 
     prefix: str
     whole: str
@@ -39,8 +39,9 @@ class Form:
         return {"delta": {"content": text} if text else {}}
 
     def logprobs(self, answer: Generated, begin: int, end: int) -> dict[str, Any] | None:
-        """Of the tokens from `begin` to `end`, where the answer has them. They are of the
-        distribution that was sampled from; null for a token that nobody verified."""
+        """Return the log-probabilities of the tokens from `begin` to `end`, if the answer has
+        them. They are of the distribution that was sampled from; null for a token that nobody
+        verified."""
         if not answer.logprobs:
             return None
         texts = answer.token_texts[begin:end]
@@ -66,7 +67,8 @@ def _likely(text: str, logprob: float | None) -> dict[str, Any]:
 
 
 def _by_text(top: TopLogprobs) -> dict[str, float] | None:
-    """Of tokens that spell the same the likeliest; null for a position that nobody verified."""
+    """Merge tokens with the same text, keeping the most likely; null for a position that nobody
+    verified."""
     return {text: logprob for _, text, logprob in reversed(top)} or None
 
 
@@ -175,7 +177,7 @@ class Writer:
         return "tool_calls" if calling is not None and calling.has_calls else "stop"
 
     def _echo(self, index: int) -> str:
-        """What choice `index` begins with: its prompt, where that was asked for."""
+        """Return the beginning of choice `index`: its prompt, if `echo` was requested."""
         return self.echoes[index * len(self.echoes) // len(self.requests)] if self.echoes else ""
 
     def _frame(self, kind: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _check_values(content: dict[str, Any], max_ids: int) -> None:
 
 
 def _lists_of_ids(prompt: Any) -> list[list[Any]]:
-    """What seem to be token ids, at a glance."""
+    """Return the lists that seem to be token ids, without checking every entry."""
     if not isinstance(prompt, list) or len(prompt) == 0:
         return []
     if isinstance(prompt[0], list):

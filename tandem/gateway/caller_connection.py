@@ -52,11 +52,11 @@ class CallerConnection(H11Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether a request of it is handled now."""
+        """True if one of its requests is being handled."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def idle_for_s(self) -> float:
-        """How long ago it should have begun its next request; 0 while one is handled."""
+        """Return how long ago it should have begun its next request; 0 while one is handled."""
         if self.is_answered:
             self._idle_since_s = None
             return 0.0
@@ -65,7 +65,8 @@ class CallerConnection(H11Protocol):
         return self.loop.time() - self._idle_since_s
 
     def close_if_idle(self) -> None:
-        """What it has not read of its last answer by now it never will."""
+        """Close the connection if it is idle: what it has not read of its last answer by now it
+        never will."""
         if self.idle_for_s() > self._limits.idle_s:
             self.transport.abort()
 

@@ -30,14 +30,14 @@ UNKNOWN_CONTEXT = 2**17
 
 
 class ServingSuite(Protocol):
-    """What answers the gateway's requests; its errors are those that `tandem.net.status` knows."""
+    """The suite behind the gateway; its errors are those that `tandem.net.status` knows."""
 
     @property
     def leaving(self) -> bool:
-        """Whether new requests are refused because the process is stopping."""
+        """True if new requests are refused because the process is stopping."""
 
     async def describe(self) -> DescribeResponse:
-        """What is served; without a cloud, `cloud_error` says why and `target` is empty."""
+        """Describe the suite; without a cloud, `cloud_error` says why and `target` is empty."""
 
     async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
         """The ids of a prompt; `spell`: with what each token spells."""
@@ -51,7 +51,7 @@ class ServingSuite(Protocol):
 
 
 class Catalog:
-    """What the suite says of itself, remembered."""
+    """Cached description of the suite."""
 
     def __init__(self, suite: ServingSuite) -> None:
         self._suite = suite
@@ -145,7 +145,7 @@ class Catalog:
 
 
 def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """Of the presets that a suite has, those that this version knows to be something particular."""
+    """Return the kinds of those presets of a suite that this version knows."""
     known = [PRESETS[name] for name in names if name in PRESETS]
     two_sided = [AGGREGATION_PRESETS[name] for name in names if name in AGGREGATION_PRESETS]
     return {

@@ -81,8 +81,8 @@ def _check_media_type(content_type: str) -> None:
 async def unless_gone(
     receive: Receive, ending: asyncio.Event, work: Coroutine[Any, Any, Work]
 ) -> Work:
-    """As `unless_ending`; also CallerLeft if the caller leaves before. The body must have been
-    read."""
+    """Wait like `unless_ending`; also raises CallerLeft if the caller leaves before. The body must
+    have been read."""
     return await _unless(work, ending, _gone(receive))
 
 

@@ -37,7 +37,7 @@ class TenantDocuments(Protocol):
         """Store one document, durably."""
 
     async def delete(self, name: str, owner: str) -> bool:
-        """Whether the owner had it."""
+        """Delete a document. Returns whether the owner had it."""
 
     async def listed(self, request: ListRequest) -> ListResponse:
         """Some of an owner's documents, and what it has in all."""

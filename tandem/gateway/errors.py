@@ -134,8 +134,8 @@ def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiEr
 
 
 def _named_part(location: tuple[int | str, ...]) -> str:
-    """Where the field is, without the members of a union that pydantic names behind it; a member
-    that is told by its type is named like the field in it."""
+    """Return where the field is, without the members of a union that pydantic names behind it; a
+    member that is told by its type is named like the field in it."""
     path: list[str] = []
     for part in location:
         if isinstance(part, str) and not (part.isidentifier() and part not in _TAGS):

@@ -126,7 +126,7 @@ class Guard:
             self._pages_sent -= 1
 
     def _refusal(self, scope: Scope) -> tuple[Caller | None, ApiError | None]:
-        """Who asks, and why their key does not let them; no caller where no keys are needed."""
+        """Return the caller and the reason of a refusal; no caller if no keys are needed."""
         if self._keys is None:
             return None, None
         caller = self._keys().caller(_bearer(scope))

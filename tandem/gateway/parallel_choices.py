@@ -18,8 +18,9 @@ DELTAS_AHEAD = 16
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What became final of choice `index` since its last piece, from the `begins_at`th token on.
-    `answer` is the growing choice, which may be further by now; once `ended` it has its summary."""
+    """Tokens of choice `index` that became final since its last delta, from the `begins_at`th token
+    on. `answer` is the growing choice, which may be further by now; once `ended` it has its
+    summary."""
 
     index: int
     text: str
@@ -91,7 +92,8 @@ class _SharedPrompt:
         self.computed = asyncio.Event()
 
     def heard(self, delta: ChoiceDelta) -> None:
-        """Of the first choice. A prompt shorter than what is kept is not waited for."""
+        """Note the progress of the first choice. The others do not wait for a prompt shorter than a
+        cached block."""
         if delta.token_ids or delta.ended or delta.answer.prompt_tokens <= KV_BLOCK:
             self.computed.set()
 

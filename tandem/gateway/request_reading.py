@@ -35,7 +35,7 @@ SEED_BITS = 53
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Of one HTTP request: tokens of each answer, and answers."""
+    """Limits of one HTTP request: tokens per answer, and answers."""
 
     max_tokens: int = 4096
     max_choices: int = 8
@@ -203,7 +203,7 @@ def _calling_turn(index: int, message: Message) -> Turn:
 
 
 def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
-    """Of the user's last turn, before whose text the template puts them."""
+    """Return the images of the user's last turn; the template puts them before its text."""
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     found: list[bytes] = []
     for index, message in enumerate(messages):

@@ -26,7 +26,7 @@ HANDSHAKE_S = 10.0
 
 
 class HttpsCertificate:
-    """What HTTP callers are shown; who calls is told by the key, so they need none themselves. Each
+    """Certificate of the HTTP server; callers identify themselves by a key and need none. Each
     handshake takes the files as they are then, and files that cannot be used change nothing."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
@@ -34,7 +34,7 @@ class HttpsCertificate:
         self._context = Reloaded((certificate, key), lambda: _context(certificate, key))
 
     def listening(self) -> ssl.SSLContext:
-        """For a port that listens."""
+        """Create the limits of a listening port."""
         context = self._context.current()
         context.sni_callback = self._take_current
         return context
@@ -113,7 +113,7 @@ class _Server(uvicorn.Server):
     config: _Config
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's own, with a limit for handshakes."""
+        """Start like uvicorn, with a limit for handshakes."""
         loop = asyncio.get_running_loop()
         certificate = self.config.ssl
         handshake_s = None if certificate is None else HANDSHAKE_S

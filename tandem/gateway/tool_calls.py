@@ -109,7 +109,7 @@ def tool_grammar(
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """What became known of call `index`: its name, then parts of its arguments."""
+    """A new part of call `index`: its name, then parts of its arguments."""
 
     index: int
     name: str | None = None

@@ -90,8 +90,8 @@ class GrammarCompiler:
     def mask(
         self, grammar: Grammar | None, eos_token_ids: frozenset[int] = frozenset()
     ) -> MatcherMask | None:
-        """As `session_mask`, compiled on this thread and at nobody's cost; None without a
-        grammar."""
+        """Compute a mask like `session_mask`, compiled on this thread and charged to nobody; None
+        without a grammar."""
         if grammar is None:
             return None
         known = self._known(NOBODY, grammar) or self._compiled_once(NOBODY, grammar)
@@ -116,8 +116,8 @@ class GrammarCompiler:
         )
 
     def _known(self, tenant: Tenant, grammar: Grammar) -> LLMatcher | InvalidArgument | None:
-        """What came of it before. Each tenant has its own, so that nobody can find out by the time
-        it takes what others ask for."""
+        """Return the earlier result for this grammar. Each tenant has its own, so that nobody can
+        find out by the time it takes what others ask for."""
         with self._lock:
             if (known := self._compiled.get((tenant, grammar))) is not None:
                 self._compiled.move_to_end((tenant, grammar))
@@ -177,14 +177,14 @@ class GrammarCompiler:
         # The limits are looked at when a row of the parser is complete, and its cost grows with the
         # square of what it holds: thousands of rules that may all be left out take a second.
         if (took_s := time.thread_time() - began_s) > MAX_STEP_S:
-            why = f"its first step takes {took_s:.2g} s of computing; at most {MAX_STEP_S:g} s"
+            why = f"its first step takes {took_s:.2g} s to compute; the maximum is {MAX_STEP_S:g} s"
             raise InvalidArgument("grammar", why)
         return matcher
 
     def _native_tokenizer(self) -> LLTokenizer:
         tokenizer = self._tokenizer
         if not isinstance(tokenizer, ComparableTokenizer) or not self._eos_token_ids:
-            why = "this model's tokenizer does not say what its tokens spell"
+            why = "this model's tokenizer does not define the bytes of its tokens"
             raise InvalidArgument("grammar", why)
         try:
             from llguidance import LLTokenizer, TokenizerWrapper
@@ -221,7 +221,8 @@ class _SpeltTokens:
         self._longest = max(map(len, self._ids))
 
     def __call__(self, text: str) -> list[int]:
-        """As the model would write it: what is forced must look like its own text."""
+        """Tokenize the text as the model would write it: forced tokens must look like its own
+        text."""
         spelling = text.encode()
         token_ids = self._tokenizer.encode_piece(text)
         if b"".join(self.tokens[token] for token in token_ids) == spelling:

@@ -64,12 +64,12 @@ def _check_schema(schema: object) -> None:
     except RecursionError:
         raise InvalidArgument("grammar", "its references nest too deep") from None
     if found > MAX_AT_ONCE:
-        why = f"{found} patterns are to match at once; at most {MAX_AT_ONCE}"
+        why = f"{found} patterns must match at the same time; the maximum is {MAX_AT_ONCE}"
         raise InvalidArgument("grammar", why)
 
 
 class _Patterns:
-    """Of one schema and its parts, each looked at once together with the same others."""
+    """Patterns of one schema and its parts, each visited once together with the same others."""
 
     def __init__(self, root: object) -> None:
         self._root = root

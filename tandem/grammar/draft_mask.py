@@ -50,7 +50,7 @@ class DraftMask:
         return None
 
     def prepare(self, answers: Sequence[tuple[int, ...]]) -> Future[None] | None:
-        """As of the mask underneath."""
+        """See the wrapped mask."""
         if self._late is not None and not self._late.done():
             return self._late
         try:
@@ -59,7 +59,7 @@ class DraftMask:
             return None
 
     def _is_there(self, answer: tuple[int, ...]) -> bool:
-        """Whether asking for the mask after the answer costs nothing any more."""
+        """Return whether the mask after the answer is ready."""
         if self._late is not None and not self._late.done():
             return False
         try:
@@ -74,7 +74,7 @@ class DraftMask:
         if wait([pending], patient_s).done:
             return True
         if self._strict:
-            raise InvalidArgument("grammar", f"a mask took more than {patient_s:g} s")
+            raise InvalidArgument("grammar", f"computing a mask took more than {patient_s:g} s")
         self._late = pending
         self._patience -= 1
         return False

@@ -114,10 +114,10 @@ class MatcherMask:
             return self._keep(answer, bits)
 
     def _move(self, answer: tuple[int, ...]) -> bool:
-        """Whether the parser could follow the answer; it follows as much of it as it can. Giving it
-        a token, or asking whether one has a place, holds the interpreter's lock, for seconds in the
-        worst grammars. Computing the mask before that token does not, and looks at least as far: so
-        what is too dear fails there."""
+        """Move the parser to the answer as far as possible. Returns whether it could follow all of
+        it. Giving it a token, or asking whether one has a place, holds the interpreter's lock, for
+        seconds in the worst grammars. Computing the mask before that token does not, and looks at
+        least as far: so what is too dear fails there."""
         before = self._answer
         common = _common(before, answer)
         if common < len(before):
@@ -139,7 +139,7 @@ class MatcherMask:
         return True
 
     def _bits(self) -> Bits:
-        """Of the text that the parser is at."""
+        """Compute the mask at the parser's text."""
         before_s = time.thread_time()
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         took_s = time.thread_time() - before_s
@@ -148,10 +148,12 @@ class MatcherMask:
             self._on_cost(took_s - FREE_STEP_S)
         self._check()
         if took_s > MAX_STEP_S:
-            why = f"a step took {took_s:.2g} s of computing; at most {MAX_STEP_S:g} s"
+            why = f"a step took {took_s:.2g} s to compute; the maximum is {MAX_STEP_S:g} s"
             raise InvalidArgument("grammar", why)
         if self._took_s > MAX_ANSWER_S:
-            why = f"its masks took {MAX_ANSWER_S:g} s of computing, which is the most for an answer"
+            why = (
+                f"its masks took {MAX_ANSWER_S:g} s to compute, which is the maximum for an answer"
+            )
             raise InvalidArgument("grammar", why)
         return bits
 

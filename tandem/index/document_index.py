@@ -226,7 +226,7 @@ class DocumentIndex:
         for document in documents:
             document.validate()
             if document.owner != owner:
-                raise InvalidArgument("owner", "documents of several owners in one change")
+                raise InvalidArgument("owner", "all documents of a change must have the same owner")
         check_owner(owner)
         if owner != OPERATOR:
             documents = [replace(each, id=clean_name(each.id)) for each in documents]
@@ -393,8 +393,8 @@ class DocumentIndex:
     def _plan(
         self, documents: Sequence[Document], owner: str
     ) -> tuple[list[Outcome], dict[str, str], dict[str, Document]]:
-        """What became of each document, as if they came one by one; which content each id is to
-        mean; and a document of each of these contents."""
+        """Decide the outcome of each document, as if they were added one by one; which content each
+        id will mean; and a document of each of these contents."""
         stored = self._store.hashes((document.id for document in documents), owner)
         latest: dict[str, Document] = {}
         puts: dict[str, str] = {}
@@ -440,7 +440,7 @@ class DocumentIndex:
 
     def _check_search(self, query: str, count: int, mode: SearchMode, rerank: bool) -> None:
         if not query.strip() or len(query) > MAX_QUERY_LENGTH:
-            why = f"must have 1…{MAX_QUERY_LENGTH} letters, has {len(query.strip())}"
+            why = f"must have 1…{MAX_QUERY_LENGTH} characters, has {len(query.strip())}"
             raise InvalidArgument("query", why)
         if not 1 <= count <= MAX_HITS:
             raise InvalidArgument("count", f"must be 1…{MAX_HITS}, is {count}")

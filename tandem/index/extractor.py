@@ -65,7 +65,7 @@ class ExtractionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is read as one: a file, or a line of JSON lines."""
+    """Unit of reading: a file, or a line of JSON lines."""
 
     form: Format
     document_id: str
@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What a part holds, or why that is not known, and what it took of a processor."""
+    """Result of reading a part: its content or the reason of a refusal, and its CPU time."""
 
     document: Document | Refusal
     cpu_s: float
@@ -167,7 +167,7 @@ class Extractor:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("no documents are read any more")
+            raise Unavailable("the retriever is stopping")
 
     def _started(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).parents[2])
@@ -183,7 +183,7 @@ class Extractor:
                 start_new_session=True,  # a terminal's interrupt is for this process
             )
         except OSError as error:
-            raise Unavailable(f"no process to read documents with: {error}") from error
+            raise Unavailable(f"cannot start a process to read documents: {error}") from error
 
     def _end(self) -> None:
         """Kill the process, if there is one."""
@@ -217,4 +217,4 @@ def _reason(request: Request, late: bool, status: int, limits: ExtractionLimits)
         return f"takes more than {request.cpu_s} s to read"
     if status == OUT_OF_MEMORY:
         return f"takes more than {limits.memory_bytes // 2**20} MiB of memory to read"
-    return f"cannot be read: its reader ended with status {status}"
+    return f"cannot be read: the process that read it ended with status {status}"

@@ -112,7 +112,7 @@ class LexicalIndex:
             self._connection.close()
 
     def _bound_what_is_kept(self) -> None:
-        """Of all collections together, however many there are."""
+        """Bound the cached scores of all collections together."""
         every = self._words.values()
         too_many = sum(words.kept_scores for words in every) > MOST_KEPT
         if too_many or sum(words.kept_words for words in every) > MOST_WORDS:
@@ -157,8 +157,8 @@ class _CollectionWords:
         self._connection.execute(f"DROP TABLE {self._table}")
 
     def scores(self, term: str) -> Scores:
-        """Of the chunks that have it, as FTS5 has them, over the weight that FTS5 gives a word of
-        this frequency."""
+        """Return the scores of the chunks that contain the word, as FTS5 computes them, divided by
+        FTS5's weight for a word of this frequency."""
         if (known := self._scores.get(term)) is not None:
             return known
         statement = f"SELECT rowid, -rank FROM {self._table} WHERE {self._table} MATCH ?"
@@ -197,7 +197,8 @@ class _VisibleWords:
         self.chunks = sum(words.chunks for words in collections)
 
     def scores(self, term: str) -> Scores:
-        """Of all chunks that have it: BM25 with the frequency in all of them."""
+        """Return the BM25 scores of all chunks that contain the word, with its frequency in all of
+        them."""
         found = [words.scores(term) for words in self._collections]
         numbers = np.concatenate([np.empty(0, np.int64), *(n for n, _ in found)])
         scores = np.concatenate([np.empty(0), *(s for _, s in found)])

@@ -5,7 +5,7 @@ name is shown to others, in citations and on terminals, and meets file systems w
 so it may be one file name that looks like what it is.
 
     clean_name(" Re\u0301sume\u0301.md ")   # "Résumé.md": trimmed, in NFC
-    clean_name("../notes.md")               # InvalidArgument: name: holds a path separator, …
+    clean_name("../notes.md")               # InvalidArgument: name: contains a path separator, …
     shown("a\x1b[31mb")                     # "a�[31mb"
 """
 
@@ -38,18 +38,18 @@ def clean_name(name: str) -> str:
     MAX_NAME_BYTES in UTF-8, a path, or holds what is not shown as itself."""
     for character in name:
         if (why := _fault_of(character)) is not None:
-            raise InvalidArgument("name", f"holds {why}, U+{ord(character):04X}")
+            raise InvalidArgument("name", f"contains {why}, U+{ord(character):04X}")
     cleaned = unicodedata.normalize("NFC", name).strip()
     if not cleaned:
         raise InvalidArgument("name", "must not be empty")
     if (size := len(cleaned.encode())) > MAX_NAME_BYTES:
-        raise InvalidArgument("name", f"has {size} bytes; at most {MAX_NAME_BYTES} are taken")
+        raise InvalidArgument("name", f"has {size} bytes; the maximum is {MAX_NAME_BYTES}")
     # Full-width forms and the like: what a program that folds them would take for a path.
     folded = unicodedata.normalize("NFKC", cleaned)
     if any(separator in folded for separator in _SEPARATORS):
-        raise InvalidArgument("name", f"holds a path separator, one of {_SEPARATORS}")
+        raise InvalidArgument("name", f"contains a path separator, one of {_SEPARATORS}")
     if folded.strip() in (".", ".."):
-        raise InvalidArgument("name", "is a folder's own name")
+        raise InvalidArgument("name", "must not be . or ..")
     return cleaned
 
 
@@ -63,5 +63,5 @@ def _fault_of(character: str) -> str | None:
     if " " <= character <= "~":
         return None
     if character in _INVISIBLE:
-        return "an invisible letter"
+        return "an invisible character"
     return _NO_TEXT.get(unicodedata.category(character))

@@ -43,7 +43,7 @@ class Collection:
 
     @property
     def name(self) -> str:
-        """As stores keep it: empty for the operator's, "ann:private" or "ann:shared"."""
+        """Name in stores: empty for the operator's, "ann:private" or "ann:shared"."""
         return f"{self.owner}:{_SHARED if self.shared else _PRIVATE}" if self.owner else ""
 
     def visible_to(self, tenant: str) -> bool:
@@ -89,7 +89,7 @@ NO_DOCUMENT_QUOTA = DocumentQuota()
 
 @dataclass(frozen=True, slots=True)
 class OwnerUsage:
-    """What an owner has, as quotas count it."""
+    """Storage used by an owner, as quotas count it."""
 
     documents: int = 0
     bytes: int = 0
@@ -117,5 +117,5 @@ def check_quota(owner: str, quota: DocumentQuota, before: OwnerUsage, after: Own
     ):
         if most and wanted > max(most, had):
             left = max(0, most - had)
-            why = f"{wanted - had} {what} more wanted, {left} of {most} left to '{owner}'"
+            why = f"{wanted - had} {what} more needed, '{owner}' has {left} of {most} left"
             raise DocumentQuotaExceeded(f"quota of documents: {why}; delete some first")

@@ -70,7 +70,9 @@ def place_of(dsn: str) -> str:
     try:
         fields = conninfo_to_dict(dsn)
     except psycopg.Error as error:
-        raise InvalidArgument("dsn", f"is no connection string: {str(error).strip()}") from None
+        raise InvalidArgument(
+            "dsn", f"is not a valid connection string: {str(error).strip()}"
+        ) from None
     return f"postgresql://{fields.get('host', '')}/{fields.get('dbname', '')}"
 
 
@@ -106,7 +108,7 @@ def settle(database: Connection, manifest: Manifest, place: str) -> None:
     empty = not database.execute("SELECT 1 FROM tandem_meta").fetchall()
     version = 0 if empty else int(read_meta(database, "version", place))
     if version > len(MIGRATIONS):
-        why = f"is of version {version}, this program knows {len(MIGRATIONS)}"
+        why = f"is of version {version}, this program supports up to {len(MIGRATIONS)}"
         raise FolderMismatch(f"{place}: {why}")
     for statement in (one for statements in MIGRATIONS[version:] for one in statements):
         database.execute(statement)

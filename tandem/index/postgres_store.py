@@ -171,7 +171,7 @@ class PostgresStore:
     ) -> bool:
         for document_id in puts:
             if "\0" in document_id:
-                raise InvalidArgument("id", "holds a zero byte")
+                raise InvalidArgument("id", "contains a zero byte")
         leaving = list(dict.fromkeys([*_storable(removed), *puts]))
         with self._transaction() as database:
             take_turn(database)
@@ -293,7 +293,7 @@ class PostgresStore:
 
     def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
         if "\0" in after:
-            raise InvalidArgument("after", "holds a zero byte")
+            raise InvalidArgument("after", "contains a zero byte")
         statement = (
             f"SELECT id, {_SIZE}, hash {_OWNED}"
             ' AND id COLLATE "C" > %(after)s ORDER BY id COLLATE "C" LIMIT %(count)s'

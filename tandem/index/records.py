@@ -38,19 +38,22 @@ class Document:
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
         if not self.id or len(self.id) > MAX_ID_LENGTH:
-            raise InvalidArgument("id", f"must have 1…{MAX_ID_LENGTH} letters, has {len(self.id)}")
+            raise InvalidArgument(
+                "id", f"must have 1…{MAX_ID_LENGTH} characters, has {len(self.id)}"
+            )
         if len(self.title) > MAX_TITLE_LENGTH:
-            why = f"must have at most {MAX_TITLE_LENGTH} letters, has {len(self.title)}"
+            why = f"must have at most {MAX_TITLE_LENGTH} characters, has {len(self.title)}"
             raise InvalidArgument("title", why)
         for field in ("id", "title", "text"):
             try:
                 getattr(self, field).encode()
             except UnicodeEncodeError as error:
-                raise InvalidArgument(field, "holds half a surrogate pair") from error
+                raise InvalidArgument(field, "contains an unpaired surrogate") from error
 
     @property
     def content_hash(self) -> str:
-        """Of title, text and collection: what is equal in all is stored and embedded once."""
+        """Hash of title, text and collection: documents with the same hash are stored and embedded
+        once."""
         digest = hashlib.sha256(self.title.encode() + b"\0" + self.text.encode()).hexdigest()
         return self.collection.content_key(digest)
 
@@ -81,12 +84,13 @@ class Content:
         return self.text[start:end]
 
     def indexed_chunk(self, number: int) -> str:
-        """What is embedded and whose words are counted: a chunk seldom says what it is about."""
+        """Return the text that is embedded and indexed: with the title, since a chunk seldom names
+        its subject."""
         return f"{self.title}\n{self.chunk(number)}" if self.title else self.chunk(number)
 
 
 class Outcome(StrEnum):
-    """What became of a document that was handed in. All but REFUSED are durable."""
+    """Outcome of an ingested document. All but REFUSED are durable."""
 
     ADDED = "added"
     UPDATED = "updated"  # the id had another text, which it lost
@@ -116,7 +120,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """How much there is. `generation` is the number of changes so far."""
+    """Size of an index. `generation` is the number of changes so far."""
 
     documents: int
     texts: int

@@ -46,7 +46,7 @@ class CrossEncoder:
 
     def __init__(self, folder: str, device: str = "cpu", threads: int = 1) -> None:
         if not Path(folder).is_dir():
-            raise InvalidArgument("reranker", f"{folder!r} is no folder")
+            raise InvalidArgument("reranker", f"{folder!r} is not a folder")
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
         from transformers.utils import logging

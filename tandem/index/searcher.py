@@ -139,7 +139,7 @@ class Searcher:
 
 
 def _nearest(visible: Iterable[DenseIndex], vector: Vectors, count: int) -> list[int]:
-    """Of all of these, by inner product, which means the same in each."""
+    """Return the nearest vectors of all collections; inner products are comparable between them."""
     hits = [one for index in visible for one in index.search(vector, count)]
     return [number for number, _ in sorted(hits, key=lambda one: -one[1])[:count]]
 

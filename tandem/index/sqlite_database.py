@@ -104,7 +104,8 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path, journal: str = "WAL") -> sqlite3.Connection:
-    """For one thread at a time, not always the same. Each statement is a transaction by itself."""
+    """Open a connection, for one thread at a time, not always the same. Each statement is a
+    transaction by itself."""
     uri = f"{path.absolute().as_uri()}?mode=rw"
     database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     for pragma in (
@@ -124,7 +125,7 @@ def schema_version(database: sqlite3.Connection, path: Path) -> int:
     """Raises FolderMismatch for one that this program does not know."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
-        why = f"is of version {version}, this program knows {len(MIGRATIONS)}"
+        why = f"is of version {version}, this program supports up to {len(MIGRATIONS)}"
         raise FolderMismatch(f"{path}: {why}")
     if version < 1:
         raise FolderDamaged(f"{path}: has no tables; restore it from a copy")
@@ -185,7 +186,7 @@ def errors_of(path: Path) -> Iterator[None]:
         if code & 0xFF in _BUSY:
             raise FolderInUse(f"{path}: another process uses it: {error}") from error
         if code & 0xFF in _REFUSED:
-            raise Unavailable(f"{path}: the system refused: {error}") from error
+            raise Unavailable(f"{path}: the operating system refused access: {error}") from error
         raise FolderDamaged(f"{path}: is damaged: {error}; restore it from a copy") from error
 
 

@@ -90,7 +90,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     names = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
     ours = (LOCK, f"{DATABASE}.new", f"{DATABASE}.new-journal")
     if strangers := sorted(names.difference(ours)):
-        why = f"is not empty ({strangers[0]}) and has no {DATABASE}, so it is no index"
+        why = f"is not empty ({strangers[0]}) and has no {DATABASE}, so it is not an index"
         raise FolderMismatch(f"{folder}: {why}; choose another folder")
     return None
 
@@ -99,7 +99,7 @@ def verify_folder(folder: Path) -> StoreSize:
     """Compare everything that the folder holds; how much it is. Raises what opening it raises."""
     manifest = read_manifest(folder)
     if manifest is None:
-        raise FolderMismatch(f"{folder}: is no index")
+        raise FolderMismatch(f"{folder}: is not an index")
     with closing(SqliteStore(folder, manifest)) as store:
         for _ in store.changes():
             pass

@@ -35,8 +35,8 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a store was made with; two settings never mix in one. `embedding` names the model and
-    its content, or is "lexical" with dimension 0."""
+    """Settings that a store was created with; two settings never mix in one. `embedding` names the
+    model and its content, or is "lexical" with dimension 0."""
 
     embedding: str
     dimension: int
@@ -52,7 +52,7 @@ class Manifest:
             asked = f"not of {wanted.embedding} (dimension {wanted.dimension})"
             found = f"vectors of {self.embedding} (dimension {self.dimension})"
             advice = "use the same embedding or another folder"
-            raise FolderMismatch(f"{place}: holds {found}, {asked}; {advice}")
+            raise FolderMismatch(f"{place}: has {found}, {asked}; {advice}")
         if self != wanted:
             asked = f"not of {wanted.max_tokens} with {wanted.overlap_tokens}"
             found = f"chunks of {self.max_tokens} tokens with {self.overlap_tokens} shared"
@@ -122,7 +122,7 @@ class IndexStore(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """What it was made with."""
+        """The settings that it was created with."""
 
     def hashes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, str]:
         """Content hashes of those of these ids that `owner` has."""

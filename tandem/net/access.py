@@ -20,7 +20,7 @@ _TLS_FIELDS = ("tls_certificate", "tls_key", "tls_ca")
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """What callers must have. Without an identity the port is plain, without keys open."""
+    """Requirements for callers. Without an identity the port is plain, without keys open."""
 
     identity: TlsIdentity | None = None
     keys: KeysFile | None = None
@@ -32,15 +32,16 @@ class ServerAccess:
 
     @property
     def fault(self) -> str:
-        """What keeps every caller out; empty where nothing does."""
+        """The reason why no caller is accepted; empty if there is none."""
         state = None if self.keys is None else self.keys.state()
         return state.warning if state is not None and state.closed else ""
 
 
 @dataclass(slots=True)
 class ClientAccess:
-    """What this process shows. Without an identity it calls over plain connections. The cloud is
-    shown `cloud_key`, if there is one: a key that it sees must not open this side's services."""
+    """Credentials of this process as a caller. Without an identity it calls over plain connections.
+    The cloud is shown `cloud_key`, if there is one: a key that it sees must not open this side's
+    services."""
 
     identity: TlsIdentity | None = None
     key: Reloaded[str] | None = None
@@ -50,7 +51,7 @@ class ClientAccess:
     )
 
     def to_cloud(self) -> "ClientAccess":
-        """What is shown to the other side."""
+        """The credentials for the other side."""
         return self if self.cloud_key is None else ClientAccess(self.identity, self.cloud_key)
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
@@ -76,7 +77,8 @@ def server_access(settings: ServiceSettings) -> ServerAccess:
 
 
 def client_access(settings: ServiceSettings) -> ClientAccess:
-    """Of a service that calls others. Raises SettingsError as `server_access` does."""
+    """Return the access of a service that calls others. Raises SettingsError as `server_access`
+    does."""
     identity = _identity(settings, "call_key_file")
     path = settings.call_key_file
     key = None if path is None else loaded("call_key_file", lambda: own_key(path))
@@ -101,15 +103,13 @@ def _complaint(missing: list[str], insecure: bool) -> str:
     first, *others = map(variable_of, missing)
     also = f", with {', '.join(others)}" if others else ""
     if insecure:
-        return f"{first}: must be set{also}, or no file of TLS and keys at all"
-    without = (
-        f"--insecure ({variable_of('insecure')}=true) goes without, on a network that is trusted"
-    )
-    return f"{first}: must be set{also} ('tandem certs' makes them); {without}"
+        return f"{first}: must be set{also}, or none of the TLS and key files"
+    without = f"--insecure ({variable_of('insecure')}=true) does without them, on a trusted network"
+    return f"{first}: must be set{also} ('tandem certs' creates them); {without}"
 
 
 def loaded(field: str, load: Callable[[], Loaded]) -> Loaded:
-    """What `load` makes of the files of a setting. Raises SettingsError naming it."""
+    """Return the result of `load` for the files of a setting. Raises SettingsError naming it."""
     try:
         return load()
     except BadFile as error:

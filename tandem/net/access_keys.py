@@ -36,7 +36,7 @@ _SCHEME = "sha256:"
 _HOLDER, _HASH = r"(?P<holder>[A-Za-z0-9][A-Za-z0-9._-]{0,63})", r"sha256:(?P<digest>[0-9a-f]{64})"
 _LINE = re.compile(rf"{_HOLDER}\s+{_HASH}(?P<fields>(\s+[a-z_]+=\S*)*)")
 _FORM = "HOLDER sha256:HEX scopes=SCOPE,…"
-_MEND = "'tandem keys HOLDER --scope SCOPE --same-key --file FILE' gives its keys some"
+_MEND = "'tandem keys HOLDER --scope SCOPE --same-key --file FILE' adds them"
 FIELDS = frozenset({"scopes"}) | QUOTA_FIELDS
 """What a line may say of a key."""
 
@@ -68,7 +68,7 @@ def key_line(holder: str, key: str, scopes: Collection[Scope]) -> str:
     """The line of a file of keys that lets `holder` in with `key`, for `scopes`."""
     check_key(key)
     if not scopes:
-        raise InvalidArgument("scopes", "a key needs at least one")
+        raise InvalidArgument("scopes", "must contain at least one")
     line = f"{holder} {hash_key(key)} {scopes_field(scopes)}"
     if _LINE.fullmatch(line) is None:
         why = "must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with one of"
@@ -77,13 +77,13 @@ def key_line(holder: str, key: str, scopes: Collection[Scope]) -> str:
 
 
 def scopes_field(scopes: Collection[Scope]) -> str:
-    """What a line says of them, always in the same order."""
+    """Format scopes as a field of a line, always in the same order."""
     return f"scopes={','.join(scope for scope in Scope if scope in scopes)}"
 
 
 def parse_keys(text: str, may_lack_scopes: bool = False) -> KeyRing:
-    """As `read_lines`, where every line must be well-formed. Raises InvalidArgument naming the
-    first that is not, which it does not show: it may hold a key by mistake."""
+    """Parse like `read_lines`, but every line must be well-formed. Raises InvalidArgument naming
+    the first that is not, which it does not show: it may hold a key by mistake."""
     lines = read_lines(text, may_lack_scopes)
     if lines.malformed:
         raise InvalidArgument("keys", lines.malformed[0].why)
@@ -130,17 +130,17 @@ def _fields(number: int, words: str) -> dict[str, str]:
         name, _, value = word.partition("=")
         if name not in FIELDS:
             known = ", ".join(sorted(FIELDS))
-            why = f"line {number}: {name[:40]!r} is no field of a key; these are: {known}"
+            why = f"line {number}: {name[:40]!r} is not a field of a key; known: {known}"
             raise InvalidArgument("keys", why)
         if name in fields:
-            raise InvalidArgument("keys", f"line {number}: {name} is there twice")
+            raise InvalidArgument("keys", f"line {number}: {name} appears twice")
         fields[name] = value
     return fields
 
 
 @dataclass(frozen=True, slots=True)
 class HashedKey:
-    """Who may enter and what for, and the SHA-256 of the key that shows it."""
+    """A caller with its scopes, and the SHA-256 of the key that identifies it."""
 
     caller: Caller
     digest: bytes = field(repr=False)
@@ -153,7 +153,7 @@ class KeyRing:
     keys: tuple[HashedKey, ...] = ()
 
     def caller(self, key: str) -> Caller | None:
-        """Whose `key` this is; None for an unknown one."""
+        """Return the caller with this `key`; None for an unknown one."""
         digest = _digest(key)
         found = None
         for known in self.keys:  # all of them, always
@@ -178,7 +178,7 @@ class MalformedLine:
 
 @dataclass(frozen=True, slots=True)
 class KeyLines:
-    """What a file of keys says: the keys of its well-formed lines, and the others."""
+    """Content of a keys file: the keys of its well-formed lines, and the others."""
 
     ring: KeyRing
     malformed: tuple[MalformedLine, ...] = ()

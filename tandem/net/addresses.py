@@ -7,7 +7,7 @@ _HOST_AND_PORT = re.compile(r"[^\s:]+:\d{1,5}|\[[^\s\]]+\]:\d{1,5}")
 
 
 def addresses_of(text: str) -> list[str]:
-    """Of a setting with commas between services; `ipv4:…` and `ipv6:…` are one with replicas."""
+    """Split a setting with commas between services; `ipv4:…` and `ipv6:…` are one with replicas."""
     if text.startswith(("ipv4:", "ipv6:")):
         return [text]
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -18,5 +18,5 @@ def check_addresses(text: str) -> str:
     ValueError: gRPC would take any word for a host, and look for its port 443."""
     for address in addresses_of(text) or [text]:
         if not (_SCHEME.match(address) or _HOST_AND_PORT.fullmatch(address)):
-            raise ValueError(f"must be HOST:PORT, or as dns:///HOST:PORT; {address[:80]!r} is not")
+            raise ValueError(f"must be HOST:PORT or dns:///HOST:PORT, is {address[:80]!r}")
     return text

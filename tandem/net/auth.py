@@ -29,8 +29,8 @@ SCHEME = "bearer "
 RECHECK_S = 20.0
 """How often a stream's key is looked up again; three times in the minute that is promised."""
 
-_MISSING = "a key is needed: metadata 'authorization: Bearer KEY'"
-_UNKNOWN = "the key is not one of those known here"
+_MISSING = "a key is required: metadata 'authorization: Bearer KEY'"
+_UNKNOWN = "the key is unknown"
 
 if TYPE_CHECKING:  # generic for type checkers only
     Handler = grpc.RpcMethodHandler[Any, Any] | None
@@ -89,7 +89,7 @@ class KeyGuard(grpc.aio.ServerInterceptor):
         return None if key is None else self._keys.current().caller(key)
 
     def _why_not(self, key: str | None, method: str) -> _WhyNot | None:
-        """Why a call may not begin or go on with this key; None: it may."""
+        """Return why a call may not begin or continue with this key; None: it may."""
         if key is None:
             return StatusCode.UNAUTHENTICATED, _MISSING
         if (caller := self._caller(key)) is None:

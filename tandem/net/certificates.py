@@ -24,10 +24,10 @@ def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def expiry_s(certificate: Path, key: Path) -> float:
-    """When the certificate in these PEM files expires, in Unix seconds; 0 for one that is not valid
-    now. Raises OSError or ssl.SSLError for files that are no certificate and its key. `ssl` tells a
-    certificate's dates only to a peer that has verified it, so there is a handshake in memory,
-    between a server that shows it and a client that trusts it and nothing else."""
+    """Return when the certificate in these PEM files expires, in Unix seconds; 0 for one that is
+    not valid now. Raises OSError or ssl.SSLError for files that are no certificate and its key.
+    `ssl` tells a certificate's dates only to a peer that has verified it, so there is a handshake
+    in memory, between a server that shows it and a client that trusts it and nothing else."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key, password="")
     caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

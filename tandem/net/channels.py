@@ -20,8 +20,8 @@ _BALANCED = json.dumps(
 
 
 def is_replicated(target: str) -> bool:
-    """Whether `target` names every replica of a service: `dns:///HOST:PORT`, as of a headless
-    service in Kubernetes, or a list, as `ipv4:HOST:PORT,HOST:PORT`."""
+    """Return whether `target` names every replica of a service: `dns:///HOST:PORT`, as of a
+    headless service in Kubernetes, or a list, as `ipv4:HOST:PORT,HOST:PORT`."""
     return target.startswith("dns:///") or "," in target
 
 

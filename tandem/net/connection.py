@@ -99,8 +99,8 @@ class Connection:
         await self._close_unused()
 
     async def why_silent(self) -> str:
-        """Why a fresh connection is not served, in one line; empty if it is. Calls that wait for a
-        connection never hear what stands in its way."""
+        """Return why a fresh connection is not served, in one line; empty if it is. Calls that wait
+        for a connection never hear what stands in its way."""
         async with open_channel(self.target, HEALTH_MESSAGE_BYTES, self._access) as channel:
             stub: Any = health_pb2_grpc.HealthStub(channel)
             try:

@@ -104,7 +104,7 @@ class FairExecutor:
             raise QueueFull(f"{self._name}: {why} are waiting")
 
     def _full(self, tenant: Tenant) -> str:
-        """How many are waiting that leave no place; empty where there is one."""
+        """Return a description of a full queue; empty if there is room."""
         queues = self._callers.get(tenant.caller, OrderedDict[Tenant, deque[_Task]]())
         theirs = len(queues.get(tenant, ()))
         of_caller = sum(map(len, queues.values()))

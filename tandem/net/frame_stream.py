@@ -121,7 +121,7 @@ class FrameStream(Generic[Out, In]):
         try:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
                 if frame is None:  # how grpc.aio says that the bytes were no such message
-                    raise InvalidArgument("message", "the bytes are no protobuf message")
+                    raise InvalidArgument("message", "the bytes are not a protobuf message")
                 size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
                 self._traffic.downlink_bytes += size_bytes
                 self._on_frame(self._codec.decode(frame), size_bytes)
@@ -201,10 +201,10 @@ def end_status(error: BaseException | None) -> tuple[StatusCode, str]:
 
 
 def stuck_s(error: BaseException | None) -> float:
-    """How long the service's engine had been stuck, as it says at a stream's end."""
+    """Return how long the service's engine had been stuck, as it says at a stream's end."""
     return error.silent_s if isinstance(error, StreamEnded) else 0.0
 
 
 def retry_s(error: BaseException | None) -> float | None:
-    """When the service says, at a stream's end, that it may be worth another try."""
+    """Return when the service says, at a stream's end, that it may be worth another try."""
     return error.retry_after_s if isinstance(error, StreamEnded) else None

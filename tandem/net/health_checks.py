@@ -59,7 +59,8 @@ class HealthChecks:
             await self.end(number)
 
     async def _check_again(self, number: int, connection: Connection) -> None:
-        """For ever, whatever fails: a service whose checks had ended would never be used again."""
+        """Check again for ever, even after errors: a service whose checks had ended would never be
+        used again."""
         while True:
             began_s = time.monotonic()
             every_s = ASK_EVERY_S
@@ -98,8 +99,8 @@ class HealthChecks:
 
 
 async def asked_health(channel: grpc.aio.Channel) -> CloudReport:
-    """Of a service, over an open connection. The round trip is that of the smallest question there
-    is."""
+    """Query the health of a service over an open connection. The round trip is that of the smallest
+    question there is."""
     health: Any = health_pb2_grpc.HealthStub(channel)
     began_s = time.monotonic()
     answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_WITHIN_S)

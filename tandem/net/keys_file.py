@@ -24,7 +24,7 @@ short enough that no key which was taken back lives on with the fault."""
 
 
 class CurrentKeys(Protocol):
-    """Where the keys that are known now come from."""
+    """Source of the currently known keys."""
 
     def current(self) -> KeyRing:
         """Asked for every call."""
@@ -32,7 +32,7 @@ class CurrentKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeysFileState:
-    """What is wrong with a file of keys, if anything is."""
+    """Problems of a keys file, if it has any."""
 
     malformed_lines: tuple[int, ...] = ()
     """Their numbers, from 1."""
@@ -41,16 +41,16 @@ class KeysFileState:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody is let in any more."""
+        """True if no key is accepted any more."""
         return self.unreadable_s >= UNREADABLE_S
 
     @property
     def warning(self) -> str:
-        """What an operator has to mend, without content or path; empty where there is nothing."""
+        """A warning for the operator, without content or path; empty where there is nothing."""
         if self.unreadable_s and self.closed:
             return f"the keys file has been unreadable for {UNREADABLE_S:g} s: no key is accepted"
         if self.unreadable_s:
-            return "the keys file cannot be read: the keys last read are used for now"
+            return "the keys file cannot be read: the last known keys are still used"
         if self.malformed_lines:
             return f"malformed lines of the keys file are ignored: {_numbers(self.malformed_lines)}"
         return ""

@@ -49,7 +49,7 @@ class PortInUse(TandemError):
 
 
 class Service(Protocol):
-    """What runs behind a server."""
+    """The service behind a server."""
 
     @property
     def full_name(self) -> str:
@@ -75,15 +75,17 @@ def served_names(service: Service) -> tuple[str, ...]:
 
 
 def fault_of(service: Service) -> str:
-    """What keeps the service from working, its attribute `fault` if it has one; empty if nothing
-    does."""
+    """Return the reason why the service does not work, its attribute `fault` if it has one; empty
+    if it works."""
     return str(getattr(service, "fault", ""))
 
 
 class _Health(health.aio.HealthServicer):
     async def List(self, request: Any, context: Any) -> None:  # noqa: N802  # the RPC's name
         """The library has none, and would log a trace for whoever asks."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask for one service: Check")
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED, "not supported; use Check with the name of a service"
+        )
 
 
 class RunningService:
@@ -171,7 +173,8 @@ class RunningService:
 
 
 def raise_descriptor_limit() -> None:
-    """As far as this process may, up to `DESCRIPTORS`: many systems begin with 1,024."""
+    """Raise the limit as far as this process may, up to `DESCRIPTORS`: many systems begin with
+    1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -180,7 +183,8 @@ def raise_descriptor_limit() -> None:
 
 
 def _connection_limits() -> Options:
-    """Of the main port: half of the descriptors, since each connection has one."""
+    """Return the limits of the main port: half of the descriptors, since each connection has
+    one."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, DESCRIPTORS)
     return [

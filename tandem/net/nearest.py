@@ -17,8 +17,8 @@ from tandem.routing.router import CloudReport, Router
 
 
 class NearestConnection(Connection):
-    """As a `Connection`, to one of `targets`: of two of the near ones that with fewer calls of
-    ours. They are asked, by health and round trip, from the first call on."""
+    """A `Connection` to one of `targets`: of two of the near ones that with fewer calls of ours.
+    They are asked, by health and round trip, from the first call on."""
 
     def __init__(
         self, targets: Sequence[str], max_message_bytes: int, access: ClientAccess
@@ -60,7 +60,7 @@ class NearestConnection(Connection):
         await self._connections[number].release(channel)
 
     async def why_silent(self) -> str:
-        """Of the best one that is known."""
+        """Diagnose the best known address."""
         return await self._connections[self._routing.ranked()[0]].why_silent()
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens on `host` can be reached from its own machine only."""
+    """Return whether a server that listens on `host` can be reached from its own machine only."""
     if host == "localhost":
         return True
     try:
@@ -37,7 +37,7 @@ def check_own_side(peer: str, networks: Sequence[Network]) -> None:
     if address and (address.is_loopback or any(address in network for network in networks)):
         return
     why = (
-        f"this retriever holds a device's documents and answers its own side only, not {peer};"
+        f"this retriever has a device's documents and answers only its own side, not {peer};"
         " its setting own_side names the networks that are"
     )
     raise Rejected(grpc.StatusCode.PERMISSION_DENIED, why)

@@ -55,7 +55,7 @@ class Quota:
 
     @classmethod
     def parse(cls, words: dict[str, str]) -> Self:
-        """Of NAME=VALUE fields; those that are not there are 0. InvalidArgument names the field."""
+        """Parse NAME=VALUE fields; missing ones are 0. InvalidArgument names the field."""
         known = {each.name for each in fields(cls)}
         for name, value in words.items():
             if name in known and not (value.isascii() and value.isdigit() and len(value) <= 18):
@@ -63,7 +63,7 @@ class Quota:
         return cls(**{name: int(value) for name, value in words.items() if name in known})
 
     def words(self) -> list[str]:
-        """As NAME=VALUE fields; what has no limit is not said."""
+        """Return NAME=VALUE fields; unlimited ones are left out."""
         said = ((each.name, getattr(self, each.name)) for each in fields(self))
         return [f"{name}={value}" for name, value in said if value]
 
@@ -96,7 +96,7 @@ class Bucket:
 
     @property
     def full(self) -> bool:
-        """Whether nothing is missing of a minute's worth."""
+        """True if the whole budget of a minute is available."""
         return self._level >= self._per_minute
 
     def set_rate(self, per_minute: float, now: float) -> None:
@@ -108,7 +108,7 @@ class Bucket:
         self._level = min(self._level, per_minute)
 
     def wait_s(self, now: float) -> float:
-        """How long until something is there."""
+        """Return how long until something is there."""
         self._refill(now)
         rate = self._per_minute
         return max(0.0, (1 - self._level) * 60 / rate) if rate else 0.0
@@ -128,7 +128,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a service has for all holders together."""
+    """Capacity of a service for all holders together."""
 
     places: int
     kv_bytes: int = 2**62
@@ -146,7 +146,7 @@ class _Account:
 
 
 class FairShares:
-    """Who holds how much; one object per service. Holders are few: keys files name them."""
+    """Usage of each holder; one object per service. Holders are few: keys files name them."""
 
     def __init__(self, room: Room, quota: Quota) -> None:
         """`quota` is of a holder whose key says nothing else. The holder "" stands for all callers
@@ -197,8 +197,8 @@ class FairShares:
     def check_grammar(
         self, holder: str, tenant: bytes, now: float, own: Quota | None = None
     ) -> None:
-        """Whether that tenant of the holder's (b"": the holder itself) may ask for a grammar.
-        Raises HolderRefused."""
+        """Check that a tenant of the holder (b"": the holder itself) may use a grammar. Raises
+        HolderRefused."""
         quota = self._quota if own is None else own.over(self._quota)
         most = quota.grammar_s_per_minute
         for payer, limit in self._payers(holder, tenant, most):
@@ -208,11 +208,11 @@ class FairShares:
             bucket.set_rate(limit, now)
             if (wait_s := bucket.wait_s(now)) > 0:
                 who = f"a tenant of {_name(holder)}" if payer[1] == tenant != b"" else _name(holder)
-                why = f"grammar: {who} has had its {limit} s of computing grammars a minute"
+                why = f"grammar: {who} has used its {limit} s of computing grammars per minute"
                 raise HolderRefused("grammars", why, wait_s)
 
     def spend_grammar(self, holder: str, tenant: bytes, seconds: float, now: float) -> None:
-        """What grammars of the tenant's have taken."""
+        """Count the time for grammars of the tenant."""
         for payer, _ in self._payers(holder, tenant):
             if (bucket := self._grammars.get(payer)) is not None:
                 bucket.spend(seconds, now, GRAMMAR_DEBT_MINUTES)
@@ -220,8 +220,8 @@ class FairShares:
     def _payers(
         self, holder: str, tenant: bytes, most: int = 0
     ) -> list[tuple[tuple[str, bytes], int]]:
-        """Who pays for a tenant's grammars, and the limit of each. A holder says itself whom it
-        asks for, so that all its tenants together have a limit too."""
+        """Return who pays for a tenant's grammars, and the limit of each. A holder says itself whom
+        it asks for, so that all its tenants together have a limit too."""
         if not tenant:
             return [((holder, b""), most)]
         return [((holder, tenant), most), ((holder, _ALL_TENANTS), most * TENANTS_OF_HOLDER)]
@@ -235,7 +235,7 @@ class FairShares:
             del self._grammars[next(iter(self._grammars))]
 
     def give_back(self, holder: str, kv_bytes: int, tokens: int, now: float) -> None:
-        """What was taken, and what the session has cost."""
+        """Return reserved capacity, and count what the session has used."""
         account = self._accounts[holder]
         account.sessions -= 1
         account.kv_bytes -= kv_bytes
@@ -251,23 +251,23 @@ class FairShares:
         for kind, bucket, most in kinds:
             bucket.set_rate(most, now)
             if (wait_s := bucket.wait_s(now)) > 0:
-                why = f"{kind}: {_name(holder)} has had its {most} a minute"
+                why = f"{kind}: {_name(holder)} has used its {most} per minute"
                 raise HolderRefused(kind, why, wait_s)
 
     def _check_sessions(self, holder: str, account: _Account, quota: Quota, now: float) -> None:
         places = self._room.places
         what = self._room.what
         if quota.sessions and account.sessions >= quota.sessions:
-            why = f"{what}: {_name(holder)} holds the {quota.sessions} that it may"
+            why = f"{what}: {_name(holder)} has reached its quota of {quota.sessions}"
             raise HolderRefused("sessions", why, BUSY_RETRY_S)
         fair = self._fair(
             holder, held=account.sessions, wanted=1, total=places, used=self.sessions, now=now
         )
         if not fair:
-            why = f"{what}: {_name(holder)} holds {account.sessions} of {places}, and its share"
+            why = f"{what}: {_name(holder)} has {account.sessions} of {places}, and its share"
             raise HolderRefused("sessions", f"{why} is less", BUSY_RETRY_S)
         if self.sessions >= places:
-            raise ResourceExhausted(f"{what}: all {places} are taken; try again")
+            raise ResourceExhausted(f"{what}: all {places} are in use; try again")
 
     def _check_kv(
         self, holder: str, account: _Account, quota: Quota, *, wanted: int, now: float
@@ -275,11 +275,11 @@ class FairShares:
         total = self._room.kv_bytes
         if quota.kv_bytes and account.kv_bytes + wanted > quota.kv_bytes:
             left = quota.kv_bytes - account.kv_bytes
-            why = f"kv budget: {wanted} bytes wanted, {left} of {quota.kv_bytes} left"
+            why = f"kv budget: {wanted} bytes needed, {left} of {quota.kv_bytes} left"
             raise HolderRefused("kv", f"{why} to {_name(holder)}", BUSY_RETRY_S)
         if self.kv_bytes + wanted > total:
             free = total - self.kv_bytes
-            raise ResourceExhausted(f"kv budget: {wanted} bytes wanted, {free} of {total} free")
+            raise ResourceExhausted(f"kv budget: {wanted} bytes needed, {free} of {total} free")
         fair = self._fair(
             holder,
             held=account.kv_bytes,
@@ -289,14 +289,14 @@ class FairShares:
             now=now,
         )
         if not fair:
-            why = f"kv budget: {_name(holder)} holds {account.kv_bytes} of {total} bytes"
+            why = f"kv budget: {_name(holder)} has {account.kv_bytes} of {total} bytes"
             raise HolderRefused("kv", f"{why}, and its share is less", BUSY_RETRY_S)
 
     def _fair(
         self, holder: str, *, held: int, wanted: int, total: int, used: int, now: float
     ) -> bool:
-        """Whether that leaves enough for the others. What is free may be had by who holds nothing
-        yet, whose request may be larger than any share."""
+        """Return whether the request leaves enough for the others. A holder that has nothing may
+        have all that is free, since its request may be larger than any share."""
         if not holder or not held:
             return True
         others = sum(

@@ -40,16 +40,17 @@ class BadFile(TandemError):
 
 @dataclass(frozen=True, slots=True)
 class ReloadFailure:
-    """Why the files cannot be used as they are now, and for how long that has been so."""
+    """Reason why the files cannot be used now, and for how long."""
 
     why: str
     for_s: float
 
 
 class Reloaded(Generic[Value]):
-    """What `read` makes of the files at `paths`; may be used on any thread. `read` raises BadFile,
-    at first through the constructor. Looking for changes takes one `stat` a file, and now and then
-    reading it, so `current` may be asked for every connection and every call; files are small."""
+    """The result of `read` for the files at `paths`, read again when they change; may be used on
+    any thread. `read` raises BadFile, at first through the constructor. Looking for changes takes
+    one `stat` a file, and now and then reading it, so `current` may be asked for every connection
+    and every call; files are small."""
 
     def __init__(
         self,
@@ -75,7 +76,8 @@ class Reloaded(Generic[Value]):
             return self._value
 
     def current_and_failure(self) -> tuple[Value, ReloadFailure | None]:
-        """With what keeps the files from being used as they are now; None where nothing does."""
+        """Return the value, and what keeps the files from being used as they are now; None if
+        nothing does."""
         with self._lock:
             self._look()
             if self._failed is None:
@@ -134,8 +136,9 @@ def _stamp_of(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def _is_recent(stamp: _Stamp) -> bool:
-    """Whether one of the files has changed so lately that its times may not tell the next change.
-    Times of a clock that is far ahead are none of those: they would stay recent for ever."""
+    """Return whether one of the files changed so recently that its times may not show the next
+    change. Times of a clock that is far ahead are none of those: they would stay recent for
+    ever."""
     now = time.time()
     changed_s = (max(each[:2]) / 1e9 for each in stamp if each is not None)
     return any(abs(now - each) < RECENT_S for each in changed_s)

@@ -121,7 +121,7 @@ class RetrieverClient:
         return await _answered(self._stub.List(request, timeout=timeout_s))
 
     async def stats(self, timeout_s: float = 10.0) -> pb.StatsResponse:
-        """How much there is."""
+        """Return the size of the index."""
         return await _answered(self._stub.Stats(pb.StatsRequest(), timeout=timeout_s))
 
     async def snapshot(self, timeout_s: float = 600.0) -> pb.SnapshotResponse:
@@ -129,7 +129,7 @@ class RetrieverClient:
         return await _answered(self._stub.Snapshot(pb.SnapshotRequest(), timeout=timeout_s))
 
     async def describe(self, timeout_s: float = 10.0) -> pb.DescribeResponse:
-        """What this retriever is."""
+        """Describe this retriever."""
         return await _answered(self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s))
 
 

@@ -14,7 +14,7 @@ from tandem.net.quotas import NO_QUOTA, Quota
 
 
 class Scope(StrEnum):
-    """What a key may be good for."""
+    """A scope of a key."""
 
     GENERATE = "generate"
     """Ask an aggregator or a drafter for answers, and the cloud's aggregator to take part."""
@@ -68,18 +68,18 @@ SCOPE_OF: Mapping[str, Scope | None] = {
 
 
 def scopes_from(text: str) -> frozenset[Scope]:
-    """Of names with commas between them. InvalidArgument names one that is no scope."""
+    """Parse names separated by commas. InvalidArgument names one that is no scope."""
     try:
         return frozenset(map(Scope, text.split(",")))
     except ValueError:
         unknown = next(name for name in text.split(",") if name not in list(Scope))
-        why = f"{unknown[:40]!r} is none of {', '.join(Scope)}"
+        why = f"{unknown[:40]!r} is not one of {', '.join(Scope)}"
         raise InvalidArgument("scopes", why) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: the holder of a key, and what the key is good for."""
+    """A caller: the holder of a key, and the scopes of the key."""
 
     holder: str
     scopes: frozenset[Scope]
@@ -94,7 +94,7 @@ _CALLER: ContextVar[Caller] = ContextVar("tandem_caller", default=ANYONE)
 
 
 def current_caller() -> Caller:
-    """Who made the call that this code serves; `ANYONE` where the port asks for no key."""
+    """Return the caller of the current call; `ANYONE` if the port needs no key."""
     return _CALLER.get()
 
 

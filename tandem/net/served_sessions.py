@@ -21,8 +21,8 @@ Message = TypeVar("Message")
 
 
 class Reservation:
-    """What a session may hold, which is nothing once it is given back; `tokens` is set to what it
-    has cost when it ends."""
+    """Capacity reserved for a session, nothing after it was given back; `tokens` is set to the
+    session's usage when it ends."""
 
     def __init__(self, admission: "Admission", caller: Caller, kv_bytes: int) -> None:
         self.kv_bytes = kv_bytes
@@ -61,7 +61,7 @@ class Admission:
         return self._shares.sessions
 
     def claim(self, holder: str) -> float:
-        """As `FairShares.claim`."""
+        """See `FairShares.claim`."""
         return self._shares.claim(holder)
 
     @property
@@ -95,13 +95,13 @@ class Admission:
             self._show(caller.holder)
 
     def take_more(self, caller: Caller, kv_bytes: int) -> None:
-        """For a reservation of that caller's."""
+        """Enlarge a reservation of that caller."""
         with self._refusals_counted(caller):
             self._shares.take_more(caller.holder, kv_bytes, time.monotonic(), caller.quota)
         self.on_change()
 
     def spend_grammar(self, tenant: Tenant, seconds: float) -> None:
-        """What computing a grammar of that tenant's has taken, whether or not it was of use."""
+        """Count the time for computing a grammar of the tenant, useful or not."""
         self._shares.spend_grammar(tenant.caller, tenant.id, seconds, time.monotonic())
 
     @contextmanager
@@ -119,7 +119,7 @@ class Admission:
 
 
 def quota_of(settings: ServiceSettings) -> Quota:
-    """What a service was told that one holder may take of it."""
+    """Return the default quota of a holder from the service's settings."""
     return Quota(
         sessions=settings.quota_sessions,
         kv_bytes=settings.quota_kv_bytes,

@@ -45,7 +45,8 @@ Sent = TypeVar("Sent", contravariant=True)
 
 
 class OpenedStream(Protocol[Sent]):
-    """What a session needs of a `FrameStream`, or of several that begin and end together."""
+    """Interface of an open stream for a session: a `FrameStream`, or several that begin and end
+    together."""
 
     def send(self, message: Sent) -> int: ...
     def close_in_background(
@@ -60,13 +61,13 @@ OpenStream = Callable[
 
 
 class ResumableMachine(Protocol[Output]):
-    """What all machines have in common that survive the loss of their stream."""
+    """Common interface of machines that survive the loss of their stream."""
 
     phase: Phase
 
     @property
     def goes_on_alone(self) -> bool:
-        """Whether a peer that stays lost is done without."""
+        """True if the session goes on without a peer that stays lost."""
 
     def connect(self, now: float) -> list[Output]: ...
     def lost(self, now: float, stuck_s: float = 0.0) -> list[Output]: ...
@@ -133,7 +134,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         return False
 
     def admits(self, message: In) -> bool:
-        """Whether the stream is admitted with this message."""
+        """Return whether the stream is admitted with this message."""
         return isinstance(message, self._opened)
 
     def start_work(self) -> None:
@@ -144,7 +145,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
 
     @property
     def ended(self) -> bool:
-        """Whether further events no longer matter."""
+        """True if further events no longer matter."""
         return self._closed or self.failure is not None
 
     def dispatch(self, event: Callable[[], Sequence[Output]]) -> None:
@@ -261,10 +262,10 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         return self.machine.lost(time.monotonic(), stuck_s(error))
 
     def _is_final(self, code: grpc.StatusCode) -> bool:
-        """Whether a refusal ends the request at once. A peer without room may have some soon, so it
-        is asked again until it counts as lost. Asking again is no use where it took the request and
-        then has no room for it, or refuses for ever; but where the request goes on alone once the
-        peer is lost, such a refusal is a loss as well."""
+        """Return whether a refusal ends the request at once. A peer without room may have some
+        soon, so it is asked again until it counts as lost. Asking again is no use where it took the
+        request and then has no room for it, or refuses for ever; but where the request goes on
+        alone once the peer is lost, such a refusal is a loss as well."""
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             self._refused_after_opening += self._is_admitted
             return self._is_admitted and not self.machine.goes_on_alone
@@ -278,7 +279,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         reason = cleaned(reason, MOST_REASON)
         log.warning("resync", reason=reason, resyncs=self._resyncs)
         if self._resyncs > MAX_RESYNCS:
-            times = f"the cloud broke the conversation {self._resyncs} times"
+            times = f"the cloud violated the protocol {self._resyncs} times"
             raise Rejected(grpc.StatusCode.DATA_LOSS, f"{times}; the last time: {reason}")
         return self.machine.lost(time.monotonic())
 
@@ -309,7 +310,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
 
 
 def backoff_s(attempt: int, spread: int) -> float:
-    """How long to wait before reconnecting, `attempt` from 0: nothing, then twice as long each time
+    """Return the delay before reconnecting, `attempt` from 0: nothing, then twice as long each time
     up to a limit, of which sessions of different `spread` take from a half to all."""
     if not attempt:
         return 0.0
@@ -318,9 +319,9 @@ def backoff_s(attempt: int, spread: int) -> float:
 
 
 class Diagnosis:
-    """Why a peer is silent: `ask`, a call that must end by itself, is made once a silence, while
-    there is still time to tell the caller. A stream that waits for its connection never hears what
-    stands in its way. Used on the event loop."""
+    """Diagnosis of a silent peer: `ask`, a call that must end by itself, is made once a silence,
+    while there is still time to tell the caller. A stream that waits for its connection never hears
+    what stands in its way. Used on the event loop."""
 
     def __init__(self, ask: Callable[[], Awaitable[str]], now: float) -> None:
         self._ask = ask
@@ -336,7 +337,7 @@ class Diagnosis:
             self._asking = asyncio.ensure_future(self._ask())
 
     async def answer(self) -> str:
-        """Why the peer is silent; empty if nothing is known within ANSWER_WITHIN_S."""
+        """Return why the peer is silent; empty if nothing is known within ANSWER_WITHIN_S."""
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._ask())
         try:

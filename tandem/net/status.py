@@ -100,7 +100,10 @@ def _whole_status_of(error: BaseException) -> tuple[StatusCode, str]:
     if isinstance(error, grpc.aio.InternalError):
         return StatusCode.CANCELLED, "the caller left while it was being written to"
     if isinstance(error, DecodeError):
-        return StatusCode.INVALID_ARGUMENT, "message: the bytes are no protobuf message of this RPC"
+        return (
+            StatusCode.INVALID_ARGUMENT,
+            "message: the bytes are not a protobuf message of this RPC",
+        )
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code, str(error)
@@ -113,14 +116,15 @@ def upstream_rejection(
     """Our caller's status when a service that we call ended our call: the same, unless it rejected
     our own credentials, which is not the caller's fault."""
     if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
-        why = f"refused by a service behind this one: {details}; see TANDEM_CALL_KEY_FILE here"
-        why += ", or TANDEM_CLOUD_KEY_FILE where that is the cloud"
+        why = f"refused by a service behind this one: {details}; check this service's"
+        why += " TANDEM_CALL_KEY_FILE, or TANDEM_CLOUD_KEY_FILE for the cloud"
         return Rejected(StatusCode.UNAVAILABLE, why)
     return Rejected(code, details, retry_after_s)
 
 
 async def refusal(error: grpc.aio.AioRpcError, ask: Callable[[], Awaitable[object]]) -> Rejected:
-    """What our stream was refused with; `ask`, another call, may meet a status that was lost."""
+    """Return the status that refused our stream; `ask`, another call, may meet a status that was
+    lost."""
     code, details = actual_status(error.code(), details_of(error))
     if details == STATUS_LOST:
         try:
@@ -131,8 +135,9 @@ async def refusal(error: grpc.aio.AioRpcError, ask: Callable[[], Awaitable[objec
 
 
 def actual_status(code: StatusCode, details: str) -> tuple[StatusCode, str]:
-    """When a stream ends while a message is being sent, grpc.aio puts INTERNAL in place of the
-    status that the service or the connection's end gave (grpc issue 36066)."""
+    """Return the actual status of a stream that ended while a message was being sent: grpc.aio puts
+    INTERNAL in place of the status that the service or the connection's end gave (grpc issue
+    36066)."""
     if code is StatusCode.INTERNAL and details == "Internal error from Core":
         return StatusCode.UNAVAILABLE, STATUS_LOST
     return code, details
@@ -165,8 +170,8 @@ def plain_details(
 
 
 def _words_of(stranger: str, code: StatusCode, words: str, again_s: float | None) -> str:
-    """What a service of another side said at the end of a call, or gRPC about the connection: with
-    some statuses nobody can tell these two apart."""
+    """Return the words at the end of a call, from a service of another side or from gRPC about the
+    connection: with some statuses nobody can tell these two apart."""
     said = _TRY_AGAIN.search(words)
     if said is not None:
         words = words[: said.start()] + words[said.end() :]
@@ -194,8 +199,8 @@ _OF_CONNECTIONS = frozenset(
 
 
 def retry_after_s(metadata: Any) -> float | None:
-    """When to try again, as a status's metadata say, within `MIN_RETRY_S` and `MAX_RETRY_S`; None
-    where they do not. From another service, so it may be anything."""
+    """Return when to try again, as a status's metadata say, within `MIN_RETRY_S` and `MAX_RETRY_S`;
+    None where they do not. From another service, so it may be anything."""
     for key, value in metadata or ():
         if key == RETRY_AFTER:
             return bounded_retry_s(value)
@@ -203,7 +208,7 @@ def retry_after_s(metadata: Any) -> float | None:
 
 
 def bounded_retry_s(value: object) -> float | None:
-    """That many seconds, within bounds; None for what is no number."""
+    """Return the seconds within bounds; None for what is no number."""
     try:
         seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -251,7 +256,7 @@ async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any]) -> Async
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except grpc.aio.InternalError as error:  # the caller is gone
-        log.info("caller left")
+        log.info("caller disconnected")
         raise asyncio.CancelledError from error
     except Exception as error:
         code, details = status_of(error)
@@ -272,8 +277,9 @@ def _metadata_of(error: Exception) -> Metadata:
 
 
 def engine_silent_s(metadata: Any) -> float:
-    """What a status's metadata say of a stuck engine; 0 for an engine that works. From another
-    service, so it may be anything."""
+    """Return the seconds of a stuck engine in a status's metadata; 0 for an engine that works.
+    They come from another service, so they may be anything. From another service, so it may be
+    anything."""
     for key, value in metadata or ():
         if key == ENGINE_SILENT_S:
             with suppress(TypeError, ValueError):

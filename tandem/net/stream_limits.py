@@ -36,13 +36,13 @@ class StreamLimits:
 
 
 def stream_limits(settings: ServiceSettings) -> StreamLimits:
-    """What a service was told."""
+    """Return the stream limits in a service's settings."""
     return StreamLimits(settings.first_message_s, settings.idle_stream_s, settings.unread_answer_s)
 
 
 class StreamClock:
-    """When a stream is overdue; nothing here reads a clock. `idle_s` counts from the last sign of
-    life while a message is waited for, `write_s` from the beginning of a frame's writing."""
+    """Deadlines of a stream; nothing here reads a clock. `idle_s` counts from the last sign of life
+    while a message is waited for, `write_s` from the beginning of a frame's writing."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
@@ -75,11 +75,11 @@ class StreamClock:
 
     @property
     def writing(self) -> bool:
-        """Whether a frame has not left, or its writing was broken off."""
+        """True if a frame is being written, or its writing was interrupted."""
         return self._writing_s is not None
 
     def due_s(self, now: float) -> float:
-        """When to look again at the latest."""
+        """Return when to look again at the latest."""
         due_s = now + min(self._limits.write_s, self._limits.idle_s, self._limits.first_message_s)
         if self._waited_s is not None:
             due_s = min(due_s, self._waited_s + self._wait_limit[1])
@@ -88,7 +88,7 @@ class StreamClock:
         return due_s
 
     def overdue(self, now: float) -> Overdue | None:
-        """What the stream ends with, if a limit has passed."""
+        """Return the status to end the stream with if a limit has passed."""
         if self._writing_s is not None and now - self._writing_s >= self._limits.write_s:
             return Overdue(f"stream: an answer was not read for {self._limits.write_s:g} s")
         what, limit_s = self._wait_limit
@@ -124,7 +124,7 @@ class ServedStream(Generic[Request, Response]):
         return frame
 
     async def read_in_its_time(self) -> Any:
-        """As `read`, where a caller has nothing to say but that it leaves."""
+        """Read like `read`, while the caller has nothing to say except that it leaves."""
         return await self._context.read()
 
     async def write(self, message: Response) -> None:

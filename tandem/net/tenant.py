@@ -35,16 +35,16 @@ class Tenant:
 
 
 def calling_tenant(given_id: bytes, sharing: Sharing) -> Tenant:
-    """Of the call that this code serves, which gave this id. Callers that share do so with what is
-    theirs, and what they call public: what one of them keeps apart for a tenant stays apart, even
-    from another that gives the same id."""
+    """Return the tenant of the current call, which sent this id. Callers that share do so with what
+    is theirs, and what they call public: what one of them keeps apart for a tenant stays apart,
+    even from another that gives the same id."""
     name = current_caller().holder
     return Tenant(sharing.group_of(name), name.encode() + b"\0" + given_id if given_id else b"")
 
 
 def paying_tenant(given_id: bytes = b"") -> Tenant:
-    """Of the call that this code serves: who pays for what it costs, and takes turns with others.
-    Callers that share what is kept do not share that."""
+    """Return the tenant that pays for the current call, and takes turns with others. Callers that
+    share what is kept do not share that."""
     return Tenant(current_caller().holder, given_id)
 
 
@@ -65,8 +65,8 @@ class TenantIds:
         self._random = secrets.token_bytes(32)
 
     def id_of(self, tenant: Tenant) -> bytes:
-        """What stands for `tenant` at the next service; "" where there is nobody to tell apart: on
-        a port without keys, or where everybody shares."""
+        """Return the id for `tenant` at the next service; "" if there is nobody to tell apart: on a
+        port without keys, or if all tenants share."""
         if tenant.caller in ("", EVERYBODY) and not tenant.id:
             return b""
         # No name has a zero byte, so that no two tenants are one text.

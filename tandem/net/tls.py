@@ -31,7 +31,8 @@ class _Pem:
 
 
 class TlsIdentity:
-    """Who this process is, as server and as caller. Raises BadFile for files that do not fit."""
+    """Identity of this process, as server and as caller. Raises BadFile for files that do not
+    fit."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -67,7 +68,7 @@ class TlsIdentity:
         return self._caller[1]
 
     def valid_for_s(self) -> float:
-        """How long the certificate is still valid; 0 for one that is not."""
+        """Return how long the certificate is still valid; 0 for one that is not."""
         pem = self._pem.current()
         if self._expiry is None or self._expiry[0] is not pem or not self._expiry[1]:
             try:

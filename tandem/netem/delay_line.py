@@ -34,7 +34,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: on, for 0 seconds
 
 
 class Mark(Enum):
-    """What travels in a line beside bytes."""
+    """Marks in a line between bytes."""
 
     END = "end of stream"
     RESET = "reset"

@@ -232,7 +232,7 @@ def _direction(side: str, wanted: Any) -> dict[str, Any]:
 def _reject_unknown(request: Mapping[str, Any], known: frozenset[str]) -> None:
     for field in request:
         if field not in known:
-            raise InvalidArgument(field, f"unknown; there are {', '.join(sorted(known))}")
+            raise InvalidArgument(field, f"unknown; known: {', '.join(sorted(known))}")
 
 
 def _number(field: str, value: object) -> float:

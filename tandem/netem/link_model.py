@@ -39,7 +39,7 @@ class LinkSettings:
             if not self.jitter_trace or not all(isfinite(extra) for extra in self.jitter_trace):
                 raise InvalidArgument("jitter_trace", "must be finite numbers, at least one")
             if self.jitter_s:
-                raise InvalidArgument("jitter_s", "must be 0 beside a jitter_trace")
+                raise InvalidArgument("jitter_s", "must be 0 if there is a jitter_trace")
         rate = self.bytes_per_s
         if rate is not None and not (isfinite(rate) and rate > 0):
             raise InvalidArgument("bytes_per_s", f"must be above 0, is {rate}")
@@ -109,7 +109,7 @@ class Link:
         if self._cuts and at < self._cuts[-1][1]:
             if self._cuts[-1][1] == inf and at >= self._cuts[-1][0]:
                 return
-            raise InvalidArgument("at", f"lies before the end of the last cut {self._cuts[-1]}")
+            raise InvalidArgument("at", f"is before the end of the last cut {self._cuts[-1]}")
         self._cuts.append((at, inf))
 
     def restore(self, at: float) -> None:
@@ -118,7 +118,7 @@ class Link:
             return
         start = self._cuts[-1][0]
         if at < start:
-            raise InvalidArgument("at", f"lies before the cut at {start}")
+            raise InvalidArgument("at", f"is before the cut at {start}")
         self._cuts[-1] = (start, at)
 
     def change(self, settings: LinkSettings) -> None:

@@ -18,7 +18,7 @@ MOST_SAVED = 8.0
 
 
 class HedgeBudget:
-    """Of one drafter, for all its sessions."""
+    """Hedging budget of one drafter, for all its sessions."""
 
     def __init__(self, share: float) -> None:
         """`share` of the rounds that may be hedged; 0: none."""
@@ -30,7 +30,7 @@ class HedgeBudget:
         self._left = min(self._left + self._share, MOST_SAVED)
 
     def take(self) -> bool:
-        """Whether one more may be hedged, which is then counted."""
+        """Return whether one more round may be hedged, and count it."""
         if self._left < 1:
             return False
         self._left -= 1
@@ -38,7 +38,7 @@ class HedgeBudget:
 
 
 class StallWatch:
-    """How long one session waits for its cloud's answers."""
+    """Waiting time of one session for its cloud's answers."""
 
     def __init__(self) -> None:
         self._usual_s: deque[float] = deque(maxlen=RECENT)
@@ -64,8 +64,8 @@ class StallWatch:
         self._since_s = None
 
     def stalled(self, now: float) -> bool:
-        """Whether the answer is late. Called regularly: in a time in which this process did not get
-        to run, an answer may have come and wait to be read."""
+        """Return whether the answer is late. Called regularly: in a time in which this process did
+        not get to run, an answer may have come and wait to be read."""
         missed_s = 0.0 if self._ticked_s is None else now - self._ticked_s - TICK_S
         self._ticked_s = now
         if self._since_s is None or len(self._usual_s) < FEWEST:

@@ -37,7 +37,7 @@ FAILURES, SUCCESSES = 2, 2
 
 
 class MoveReason(StrEnum):
-    """Why a session left its cloud."""
+    """Reason why a session left its cloud."""
 
     BETTER = "better"
     DRAINING = "draining"
@@ -50,8 +50,8 @@ class MoveReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloudReport:
-    """What a cloud answered when asked: how long the question took, and what it says of itself. A
-    round costs it about `queue_s` and `pass_s`."""
+    """A cloud's answer to a query: its duration, and what the cloud reports. A round costs it about
+    `queue_s` and `pass_s`."""
 
     round_trip_s: float
     serving: bool = True
@@ -70,7 +70,7 @@ class CloudReport:
 
 @dataclass(slots=True)
 class Placement:
-    """Where one session is: which cloud, since when, and how often it moved to a better one."""
+    """Placement of one session: which cloud, since when, and how often it moved to a better one."""
 
     cloud: int
     since_s: float
@@ -82,7 +82,7 @@ class Placement:
 
 
 class Router:
-    """Of one edge, for all its sessions; clouds are numbers from 0."""
+    """Routing of one edge, for all its sessions; clouds are numbers from 0."""
 
     def __init__(self, clouds: int, price_weight: float = 1.0) -> None:
         """`price_weight`: by so many times its rounds a cloud twice as dear as the cheapest counts
@@ -166,7 +166,7 @@ class Router:
     def why_leave(
         self, place: Placement, spread: int, now: float, model: str = ""
     ) -> MoveReason | None:
-        """Why a session with a working stream should move now, if it should."""
+        """Return why a session with a working stream should move now, if it should."""
         cloud = self.clouds[place.cloud]
         if cloud.refuses:
             return MoveReason.NOT_SERVING if self._usable(model, (place.cloud,)) else None
@@ -179,7 +179,7 @@ class Router:
         return MoveReason.BETTER if cloud.usable else MoveReason.LOST
 
     def is_far(self, cloud: int, model: str = "") -> bool:
-        """Whether another one would be better by the margin if they were as busy as each other."""
+        """Return whether another cloud would be better by the margin if both were equally busy."""
         state = self.clouds[cloud]
         usable = self._usable(model, (cloud,))
         nearest_s = min((self.clouds[n].round_trip_s for n in usable), default=inf)
@@ -215,7 +215,7 @@ class Router:
 
     @property
     def _model(self) -> str:
-        """That of the first cloud that ever answered: the others must serve the same."""
+        """The model of the first cloud that ever answered: the others must serve the same."""
         for each in self.clouds:
             if each.model:
                 return each.model
@@ -241,8 +241,8 @@ class Router:
         return [n for n in near if n not in without] if without else near
 
     def _better(self, cloud: int, best: Sequence[int]) -> bool:
-        """Whether another one is better by the margin; than one that is silent, any other is.
-        `best`: of the usable ones the two best, the best first."""
+        """Return whether another cloud is better by the margin; any other is better than a silent
+        one. `best`: of the usable ones the two best, the best first."""
         if not best or best == [cloud]:
             return False
         state = self.clouds[cloud]
@@ -281,8 +281,8 @@ class Router:
 
 
 class _Cloud:
-    """What is known of one cloud. What it comes to is computed once a change, not at each of the
-    many times that it is compared with others."""
+    """State of one cloud. Its cost is computed once per change, not at each of the many comparisons
+    with others."""
 
     __slots__ = (
         "_dearness",
@@ -337,19 +337,19 @@ class _Cloud:
 
     @property
     def refuses(self) -> bool:
-        """Whether it answers that it does not serve, or is no longer to be used."""
+        """True if it answers that it is not serving, or is not to be used any more."""
         report = self.report
         faulty = report is not None and not report.serving and not report.draining
         return self.forgotten or faulty
 
     @property
     def keeps_prefixes(self) -> bool:
-        """Whether it works, and a text can be computed there before its session comes."""
+        """True if it works, and a text can be computed there before its session comes."""
         return self.usable and self.report is not None and self.report.keeps_prefixes
 
     @property
     def silent(self) -> bool:
-        """Whether it does not answer."""
+        """True if it does not answer."""
         return self._failures >= FAILURES
 
     @property

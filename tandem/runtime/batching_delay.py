@@ -19,8 +19,9 @@ _MOST_EACH = 17
 
 
 class BatchingDelay:
-    """Of one engine. A reaction is all that an event loop makes of a pass's results, jobs that it
-    hands over included."""
+    """Batching delay of one engine. A reaction is what an event loop does with a pass's results,
+    including the jobs that it submits. A reaction is all that an event loop makes of a pass's
+    results, jobs that it hands over included."""
 
     def __init__(self) -> None:
         self._seconds = LineFit(_KEEP)
@@ -32,8 +33,8 @@ class BatchingDelay:
             self._seconds.add(tokens, seconds)
 
     def reacted(self, seconds: float, ended: int, came: int) -> None:
-        """What `ended` jobs of a pass led to took so long, and brought so many new ones. May be
-        called on another thread than the rest."""
+        """Record how long the event loop took to react to `ended` jobs of a pass, and how many new
+        ones it submitted. May be called on another thread than the rest."""
         self._follow_rate += _FOLLOW * (min(1.0, came / ended) - self._follow_rate)
         usual_s = self._reaction_s or seconds
         self._reaction_s = usual_s + _FOLLOW * (seconds - usual_s)

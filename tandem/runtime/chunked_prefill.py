@@ -23,7 +23,7 @@ PREFILL_SHARE = 0.5
 
 
 def is_long(requests: Sequence[ForwardRequest]) -> bool:
-    """Whether a job's requests are to be fed in chunks."""
+    """Return whether a job's requests are to be fed in chunks."""
     return any(_before_last(request) for request in requests)
 
 
@@ -39,7 +39,7 @@ class ChunkedPrefill:
 
     @property
     def is_fed(self) -> bool:
-        """Whether all chunks but the last have run."""
+        """True if all chunks but the last have run."""
         return self._unfed() is None
 
     def next_chunk(self, rows: int) -> tuple[ForwardRequest]:
@@ -59,7 +59,8 @@ class ChunkedPrefill:
         self._fed[number] += rows
 
     def rest(self) -> list[ForwardRequest]:
-        """What brings the logits that the job asked for; the same again if a pass is repeated."""
+        """Return the last request, which brings the logits of the job; the same again if a pass is
+        repeated."""
         due = []
         for request, start, fed in zip(self._requests, self._starts, self._fed, strict=True):
             if request.parents is None:
@@ -76,7 +77,7 @@ class ChunkedPrefill:
 
 @dataclass(slots=True)
 class PrefillTurns:
-    """When the next chunk of a prompt may share a pass with other sessions."""
+    """Decides when the next chunk of a prompt may share a pass with other sessions."""
 
     _rests_until_s: float = 0.0
 

@@ -63,7 +63,7 @@ class DraftTaskRunner:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being drafted."""
+        """True if nothing is being drafted."""
         return not self._running
 
     def start(self, task: DraftTask) -> None:
@@ -90,7 +90,8 @@ class DraftTaskRunner:
         handle.future.add_done_callback(lambda _: self._done(task, job, handle))
 
     def _start_forced(self, request: DraftRequest) -> bool:
-        """Whether a grammar alone decides all of the task, which is then done without the model."""
+        """Start a task that a grammar determines completely, without the model. Returns whether it
+        did."""
         began_s = time.perf_counter()
         task = request.task
         drafts = forced_drafts(

@@ -29,7 +29,7 @@ class Job(Protocol[ResultOut]):
     """One or more passes over one session. Every method runs on the engine thread."""
 
     def request(self) -> ForwardRequest:
-        """What to feed in the next pass."""
+        """Return the request for the next pass."""
 
     def take(self, logits: Logits) -> bool:
         """Take the pass's logits [logits_to_keep, vocabulary]; True when the job is done."""
@@ -39,10 +39,10 @@ class Job(Protocol[ResultOut]):
 
 
 class GroupJob(Protocol[ResultOut]):
-    """As `Job`, over several sessions that are fed in the same pass."""
+    """A `Job` over several sessions that are fed in the same pass."""
 
     def requests(self) -> Sequence[ForwardRequest]:
-        """What to feed in the next pass, at least one."""
+        """Return the requests for the next pass, at least one."""
 
     def take_all(self, logits: Sequence[Logits]) -> bool:
         """Take the logits of each request; True when the job is done."""
@@ -65,11 +65,11 @@ class Awaiting(Protocol):
 
     @property
     def awaits(self) -> Pending | None:
-        """What is to be done before `take`; asked once the pass is over."""
+        """Work that must be done before `take`; read once the pass is over."""
 
     @property
     def overdue(self) -> Exception:
-        """What the job fails with where that takes too long."""
+        """The error of the job if that takes too long."""
 
 
 class SingleJob(Generic[Result]):
@@ -130,7 +130,8 @@ class JobHandle(Generic[Result]):
         self.prefill: ChunkedPrefill | None = None
 
     def requests(self) -> Sequence[ForwardRequest]:
-        """What the job feeds in the next pass; nothing yet while a long prompt is fed in chunks."""
+        """Return the requests of the job for the next pass; none yet while a long prompt is fed in
+        chunks."""
         if self.prefill is None:
             requests = self.job.requests()
             if not is_long(requests):
@@ -140,12 +141,12 @@ class JobHandle(Generic[Result]):
 
     @property
     def feeds_chunk(self) -> bool:
-        """Whether what it feeds is a chunk of a prompt, and not the last."""
+        """True if the job feeds a chunk of a prompt, and not the last."""
         return self.prefill is not None and not self.prefill.is_fed
 
     @property
     def awaits(self) -> Pending | None:
-        """What is not done yet that the job needs beside what the pass brought."""
+        """Unfinished work that the job needs in addition to the pass."""
         pending = None if self.feeds_chunk else awaited_by(self.job)
         return None if pending is None or pending.done() else pending
 
@@ -159,7 +160,7 @@ class JobHandle(Generic[Result]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the job, which has not ended, any more."""
+        """True if nobody waits for the job any more, and it has not ended."""
         return self.future.done()
 
     def cancel(self) -> None:

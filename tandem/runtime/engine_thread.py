@@ -74,7 +74,7 @@ class _Aside:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What one pass is over. `shares_chunk`: a chunk of a long prompt is among it, beside others'
+    """The jobs of one pass. `shares_chunk`: a chunk of a long prompt is among it, beside others'
     requests."""
 
     jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]]
@@ -126,7 +126,7 @@ class EngineThread:
 
     @property
     def fault(self) -> str:
-        """What keeps the engine from working; empty while it works."""
+        """The reason why the engine does not work; empty while it works."""
         return self._state.fault
 
     def check(self) -> None:
@@ -136,7 +136,7 @@ class EngineThread:
 
     @property
     def waiting(self) -> int:
-        """What was handed over and not looked at yet."""
+        """Submitted jobs that have not been read yet."""
         return self._inbox.qsize()
 
     def submit(self, job: Job[Result], low_priority: bool = False) -> JobHandle[Result]:
@@ -145,7 +145,7 @@ class EngineThread:
         return self.submit_group(SingleJob(job), low_priority)
 
     def submit_group(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
-        """As `submit`; all requests of the job are in the same pass."""
+        """Submit like `submit`; all requests of the job are in the same pass."""
         handle = JobHandle(job, asyncio.get_running_loop(), low_priority)
         self._submitted += 1
         # The thread never looks at the result's type.
@@ -175,12 +175,12 @@ class EngineThread:
         return future
 
     def report(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """For jobs, on the engine thread: have `call` run on `loop` once the pass is over."""
+        """Run `call` on `loop` once the pass is over; for jobs, on the engine thread."""
         self._notifier.add(loop, call)
 
     async def opened(self, opening: Callable[[], Opened]) -> Opened:
-        """What `opening` opens on the engine thread; closed there if this is not waited for to the
-        end. Raises Unavailable at once while the engine does not work."""
+        """Run `opening` on the engine thread and return its session; closed there if the caller
+        stops waiting. Raises Unavailable at once while the engine does not work."""
         self.check()
         opened: list[Opened] = []
         try:
@@ -284,7 +284,7 @@ class EngineThread:
             if self._active:
                 self._pass(list(self._active))
         for handle in [*self._active, *(aside.handle for aside in self._aside)]:
-            self._end(handle, Unavailable("the engine stopped under the job"))
+            self._end(handle, Unavailable("the engine stopped during the job"))
         self._notifier.send()
 
     def _drop_cancelled(self) -> None:
@@ -323,7 +323,7 @@ class EngineThread:
             self._wait_until_s = 0.0
 
     def _wait_s(self) -> float | None:
-        """How long to wait for what is handed over; None: as long as it takes."""
+        """Return how long to wait for what is handed over; None: as long as it takes."""
         now = time.perf_counter()
         if self._woken:
             return 0.0
@@ -347,8 +347,8 @@ class EngineThread:
             self._account(batch, started_s, ended)
 
     def _select(self, handles: list[JobHandle[object]]) -> _Batch:
-        """What each job feeds. Of long prompts only the first goes on, and beside others only if it
-        is its turn."""
+        """Select the requests of each job. Of long prompts only the first goes on, and beside
+        others only if it is its turn."""
         feeding = [(handle, handle.requests()) for handle in handles]
         prompt = next((handle for handle, requests in feeding if not requests), None)
         jobs = [(handle, requests) for handle, requests in feeding if requests]

@@ -29,9 +29,9 @@ from tandem.telemetry.engine_series import EngineSeries
 
 @dataclass(frozen=True, slots=True)
 class PrefixLimits:
-    """What may be kept, in bytes; 0 of all: nothing, 0 of one caller: no limit of its own.
-    `sharing`: which callers find what the others among them left, and can then tell by the time of
-    an answer that one of them had asked that."""
+    """Limits of the prefix cache, in bytes; 0 of all: nothing, 0 of one caller: no limit of its
+    own. `sharing`: which callers find what the others among them left, and can then tell by the
+    time of an answer that one of them had asked that."""
 
     kv_bytes: int = 2**28
     caller_bytes: int = 0
@@ -39,7 +39,7 @@ class PrefixLimits:
 
 
 def prefix_limits(settings: ModelSettings) -> PrefixLimits:
-    """What a service was told."""
+    """Return the prefix limits in a service's settings."""
     return PrefixLimits(
         settings.prefix_kv_bytes,
         settings.prefix_kv_holder_bytes,
@@ -49,9 +49,9 @@ def prefix_limits(settings: ModelSettings) -> PrefixLimits:
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """What a session looks for and leaves. `public_tokens`: so many of the first are of a text that
-    the operator declared public. Without `keeps`, where token ids do not say all, nothing is found
-    or kept."""
+    """Identity of a session's text in the prefix cache. `public_tokens`: so many of the first are
+    of a text that the operator declared public. Without `keeps`, where token ids do not say all,
+    nothing is found or kept."""
 
     tenant: Tenant
     token_ids: Sequence[int]
@@ -67,7 +67,7 @@ class _Block:
 
 
 class PrefixCache:
-    """What the sessions of one engine leave behind; used on the event loop."""
+    """Prefix cache of one engine; used on the event loop."""
 
     def __init__(
         self,
@@ -91,7 +91,8 @@ class PrefixCache:
         self._counted = self._caching.prefix_totals if self._caching else PrefixTotals()
 
     def find(self, text: KeptText) -> KeptPrefix:
-        """What is kept of a session's text, but for its last token: a pass needs one."""
+        """Find the cached blocks of a session's text, except for its last token: a pass needs
+        one."""
         blocks: list[_Block] = []
         if text.keeps and self.copies is not None:
             but_last = text.token_ids[: len(text.token_ids) - 1]
@@ -100,7 +101,7 @@ class PrefixCache:
         return KeptPrefix(self, self._thread, text, blocks)
 
     async def found(self, text: KeptText) -> KeptPrefix:
-        """As `find`, once no session of the tenant computes the same text. If one leaves it
+        """Find like `find`, once no session of the tenant computes the same text. If one leaves it
         uncomputed, the first of those that waited computes it, and the others wait for that one."""
         whole = tuple(text.token_ids[: (len(text.token_ids) - 1) // KV_BLOCK * KV_BLOCK])
         # Of one tenant alone: who waits learns that somebody asks the same.
@@ -117,11 +118,11 @@ class PrefixCache:
 
     @property
     def keeps(self) -> bool:
-        """Whether a session may begin with what another one computed."""
+        """True if a session may start with blocks that another one computed."""
         return self.copies is not None or self._caching is not None
 
     def count_engine_s_own(self) -> None:
-        """What the engine's own prefix cache was asked for and had since the last time. By one
+        """Count lookups and hits of the engine's own prefix cache since the last call. By one
         thread."""
         if self._caching is not None:
             before, self._counted = self._counted, self._caching.prefix_totals
@@ -149,7 +150,7 @@ class PrefixCache:
             self.index.shrink(0)
 
     def has(self, text: KeptText) -> int:
-        """How many blocks of the text are kept."""
+        """Return how many blocks of the text are kept."""
         return len(self.index.find(text.tenant, text.token_ids, text.public_tokens))
 
 
@@ -214,5 +215,5 @@ class KeptPrefix:
 
 def _copies(blocks: Sequence[_Block]) -> list[Any]:
     if any(block.copy is None for block in blocks):
-        raise Unavailable("what was kept of a text could not be copied")
+        raise Unavailable("a cached prefix could not be copied")
     return [block.copy for block in blocks]

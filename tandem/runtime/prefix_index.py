@@ -127,8 +127,8 @@ class PrefixIndex(Generic[Content]):
 def _owned_keys(
     tenant: Tenant, token_ids: Sequence[int], public_tokens: int
 ) -> Iterator[tuple[_Owner, bytes]]:
-    """Of the whole blocks of a text, in order: whose each is, and its key. A block is public as a
-    whole or not at all: one with a single token of the tenant's is the tenant's."""
+    """Return owner and key of each whole block of a text, in order. A block is public as a whole or
+    not at all: one with a single token of the tenant's is the tenant's."""
     hashed = hashlib.sha256()
     public = _Public(tenant.caller)
     for end in range(KV_BLOCK, len(token_ids) + 1, KV_BLOCK):

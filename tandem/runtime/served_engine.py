@@ -18,7 +18,7 @@ OnPass = Callable[[float, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What a service with an engine takes on."""
+    """Limits of a service with an engine."""
 
     max_sessions: int = 32
     kv_budget_bytes: int = 2**30

@@ -200,7 +200,9 @@ class VerifyJob:
         self._rows = rows
         self._judgement: Verification | None = None
         self.awaits: Pending | None = None
-        self.overdue = InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
+        self.overdue = InvalidArgument(
+            "grammar", f"computing its masks took more than {ASIDE_S:g} s"
+        )
 
     def request(self) -> ForwardRequest:
         work = self._work

@@ -76,7 +76,7 @@ class Watchdog:
         self._failed_probes += probe
 
     def tick(self, now: float) -> EngineState:
-        """What is known at `now` (seconds of any clock that never goes back)."""
+        """Update the state at `now` (seconds of any clock that never goes back)."""
         since_s = 0.0 if self._ticked_s is None else now - self._ticked_s
         self._ticked_s = now
         signs = self._signs

@@ -18,14 +18,14 @@ __all__ = [
 
 
 class Acceptance(StrEnum):
-    """How a draft is judged. Greedy needs no third rule: its distributions are one-hot."""
+    """Acceptance rule of drafts. Greedy needs no third rule: its distributions are one-hot."""
 
     REJECTION = "rejection"
     GUMBEL = "gumbel"
 
 
 class Uplink(StrEnum):
-    """What travels with each draft token."""
+    """What is sent with each draft token."""
 
     FULL_DISTRIBUTIONS = "full_distributions"
     SPARSE_DISTRIBUTIONS = "sparse_probs"
@@ -34,7 +34,7 @@ class Uplink(StrEnum):
 
     @property
     def carries_probs(self) -> bool:
-        """Whether the cloud learns the distributions the drafts were drawn from."""
+        """True if the cloud learns the distributions the drafts were drawn from."""
         return self in (Uplink.FULL_DISTRIBUTIONS, Uplink.SPARSE_DISTRIBUTIONS)
 
 

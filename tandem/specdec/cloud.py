@@ -72,7 +72,7 @@ _YIELD_WEIGHT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class CloudModel:
-    """What the machine must know of the target model and of the server's limits."""
+    """Properties of the target model and limits of the server that the machine needs."""
 
     model_name: str
     vocabulary_hash: str
@@ -127,7 +127,7 @@ class VerifyWork:
         return tuple(reversed(path))
 
     def contexts(self, before: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """What each wanted distribution follows, where the KV holds the tokens `before`."""
+        """Return the text before each wanted distribution, if the KV holds the tokens `before`."""
         return [(*before, *self.fed_before(row)) for row in range(self.logits_to_keep)]
 
 
@@ -193,14 +193,14 @@ class CloudMachine:
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete: end of text, or its length limit."""
+        """True if the answer is complete: end of text, or its length limit."""
         if len(self.committed) >= self._length_limit:
             return True
         return len(self.committed) > self.committed.start and self.committed.last in self._eos
 
     @property
     def awaits_recovered(self) -> bool:
-        """Whether nothing goes on before the edge has drawn a recovered token."""
+        """True if nothing continues before the edge has drawn a recovered token."""
         return self._to_draw_from is not None
 
     @property
@@ -299,7 +299,7 @@ class CloudMachine:
         if self._is_stale(message):
             return []
         if self._to_draw_from is None:
-            raise InvalidArgument("recovered", "no verdict left a token to be drawn")
+            raise InvalidArgument("recovered", "no verdict has left a token for the edge to draw")
         if message.base != len(self.committed):
             raise InvalidArgument("base", f"{message.base} is not the rejected position")
         if not 0 <= message.token_id < self._model.vocabulary_size:
@@ -319,7 +319,7 @@ class CloudMachine:
             why = "no distribution is being drawn from at this position"
             raise InvalidArgument("need_full_distribution", why)
         if self._sent_in_full:
-            raise InvalidArgument("need_full_distribution", "it has been sent for this rejection")
+            raise InvalidArgument("need_full_distribution", "was already sent for this rejection")
         self._sent_in_full = True
         header = self._header(message.base)
         return [FullDistribution(**header, target_probs=self._to_draw_from)]
@@ -401,7 +401,7 @@ class CloudMachine:
 
     @property
     def _decodes_alone(self) -> bool:
-        """Whether the cloud decodes on while no draft waits."""
+        """True if the cloud decodes on while no draft waits."""
         waits = self._hold and (self._budget is None or self._budget.alone)
         if not self.settings.decode_when_idle or waits:
             return False
@@ -587,7 +587,7 @@ class CloudMachine:
         return [Tokens(**self._header(base), token_ids=(token_id,), work=work, logprobs=logprobs)]
 
     def _header(self, base: int) -> FrameHeader:
-        """What every frame carries; the hash is that of all committed tokens."""
+        """Return the header of every frame; the hash is that of all committed tokens."""
         return {
             "session": self.session,
             "epoch": self.epoch,
@@ -811,7 +811,7 @@ def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
     for token_id, index in zip(draft.token_ids, drawn_from, strict=True):
         if not draft.distributions[index][token_id] > 0:
             raise InvalidArgument(
-                "distributions", f"token {token_id} cannot come from its own distribution"
+                "distributions", f"token {token_id} has probability 0 in its distribution"
             )
 
 

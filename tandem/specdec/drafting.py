@@ -70,7 +70,7 @@ class Drafting:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Of the drafts in flight; of a tree, its first branch."""
+        """Token ids of the drafts in flight; of a tree, its first branch."""
         return self._in_flight.token_ids
 
     @property
@@ -115,7 +115,7 @@ class Drafting:
 
     @property
     def chunk_is_open(self) -> bool:
-        """Whether a part of a chunk is sent that is not whole yet."""
+        """True if part of a chunk was sent and the rest was not."""
         return self._chunk.sent > 0
 
     @property
@@ -213,7 +213,7 @@ class Drafting:
         self._fed_with_task = 0
         most = self._awaited + task.spare
         if not 1 <= len(drafts) <= most:
-            raise ProtocolError(f"1…{most} drafts wanted", f"drafted with {len(drafts)}")
+            raise ProtocolError(f"1…{most} drafts expected", f"drafted with {len(drafts)}")
         self._chunk.forced = max(0, len(drafts) - self._awaited)
         self._awaited = max(0, self._awaited - len(drafts))
         ends = drafts[-1].ends_chunk or drafts[-1].token_id in task.ends
@@ -278,7 +278,7 @@ class Drafting:
         self.task = task
 
     def take_all(self) -> tuple[int, ...]:
-        """With the cloud lost all drafts in flight are committed; returns their token ids."""
+        """Commit all drafts in flight after the cloud was lost; returns their token ids."""
         token_ids = self._in_flight.token_ids
         self._in_flight.clear()
         return token_ids
@@ -384,11 +384,11 @@ class DraftsInFlight:
 
     @property
     def unsure(self) -> bool:
-        """Whether the draft model was not sure of the last one: nothing follows it."""
+        """True if the draft model was not sure of the last one: nothing follows it."""
         return bool(self._drafts) and self._drafts[-1].ends_chunk
 
     def ends_in(self, token_ids: frozenset[int]) -> bool:
-        """Whether the last one is one of these."""
+        """Return whether the last one is one of these."""
         return bool(self._drafts) and self._drafts[-1].token_id in token_ids
 
     def add(self, drafts: Sequence[Drafted]) -> None:

@@ -144,14 +144,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the cloud's answer, or a token of its own, is awaited."""
+        """True if the cloud's answer, or a token of its own, is awaited."""
         preset = self.request.preset
         goes_on = preset.schedule.decode_when_idle or not preset.drafts
         return self._drafting.sent > 0 or goes_on
 
     @property
     def may_prefill(self) -> bool:
-        """Whether drafts are wanted and none is under way: the draft KV may be filled first."""
+        """True if drafts are wanted and none is under way: the draft KV may be filled first."""
         if self.phase is Phase.DONE:
             return False
         wanted = self.phase is Phase.ALONE or self.controller.may_draft
@@ -181,8 +181,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.stats.count_loss(silent_s)
 
     def frames_beside(self) -> list[EdgeMessage]:
-        """What a second cloud needs to answer in the first one's place, beside all that is sent
-        from now on: nothing while no answer is awaited that both would give."""
+        """Return the frames that a second cloud needs to answer in place of the first, in addition
+        to all later ones: none while no answer is awaited that both would give."""
         if self.phase is not Phase.RUNNING or self.paused or not self.awaits_answer:
             return []
         if self.request.preset.timing_dependent:
@@ -412,7 +412,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     @property
     def paused(self) -> bool:
-        """Whether nothing may be drafted or sent until the cloud's next frame."""
+        """True if nothing may be drafted or sent until the cloud's next frame."""
         leaving = self._leaving and not self._drafting.chunk_is_open  # chunks are judged whole
         return leaving or self._recovery.waits
 
@@ -494,7 +494,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         ]
 
     def _header(self) -> FrameHeader:
-        """What every frame carries."""
+        """Return the header of every frame."""
         return {
             "session": self.request.session,
             "epoch": self.epoch,
@@ -584,7 +584,7 @@ class Recovery:
 
     @property
     def waits(self) -> bool:
-        """Whether a draw waits for the full distribution."""
+        """True if a draw waits for the full distribution."""
         return self._unfinished is not None
 
     def start(
@@ -682,11 +682,12 @@ class EdgeStats:
         self._streams += 1
 
     def switch_stream(self) -> None:
-        """As `begin_stream`, of one that was open beside the first."""
+        """Switch like `begin_stream`, to a stream that was open beside the first."""
         self._stream_passes = 0
 
     def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
-        """What the cloud promises, and had kept of the prompt when the first stream opened."""
+        """Record what the cloud promises, and how much of the prompt it had cached when the first
+        stream opened."""
         self.same_bits = opened.same_bits and self.same_bits is not False
         if self._streams <= 1:
             self.cached_tokens = min(opened.cached_tokens, prompt_tokens)

@@ -62,7 +62,7 @@ class EdgeRequest:
 
     @property
     def lengthens_forced(self) -> bool:
-        """Whether a chunk goes on with what a grammar forces after its last draft: where chunks are
+        """True if a chunk goes on with what a grammar forces after its last draft: where chunks are
         judged whole, and a draft costs a few bytes."""
         preset = self.preset
         whole = preset.drafts and preset.schedule.stop_and_wait and preset.control is Control.FIXED

@@ -59,7 +59,7 @@ class DraftTree:
 
     @classmethod
     def of(cls, draft: Draft) -> DraftTree:
-        """Of a frame whose distributions, if any, are one per expanded node."""
+        """Create it from a frame whose distributions, if any, are one per expanded node."""
         assert draft.parents is not None, "a tree has parents"
         steps = {}
         for index, (node, nodes) in enumerate(children(draft.parents).items()):
@@ -75,9 +75,9 @@ class DraftTree:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a judge found. `path`: the accepted nodes, with their `token_ids`. `targets`: the target
-    of each position that was judged: those of the path and, unless the text is complete, of the
-    position after it. `replacement`: what a rejection, if any, brings for that one."""
+    """Result of a verification. `path`: the accepted nodes, with their `token_ids`. `targets`: the
+    target of each position that was judged: those of the path and, unless the text is complete, of
+    the position after it. `replacement`: what a rejection, if any, brings for that one."""
 
     path: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -86,7 +86,8 @@ class Verification:
 
     @property
     def next_target(self) -> TargetProbs | None:
-        """Of the position after the path; None where the text is complete, or nobody asked."""
+        """The target of the position after the path; None if the text is complete or it was not
+        requested."""
         return self.targets[-1] if len(self.targets) > len(self.path) else None
 
 
@@ -161,7 +162,7 @@ class EarlyJudge:
         distribution_at: DistributionAt,
         confidence_at: Callable[[int], float],
     ) -> EarlyVerdict | None:
-        """What exit `exit_index` finds; None where nothing follows.
+        """Return the verdict of exit `exit_index`, or None if nothing follows.
 
         Args:
             exit_index: which of the target's exits this is.
@@ -221,7 +222,8 @@ class RemoteJudge:
 
     @property
     def reader(self) -> LogitsReader:
-        """What goes to the logits. The first draft stays here where its target is known before."""
+        """Return the reader to send to the logits. The first draft stays here where its target is
+        known before."""
         judge = self.judge
         steps = [judge.steps[node - 1] for node in range(len(judge.steps))]
         known = judge.frontier is not None

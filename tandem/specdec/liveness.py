@@ -34,7 +34,8 @@ class LivenessTimes:
     give_up_after_s: float = 2.6
 
     def with_others(self) -> LivenessTimes:
-        """Where another cloud is known: a silent one is left before it would be given up."""
+        """Return the times if another cloud is known: a silent one is left before it would be given
+        up."""
         dead_s = min(self.dead_after_s, self.give_up_after_s - MOVE_S)
         return replace(self, dead_after_s=max(dead_s, 1.25 * self.ping_after_s))
 
@@ -70,7 +71,7 @@ class Liveness:
 
     @property
     def goes_on_alone(self) -> bool:
-        """Whether the edge goes on by itself once the cloud is given up."""
+        """True if the edge goes on by itself once the cloud is given up."""
         return self.policy is LostCloud.EDGE
 
     def connected(self, now: float) -> None:

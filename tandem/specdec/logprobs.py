@@ -26,7 +26,7 @@ def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
         return
     if not payload_type(settings).exact:
         name = settings.preset_name
-        why = f"the preset '{name}' is lossy: a drawn token's distribution is not known"
+        why = f"the preset '{name}' is lossy: the distribution of a drawn token is unknown"
         raise InvalidArgument("logprobs", why)
     if payload_type(settings).kind is SparsePayload and top > settings.payload_top:
         most = settings.payload_top
@@ -40,7 +40,7 @@ def check_top_logprobs(logprobs: bool, top: int) -> None:
     if top > MAX_TOP_LOGPROBS:
         raise InvalidArgument("top_logprobs", f"at most {MAX_TOP_LOGPROBS}, is {top}")
     if top and not logprobs:
-        raise InvalidArgument("top_logprobs", "only beside logprobs")
+        raise InvalidArgument("top_logprobs", "requires logprobs")
 
 
 class LogprobsRecorder:
@@ -58,7 +58,8 @@ class LogprobsRecorder:
             self._noted.append(TokenLogprob(math.log(probs[token_id]), likeliest))
 
     def take(self) -> tuple[TokenLogprob, ...]:
-        """Of the tokens committed since the last time, in order; they leave with one message."""
+        """Take those of the tokens committed since the last call, in order; they leave with one
+        message."""
         noted, self._noted = tuple(self._noted), []
         return noted
 
@@ -73,7 +74,7 @@ class LogprobsBuffer:
         self._by_position: dict[int, TokenLogprob] = {}
 
     def take(self, message: Verdict | Tokens) -> None:
-        """Of the tokens that `message`, which was checked, commits from its base on."""
+        """Take those of the tokens that `message`, already checked, commits from its base on."""
         self._by_position.clear()  # what came before is committed, or past the end
         self._by_position.update(enumerate(message.logprobs, start=message.base))
 
@@ -83,7 +84,8 @@ class LogprobsBuffer:
             self._by_position[position] = _of_drawn(token_id, payload, self._top)
 
     def of(self, position: int, count: int) -> tuple[TokenLogprob, ...]:
-        """Of `count` tokens from `position` on; NaN where no distribution of the cloud is known."""
+        """Return those of `count` tokens from `position` on; NaN where no distribution of the cloud
+        is known."""
         if not self._asked:
             return ()
         unknown = TokenLogprob(math.nan)

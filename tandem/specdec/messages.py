@@ -16,7 +16,7 @@ from tandem.specdec.rules import Replacement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParams:
-    """What of a request the edge and the cloud must both know. `max_tokens` limits the answer."""
+    """Settings of a request that both edge and cloud must know. `max_tokens` limits the answer."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = 128
@@ -30,7 +30,7 @@ class GenerationParams:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What every message carries: session, epoch, first position, hash of the ids before it."""
+    """Fields of every message: session, epoch, first position, hash of the ids before it."""
 
     session: int
     epoch: int
@@ -126,8 +126,8 @@ Outcome = Replacement | None
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """How likely a token was by the distribution it was sampled from, NaN where nobody knows.
-    `top`: the likeliest tokens of that distribution (id, log-probability), best first."""
+    """Log-probability of a token under the distribution it was sampled from, NaN if unknown. `top`:
+    the likeliest tokens of that distribution (id, log-probability), best first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -149,9 +149,9 @@ class Verdict(Frame):
 
 @dataclass(frozen=True, slots=True)
 class EarlyVerdict(Frame):
-    """What the verdict on the drafts from `base` on will probably be, by early exit `exit_index`.
-    `outcome` as in a verdict, a sparse payload made small; nothing is committed. `confidence`: the
-    exit's largest probability where its token lies (FSD, equation 4), in [0, 1]."""
+    """Prediction of the verdict on the drafts from `base` on, by early exit `exit_index`. `outcome`
+    as in a verdict, a sparse payload made small; nothing is committed. `confidence`: the exit's
+    largest probability where its token lies (FSD, equation 4), in [0, 1]."""
 
     exit_index: int
     accepted: int

@@ -40,7 +40,7 @@ class Override:
     value: OverrideValue
 
     def __str__(self) -> str:
-        """As `parse_override` reads it."""
+        """Format it as `parse_override` reads it."""
         value = self.value
         if isinstance(value, bool):
             value = str(value).lower()
@@ -50,7 +50,7 @@ class Override:
 
 
 def parse_override(text: str) -> Override:
-    """What "field=value" says. Raises InvalidArgument naming `overrides`."""
+    """Parse "field=value". Raises InvalidArgument naming `overrides`."""
     if len(text) > MAX_OVERRIDE_CHARACTERS:
         raise InvalidArgument("overrides", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
     name, equals, value = (part.strip() for part in text.partition("="))
@@ -118,7 +118,7 @@ def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) ->
     numbers = value if isinstance(value, tuple) else (value,)
     whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
     if len(whole) < len(numbers) or not whole or (most is not None and len(whole) > most):
-        wanted = "a whole number" if most == 1 else "whole numbers, as 2,2,2"
+        wanted = "a whole number" if most == 1 else "whole numbers, for example 2,2,2"
         raise InvalidArgument(field, f"must be {wanted}; is {value!r}")
     return whole
 

@@ -67,7 +67,7 @@ class Predrafting:
         self._drafting = drafting
 
     def follow(self, wanted: bool) -> None:
-        """Whether branches are worth drafting from now on, as the controller has found."""
+        """Switch drafting of branches on or off, as the controller decides."""
         self.wanted = wanted
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
@@ -86,7 +86,7 @@ class Predrafting:
         return offset == len(drafted) or drafted[offset] != outcome.token_id
 
     def expect_likely(self) -> None:
-        """What the draft model's own distributions say may happen to the drafts that are out."""
+        """Queue the outcomes that the draft model's own distributions make likely."""
         if self._from_distributions:
             self.expect(self._likely())
 

@@ -30,8 +30,8 @@ MAX_PREDRAFT_WORKERS = 32
 MAX_PREDRAFT_OUTCOMES = 256
 MAX_EXITS = 64
 
-_ONE_LAYER_PER_TOKEN = "needs stop and wait, one layer per token of it"
-_WHOLE_TREE = "a tree goes up whole, and a bonus token follows it"
+_ONE_LAYER_PER_TOKEN = "requires stop-and-wait, with one layer per token"
+_WHOLE_TREE = "a tree is sent as a whole, and a bonus token follows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +78,29 @@ class Preset:
 
     @property
     def carries_probs(self) -> bool:
-        """Whether the cloud learns the distributions the drafts were drawn from."""
+        """True if the cloud learns the distributions that drafts were sampled from."""
         return self.uplink.carries_probs
 
     @property
     def sends_ids_alone(self) -> bool:
-        """Whether drafts are drawn from the draft model's own distribution, and travel as ids."""
+        """True if drafts are sampled from the draft model's own distribution, and only their ids
+        are sent."""
         return self.uplink is Uplink.IDS and not self.truncation.cuts
 
     @property
     def lossy(self) -> bool:
-        """Whether the output distribution may differ from the target's."""
+        """True if the output distribution may differ from the target's."""
         return self.drafts and not (acceptance_type(self).exact and payload_type(self).exact)
 
     @property
     def drafter_invariant(self) -> bool:
-        """Whether the text is the same whatever is drafted, and whenever drafts arrive."""
+        """True if the text does not depend on the drafts or on when they arrive."""
         return acceptance_type(self).drafter_invariant
 
     @property
     def cloud_draws(self) -> bool:
-        """Whether the cloud draws every token but the drafts, and so knows their distributions."""
+        """True if the cloud draws every token except the drafts, and so knows their
+        distributions."""
         return payload_type(self).kind is int
 
     @property
@@ -122,9 +124,9 @@ class Preset:
 
     @property
     def timing_dependent(self) -> bool:
-        """Whether a draft that comes late finds its position taken by a token of the cloud's own.
-        Where the text depends on the drafts, that is exact only if lateness does not: drafts that
-        end a text, sent earlier than others, would be judged more often and come out too often."""
+        """True if a late draft finds its position taken by a token of the cloud. Where the text
+        depends on the drafts, that is exact only if lateness does not: drafts that end a text, sent
+        earlier than others, would be judged more often and come out too often."""
         schedule = self.schedule
         parts = schedule.token_by_token and schedule.verify_on_arrival
         by_clock = self.control is not Control.FIXED
@@ -159,7 +161,7 @@ class Preset:
 
     @property
     def verify_settings(self) -> VerifySettings:
-        """What the cloud is told; the rest is the edge's own business."""
+        """The settings for the cloud; the rest concerns only the edge."""
         schedule = self.schedule
         return VerifySettings(
             preset_name=self.name,
@@ -213,8 +215,8 @@ class Preset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
-    """What the cloud is told of a preset: how to judge, what comes up and what goes down. `open`
-    carries it (`tandem.wire.open_codec`)."""
+    """The part of a preset that the cloud needs: how to judge, what comes up and what goes down.
+    `open` carries it (`tandem.wire.open_codec`)."""
 
     preset_name: str
     """For logs and metrics; it decides nothing."""
@@ -238,7 +240,7 @@ class VerifySettings:
 
     @property
     def drafts(self) -> bool:
-        """Whether the edge drafts at all."""
+        """True if the edge drafts at all."""
         return self.window > 0
 
     @property
@@ -253,23 +255,24 @@ class VerifySettings:
 
     @property
     def carries_probs(self) -> bool:
-        """Whether the cloud learns the distributions the drafts were drawn from."""
+        """True if the cloud learns the distributions that drafts were sampled from."""
         return self.uplink.carries_probs
 
     @property
     def drafter_invariant(self) -> bool:
-        """Whether the text is the same whatever is drafted, and whenever drafts arrive."""
+        """True if the text does not depend on the drafts or on when they arrive."""
         return acceptance_type(self).drafter_invariant
 
     @property
     def cloud_draws(self) -> bool:
-        """Whether the cloud draws every token but the drafts, and so knows their distributions."""
+        """True if the cloud draws every token except the drafts, and so knows their
+        distributions."""
         return payload_type(self).kind is int
 
     @property
     def allows_partial_verification(self) -> bool:
-        """Whether the cloud may judge any part of what has come: neither the text nor the edge
-        minds how many drafts a pass takes."""
+        """True if the cloud may verify any part of the drafts that arrived: neither the text nor
+        the edge minds how many drafts a pass takes."""
         free = self.drafts and self.verify_on_arrival and self.decode_when_idle
         return free and self.drafter_invariant
 
@@ -291,15 +294,15 @@ class VerifySettings:
 
     def _validate_payloads(self) -> None:
         if self.drafter_invariant:
-            why = f"{self.acceptance} knows the token; it must be 'token'"
+            why = f"{self.acceptance} determines the token, so this must be 'token'"
             _require(self.cloud_draws, "rejection_payload", why)
         elif self.drafts:
             why = f"{self.acceptance} needs draft probabilities"
             _require(self.uplink is not Uplink.IDS, "uplink", why)
             split = self.uplink is Uplink.PROBABILITIES
-            why = "the cloud cannot draw from a residual it cannot form"
+            why = "the cloud needs draft distributions to draw from the residual"
             _require(not (split and self.cloud_draws), "rejection_payload", why)
-            why = "the cloud waits for the token the edge draws"
+            why = "the cloud must wait for the token that the edge draws"
             _require(not (split and self.decode_when_idle), "decode_when_idle", why)
 
     def _validate_tree(self) -> None:
@@ -311,11 +314,11 @@ class VerifySettings:
         _require(self.bonus, "expansion", _WHOLE_TREE)
         _require(not self.exits, "exits", "early exits do not judge trees")
         if self.drafter_invariant:
-            why = f"{self.acceptance} would repeat one candidate"
+            why = f"{self.acceptance} would repeat a candidate"
             _require(not self.with_replacement, "with_replacement", why)
             return
         _require(self.carries_probs, "uplink", "several candidates need the draft distributions")
-        why = "the cloud knows a tree's distributions; it must be 'token'"
+        why = "must be 'token' for trees: the cloud has their distributions"
         _require(self.cloud_draws, "rejection_payload", why)
 
 
@@ -331,7 +334,7 @@ def _check_range(field: str, value: float, least: int, most: int) -> None:
 def _check_expansion(expansion: tuple[int, ...]) -> None:
     """Its length first: the number of nodes grows as a product, and its digits with it."""
     fits = 1 <= len(expansion) <= MAX_DRAFT_LENGTH and min(expansion) >= 1
-    why = f"numbers from 1 on, at most {MAX_DRAFT_LENGTH} nodes in all"
+    why = f"must be numbers from 1, with at most {MAX_DRAFT_LENGTH} nodes in all"
     _require(fits and expansion_nodes(expansion) <= MAX_DRAFT_LENGTH, "expansion", why)
 
 

@@ -19,7 +19,7 @@ Output = TypeVar("Output")
 
 
 class SignsOfLife(Protocol):
-    """What is known of the peer, or of several that are all needed; see `Liveness`."""
+    """Liveness of the peer, or of several that are all needed; see `Liveness`."""
 
     @property
     def goes_on_alone(self) -> bool: ...
@@ -48,7 +48,7 @@ class Resumable(ABC, Generic[Output]):
 
     @property
     def goes_on_alone(self) -> bool:
-        """Whether this end goes on by itself once the other is given up."""
+        """True if this end continues alone once the other is given up."""
         return self._peer.goes_on_alone
 
     def connect(self, now: float) -> list[Output | Reconnect | Finish]:

@@ -93,7 +93,7 @@ class RuleChoices(Protocol):
 
 
 class AcceptanceRule(ABC):
-    """How tokens are drawn on either side, and when a draft counts as the target's own."""
+    """Sampling of tokens on either side, and acceptance of drafts."""
 
     __slots__ = ()
     exact: ClassVar[bool] = True
@@ -125,7 +125,7 @@ class AcceptanceRule(ABC):
         return likely_runners_up(known_probs(draft_probs), token_id, count)
 
     def prepare(self, target: Array | Distribution, position: int) -> TargetProbs:
-        """What judging needs of the distribution, computed once."""
+        """Compute what judging needs of the distribution, once."""
         return known_probs(target)
 
     @abstractmethod
@@ -268,7 +268,7 @@ def probs_of(target: TargetProbs) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PayloadRule(ABC):
-    """What a rejection carries back to the edge: at most `top` entries and `tail_draws` draws."""
+    """Payload of a rejection: at most `top` entries and `tail_draws` draws."""
 
     exact: ClassVar[bool] = True
     """Whether the recovered token's distribution is the residual's."""

@@ -58,7 +58,7 @@ class TreeInFlight(DraftsInFlight):
         self._branch = self._first_branch()
 
     def remove(self, count: int) -> None:
-        """What one verdict, or the cloud's own token, settles is the whole tree."""
+        """Remove the whole tree: a verdict, or the cloud's own token, settles all of it."""
         self.clear()
 
     def clear(self) -> None:
@@ -87,7 +87,7 @@ class TreeInFlight(DraftsInFlight):
 
 
 class TreeDrafting(Drafting):
-    """As `Drafting`, for presets with an expansion."""
+    """`Drafting` for presets with an expansion."""
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         super().__init__(request, committed)
@@ -125,7 +125,7 @@ class TreeDrafting(Drafting):
         if task is not self.task:
             return False
         if not 1 <= layers(drafts) <= task.count:
-            raise ProtocolError(f"1…{task.count} layers wanted", f"drafted with {layers(drafts)}")
+            raise ProtocolError(f"1…{task.count} layers expected", f"drafted with {layers(drafts)}")
         self.task = None
         self._kv_length = kv_length
         self._in_flight.add(drafts)

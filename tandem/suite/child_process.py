@@ -61,11 +61,11 @@ class Spawned:
         return self._ended.result() if self._ended.done() else None
 
     async def output(self) -> asyncio.StreamReader:
-        """What it prints; to be asked for once."""
+        """Return the process's output; call it once."""
         return await _read(self._process.stdout)
 
     async def errors(self) -> asyncio.StreamReader:
-        """What it writes to standard error, where that is a pipe; to be asked for once."""
+        """Return the process's standard error, if that is a pipe; call it once."""
         return await _read(self._process.stderr)
 
     def send_signal(self, number: int) -> None:

@@ -131,7 +131,8 @@ class EmbeddedSuite:
             self.http_url = await self._open_http(stack, aggregator)
 
     def _decoded(self, engine: Engine, model: LoadedModel | None, side: str) -> Documents:
-        """What a side decodes documents with; keys and values lie beside an index that is kept."""
+        """Return the arguments for decoding documents at a side; keys and values are stored beside
+        a persistent index."""
         documents = self._documents
         tokenizer = self._pair.tokenizer
         if documents is None or model is None:
@@ -159,7 +160,7 @@ class EmbeddedSuite:
         return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 
     async def _through_link(self, stack: AsyncExitStack, target: str) -> str:
-        """Where the device finds what serves at `target`."""
+        """Return where the device finds what serves at `target`."""
         if (link := self._link) is None:
             return target
         address = HOST, int(target.rpartition(":")[2])

@@ -51,10 +51,10 @@ SETTINGS: Mapping[str, type[ServiceSettings]] = {
 
 @dataclass(frozen=True, slots=True)
 class LocalSuiteSettings:
-    """What to run. `port` is the aggregator's and `http_port` its HTTP API's, 0 for a free one;
-    `metrics_port` the aggregator's too, and the other services have the next ones, 0 for none.
-    `pin` keeps the two sides on different cores. Open requests may take `drain_s` at the end. With
-    `documents` there are a retriever at each side and an aggregator in the cloud."""
+    """Settings of a local suite. `port` is the aggregator's and `http_port` its HTTP API's, 0 for a
+    free one; `metrics_port` the aggregator's too, and the other services have the next ones, 0 for
+    none. `pin` keeps the two sides on different cores. Open requests may take `drain_s` at the end.
+    With `documents` there are a retriever at each side and an aggregator in the cloud."""
 
     draft: ModelChoice
     target: ModelChoice
@@ -210,7 +210,7 @@ class LocalSuite:
         )
 
     async def _through_link(self, stack: AsyncExitStack, port: int) -> str:
-        """Where the device finds what listens on the cloud's port."""
+        """Return where the device finds what listens on the cloud's port."""
         link = self.settings.link
         seed = self.settings.link_seed + len(self.emulators)
         if link is None:

@@ -52,7 +52,7 @@ def choose_model(
     elif engine in (AUTO, "torch") and not source.lower().endswith(GGUF):
         source, at, revision = source.rpartition("@")
         if not at:
-            raise CannotLoad(f"{given}: no such folder; a model of the hub is given as NAME@COMMIT")
+            raise CannotLoad(f"{given}: no such folder; use NAME@COMMIT for a hub model")
     return ModelChoice(source, revision, device, dtype, exits=exits, engine=engine)
 
 
@@ -120,5 +120,5 @@ def _check_readable(folder: Path) -> None:
 def _demo_model(name: str) -> Path:
     folder = demo_folder(name)
     if not folder.is_dir():
-        raise CannotLoad(f"there is no {folder}; give --draft and --target")
+        raise CannotLoad(f"{folder} does not exist; set --draft and --target")
     return folder

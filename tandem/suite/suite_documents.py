@@ -48,7 +48,7 @@ def demo_documents(folder: Path | None = None, embedding: str = "auto") -> Suite
     """Notes of an invented team for the device, an excerpt of the PEPs for the cloud."""
     documents = demo_folder("demo-documents")
     if not documents.is_dir():
-        raise TandemError(f"there is no {documents}; name documents of your own")
+        raise TandemError(f"{documents} does not exist; specify your own documents")
     return SuiteDocuments((documents / "private",), (documents / "public",), folder, embedding)
 
 

@@ -50,7 +50,7 @@ class MeasuredSideSeries(Series):
 
 
 class OtherSideSeries(Series):
-    """Of a device with more than two sides: each other one, by what its settings call it."""
+    """Names of the other sides of a device with more than two sides, by its settings."""
 
     LABELS = ("side",)
 

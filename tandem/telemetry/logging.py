@@ -128,7 +128,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _entry(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, object]:
-    """What is written of `record`, private fields already replaced."""
+    """Return the log entry of `record`, whose private fields are already replaced."""
     own: Mapping[str, object] = getattr(record, _FIELDS, {})
     fields = {**_context.get(), **own}
     if record.levelno >= logging.INFO:

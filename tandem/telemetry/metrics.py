@@ -221,7 +221,7 @@ class HttpSeries(Series):
 
 
 class KeysFileCondition(Protocol):
-    """What `AccessSeries` exports of a keys file."""
+    """State of a keys file that `AccessSeries` exports."""
 
     @property
     def malformed_lines(self) -> Sequence[int]: ...
@@ -230,7 +230,7 @@ class KeysFileCondition(Protocol):
 
 
 class AccessSeries(Series):
-    """What one process shows to its callers and to those it calls."""
+    """Credentials of one process, as callers and called services see them."""
 
     LABELS = ("side",)
 
@@ -267,7 +267,7 @@ HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "grammars", "extraction
 
 
 class HolderSeries(Series):
-    """What the holders of keys take of one process; keys files name them."""
+    """Usage of one process by key holders; keys files name them."""
 
     LABELS = ("side",)
 

@@ -179,7 +179,7 @@ class PrometheusServer:
         if reached and not self._reached:
             log.info("metrics server answers", address=self._api)
         elif not reached and self._reached is not False:
-            log.warning("metrics server lost; going on without", address=self._api, why=why)
+            log.warning("metrics server lost; continuing without it", address=self._api, why=why)
         self._reached = reached
 
 
@@ -192,7 +192,8 @@ def _get_json(url: str, timeout_s: float) -> Any:
 
 
 def _sample(labels: dict[str, str], text: str) -> Sample | None:
-    """What can have been measured, else None: what comes from outside decides nothing wrong."""
+    """Return the value if it can have been measured, else None: input from outside must not decide
+    anything wrongly."""
     rule = labels.pop("__name__")
     value = float(text)
     if rule not in RULES or not math.isfinite(value) or value < 0:

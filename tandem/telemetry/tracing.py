@@ -55,7 +55,7 @@ class Span:
 
 
 class Tracing:
-    """Where a service's spans go; with this one, nowhere."""
+    """Destination of a service's spans; with this one, nowhere."""
 
     def span(
         self, name: str, headers: Headers | None = None, **attributes: Attribute

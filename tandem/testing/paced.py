@@ -117,7 +117,7 @@ class PacedEngine:
         return answers
 
     def _wait(self, until_s: float, cancelled: Callable[[], bool]) -> bool:
-        """Whether the time passed without a cancellation."""
+        """Wait; returns whether the time passed without a cancellation."""
         while (left_s := until_s - self._clock()) > 0:
             if cancelled():
                 return False

@@ -22,7 +22,8 @@ SHARPNESS = 40.0
 
 
 def load(choice: ModelChoice) -> LoadedModel:
-    """For the factory: one of a `scripted_pair`; `source` is SEED or SEED:NOISE (default 0.3)."""
+    """Load a model for the factory: one of a `scripted_pair`; `source` is SEED or SEED:NOISE
+    (default 0.3)."""
     seed, _, noise = choice.source.partition(":")
     try:
         pair = scripted_pair(float(noise or 0.3), int(seed))

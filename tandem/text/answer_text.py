@@ -49,8 +49,8 @@ class AnswerText:
     def spelt(
         self, token_ids: Sequence[int], instead: Sequence[Sequence[int]] = ()
     ) -> tuple[list[str], list[list[str]]]:
-        """What each of the next tokens spells after those before it, stop strings included; and
-        what each of `instead`, which has other tokens for each of them, would have spelt there."""
+        """Return the text of each of the next tokens after those before it, including stop strings;
+        and the texts that the tokens of `instead` would have had there."""
         spelt = []
         others = []
         for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):

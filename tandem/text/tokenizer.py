@@ -94,7 +94,7 @@ class TextTokenizer:
             if self._tokenizer.convert_ids_to_tokens(ids) == [*marks]:
                 break
         else:
-            raise InvalidArgument("suffix", "this model has no tokens for filling in")
+            raise InvalidArgument("suffix", "this model does not support filling in the middle")
         before, after, between = ids
         texts = self.encode_piece(prompt), self.encode_piece(suffix)
         begin = self.encode("a")[:1] if self.starts_with_bos else []

@@ -38,7 +38,8 @@ def _structured(turn: Turn, names: dict[str, str]) -> dict[str, Any]:
 
 
 def _described(turns: Sequence[Turn], tools: Sequence[Any]) -> list[dict[str, str]]:
-    """With answers of tools as the user's, and the tools themselves before everything."""
+    """Return the turns with answers of tools as the user's, and the tools themselves before
+    everything."""
     messages: list[dict[str, str]] = []
     for turn in turns:
         if turn.tool_call_id:
@@ -68,7 +69,7 @@ def _description(tools: Sequence[Any]) -> str:
 
 
 def _calls(turn: Turn) -> list[dict[str, Any]]:
-    """With arguments as objects."""
+    """Return tool calls with arguments as objects."""
     calls = _parsed(turn.tool_calls, "messages") if turn.tool_calls else []
     try:
         return [
@@ -87,7 +88,8 @@ def _calls(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _arguments(text: str) -> Any:
-    """What a caller passes back need not be JSON: an answer may have been cut."""
+    """Return the arguments as text: those that a caller passes back need not be JSON, since an
+    answer may have been cut."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -100,5 +102,5 @@ def _parsed(text: str, field: str) -> list[Any]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, list) or not all(isinstance(each, dict) for each in parsed):
-        raise InvalidArgument(field, "is no JSON list of objects")
+        raise InvalidArgument(field, "is not a JSON list of objects")
     return parsed

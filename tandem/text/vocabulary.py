@@ -28,9 +28,9 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What each token spells; every id is below `size`, the number of the model's logits.
-    `byte_ids` are the byte-fallback tokens among `pieces`: where a piece of the same byte exists,
-    text is never written with them."""
+    """Text of each token; every id is below `size`, the number of the model's logits. `byte_ids`
+    are the byte-fallback tokens among `pieces`: where a piece of the same byte exists, text is
+    never written with them."""
 
     size: int
     pieces: Mapping[int, bytes]

@@ -40,7 +40,7 @@ _SETTINGS = tuple(each.name for each in fields(VerifySettings) if each.name not 
 
 
 def open_to_proto(opening: Open) -> pb.Open:
-    """What the cloud must know of a session."""
+    """Return what the cloud must know of a session."""
     settings = opening.settings
     return pb.Open(
         params=params_to_proto(opening.params),

@@ -76,7 +76,8 @@ def fill_logprobs(proto: pb.Verdict | pb.Tokens, told: Sequence[TokenLogprob]) -
 
 
 def logprobs_from_proto(proto: pb.Verdict | pb.Tokens, most: int) -> tuple[TokenLogprob, ...]:
-    """How many there must be, and of which tokens, is the edge's to check."""
+    """Decode log-probabilities. How many there must be, and of which tokens, is the edge's to
+    check."""
     tops = proto.top_logprobs
     check_count(len(proto.logprobs), most, "logprobs")
     check_count(len(tops), most, "top_logprobs")
@@ -88,7 +89,7 @@ def logprobs_from_proto(proto: pb.Verdict | pb.Tokens, most: int) -> tuple[Token
         why = f"{len(tops)} beside {len(proto.logprobs)} logprobs"
         raise InvalidArgument("top_logprobs", why)
     if any(len(top.token_ids) != len(top.logprobs) for top in tops):
-        raise InvalidArgument("top_logprobs", "not as many tokens as logprobs")
+        raise InvalidArgument("top_logprobs", "must have one entry per token")
     pairs = [tuple(zip(top.token_ids, top.logprobs, strict=True)) for top in tops]
     return tuple(map(TokenLogprob, proto.logprobs, pairs))
 

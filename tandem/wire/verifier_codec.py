@@ -72,7 +72,7 @@ class _Model(Protocol):
 
 
 def describe_model(model: _Model, device: str = "", dtype: str = "") -> ModelDescription:
-    """What an engine serves, for `Describe` and `opened`."""
+    """Describe an engine for `Describe` and `opened`."""
     return ModelDescription(
         model_name=model.model_name,
         vocabulary_hash=model.vocabulary_hash,
@@ -163,7 +163,7 @@ class EdgeCodec:
         if not 0 <= verdict.confidence <= 1:  # False for NaN as well
             raise InvalidArgument("confidence", f"{verdict.confidence} is not in [0, 1]")
         if (outcome := self._drawable(verdict)) is None:
-            raise InvalidArgument("outcome", "an early verdict without one")
+            raise InvalidArgument("outcome", "is missing")
         return EarlyVerdict(
             **header,
             exit_index=verdict.exit_index,
@@ -304,7 +304,7 @@ class CloudCodec:
 
     def _sparse_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
         if draft.distributions:
-            raise InvalidArgument("distributions", "come beside sparse ones")
+            raise InvalidArgument("distributions", "cannot be combined with sparse distributions")
         # Each one becomes a whole distribution in memory.
         check_count(len(draft.sparse_probs), len(draft.token_ids), "sparse_probs")
         size = self._model.vocabulary_size

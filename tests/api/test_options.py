@@ -76,8 +76,8 @@ def test_a_preset_arrives_as_it_was_made(preset: Preset | AggregationPreset) -> 
 @pytest.mark.parametrize(
     ("base", "choices", "words"),
     [
-        ("nothing", {}, "preset: unknown: 'nothing'; there are ar, "),
-        ("coupled", {"nothing": 1}, "overrides: unknown: 'nothing'; there are draft_length, "),
+        ("nothing", {}, "preset: unknown: 'nothing'; known: ar, "),
+        ("coupled", {"nothing": 1}, "overrides: unknown: 'nothing'; known: draft_length, "),
         ("coupled", {"uplink": "smoke"}, "overrides: uplink must be full_distributions, "),
         ("coupled", {"rejection_payload": "top_k"}, "rejection_payload: "),
     ],

@@ -143,5 +143,5 @@ async def test_readiness_ends_where_no_key_is_accepted_any_more() -> None:
     assert [each.status_code for each in answers] == [200, 503]
     used, refused = answers[0].json(), answers[1].json()
     assert (used["status"], refused["status"]) == ("ready", "not ready")
-    assert used["warning"] == "the keys file cannot be read: the keys last read are used for now"
+    assert used["warning"] == "the keys file cannot be read: the last known keys are still used"
     assert refused["reason"] == "the keys file has been unreadable for 300 s: no key is accepted"

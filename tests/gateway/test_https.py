@@ -127,7 +127,9 @@ def test_files_that_cannot_be_used_stop_the_start_and_are_named(
             http_certificate(settings_of(files))
     for missing in ("http_tls_certificate", "http_tls_key"):
         settings = settings_of(good).model_copy(update={missing: None})
-        with pytest.raises(SettingsError, match=f"TANDEM_{missing.upper()}: must be set beside"):
+        with pytest.raises(
+            SettingsError, match=f"TANDEM_{missing.upper()}: must be set together with"
+        ):
             http_certificate(settings)
     assert http_certificate(AggregatorSettings()) is None
 
@@ -155,7 +157,7 @@ async def test_keys_in_plain_text_beyond_this_machine_are_warned_of(
         settings = settings.model_copy(update={"http_tls_certificate": None, "http_tls_key": None})
     configure_logging("warning")
     async with served(settings):
-        assert ("plain text" in capsys.readouterr().err) == warned
+        assert ("unencrypted" in capsys.readouterr().err) == warned
 
 
 async def test_chat_asks_over_tls(credentials: Credentials, tmp_path: Path) -> None:
@@ -170,9 +172,9 @@ async def test_chat_asks_over_tls(credentials: Credentials, tmp_path: Path) -> N
         assert answered.exit_code == 0, answered.stderr
         assert json.loads(answered.stdout)["tokens"] == 4
         for flags, words in (
-            (("--endpoint", url), "--ca names who vouches for it"),
+            (("--endpoint", url), "set its authority with --ca"),
             (("--endpoint", url, "--ca", tmp_path / "none"), "must be PEM certificates"),
-            (("--endpoint", "http://127.0.0.1:1", "--ca", "ca.crt"), "not asked over TLS"),
+            (("--endpoint", "http://127.0.0.1:1", "--ca", "ca.crt"), "does not use TLS"),
         ):
             refused = await chat(*flags)
             assert refused.exit_code in (1, 2)

@@ -209,7 +209,7 @@ async def test_a_quota_is_of_the_key_and_says_what_is_left(tmp_path: Path) -> No
         refused = await suite.put("small", "b.md", "y" * 11)
         error = refused.json()["error"]
         assert (refused.status_code, error["code"]) == (413, "document_quota_exceeded")
-        assert "11 bytes more wanted, 10 of 40 left to 'small'" in error["message"]
+        assert "11 bytes more needed, 'small' has 10 of 40 left" in error["message"]
         assert "Retry-After" not in refused.headers
         at_once = [suite.put("small", f"{number}.md", "z") for number in range(6)]
         statuses = [answer.status_code for answer in await asyncio.gather(*at_once)]

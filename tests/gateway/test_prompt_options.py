@@ -127,7 +127,7 @@ async def test_an_answer_may_begin_with_its_prompt(served: HttpSuite) -> None:
 async def test_a_suffix_is_refused_where_the_model_cannot_fill_in(served: HttpSuite) -> None:
     status, param, words = await refusal(served, COMPLETIONS, prompt="a", suffix="end")
     assert (status, param) == (400, "suffix")
-    assert "no tokens for filling in" in words
+    assert "does not support filling in the middle" in words
 
 
 @pytest.mark.parametrize("preset", ["coupled", "dssd", "ar", "mc-dsd"])

@@ -128,7 +128,7 @@ async def test_the_tokens_of_an_answer_that_is_left_are_counted(tmp_path: Path) 
         await served.suite.idle()
         refused = await greedy.post(CHAT, json=SHORT)
         assert refused.status_code == 429
-        assert "has had its 3 a minute" in refused.json()["error"]["message"]
+        assert "has used its 3 per minute" in refused.json()["error"]["message"]
 
 
 async def test_large_bodies_are_read_at_their_sender_s_pace(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ async def test_without_keys_all_are_one_tenant(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("alice", "shares with"), ("alice,bob;bob,carol", "once"), ("a b,c", "no name of a key")],
+    [("alice", "second name"), ("alice,bob;bob,carol", "once"), ("a b,c", "not the name of a key")],
 )
 def test_a_bad_share_stops_the_start_and_is_named(
     text: str, why: str, monkeypatch: pytest.MonkeyPatch

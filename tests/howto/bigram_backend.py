@@ -50,7 +50,7 @@ class BigramEngine(EngineDefaults):
     ) -> list[Logits]:
         for request in batch:
             if request.session not in self._open:
-                raise InvalidArgument("session", "closed, or of another engine")
+                raise InvalidArgument("session", "is closed, or belongs to another engine")
         check_batch(batch, self)
         answers = []
         for request in batch:

@@ -99,4 +99,4 @@ async def test_retrievers_share_the_documents_on_a_server() -> None:
 def test_a_device_keeps_no_documents_on_a_server() -> None:
     with ServiceProcess("tandem.services.retriever", "--dsn", "postgresql://host/x") as process:
         assert process.ended() == 2
-        assert "--dsn: must be left out with role device" in process.log()
+        assert "--dsn: must not be set with role device" in process.log()

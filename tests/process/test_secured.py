@@ -69,7 +69,7 @@ def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> No
             assert b'tandem_tls_certificate_valid_seconds{side="device"} 7.7' in answer.read()
         # A key that is taken back is refused by the next call, without a restart.
         assert run("keys", "edge", "--revoke", "--file", certs / "edge.keys").exit_code == 0
-        assert "not one of those known here" in run("search", "quokkas", *known).stderr
+        assert "the key is unknown" in run("search", "quokkas", *known).stderr
         process.signal(signal.SIGTERM)
         assert process.ended() == 0
         assert (certs / "edge.call-key").read_text().strip() not in process.log()
@@ -102,9 +102,9 @@ def test_a_command_calls_beyond_this_machine_over_tls_or_is_told_not_to(tmp_path
     beyond = ("search", "quokkas", "--endpoint", "192.0.2.1:50053")
     refused = run(*beyond)
     assert refused.exit_code == 2
-    assert "--tls-ca: is needed to call beyond this machine; insecure" in refused.stderr
+    assert "--tls-ca: is required to call another machine; set insecure" in refused.stderr
     half = run(*beyond, "--tls-ca", tmp_path / "nowhere")
-    assert "--tls-certificate: is needed" in half.stderr
+    assert "--tls-certificate: is required" in half.stderr
     files = flags_of(tmp_path / "nowhere", "edge")
     assert "edge.crt: cannot be read" in run(*beyond, *files).stderr
     plain = run(*beyond, "--insecure", "--timeout", "0.001")

@@ -203,7 +203,7 @@ async def assert_given_up(lie: str, preset: str, tamper: Tamper) -> None:
     cloud = TamperingCloud(tamper)
     committed: list[int] = []
     async with scripted_suite(path=cloud.before) as suite:
-        with pytest.raises(Rejected, match="the cloud broke the conversation") as refusal:
+        with pytest.raises(Rejected, match="the cloud violated the protocol") as refusal:
             await follow(suite, request(preset), committed)
         await suite.idle()
     assert refusal.value.code is grpc.StatusCode.DATA_LOSS, lie
@@ -215,7 +215,7 @@ async def assert_given_up(lie: str, preset: str, tamper: Tamper) -> None:
 async def test_a_cloud_that_keeps_ending_streams_is_given_up(code: str) -> None:
     cloud = TamperingCloud(lambda answer: None, end_with=grpc.StatusCode[code])
     async with scripted_suite(path=cloud.before) as suite:
-        with pytest.raises(Rejected, match="the cloud broke the conversation") as refusal:
+        with pytest.raises(Rejected, match="the cloud violated the protocol") as refusal:
             await suite.client.generate(request("coupled"))
         await suite.idle()
     assert refusal.value.code is grpc.StatusCode.DATA_LOSS

@@ -54,7 +54,7 @@ async def test_documents_of_one_stream_go_to_their_owners(tmp_path: Path) -> Non
             (5, "l.jsonl#2", "ADDED", True),
         ]
         assert "path separator" in answers[2].reason
-        assert answers[3].reason == "name: holds a control character, U+001B"
+        assert answers[3].reason == "name: contains a control character, U+001B"
         found = await service.client.search("heron", 9, tenant="ann")
         assert {(hit.owner, hit.document_id) for hit in found.hits} == {
             ("", "notes/a.md"),
@@ -98,7 +98,7 @@ async def test_what_is_over_a_quota_is_refused_alone(tmp_path: Path) -> None:
             "UPDATED",
         ]
         assert [answer.over_quota for answer in answers] == [False] * 3 + [True, False]
-        assert "1 documents more wanted, 0 of 3 left to 'ann'" in answers[3].reason
+        assert "1 documents more needed, 'ann' has 0 of 3 left" in answers[3].reason
         usage = await service.client.listed("ann")
         assert (usage.total_documents, usage.total_bytes) == (3, 100)
         assert (usage.max_documents, usage.max_bytes) == (3, 100)
@@ -150,9 +150,9 @@ async def test_an_earlier_retriever_is_given_no_tenant_s_documents() -> None:
     connection = Connection(f"127.0.0.1:{port}", MAX_MESSAGE_BYTES, ClientAccess())
     retrieval = Retrieval(connection)
     try:
-        with pytest.raises(FailedPrecondition, match="knows no owners"):
+        with pytest.raises(FailedPrecondition, match="does not support owners"):
             await retrieval.add(Upload("a", b"x", owner="ann"))
-        with pytest.raises(FailedPrecondition, match="knows no owners"):
+        with pytest.raises(FailedPrecondition, match="does not support owners"):
             await retrieval.delete("a", "ann")
         assert earlier.changes == 0
         await retrieval.add(Upload("a", b"x"))

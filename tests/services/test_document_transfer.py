@@ -344,7 +344,7 @@ async def test_a_cloud_that_breaks_the_conversation_is_told_from_a_bad_request(
     async with suite(tmp_path, way=lambda address: tampering(cloud)) as sides:
         for name, messages in broken(await exported(sides.verifier)).items():
             cloud.answers = partial(said, messages)
-            with pytest.raises(Rejected, match="the cloud broke the conversation") as caught:
+            with pytest.raises(Rejected, match="the cloud violated the protocol") as caught:
                 await sides.client.generate(REQUEST)
             assert caught.value.code is grpc.StatusCode.DATA_LOSS, name
         assert cloud.streams == 8

@@ -112,7 +112,9 @@ async def test_a_tenant_with_too_many_waiting_files_is_refused_and_no_other() ->
         for number in range(3):
             group.create_task(pool.run("greedy", files.named(f"g{number}")))
         await files.begun_are("g0")
-        with pytest.raises(HolderRefused, match="extraction: 2 files of 'greedy' wait already"):
+        with pytest.raises(
+            HolderRefused, match="extraction: 2 files of 'greedy' are already waiting"
+        ):
             await pool.run("greedy", files.named("one more"))
         group.create_task(pool.run("modest", files.named("m")))
         files.end("g0")
@@ -130,7 +132,7 @@ async def test_seconds_of_a_processor_are_counted_and_who_had_its_own_waits_or_i
         assert took() - began_s < 0.4, "it does not wait for what another tenant took"
         assert await pool.run("a", lambda extractor: ("second", 1300.0)) == "second"
         assert took() - began_s > 0.3, "until 1 s of 10 a second is there again"
-        why = "extraction: 'a' has had its 600 s of a processor a minute; try again in"
+        why = "extraction: 'a' has used its 600 s of CPU time per minute; try again in"
         with pytest.raises(HolderRefused, match=why) as refused:
             await pool.run("a", lambda extractor: ("third", 0.0))
         assert 60 < refused.value.retry_after_s < 140
@@ -174,7 +176,7 @@ async def test_hostile_files_of_one_caller_meet_its_limit_and_what_came_before_i
     async with retriever(tmp_path, limits=limits, extractor=extractor) as service:
         slow = many_operations()
         uploads = [Upload(f"slow-{number}", slow, Format.PDF.value) for number in range(3)]
-        with pytest.raises(Rejected, match="everybody together has had its 2 s") as refused:
+        with pytest.raises(Rejected, match="everybody together has used its 2 s") as refused:
             await service.ingest(Upload("before", b"words"), *uploads)
         assert "1 documents of this stream are stored" in str(refused.value)
         assert service.index.texts().keys() >= {"before"}

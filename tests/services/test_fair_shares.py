@@ -68,7 +68,7 @@ async def test_one_edge_cannot_take_all_sessions_of_a_verifier() -> None:
             assert count == 6
             assert error is not None
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "'greedy' holds 6 of 8, and its share is less" in str(error.details())
+            assert "'greedy' has 6 of 8, and its share is less" in str(error.details())
             assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
             assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
             assert held(metrics, "greedy") == 6
@@ -96,7 +96,7 @@ async def test_a_verifier_keeps_to_requests_a_minute() -> None:
             count, error = await sessions_of("edge-1", running.target, 9, stack)
             assert count == 2
             assert error is not None
-            assert "requests: 'edge-1' has had its 2 a minute" in str(error.details())
+            assert "requests: 'edge-1' has used its 2 per minute" in str(error.details())
             assert (await sessions_of("edge-2", running.target, 1, stack))[0] == 1
     finally:
         await running.drain(0.5)
@@ -220,14 +220,14 @@ async def test_who_has_its_share_takes_no_place_of_another() -> None:
     others = [asyncio.create_task(_hold(slots, name, until=leave)) for name in ("a", "a", "b", "b")]
     while slots.running + slots.waiting < 4:
         await asyncio.sleep(0)
-    with pytest.raises(HolderRefused, match="'b' holds 2 of 4"):
+    with pytest.raises(HolderRefused, match="'b' has 2 of 4"):
         await _hold(slots, "b")
     series = Metrics(new_registry(), "device")
     full = Slots(1, 1, series=series.holders())
     two = [asyncio.create_task(_hold(full, "a", until=leave)) for _ in range(2)]
     await asyncio.sleep(0)
     await_third = asyncio.create_task(_hold(full, "b"))
-    with pytest.raises(HolderRefused, match="'a' has most of the places, and others have come"):
+    with pytest.raises(HolderRefused, match="'a' has most of the slots, and others are waiting"):
         await two[1]
     labels = {"side": "device", "holder": "a", "limit": "sessions"}
     name = "tandem_holder_refusals_total"

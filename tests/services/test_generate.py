@@ -142,7 +142,7 @@ async def test_concurrent_sessions_keep_their_text() -> None:
 
 async def test_a_suite_without_documents_says_how_it_gets_some() -> None:
     async with scripted_suite() as suite:
-        with pytest.raises(Rejected, match="'tandem up --rag' has some") as refused:
+        with pytest.raises(Rejected, match="use 'tandem up --rag'") as refused:
             await suite.client.generate(GenerationRequest("ask", "dragon"))
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -203,10 +203,10 @@ async def test_a_caller_that_leaves_frees_all_sides(tmp_path: Path) -> None:
         ("office", "NAME=ADDRESS"),
         ("office=", "NAME=ADDRESS"),
         ("an office=h:1", "NAME=ADDRESS"),
-        ("office=h", "'h' is not"),
+        ("office=h", "is 'h'"),
         ("office=h:1,office=h:2", "different names"),
         ("cloud=h:1", "different names"),
-        (",".join(f"s{number}=h:1" for number in range(15)), "15, of at most 14"),
+        (",".join(f"s{number}=h:1" for number in range(15)), "has 15 entries; the maximum is 14"),
     ],
 )
 def test_settings_that_name_no_sides_stop_the_start(more_sides: str, why: str) -> None:

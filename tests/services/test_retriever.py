@@ -64,7 +64,7 @@ class CallThatIsOver:
 
     async def __aiter__(self) -> AsyncIterator[object]:
         code, none = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata()
-        raise grpc.aio.AioRpcError(code, none, none, details="ingests: all 8 are taken")
+        raise grpc.aio.AioRpcError(code, none, none, details="ingests: all 8 are in use")
         yield
 
 
@@ -83,7 +83,7 @@ class OneCall:
 
 async def test_a_document_that_is_refused_at_once_is_refused_with_that_status() -> None:
     retrieval = Retrieval(cast(Connection, OneCall()))
-    with pytest.raises(Rejected, match="all 8 are taken") as refused:
+    with pytest.raises(Rejected, match="all 8 are in use") as refused:
         await retrieval.add(Upload("long", b"x" * 2**21))
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -109,7 +109,7 @@ async def test_documents_are_answered_one_by_one_and_found_after_a_restart(tmp_p
             (4, "fox", "UNCHANGED", True),
             (5, "", "UNCHANGED", True),
         ]
-        assert answers[4].reason.startswith("content: is no PDF")
+        assert answers[4].reason.startswith("content: is not a readable PDF")
         name = "tandem_ingested_documents_total"
         labels = {"side": "device", "outcome": "OUTCOME_ADDED"}
         assert service.metrics.registry.get_sample_value(name, labels) == 4
@@ -150,7 +150,7 @@ async def test_a_long_document_comes_in_parts_and_one_too_long_is_refused_alone(
             (1, "long", "ADDED", True),
             (2, "fox", "ADDED", True),
         ]
-        assert f"at most {MAX_DOCUMENT_BYTES} are taken" in answers[0].reason
+        assert f"the maximum is {MAX_DOCUMENT_BYTES}" in answers[0].reason
 
 
 async def test_messages_out_of_order_end_the_stream_and_what_was_answered_stays(
@@ -273,7 +273,7 @@ async def test_too_many_at_once_are_turned_away(tmp_path: Path) -> None:
         await call.write(message(1, TEXT))
         assert (await call.read()).document_id == "d1"  # the stream is taken, and stays open
         code, details, _ = await raw_ingest(service.running.target, message(1, TEXT))
-        assert (code, details) == ("RESOURCE_EXHAUSTED", "ingests: all 1 are taken; try again")
+        assert (code, details) == ("RESOURCE_EXHAUSTED", "ingests: all 1 are in use; try again")
         call.cancel()
 
 
@@ -287,7 +287,7 @@ async def test_a_drain_ends_open_ingests_after_what_was_taken(tmp_path: Path) ->
         assert (await call.read()).document_id == "d1"
         await service.running.drain(30.0)
         assert (await call.code()).name == "UNAVAILABLE"
-        assert "what was answered is stored" in await call.details()
+        assert "acknowledged documents are stored" in await call.details()
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ async def test_a_drain_ends_open_ingests_after_what_was_taken(tmp_path: Path) ->
     ],
 )
 def test_only_the_own_side_is_let_in(peer: str, networks: str, own: bool) -> None:
-    with nullcontext() if own else pytest.raises(Rejected, match="its own side only") as caught:
+    with nullcontext() if own else pytest.raises(Rejected, match="only its own side") as caught:
         check_own_side(peer, parse_networks(networks))
     assert own or (caught and caught.value.code.name == "PERMISSION_DENIED")
 
@@ -329,7 +329,7 @@ async def test_a_device_answers_nobody_else_and_the_cloud_everybody(
         ):
             code, details = await status_of(work)
             assert code == "PERMISSION_DENIED"
-            assert "answers its own side only" in details
+            assert "answers only its own side" in details
             assert "its setting own_side names the networks" in details
         assert (await client.describe()).role == "device"
     async with retriever(tmp_path, "cloud") as service:

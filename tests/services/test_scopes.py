@@ -234,7 +234,7 @@ async def test_streams_end_soon_after_their_key_is_revoked(
         credentials.write("keys", "\n".join(lines[:-1]).encode())
         for name, call in calls.items():
             assert await call.code() is grpc.StatusCode.UNAUTHENTICATED, name
-            assert await call.details() == "ended: the key is not one of those known here", name
+            assert await call.details() == "ended: the key is unknown", name
         assert not kept.done()
         # A key that loses a scope loses the streams that need it.
         changed = [line.replace("scopes=verify", "scopes=decode") for line in lines[:-1]]

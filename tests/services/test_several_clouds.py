@@ -403,8 +403,8 @@ def test_a_setting_names_several(text: str, clouds: list[tuple[str, float]]) -> 
     ("text", "why"),
     [
         (" , ", "must name a verifier"),
-        ("a:1 price=-1", "'price=-1' is no price=NUMBER"),
-        ("a:1 b:2", "'b:2' is no price=NUMBER"),
+        ("a:1 price=-1", "'price=-1' must be price=NUMBER"),
+        ("a:1 b:2", "'b:2' must be price=NUMBER"),
     ],
 )
 def test_what_names_none_stops_the_start(text: str, why: str, tmp_path: FilePath) -> None:

@@ -103,7 +103,7 @@ async def test_no_route_is_open_but_health(credentials: Credentials, tmp_path: P
                 assert refusal[0] == "UNAUTHENTICATED", (name, route)
                 assert "authorization: Bearer KEY" in refusal[1]
                 refusal = await ending(running.target, route, wrong_key)
-                assert refusal == ("UNAUTHENTICATED", "the key is not one of those known here")
+                assert refusal == ("UNAUTHENTICATED", "the key is unknown")
             assert (await ending(running.target, HEALTH, no_key))[0] == "OK"
 
 
@@ -211,7 +211,7 @@ async def test_a_caller_with_tls_is_told_that_the_server_has_none(
         (
             STRANGE_KEY,
             "client",
-            'the key is not one of those known here"; see TANDEM_CALL_KEY_FILE',
+            'the key is unknown"; check this service',
         ),
         (None, "foreign", NOT_ACCEPTED),
     ],
@@ -257,7 +257,9 @@ async def test_a_request_says_why_the_aggregator_is_not_served(
         aggregator = await started(servicer)
         async with AggregatorClient(aggregator.target) as client:
             for asked in (client.generate(GenerationRequest("a"), 60), client.describe()):
-                with pytest.raises(Rejected, match="see TANDEM_CALL_KEY_FILE here") as refusal:
+                with pytest.raises(
+                    Rejected, match="check this service's TANDEM_CALL_KEY_FILE"
+                ) as refusal:
                     await asked
                 assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
         await aggregator.drain(0.0)

@@ -74,7 +74,7 @@ async def test_the_oldest_turns_are_left_out_where_that_is_asked_for() -> None:
         await kept((*turns, Turn("user", "f" * 20)), 4)
     with pytest.raises(InvalidArgument, match="requires the prompt to be a text"):
         GenerationRequest((1, 2), suffix="x").validate()
-    with pytest.raises(InvalidArgument, match=r"^suffix: this model has no tokens"):
+    with pytest.raises(InvalidArgument, match=r"^suffix: this model does not support filling"):
         await tokens.of(GenerationRequest("a", suffix="x"))
 
 

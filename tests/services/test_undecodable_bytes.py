@@ -51,7 +51,7 @@ async def test_every_rpc_tells_its_caller(tmp_path: Path, caplog: pytest.LogCapt
                 code, details = await refused(target, method)
                 assert code in {"INVALID_ARGUMENT", *ALSO}, (method, code, details)
                 if code == "INVALID_ARGUMENT":
-                    assert details == "message: the bytes are no protobuf message of this RPC"
+                    assert details == "message: the bytes are not a protobuf message of this RPC"
                     told.add(method)
     assert told == set(SCOPE_OF)
     assert not [record for record in caplog.records if record.exc_info]

@@ -139,7 +139,7 @@ class TranslatedEngine(EngineDefaults):
 
     def _own(self, session: Session) -> "TranslatedSession":
         if not isinstance(session, TranslatedSession) or session not in self._open:
-            raise InvalidArgument("session", "closed, or of another engine")
+            raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
 
 
@@ -326,7 +326,7 @@ class TranslatedSession:
         sizes = [len(self._translation.draft_ids(token)) for token in reversed(tokens)]
         totals = list(accumulate(sizes, initial=lead))[1:]
         if totals[needed - 1] > room:
-            why = f"{totals[needed - 1]} draft tokens exceed the room for {room}"
+            why = f"{totals[needed - 1]} draft tokens exceed the remaining capacity of {room}"
             raise InvalidArgument("token_ids", why)
         kept = max(needed, sum(total <= room // 2 for total in totals))
         self._start = len(tokens) - kept

@@ -22,8 +22,8 @@ FIELD = "target_tokenizer"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What different tokenizers cost: means over a sample text of each distribution's mass outside
-    of what is shared. Restricting the draft lowers the acceptance by at most `draft_mass`;
+    """Cost of different tokenizers: means over a sample text of each distribution's mass outside of
+    the shared tokens. Restricting the draft lowers the acceptance by at most `draft_mass`;
     acceptance is at most 1 - `target_mass`."""
 
     shared: Intersection

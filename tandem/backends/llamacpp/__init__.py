@@ -15,7 +15,7 @@ INSTALL = "'make llamacpp', or pip install 'tandem-edge[llamacpp]'"
 
 
 def load(choice: ModelChoice) -> LoadedModel:
-    """For the factory. A wrong file is refused without waiting for the library."""
+    """Load a model for the factory. A wrong file is refused without waiting for the library."""
     check_gguf(Path(choice.source))
     if choice.exits not in ("none", "auto"):
         raise InvalidArgument("exits", "llama.cpp's models have no early exits; use 'none'")
@@ -36,14 +36,14 @@ def _library_module(name: str) -> Any:
         return import_module(f"tandem.backends.llamacpp.{name}")
     except (ImportError, OSError, RuntimeError) as error:  # missing, or of another machine
         reason = str(error).splitlines()[0]
-        why = f"'llamacpp' needs the extra of that name ({reason}); install it: {INSTALL}"
+        why = f"'llamacpp' needs the extra llamacpp ({reason}); install it: {INSTALL}"
         raise InvalidArgument("engine", why) from error
 
 
 def check_gguf(path: Path) -> None:
     """Raise InvalidArgument("model") for what is no GGUF file."""
     if not path.is_file():
-        raise InvalidArgument("model", f"{path} is not a file; llama.cpp takes a .gguf file")
+        raise InvalidArgument("model", f"{path} is not a file; llama.cpp needs a .gguf file")
     try:
         with path.open("rb") as file:
             begin = file.read(12)
@@ -52,4 +52,6 @@ def check_gguf(path: Path) -> None:
     if begin == b"version http":
         raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
     if not begin.startswith(MAGIC):
-        raise InvalidArgument("model", f"{path} is no GGUF file; convert the model to GGUF first")
+        raise InvalidArgument(
+            "model", f"{path} is not a GGUF file; convert the model to GGUF first"
+        )

@@ -115,7 +115,7 @@ class LlamaCppEngine(EngineDefaults):
         step = self._context.most_tokens
         for start in range(0, len(token_ids), step):
             if cancelled():
-                raise ForwardCancelled("cancelled before llama.cpp had seen all tokens")
+                raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
             part = slice(start, start + step)
             found.append(
                 self._context.feed(token_ids[part], positions[part], sequences[part], kept[part])
@@ -126,12 +126,12 @@ class LlamaCppEngine(EngineDefaults):
     def _check_cells(self, wanted: int) -> None:
         free = self._context.cells - self._pool.cells_in_use
         if wanted > free:
-            why = f"{wanted} tokens wanted, {free} of {self._context.cells} free"
-            raise ResourceExhausted(f"llama.cpp's keys and values: {why} (kv_cells sets how many)")
+            why = f"{wanted} tokens needed, {free} of {self._context.cells} free"
+            raise ResourceExhausted(f"llama.cpp's keys and values: {why} (raise kv_cells)")
 
     def _own(self, session: Session) -> LlamaSession:
         if not isinstance(session, LlamaSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "closed, or of another engine")
+            raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
 
 
@@ -140,7 +140,7 @@ def _ends(batch: Sequence[ForwardRequest]) -> list[int]:
 
 
 def _gives_same_bits(engine: LlamaCppEngine) -> bool:
-    """Whether a sequence has the same logits to the last bit fed at once, and in pieces beside
+    """Return whether a sequence has bit-identical logits fed at once, and in chunks together with
     another. Its cells lie apart then, between those of the other: some quantisations that pass
     alone do not beside others, nor after a few dozen tokens."""
     length = min(_PROBE_TOKENS, engine.context_length // 3)

@@ -54,7 +54,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
 
 
 def _placement(choice: ModelChoice) -> tuple[int, int]:
-    """How many layers lie on an accelerator (-1: all), and on which."""
+    """Return how many layers are on an accelerator (-1: all), and on which."""
     kind, _, number = choice.device.partition(":")
     if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
         raise InvalidArgument("device", f"{choice.device!r} is neither cpu nor cuda")
@@ -73,7 +73,7 @@ def _cells(cell_bytes: int, trained_length: int) -> int:
 
 
 def _content_hash(path: Path, dtype: str) -> str:
-    """Of all that decides keys and values. Reads the whole file."""
+    """Hash everything that determines keys and values. Reads the whole file."""
     with path.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     return hashlib.sha256(f"{weights}\n{dtype}".encode()).hexdigest()

@@ -38,7 +38,7 @@ _LOG: Any = library.llama_log_callback(_log)  # the library keeps its address
 
 
 def first_error() -> str:
-    """What the library said first since it was last asked, as one line."""
+    """Return the library's first message since the last call, as one line."""
     lines = [line.split(": ", 1)[-1] for line in _ERROR_LINES if line]
     _ERROR_LINES.clear()
     return lines[0] if lines else "llama.cpp does not say why"
@@ -55,7 +55,9 @@ class LlamaModel:
         library.llama_log_set(_LOG, None)
         library.llama_backend_init()
         if gpu_layers and not library.llama_supports_gpu_offload():
-            why = "llama-cpp-python was built without CUDA; build it with, or use the device cpu"
+            why = (
+                "llama-cpp-python was built without CUDA; build it with CUDA, or use the device cpu"
+            )
             raise InvalidArgument("device", why)
         options = library.llama_model_default_params()
         options.n_gpu_layers = gpu_layers
@@ -141,7 +143,7 @@ class LlamaContext:
         first_error()
         pointer = library.llama_init_from_model(model.pointer, options)
         if not pointer:
-            raise ResourceExhausted(f"llama.cpp: no context of {cells} tokens: {first_error()}")
+            raise ResourceExhausted(f"llama.cpp: cannot allocate {cells} tokens: {first_error()}")
         self._pointer: Any = pointer
         self.close = weakref.finalize(self, library.llama_free, pointer)
         self._memory: Any = library.llama_get_memory(pointer)
@@ -211,7 +213,7 @@ class _Batch:
         sequences: Sequence[Sequence[int]],
         wanted: NDArray[np.bool_],
     ) -> Any:
-        """As `LlamaContext.feed`; good until it is filled again."""
+        """Fill the batch as for `LlamaContext.feed`; valid until it is filled again."""
         count = self._batch.n_tokens = len(token_ids)
         self._ids[:count] = token_ids
         self._positions[:count] = positions

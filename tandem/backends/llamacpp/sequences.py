@@ -34,7 +34,7 @@ class SequencePool:
     def take(self, source: int | None = None, length: int = 0) -> int:
         """A free sequence that begins with the first tokens of `source`."""
         if not self._free:
-            why = f"all {MOST_SEQUENCES} sequences are taken, by sessions and branches of trees"
+            why = f"all {MOST_SEQUENCES} sequences are in use, by sessions and branches of trees"
             raise ResourceExhausted(f"llama.cpp: {why}")
         sequence = self._free.pop()
         if source is not None:
@@ -48,7 +48,7 @@ class SequencePool:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where tokens of a request go: [n] positions, and for each the sequences it joins."""
+    """Positions [n] of a request's tokens, and for each the sequences that it joins."""
 
     positions: list[int]
     sequences: list[list[int]]

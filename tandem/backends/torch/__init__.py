@@ -18,7 +18,7 @@ def bound_kernels() -> None:
 
 
 def load(choice: ModelChoice) -> LoadedModel:
-    """For the factory. A wrong folder is refused without waiting for torch."""
+    """Load a model for the factory. A wrong folder is refused without waiting for torch."""
     if not choice.source.lower().endswith(GGUF):
         find_source(choice.source, choice.revision)
     bound_kernels()

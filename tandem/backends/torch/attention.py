@@ -17,8 +17,8 @@ _SCORES_AT_ONCE = 1 << 24  # numbers; bounds the memory of the explicit path
 
 
 class AttentionLayer(NamedTuple):
-    """What is the same for all sequences in one layer. `softcap` is Gemma 2's bound on scores,
-    `sinks` [heads] are extra scores without a value (gpt-oss)."""
+    """Properties of one layer that are the same for all sequences. `softcap` is Gemma 2's bound on
+    scores, `sinks` [heads] are extra scores without a value (gpt-oss)."""
 
     number: int
     scaling: float

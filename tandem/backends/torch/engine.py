@@ -161,7 +161,7 @@ class HuggingFaceEngine(EngineDefaults):
 
     def _own(self, session: Session) -> KvSession:
         if not isinstance(session, KvSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "closed, or of another engine")
+            raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
 
 
@@ -170,7 +170,7 @@ def _context_length(model: PreTrainedModel) -> int:
     config = model.config.get_text_config()
     length = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 0)
     if not length:
-        raise InvalidArgument("model", f"{type(model).__name__} does not say its context length")
+        raise InvalidArgument("model", f"{type(model).__name__} has no context length")
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):
         length = min(length, rope.get("original_max_position_embeddings") or length)

@@ -34,7 +34,7 @@ _HASHED_AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class ExitsDescription:
-    """What `exits.json` says. Exit i reads what layer `layers[i]` (from 0) puts out. `base_hash`:
+    """Content of `exits.json`. Exit i reads what layer `layers[i]` (from 0) puts out. `base_hash`:
     `weights_hash` of the model. `agreement`: measured on held-out text, how often each exit's
     likeliest token is the model's own."""
 
@@ -226,7 +226,7 @@ def _fill(exits: ExitAdapters, path: Path) -> None:
             shapes = f"{list(tensor.shape)}, not {list(parameter.shape)}"
             raise InvalidArgument("exits", f"{path}: {name} has shape {shapes}")
         if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
-            raise InvalidArgument("exits", f"{path}: {name} holds what is no finite number")
+            raise InvalidArgument("exits", f"{path}: {name} has values that are not finite")
         with torch.no_grad():
             parameter.copy_(tensor)
 

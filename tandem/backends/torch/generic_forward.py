@@ -55,7 +55,7 @@ class GenericForward:
             setattr(module, _SLOT, self._slot)
         accepted = inspect.signature(model.forward).parameters
         if "position_ids" not in accepted:
-            raise InvalidArgument("model", f"{type(model).__name__} takes no position ids")
+            raise InvalidArgument("model", f"{type(model).__name__} accepts no position ids")
         self._has_vision = isinstance(model, VISION_MODELS)
         self._keeps_rows = "logits_to_keep" in accepted
         self._exits: EarlyExits | None = None
@@ -91,7 +91,9 @@ class GenericForward:
         try:
             logits = self._run(record, token, position, torch.zeros_like(token))
         except (KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-            raise InvalidArgument("model", f"{self._name} cannot be run packed: {error}") from error
+            raise InvalidArgument(
+                "model", f"{self._name} cannot run in a packed batch: {error}"
+            ) from error
         if sorted(shapes) != list(range(len(shapes))) or not shapes:
             raise InvalidArgument("model", f"{self._name} does not use attention in every layer")
         self._check_masks(shapes)
@@ -183,7 +185,7 @@ def _embed_inputs(
 
 
 class _Slot:
-    """Where the attention function finds what to do in the forward pass under way."""
+    """Slot in which the attention function finds the current forward pass."""
 
     attend: Callable[[_Call], Tensor] | None = None
 
@@ -204,9 +206,9 @@ def _packed_attention(
     attend = getattr(module, _SLOT).attend
     index = getattr(module, "layer_idx", None)
     if not isinstance(index, int):
-        raise InvalidArgument("model", f"{type(module).__name__} does not know its layer")
+        raise InvalidArgument("model", f"{type(module).__name__} has no layer index")
     if not getattr(module, "is_causal", True):
-        raise InvalidArgument("model", f"{type(module).__name__} looks at later tokens")
+        raise InvalidArgument("model", f"{type(module).__name__} is not causal")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = AttentionLayer(
         number=index, scaling=scaling, window=sliding_window or None, softcap=softcap, sinks=s_aux

@@ -64,7 +64,7 @@ class GgufFile:
             raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
         self._architecture = self._said("general.architecture")
         if self._architecture not in _CONFIGS:
-            why = f"{path} is of the architecture {self._architecture!r}, which is none of"
+            why = f"{path} has the architecture {self._architecture!r}, which is not one of"
             raise InvalidArgument("model", f"{why} {', '.join(_CONFIGS)}")
 
     def model(self, dtype: torch.dtype) -> Any:
@@ -86,7 +86,7 @@ class GgufFile:
         return model
 
     def tokenizer(self) -> TextTokenizer:
-        """With the file's chat template, and every end of text that it names."""
+        """Load the tokenizer with the file's chat template, and every end of text that it names."""
         said = (self._said(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
         ends = frozenset(token for token in said if token is not None)
         return TextTokenizer(self.own_tokenizer(), ends, self._rows())
@@ -111,16 +111,19 @@ class GgufFile:
         return default if field is None else field.contents()
 
     def _own(self, key: str, default: Any = None) -> Any:
-        """What the file says of its architecture. Without a default it must."""
+        """Return a value of the file's architecture. Raises InvalidArgument if it has none and
+        there is no default."""
         found = self._said(f"{self._architecture}.{key}", default)
         if found is None:
-            raise InvalidArgument("model", f"{self.path} does not say {self._architecture}.{key}")
+            raise InvalidArgument("model", f"{self.path} has no {self._architecture}.{key}")
         return found
 
     def _config(self, weights: dict[str, torch.Tensor]) -> PreTrainedConfig:
         scaling = self._own("rope.scaling.type", "none")
         if scaling != "none":
-            raise InvalidArgument("model", f"{self.path} scales positions ({scaling})")
+            raise InvalidArgument(
+                "model", f"{self.path} uses position scaling ({scaling}), which is not supported"
+            )
         heads = self._own("attention.head_count")
         size = self._own("embedding_length")
         named: dict[str, Any] = {
@@ -155,7 +158,7 @@ class GgufFile:
         layer, part, kind = match.groups() if match else (None, "", "")
         known = _OUTSIDE if layer is None else _LAYER
         if part not in known:
-            raise InvalidArgument("model", f"{self.path} holds {name}, which no model here has")
+            raise InvalidArgument("model", f"{self.path} holds {name}, which is not supported")
         inside = f"model.layers.{layer}." if layer is not None else ""
         return f"{inside}{known[part]}.{kind}"
 
@@ -166,7 +169,7 @@ class GgufFile:
             values = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError as error:
             kind = tensor.tensor_type.name
-            raise InvalidArgument("model", f"{self.path} has tensors of the kind {kind}") from error
+            raise InvalidArgument("model", f"{self.path} has tensors of the type {kind}") from error
         weight = torch.from_numpy(values.copy()).to(dtype)  # what is not quantised is the file's
         part = tensor.name.split(".")[-2]
         if self._architecture != "llama" or part not in ("attn_q", "attn_k"):

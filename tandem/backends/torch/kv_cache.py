@@ -19,7 +19,7 @@ from tandem.core.tree import check_path
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer keeps per token, and how far back it looks (None: everything)."""
+    """What one attention layer stores per token, and how far back it looks (None: everything)."""
 
     kv_heads: int
     key_size: int

@@ -49,7 +49,7 @@ class TorchKvFiles:
     def copy(self, session: Session, first: int, end: int) -> list[KvTensors]:
         own = self._own(session)
         if not 0 <= first <= end <= own.length:
-            raise InvalidArgument("length", f"{own.length} tokens, {end} wanted")
+            raise InvalidArgument("length", f"has {own.length} tokens, {end} are needed")
         return [KvTensors(*own.copy(at, at + KV_BLOCK)) for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[KvTensors]) -> None:
@@ -65,7 +65,7 @@ class TorchKvFiles:
 
     def _own(self, session: Session) -> KvSession:
         if not isinstance(session, KvSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "closed, or of another engine")
+            raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
 
     def write(self, path: Path, tensors: KvTensors, origin: KvOrigin) -> None:
@@ -95,7 +95,7 @@ class TorchKvFiles:
         tensors = self._accepted(source, header, named, origin)
         for tensor in (*tensors.keys, *tensors.values):
             if not bool(torch.isfinite(tensor).all()):
-                raise KvFileRefused(f"{source} holds numbers that are not finite")
+                raise KvFileRefused(f"{source} has values that are not finite")
         return tensors
 
     def read(self, path: Path, origin: KvOrigin) -> KvTensors:
@@ -141,7 +141,7 @@ def _metadata(packed: bytes) -> dict[str, str]:
 
 
 def _header(origin: KvOrigin, dtype: torch.dtype) -> dict[str, str]:
-    """What a file says of itself: safetensors keeps text only."""
+    """Return the metadata of a file; safetensors stores only text."""
     fields = {field: str(value) for field, value in asdict(origin).items()}
     return {"format": _FORMAT, "dtype": str(dtype), **fields}
 
@@ -162,7 +162,7 @@ def _checked(source: str, named: dict[str, Tensor], pool: KvPool, tokens: int) -
         shapes[f"{number}.value"] = (layer.kv_heads, tokens, layer.value_size)
     found = {name: tuple(tensor.shape) for name, tensor in named.items()}
     if found != shapes or any(tensor.dtype != pool.dtype for tensor in named.values()):
-        raise KvFileRefused(f"{source} holds other tensors than the model's layers")
+        raise KvFileRefused(f"{source} does not have the tensors of the model's layers")
     count = range(len(pool.layers))
     return KvTensors([named[f"{n}.key"] for n in count], [named[f"{n}.value"] for n in count])
 

@@ -51,8 +51,8 @@ class LayerTap:
     def hidden_states(
         self, token_ids: Tensor, layers: Sequence[int], pixels: Pixels | None = None
     ) -> list[Tensor]:
-        """What each of `layers` puts out for whole texts [rows, length], whose placeholders stand
-        for `pixels`: [rows, length, size]."""
+        """Return the outputs of each of `layers` for whole texts [rows, length], whose placeholders
+        stand for `pixels`: [rows, length, size]."""
         states: dict[int, Tensor] = {}
         ids = token_ids.to(self.device)
         with self.reading(states.__setitem__):
@@ -92,4 +92,4 @@ def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
     for module in decoder.modules():  # the outermost comes first: experts lie inside layers
         if isinstance(module, torch.nn.ModuleList) and len(module) == count:
             return list(module)
-    raise InvalidArgument("model", f"{type(model).__name__} does not show its decoder layers")
+    raise InvalidArgument("model", f"{type(model).__name__} has no accessible decoder layers")

@@ -82,7 +82,7 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
     place = _device(choice.device)
     precision = _precision(choice.dtype)
     if choice.exits not in (NONE, AUTO):
-        raise InvalidArgument("exits", "belong to models in folders")
+        raise InvalidArgument("exits", "need a model in a folder")
     model = file.model(precision or torch.float32).to(place)
     tokenizer = file.tokenizer()
     engine = HuggingFaceEngine(
@@ -228,7 +228,7 @@ def _model_class(source: ModelSource) -> Any:
 
 
 def vision_of(folder_or_name: str | Path, model: Any) -> QwenVision | None:
-    """What a loaded model of that folder or name sees with; None for models of text alone."""
+    """Return the vision part of a loaded model, or None for a text-only model."""
     return _vision(find_source(folder_or_name, None), model)
 
 
@@ -252,7 +252,9 @@ def _vision(source: ModelSource, model: Any) -> QwenVision | None:
 def _check_weights(folder: Path) -> None:
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        raise InvalidArgument("model", f"{folder} holds no .safetensors file; nothing else is read")
+        raise InvalidArgument(
+            "model", f"{folder} has no .safetensors file; other formats are not supported"
+        )
     for path in weights:
         with path.open("rb") as file:
             if file.read(12) == b"version http":

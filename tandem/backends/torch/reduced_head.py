@@ -32,7 +32,7 @@ def read_head_tokens(folder: Path, vocabulary_size: int) -> Tensor | None:
         raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
     numbers = isinstance(named, list) and all(type(token) is int for token in named)
     if not named or not numbers or not all(0 <= token < vocabulary_size for token in named):
-        raise InvalidArgument("model", f"{path} is no list of token ids below {vocabulary_size}")
+        raise InvalidArgument("model", f"{path} is not a list of token ids below {vocabulary_size}")
     return torch.tensor(sorted(set(named)))
 
 

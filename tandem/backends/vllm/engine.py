@@ -69,7 +69,8 @@ class VllmEngine(EngineDefaults):
 
     @property
     def prefix_totals(self) -> PrefixTotals:
-        """Of vLLM's prefix cache: texts are looked up in it when their first pages are taken."""
+        """Lookups and hits of vLLM's prefix cache: it is queried when the first pages of a text are
+        allocated."""
         return self.pages.found
 
     def open(self, capacity: int, spare: int = 0) -> PagedSession:
@@ -100,7 +101,7 @@ class VllmEngine(EngineDefaults):
         try:
             while waiting := [fed for fed in feeds if fed.left]:
                 if cancelled():
-                    raise ForwardCancelled("cancelled between two pieces of a pass")
+                    raise ForwardCancelled("cancelled between two chunks of a pass")
                 self._piece(waiting)
         except BaseException:
             for session in sessions:
@@ -161,5 +162,5 @@ class VllmEngine(EngineDefaults):
 
     def _own(self, session: Session) -> PagedSession:
         if not isinstance(session, PagedSession) or session not in self.pages.sessions:
-            raise InvalidArgument("session", "closed, or of another engine")
+            raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session

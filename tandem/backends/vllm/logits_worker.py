@@ -105,7 +105,8 @@ class LogitsWorker:
 
 
 def read(reader: LogitsReader, logits: NDArray[np.float32]) -> Any:
-    """What the reader finds or raises: a caller's fault must not look like a worker's."""
+    """Return what the reader returns or raises: an error of the caller must not look like one of
+    the worker."""
     try:
         return reader(logits)
     except InvalidArgument as error:
@@ -113,8 +114,8 @@ def read(reader: LogitsReader, logits: NDArray[np.float32]) -> Any:
 
 
 def _ends(runner: Any, state: Any, scheduled: Any) -> dict[str, int]:
-    """Where each request's positions end among those of the pass. vLLM has two model runners, and
-    chooses one by the model and the platform."""
+    """Return the end of each request's positions among those of the pass. vLLM has two model
+    runners, and chooses one by the model and the platform."""
     if hasattr(state, "input_batch"):
         names = state.input_batch.req_ids
         starts = state.input_batch.query_start_loc_np

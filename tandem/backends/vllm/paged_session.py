@@ -79,7 +79,8 @@ class PagedSession:
         self.forget_beyond(length)
 
     def forget_beyond(self, length: int) -> None:
-        """Of keys and values; those whose pages may be shared go back to the cache whole."""
+        """Drop the keys and values beyond a length; those whose pages may be shared go back to the
+        cache whole."""
         if self.request is not None and length < self.request.num_tokens:
             self._pages.release(self)
         self.computed = min(self.computed, length)
@@ -87,7 +88,7 @@ class PagedSession:
 
     def keep_path(self, indices: Sequence[int]) -> None:
         self._check_open()
-        raise InvalidArgument("indices", "no tree is pending: this back end has none")
+        raise InvalidArgument("indices", "this back end does not support token trees")
 
     def close(self) -> None:
         self._pages.dismiss(self)
@@ -133,7 +134,7 @@ class PagePool:
             why = f"{needed} KV pages are needed, {self.pages - held} of {self.pages} are free"
             raise ResourceExhausted(why)
         if len(self.sessions) >= self.most_sessions:
-            raise ResourceExhausted(f"vLLM serves {self.most_sessions} sessions at once")
+            raise ResourceExhausted(f"vLLM serves at most {self.most_sessions} sessions at once")
         self.sessions.add(session)
 
     def _pages_of(self, session: PagedSession) -> int:
@@ -157,7 +158,8 @@ class PagePool:
         return Fed(request, session, [*session.tokens, *request.token_ids])
 
     def next_pass(self, waiting: Sequence[Fed]) -> tuple[list[Fed], Any]:
-        """As much of what waits as one pass takes, and the pass as vLLM's SchedulerOutput."""
+        """Return as many waiting chunks as one pass takes, and the pass as vLLM's
+        SchedulerOutput."""
         room = self.pass_tokens
         taken = []
         news = []

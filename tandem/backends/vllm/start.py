@@ -98,12 +98,12 @@ def _start(choice: ModelChoice, source: ModelSource) -> Any:
 
 
 def _kv_bytes_per_token(core: Any, source: str) -> int:
-    """Of all workers together. A state that is not kept token by token cannot be rolled back, and
-    a sliding window gives up pages that a rollback would need."""
+    """Return the KV bytes per token of all workers together. A state that is not kept token by
+    token cannot be rolled back, and a sliding window gives up pages that a rollback would need."""
     each = [spec for specs in core.model_executor.get_kv_cache_specs() for spec in specs.values()]
     for spec in each:
         if not isinstance(spec, FullAttentionSpec) or spec.sliding_window:
-            why = f"{source} keeps {type(spec).__name__}; only full attention can be rolled back"
+            why = f"{source} uses {type(spec).__name__}; only full attention can be rolled back"
             raise InvalidArgument("model", why)
     page_tokens = int(core.scheduler.block_size)
     return -(-sum(int(spec.page_size_bytes) for spec in each) // page_tokens)
@@ -112,5 +112,5 @@ def _kv_bytes_per_token(core: Any, source: str) -> int:
 def _check_device(device: str) -> None:
     built_for = current_platform.device_type
     if device != built_for:
-        why = f"{device!r}: this vLLM is built for {built_for!r}, and chooses among several itself"
+        why = f"{device!r}: this vLLM is built for {built_for!r} and selects the device itself"
         raise InvalidArgument("device", why)

@@ -66,13 +66,13 @@ class AggregatorSettings(MeasuredSettings):
             return text
         sides = sides_of(text)
         if not all(name.isidentifier() and address for name, address in sides):
-            raise ValueError("are NAME=ADDRESS with commas between them")
+            raise ValueError("must be NAME=ADDRESS, separated by commas")
         for _, address in sides:
             check_addresses(address)
         if len(dict(sides)) < len(sides) or {"device", "cloud"} & {*dict(sides)}:
             raise ValueError("must have different names, none of them device or cloud")
         if len(sides) > MAX_MORE_SIDES:
-            raise ValueError(f"are {len(sides)}, of at most {MAX_MORE_SIDES}")
+            raise ValueError(f"has {len(sides)} entries; the maximum is {MAX_MORE_SIDES}")
         if not known.data.get("cloud"):
             raise ValueError("requires the setting cloud")
         return text

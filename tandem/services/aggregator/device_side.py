@@ -68,8 +68,8 @@ class DeviceSide:
         `owner`: whose documents may be used beside the operator's and shared ones."""
         preset = request.composed_aggregation()
         if self._cloud is None and preset.needs_cloud:
-            why = f"{preset.name} needs documents in the cloud, and this suite was started without"
-            why += f": 'tandem up --rag' has some, {variable_of('cloud')} names an aggregator"
+            why = f"{preset.name} needs documents in the cloud, but this suite has none"
+            why += f"; use 'tandem up --rag', or set {variable_of('cloud')} to an aggregator"
             raise InvalidArgument("preset", why)
 
         async def search(query: str, count: int) -> tuple[ContextDocument, ...]:
@@ -99,10 +99,10 @@ class DeviceSide:
 
 
 def _text_of(request: GenerationRequest) -> str:
-    """What is looked for where the caller does not say: the prompt, or the last turn."""
+    """Return the default search query: the prompt, or the last turn."""
     if isinstance(request.prompt, str):
         return request.prompt
     last = request.prompt[-1] if request.prompt else ""
     if isinstance(last, int | str):
-        raise InvalidArgument("query", "is needed where the prompt is token ids")
+        raise InvalidArgument("query", "is required if the prompt is token ids")
     return last.content

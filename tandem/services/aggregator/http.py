@@ -45,7 +45,7 @@ async def http_door(
     keys = settings.http_keys_file is not None and not settings.insecure
     if certificate is None and keys and not is_loopback(settings.http_host):
         # Something before it may end TLS; this process cannot know.
-        log.warning("http callers' keys come here in plain text", host=settings.http_host)
+        log.warning("http callers send their keys unencrypted", host=settings.http_host)
     limits = ConnectionLimits(settings.http_max_connections, write_s=settings.http_write_timeout_s)
     async with HttpServer(
         app,
@@ -87,8 +87,8 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
 
 
 def known_names(settings: AggregatorSettings) -> KnownNames:
-    """Who may ask, as far as names can say. Where a key is needed, a page that calls this server by
-    a name of its own lacks it, so any name will do while none are set."""
+    """Return the names that may call. Where a key is needed, a page that calls this server by a
+    name of its own lacks it, so any name will do while none are set."""
     hosts = names_in(settings.http_hosts)
     if not hosts and settings.http_keys_file is not None:
         hosts = frozenset({ANY})
@@ -105,7 +105,9 @@ def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:
     if certificate is None or key is None:
         names = ("http_tls_certificate", "http_tls_key")
         missing, there = names if certificate is None else reversed(names)
-        raise SettingsError(f"{variable_of(missing)}: must be set beside {variable_of(there)}")
+        raise SettingsError(
+            f"{variable_of(missing)}: must be set together with {variable_of(there)}"
+        )
     try:
         return HttpsCertificate(certificate, key)
     except BadFile as error:
@@ -121,6 +123,6 @@ def _keys(settings: AggregatorSettings) -> KeysFile | None:
         except BadFile as error:
             raise SettingsError(f"{variable}: {error}") from None
     if not settings.insecure:
-        without = f"{variable_of('insecure')}=true lets every HTTP caller in"
-        raise SettingsError(f"{variable}: must be set ('tandem keys' makes it); {without}")
+        without = f"{variable_of('insecure')}=true accepts every HTTP caller"
+        raise SettingsError(f"{variable}: must be set ('tandem keys' creates it); {without}")
     return None

@@ -117,7 +117,7 @@ class Requests:
         await asyncio.to_thread(self._tracing.close)
 
     async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
-        """What the suite can do. Raises Rejected with the status."""
+        """Describe the suite. Raises Rejected with the status."""
         embedding = asyncio.create_task(self._two_sides.retrieval.embedding())
         try:
             async with self._connection.channel() as channel:
@@ -134,7 +134,7 @@ class Requests:
         return described
 
     async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
-        """What the draft model's tokenizer makes of it. Raises Unavailable or Rejected."""
+        """Tokenize with the draft model's tokenizer. Raises Unavailable or Rejected."""
         asked = TokenizeRequest(spell=spell, tenant=self._tenant_id(b""))
         prompt_to_proto(asked, prompt)
         try:
@@ -158,8 +158,8 @@ class Requests:
     async def stream(
         self, request: GenerationRequest, timeout_s: float
     ) -> AsyncGenerator[Generated]:
-        """As `AggregatorClient.stream`, within this process: the growing result, after each
-        message. For callers over HTTP, whose documents are those of the key's holder. Raises
+        """Stream like `AggregatorClient.stream`, within this process: the growing result, after
+        each message. For callers over HTTP, whose documents are those of the key's holder. Raises
         ResourceExhausted, Unavailable or Rejected."""
         began_s = time.perf_counter()
         result = Generated()
@@ -177,12 +177,13 @@ class Requests:
         headers: Headers | None = None,
         owner: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse]:
-        """What the caller is told, once there is a slot; closing the generator cancels the request.
-        A request was validated where it was made; a message is here, and goes to the drafter as it
-        is. A `cancel` that returns ends the answer with a summary; what it raises ends the request.
-        `headers`, the caller's, may name the trace that the request is part of. `owner`: whose
-        documents may be used beside the operator's and shared ones. Holders of keys for gRPC are
-        none: they come from another file, in which a name may stand for somebody else."""
+        """Yield the answer's messages, once there is a slot; closing the generator cancels the
+        request. A request was validated where it was made; a message is here, and goes to the
+        drafter as it is. A `cancel` that returns ends the answer with a summary; what it raises
+        ends the request. `headers`, the caller's, may name the trace that the request is part
+        of. `owner`: whose documents may be used beside the operator's and shared ones. Holders
+        of keys for gRPC are none: they come from another file, in which a name may stand for
+        somebody else."""
         arrived_s = time.monotonic()
         limit_s = self._settings.request_timeout_s
         ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
@@ -227,7 +228,7 @@ class Requests:
                         span.note(tokens=timing.tokens)
 
     def _tenant_id(self, given_id: bytes) -> bytes:
-        """What stands for the caller from here on, whatever id it came with: a caller separates
+        """Return the id for the caller from here on, with any id that it sent: a caller separates
         its own tenants by one, and is never taken for another by it."""
         return self._tenants.id_of(calling_tenant(given_id, self._sharing))
 

@@ -144,8 +144,10 @@ async def _check_owners(channel: grpc.aio.Channel, owner: str) -> None:
         describe = pb_grpc.RetrieverServiceStub(channel).Describe
         described = await describe(pb.DescribeRequest(), timeout=SEARCH_TIMEOUT_S)
         if not described.owners:
-            why = "the retriever is of an earlier version, which knows no owners of documents"
-            raise FailedPrecondition(f"{why}; bring it to this one")
+            why = (
+                "the retriever is of an earlier version, which does not support owners of documents"
+            )
+            raise FailedPrecondition(f"{why}; upgrade it")
 
 
 def _refused(error: grpc.aio.AioRpcError) -> Rejected:

@@ -91,7 +91,7 @@ class Slots:
             except ResourceExhausted:
                 last = self._last_of_most(holder)
                 if last is None:
-                    full = f"{self._limit} requests are running and {self._max_waiting} wait"
+                    full = f"{self._limit} requests are running and {self._max_waiting} are waiting"
                     raise ResourceExhausted(f"queue: {full}; try again") from None
             self._send_away(last)
             await last.left.wait()
@@ -109,7 +109,7 @@ class Slots:
     def _send_away(self, waiting: _Waiting) -> None:
         if self._series is not None:
             self._series.refused(waiting.holder, "sessions")
-        why = f"sessions: '{waiting.holder}' has most of the places, and others have come"
+        why = f"sessions: '{waiting.holder}' has most of the slots, and others are waiting"
         waiting.turn.set_exception(HolderRefused("sessions", why, BUSY_RETRY_S))
         self._queue.remove(waiting)
 
@@ -118,7 +118,7 @@ class Slots:
             async with asyncio.timeout(timeout_s):
                 await self._turn(waiting)
         except TimeoutError:
-            why = "no slot came free in the time that the request had"
+            why = "no slot was free before the request's deadline"
             raise Rejected(StatusCode.DEADLINE_EXCEEDED, why) from None
 
     async def _turn(self, waiting: _Waiting) -> None:

@@ -13,8 +13,8 @@ from tandem.specdec.edge import EdgeMachine
 
 
 class DraftPrefill:
-    """Of one request, on the event loop. `prompt`: what of it may be kept; `gives_back`: the bytes
-    that are free when it ends."""
+    """Prefill of the draft model for one request, on the event loop. `prompt`: what of it may be
+    kept; `gives_back`: the bytes that are free when it ends."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class DraftPrefill:
 
     @property
     def due(self) -> bool:
-        """Whether drafts are wanted after a text of which whole blocks are not computed."""
+        """True if drafts are wanted after a text of which whole blocks are not computed."""
         if not self._machine.may_prefill:
             return False
         missing = len(self._machine.committed) - self._machine.kv_length

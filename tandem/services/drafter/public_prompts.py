@@ -28,7 +28,7 @@ class PublicPrompts:
         self._rendered = tuple(tuple(ids) for ids in rendered)
 
     def tokens_in(self, prompt_ids: Sequence[int]) -> int:
-        """How many of the first tokens of a prompt are of a public one."""
+        """Return how many of the first tokens of a prompt are of a public one."""
         return max((_common(ids, prompt_ids) for ids in self._rendered), default=0)
 
 
@@ -66,7 +66,7 @@ def _common(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def load_public_prompts(path: Path, tokenizer: Tokenizer) -> PublicPrompts:
-    """Of a file, for this model. Raises BadFile."""
+    """Load public prompts from a file, for this model. Raises BadFile."""
     try:
         return rendered_by(tokenizer, read_public_prompts(path))
     except InvalidArgument as error:

@@ -39,7 +39,7 @@ async def write_commits(
 
 
 def _fill_logprobs(committed: pb.Committed, commit: Commit, text: AnswerText) -> None:
-    """How likely the tokens were, where that was asked for, with what they spell."""
+    """Fill in the log-probabilities of tokens, if requested, with their texts."""
     if not commit.logprobs:
         return
     tops = [each.top for each in commit.logprobs]

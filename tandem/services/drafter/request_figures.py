@@ -55,7 +55,7 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
 
 
 def request_summary(machine: EdgeMachine, traffic: Traffic) -> pb.Summary:
-    """What a finished request took."""
+    """Summarize a finished request."""
     stats = machine.stats
     return summary_of(
         stats,

@@ -74,7 +74,7 @@ DESCRIBE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class DrafterLimits(EngineLimits):
-    """What one drafter takes on, how it watches its cloud, and what its answers should be."""
+    """Limits of one drafter, how it watches its cloud, and requirements for its answers."""
 
     max_message_bytes: int = 16 * 2**20
     liveness: LivenessTimes = field(default_factory=LivenessTimes)
@@ -247,7 +247,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 )
 
     def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
-        """Whether a grammar is to be followed here: where there are drafts, or the drafts may
+        """Return whether the edge follows the grammar: if there are drafts, or the drafts may
         become the text."""
         alone = request.lost_cloud is LostCloud.EDGE
         return request.params.processors.grammar is not None and (preset.drafts or alone)
@@ -255,7 +255,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     async def _processor(
         self, request: GenerationRequest, edge_request: EdgeRequest, payer: Tenant
     ) -> LogitsProcessor | None:
-        """What drafts need, where there are any: a grammar takes time to compile."""
+        """Return the processors of drafts, if there are any: a grammar takes time to compile."""
         asked = request.params.processors
         mask = None
         alone = request.lost_cloud is LostCloud.EDGE
@@ -366,7 +366,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         await stream.write(pb.GenerateResponse(summary=summary))
 
     def _checked_preset(self, request: GenerationRequest) -> Preset:
-        """What is asked for, checked against the draft model as far as that costs nothing."""
+        """Return the requested preset, checked against the draft model as far as that costs
+        nothing."""
         engine = self._engine
         usual = parse_overrides(self._limits.aim.overrides)
         preset = request.composed_preset(engine.vocabulary_size, usual)

@@ -215,7 +215,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self.dispatch(lambda: self.machine.drafted(ready.task, *ready.outcome(), time.monotonic()))
 
     def _take_commits(self) -> list[Commit]:
-        """What became final since the last time, in as few pieces as its marks allow."""
+        """Return the tokens that became final since the last call, in as few pieces as their marks
+        allow."""
         merged: list[Commit] = []
         for commit in self._commits:
             if merged and merged[-1].unverified == commit.unverified:
@@ -232,10 +233,10 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
 
 class RelayPace:
-    """When committed text leaves for the caller. Relaying it takes processor time of every process
-    on its way, which the next round waits for. So it waits for the drafts that follow it, as there
-    is time while the cloud verifies; and no text leaves right after another, as nobody reads so
-    fast. Pure: one clock's seconds go in."""
+    """Decides when committed text is sent to the caller. Relaying it takes processor time of every
+    process on its way, which the next round waits for. So it waits for the drafts that follow it,
+    as there is time while the cloud verifies; and no text leaves right after another, as nobody
+    reads so fast. Pure: one clock's seconds go in."""
 
     HOLD_S = 0.003
     EVERY_S = 0.005
@@ -247,5 +248,6 @@ class RelayPace:
         self._relayed_s = now
 
     def wait_s(self, now: float, idle: bool) -> float:
-        """How long at most what is committed `now` waits; `idle`: nothing is being drafted."""
+        """Return how long at most what is committed `now` waits; `idle`: nothing is being
+        drafted."""
         return max(0.0 if idle else self.HOLD_S, self._relayed_s + self.EVERY_S - now)

@@ -35,7 +35,7 @@ Found = TypeVar("Found")
 
 
 class PromptTokens:
-    """Of one model; used on the event loop only."""
+    """Prompt tokens of one model; used on the event loop only."""
 
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
         self._tokenizer = tokenizer
@@ -43,7 +43,7 @@ class PromptTokens:
         self._thread = FairExecutor("tokenising", 1, waiting=MOST_WAITING)
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Of the prompt that is asked to be continued. Raises InvalidArgument."""
+        """Tokenize the prompt of a completion. Raises InvalidArgument."""
         tenant = request.tenant
         if request.suffix:
             return await self._around(str(request.prompt), request.suffix, tenant)
@@ -61,14 +61,14 @@ class PromptTokens:
         return await self._soon(self._checked(prompt), lambda: self._ids(prompt, images), tenant)
 
     async def spelt(self, token_ids: Sequence[int], *, tenant: bytes = b"") -> list[str]:
-        """What each token spells after those before it; the last one all that is left."""
+        """Return the text of each token after those before it; the last one gets the rest."""
         length = LONG_CHARACTERS + 1 if len(token_ids) > LONG_SPELLING else 0
         return await self._soon(length, lambda: self._spelt(token_ids), tenant)
 
     async def _around(self, prompt: str, suffix: str, tenant: bytes) -> tuple[int, ...]:
         tokenizer = self._tokenizer
         if not isinstance(tokenizer, FillingTokenizer):
-            raise InvalidArgument("suffix", "this model has no tokens for filling in")
+            raise InvalidArgument("suffix", "this model does not support filling in the middle")
         length = self._checked(prompt + suffix)
         return await self._soon(length, lambda: tuple(tokenizer.fill_in(prompt, suffix)), tenant)
 
@@ -94,7 +94,8 @@ class PromptTokens:
         return tuple(item for item in prompt if isinstance(item, int))
 
     def _newest(self, prompt: Prompt, most: int, tools: str) -> tuple[int, ...]:
-        """As `_ids`, without what is oldest where there would be more than `most`."""
+        """Tokenize like `_ids`, without the oldest part if there would be more than `most`
+        tokens."""
         ids = self._ids(prompt, tools=tools)
         if len(ids) <= most:
             return ids

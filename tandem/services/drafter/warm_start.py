@@ -32,7 +32,7 @@ _SERVER_TOKENS = 16.0
 
 
 class WarmStarts:
-    """Of the draft model `engine`, at the target the drafter heard last. `samples` are the
+    """Warm starts of the draft model `engine`, at the drafter's latest target. `samples` are the
     server's; `instance` is how it calls this process, "" where nobody said."""
 
     def __init__(
@@ -67,7 +67,7 @@ class WarmStarts:
             rate.add(known, self._ended_s)
 
     def known(self, preset: str) -> WarmStart:
-        """As of now, for a request of this preset."""
+        """Return the current measurements for a request of this preset."""
         now = self._clock()
         rate = self._acceptance.get(PRESETS[preset].acceptance)
         known = self._last.later(now - self._ended_s)
@@ -75,7 +75,7 @@ class WarmStarts:
         return self._with_samples(known, preset, now - rate.at_s if rate else inf)
 
     def _with_samples(self, known: WarmStart, preset: str, rate_age_s: float) -> WarmStart:
-        """What the server knows in the place of what is older."""
+        """Replace older measurements by those of the server."""
         samples = self._samples()
         target = {"model_name": self._target_name}
         pair = {"engine": self._engine, "preset": preset, **target}
@@ -114,6 +114,6 @@ class _Rate:
         self.at_s = now
 
     def aged(self, now: float) -> AcceptanceKnown:
-        """As of now: what is old is worth fewer drafts."""
+        """Return the acceptance as of now: old measurements are worth fewer drafts."""
         fades = 0.5 ** ((now - self.at_s) / DEFAULT_CONFIG.half_life_s)
         return AcceptanceKnown(self.right / self.tokens, fades * self.tokens)

@@ -114,7 +114,7 @@ class RetrieverSettings(ServiceSettings):
         if dsn is not None and not dsn.get_secret_value():
             raise ValueError("must not be empty")
         if dsn is not None and others.data.get("role") == "device":
-            raise ValueError("must be left out with role device, whose documents stay on it")
+            raise ValueError("must not be set with role device, whose documents stay on the device")
         return dsn
 
     @field_validator("own_side")
@@ -124,6 +124,8 @@ class RetrieverSettings(ServiceSettings):
         host = others.data.get("host", "")
         role = others.data.get("role")
         if role == "device" and not networks and not is_loopback(host):
-            why = f"must name the device's networks before a device's documents are on host {host}"
+            why = (
+                f"must name the device's networks if a device's documents are served on host {host}"
+            )
             raise ValueError(why)
         return own_side

@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What files may take, all of them and those of one tenant."""
+    """Limits of files, all of them and those of one tenant."""
 
     processes: int = 2
     waiting_per_tenant: int = 8
@@ -70,7 +70,7 @@ class ExtractionPool:
             reading = self._threads.submit(work, extractor)
         except RuntimeError as error:  # closed meanwhile
             self._end_turn(tenant, extractor, 0.0)
-            raise Unavailable("no documents are read any more") from error
+            raise Unavailable("the retriever is stopping") from error
         # Not when the caller stops waiting: the thread still uses the extractor then.
         reading.add_done_callback(
             lambda done: loop.call_soon_threadsafe(self._end_turn, tenant, extractor, _cost(done))
@@ -90,10 +90,10 @@ class ExtractionPool:
         most = self._limits.waiting_per_tenant
         now = time.monotonic()
         if (wait_s := bucket.wait_s(now)) > LONGEST_WAIT_S:
-            why = f"extraction: {_name(tenant)} has had its {self._limits.cpu_s_per_minute} s of a"
-            raise self._refused(tenant, f"{why} processor a minute", wait_s)
+            why = f"extraction: {_name(tenant)} has used its {self._limits.cpu_s_per_minute} s of"
+            raise self._refused(tenant, f"{why} CPU time per minute", wait_s)
         if len(waiting) >= most:
-            why = f"extraction: {most} files of {_name(tenant)} wait already"
+            why = f"extraction: {most} files of {_name(tenant)} are already waiting"
             raise self._refused(tenant, why, BUSY_RETRY_S)
         turn: asyncio.Future[Extractor] = asyncio.get_running_loop().create_future()
         waiting.append(turn)

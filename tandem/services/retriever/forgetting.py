@@ -52,7 +52,7 @@ async def _tell(connection: Connection, texts: list[str], owner: str) -> None:
 
 
 def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """What is told in one call: bounded in number and, but for one text, in characters."""
+    """Split ids into calls: bounded in number and, except for a single text, in characters."""
     part: list[str] = []
     for text in texts:
         if part and sum(map(len, part)) + len(text) > CHARACTERS_PER_CALL:

@@ -176,8 +176,8 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Fou
 def preparation_of(
     index: DocumentIndex, group: Sequence[Found], owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
 ) -> Preparation:
-    """What is to be done for a group before `commit`: nothing for one that is more than its owner
-    may have, so that what is refused costs no embedding."""
+    """Return the work for a group before `commit`: none for a group beyond the owner's quota, so
+    that refused documents cost no embedding."""
     documents = [one.document for one in group if isinstance(one.document, Document)]
     try:
         index.check_room(documents, group[0].quota.over(owner_quota))

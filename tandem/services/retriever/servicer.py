@@ -73,7 +73,7 @@ MOST_WAITING = 1024
 
 @dataclass(frozen=True, slots=True)
 class RetrieverLimits:
-    """What one retriever takes on at once."""
+    """Limits of one retriever."""
 
     max_searches: int = 64
     max_ingests: int = 8
@@ -324,7 +324,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             await asyncio.gather(reading, return_exceptions=True)
 
     def _leaving_hook(self) -> Leaving:
-        """For the writer's thread: waits until decoders forgot the texts that are about to go."""
+        """Return a hook for the writer's thread: it waits until decoders forgot the texts that are
+        about to go."""
         forgetting = self._forgetting
         loop = asyncio.get_running_loop()
         if forgetting is None:
@@ -343,7 +344,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         try:
             await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                raise Unavailable("the retriever is stopping; what was answered is stored")
+                raise Unavailable("the retriever is stopping; acknowledged documents are stored")
             return working.result()
         finally:
             working.cancel()

@@ -49,7 +49,7 @@ LEAVING_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class VerifierLimits(EngineLimits):
-    """What one verifier takes on."""
+    """Limits of one verifier."""
 
     max_sessions: int = 64
     kv_budget_bytes: int = 2 * 2**30
@@ -284,10 +284,10 @@ class _KvContents:
 
 
 def leaving_times(lengths: Sequence[int], token_s: float, most_s: float) -> list[float]:
-    """When each session is asked to leave, in seconds from now, by the length of its text: where it
-    goes the text is computed anew, and those that come all at once wait for each other's. So that
-    work is to take `MOVING_SHARE` of another verifier's time; but all are asked before `most_s`.
-    `token_s`: what computing a token takes."""
+    """Return when each session is asked to leave, in seconds from now, by the length of its text:
+    where it goes the text is computed anew, and those that come all at once wait for each other's.
+    So that work is to take `MOVING_SHARE` of another verifier's time; but all are asked before
+    `most_s`. `token_s`: what computing a token takes."""
     spans_s = [length * token_s / MOVING_SHARE for length in lengths]
     squeezed = min(1.0, most_s / max(sum(spans_s), 1e-9))
     return [

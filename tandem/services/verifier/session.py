@@ -91,7 +91,7 @@ class VerifierSession:
 
     @property
     def text_length(self) -> int:
-        """Of prompt and answer so far, in tokens."""
+        """Tokens of prompt and answer so far."""
         return len(self._machine.committed)
 
     def going_away(self, grace_s: float, after_s: float) -> asyncio.Task[None]:
@@ -209,7 +209,8 @@ class VerifierSession:
             )
 
     def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
-        """What the engine thread calls with each early verdict of `work`, as the pass runs."""
+        """Return the function that the engine thread calls with each early verdict of `work`, as
+        the pass runs."""
         loop = asyncio.get_running_loop()
 
         def on_early(verdict: EarlyVerdict) -> None:
@@ -250,4 +251,4 @@ async def masks_there(rows: RowsAfter, fed: tuple[int, ...]) -> None:
         async with asyncio.timeout(ASIDE_S):
             await done.wait()
     except TimeoutError:
-        raise InvalidArgument("grammar", f"a mask took more than {ASIDE_S:g} s") from None
+        raise InvalidArgument("grammar", f"computing a mask took more than {ASIDE_S:g} s") from None

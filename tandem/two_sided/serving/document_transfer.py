@@ -279,7 +279,7 @@ def _ended(code: grpc.StatusCode, details: str, again_s: float | None = None) ->
 
 
 def _broken(why: str) -> Rejected:
-    return Rejected(grpc.StatusCode.DATA_LOSS, f"the cloud broke the conversation: {why}")
+    return Rejected(grpc.StatusCode.DATA_LOSS, f"the cloud violated the protocol: {why}")
 
 
 class ExportedDocuments:

@@ -147,7 +147,7 @@ def test_a_tree_after_a_beginning_was_forgotten() -> None:
 def test_more_wanted_at_once_than_there_is_room_for_is_refused() -> None:
     engine = translated_engine(context=100)
     session = engine.open(100)
-    with pytest.raises(InvalidArgument, match="exceed the room"):
+    with pytest.raises(InvalidArgument, match="exceed the remaining capacity"):
         feed(engine, session, [202] * 60, logits_to_keep=60)
     assert session.length == 0
     assert latest(engine, [7], feed(engine, session, [7])[0]) == 1

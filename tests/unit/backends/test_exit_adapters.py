@@ -115,8 +115,11 @@ def tensor(name: str, value: torch.Tensor | None) -> Callable[[Path], object]:
         (tensor("1.up", None), r"tensor 1.up is missing or unknown"),
         (tensor("2.up", torch.zeros(1)), r"tensor 2.up is missing or unknown"),
         (tensor("0.up", torch.zeros(64, 5)), r"0.up has shape \[64, 5\], not \[64, 4\]"),
-        (tensor("0.up", torch.full((64, 4), torch.nan)), r"0.up holds what is no finite number"),
-        (tensor("0.up", torch.zeros(64, 4, dtype=torch.int32)), r"0.up holds what is no finite"),
+        (tensor("0.up", torch.full((64, 4), torch.nan)), r"0.up has values that are not finite"),
+        (
+            tensor("0.up", torch.zeros(64, 4, dtype=torch.int32)),
+            r"0.up has values that are not finite",
+        ),
     ],
 )
 def test_a_bad_folder_is_refused_with_the_reason(

@@ -11,7 +11,7 @@ from tandem.demo import demo_folder
 
 def test_an_unknown_back_end_is_refused_by_the_setting_s_name() -> None:
     with pytest.raises(
-        InvalidArgument, match="'tensor'; there are auto, torch, llamacpp, lookup, scripted"
+        InvalidArgument, match="'tensor'; known: auto, torch, llamacpp, lookup, scripted"
     ) as caught:
         load_model(ModelChoice("model", engine="tensor"))
     assert caught.value.field == "engine"
@@ -31,7 +31,9 @@ def test_drafts_may_be_looked_up_before_their_model_is_asked() -> None:
         ModelChoice("4", engine="lookup+scripted"),
         ModelChoice("4", engine="lookup+tensor", drafts=True),
     ):
-        with pytest.raises(InvalidArgument, match=r"is no target|for drafts also lookup") as caught:
+        with pytest.raises(
+            InvalidArgument, match=r"choose another engine|for drafts also lookup"
+        ) as caught:
             load_model(choice)
         assert caught.value.field == "engine"
 
@@ -49,13 +51,13 @@ def test_scripted_models_of_one_seed_are_a_pair() -> None:
 
 
 def test_one_device_is_not_said_to_be_several() -> None:
-    with pytest.raises(InvalidArgument, match="'scripted' computes on one device") as caught:
+    with pytest.raises(InvalidArgument, match="'scripted' runs on one device") as caught:
         load_model(ModelChoice("4", engine="scripted", parallel=Parallelism(tensor=2)))
     assert caught.value.field == "engine"
 
 
 @pytest.mark.parametrize(
-    ("found", "why"), [(None, "needs the package vllm, 0.32 or later"), ("0.99.1", "0.99.1 is")]
+    ("found", "why"), [(None, "needs vllm 0.32 or later"), ("0.99.1", "0.99.1 is")]
 )
 def test_a_missing_or_untested_vllm_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, found: str | None, why: str
@@ -67,7 +69,7 @@ def test_a_missing_or_untested_vllm_is_refused_in_one_line(
 
 
 def test_a_draft_model_is_not_given_to_vllm() -> None:
-    with pytest.raises(InvalidArgument, match="drafters take torch"):
+    with pytest.raises(InvalidArgument, match="use torch for drafters"):
         load_model(ModelChoice("anything", engine="vllm", drafts=True))
 
 

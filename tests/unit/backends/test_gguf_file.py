@@ -109,8 +109,8 @@ def test_weights_are_taken_into_another_precision(dtype: str, tmp_path: Path) ->
     [
         ("missing", "cannot be read"),
         ("no file of theirs", "cannot be read"),
-        ("architecture", "architecture 'gpt2', which is none of llama"),
-        ("scaling", "scales positions (yarn)"),
+        ("architecture", "architecture 'gpt2', which is not one of llama"),
+        ("scaling", "uses position scaling (yarn)"),
         ("tensor", "holds blk.0.ffn_gate_inp.weight"),
         ("incomplete", "output_norm|norm.weight"),
     ],

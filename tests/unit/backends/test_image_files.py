@@ -48,7 +48,7 @@ def test_every_kind_of_pixel_becomes_rgb(mode: str) -> None:
 
 @pytest.mark.parametrize("kind", ["BMP", "GIF", "TIFF", "PPM", "ICO"])
 def test_other_formats_are_not_tried(kind: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"images: \[0\] is none of PNG, JPEG, WEBP"):
+    with pytest.raises(InvalidArgument, match=r"images: \[0\] is not one of PNG, JPEG, WEBP"):
         image_sizes([picture(kind=kind)])
 
 
@@ -58,9 +58,9 @@ def test_other_formats_are_not_tried(kind: str) -> None:
         (BOMB, "pixels"),
         (png_of(4001, 4000, b""), "at most"),
         (png_of(2000, 3, b""), "too narrow"),
-        (b"junk", "none of"),
-        (b"\x89PNG\r\n\x1a\n", "bad header|none of"),
-        (picture()[:25], "bad header|none of"),
+        (b"junk", "not one of"),
+        (b"\x89PNG\r\n\x1a\n", "invalid header|not one of"),
+        (picture()[:25], "invalid header|not one of"),
     ],
 )
 def test_a_header_that_promises_too_much_or_nothing(encoded: bytes, why: str) -> None:

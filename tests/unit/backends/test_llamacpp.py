@@ -135,9 +135,9 @@ def test_padding_and_quantisation_leave_the_vocabulary(folder: Path, gguf: Loade
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no GGUF file"),
+        (b"", "is not a GGUF file"),
         (b"version https://git-lfs.github.com/spec/v1", "Git LFS pointer"),
-        (b"PK\x03\x04 a zip file", "is no GGUF file"),
+        (b"PK\x03\x04 a zip file", "is not a GGUF file"),
         (b"GGUF" + b"\xff" * 60, "cannot be loaded"),
         (None, "is not a file"),
     ],

@@ -123,7 +123,7 @@ def as_pickle(folder: Path) -> None:
     [
         (unlink("config.json"), "has no config.json"),
         (write("config.json", b"{"), "config.json cannot be read"),
-        (write("config.json", b"[]"), "does not name a model_type"),
+        (write("config.json", b"[]"), "has no model_type"),
         (unlink("model.safetensors"), "no .safetensors file"),
         (as_pickle, "no .safetensors file"),
         (write("model.safetensors", b"\x10\0\0\0\0\0\0\0{}"), "cannot be loaded"),
@@ -169,7 +169,7 @@ def test_a_folder_without_tokenizer_has_none(folder: Path) -> None:
 
 
 def test_models_that_cannot_be_packed_are_refused() -> None:
-    """Bloom has attention code of its own, Bert looks at later tokens, Llama 4 has chunks."""
+    """Bloom has attention code of its own, Bert is not causal, Llama 4 has chunks."""
     bert = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     bloom = BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2)
     llama4 = Llama4TextConfig(
@@ -177,7 +177,7 @@ def test_models_that_cannot_be_packed_are_refused() -> None:
         num_key_value_heads=2, intermediate_size=16, num_local_experts=2,
     )  # fmt: skip
     models = [
-        (BertLMHeadModel(bert), "later tokens"),
+        (BertLMHeadModel(bert), "is not causal"),
         (BloomForCausalLM(bloom), "Bloom"),
         (Llama4ForCausalLM(llama4), "chunked_attention"),
     ]

@@ -63,7 +63,7 @@ def test_only_the_tokenizer_is_read_and_it_is_no_target() -> None:
     assert loaded.engine.vocabulary_size == target.engine.vocabulary_size
     assert loaded.engine.eos_token_ids == target.engine.eos_token_ids
     assert loaded.content_hash() != target.content_hash()
-    with pytest.raises(InvalidArgument, match="engine: 'lookup' drafts; it is no target"):
+    with pytest.raises(InvalidArgument, match="engine: 'lookup' drafts; choose another engine"):
         load_model(ModelChoice(folder, engine="lookup"))
 
 

@@ -148,15 +148,15 @@ def test_renewed_certificates_keep_their_names_unless_others_are_given(tmp_path:
     assert "10.0.0.7" in names_in(tmp_path / "edge.crt")
     (tmp_path / "edge.crt").write_text("nonsense")
     outcome = run("certs", "--out", tmp_path)
-    assert (outcome.exit_code, "edge.crt: is no PEM" in outcome.stderr) == (1, True)
+    assert (outcome.exit_code, "edge.crt: is not a PEM" in outcome.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("broken", "content", "words"),
     [
         ("ca.key", None, "ca.key is missing beside"),
-        ("ca.crt", b"nonsense", "is no PEM certificate"),
-        ("ca.key", b"nonsense", "authority: is no PEM certificate with its key"),
+        ("ca.crt", b"nonsense", "is not a PEM certificate"),
+        ("ca.key", b"nonsense", "authority: is not a PEM certificate with its key"),
     ],
 )
 def test_a_broken_authority_is_not_replaced(
@@ -178,7 +178,7 @@ def test_a_broken_authority_is_not_replaced(
 def test_a_host_that_cannot_stand_in_a_certificate_is_named(tmp_path: Path, host: str) -> None:
     outcome = run("certs", "--out", tmp_path / "new", "--edge", host)
     assert outcome.exit_code == 2
-    assert "is no DNS name and no address" in outcome.stderr
+    assert "is neither a DNS name nor an IP address" in outcome.stderr
 
 
 def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_what_cannot_be_done_to_keys_is_said(tmp_path: Path) -> None:
         (("laptop", "--file", path), f"--file: {path}: line 1 must be HOLDER sha256:HEX scopes="),
         (("a b", "--file", tmp_path / "new"), "holder: must be 1 to 64"),
         (("a", "--revoke", "--file", tmp_path / "new"), "has no key in"),
-        (("a", "--revoke", "--out", path, "--file", path), "--out: no key is made"),
+        (("a", "--revoke", "--out", path, "--file", path), "--out: cannot be combined"),
         (("a", "--same-key", "--file", tmp_path / "new"), "has no key in"),
         (("a", "--scope", "all", "--file", tmp_path / "new"), "'--scope': 'all' is not one of"),
     ]
@@ -308,7 +308,7 @@ def test_a_file_of_keys_that_services_could_not_use_is_not_written(tmp_path: Pat
     path.write_text(full)
     outcome = run("keys", "app", "--file", path)
     assert outcome.exit_code == 2
-    assert f"services read at most {MOST_BYTES}; nothing was changed" in outcome.stderr
+    assert f"the maximum is {MOST_BYTES}; nothing was changed" in outcome.stderr
     assert path.read_text() == full
 
 

@@ -60,7 +60,7 @@ def test_the_real_pair_is_where_make_puts_it(
 
 @pytest.mark.parametrize(
     ("flags", "why"),
-    [((), "only with --demo"), (("--demo", "--target", "."), "leave out --target")],
+    [((), "requires --demo"), (("--demo", "--target", "."), "leave out --target")],
 )
 def test_real_models_are_the_demo_s_alone(flags: tuple[str, ...], why: str) -> None:
     shown = CliRunner().invoke(main, ["up", "--real", *flags])
@@ -94,7 +94,7 @@ def test_the_real_draft_computes_in_8_bits_unless_told(
     ("own", "alone", "told"),
     [
         ("eight", "eight", "the same text; TPOT 30 ms, so together 1.50 times as fast"),
-        ("eight", "nine", "ANOTHER TEXT; TPOT 30 ms"),
+        ("eight", "nine", "A DIFFERENT TEXT; TPOT 30 ms"),
     ],
 )
 def test_the_cloud_alone_is_asked_the_same(

@@ -167,12 +167,12 @@ async def test_a_chat_has_its_images_in_the_last_question(pair: ModelPair) -> No
     ("images", "prompt", "why"),
     [
         ((BOMB,), "fox", "pixels"),
-        ((IMAGES[0], b"junk"), "fox", r"\[1\] is none of PNG"),
+        ((IMAGES[0], b"junk"), "fox", r"\[1\] is not one of PNG"),
         ((IMAGES[0][:-40],), "fox", r"\[0\] cannot be decoded"),
         ((b"",), "fox", "is empty"),
-        (IMAGES[:1] * (MAX_IMAGES + 1), "fox", "at most"),
+        (IMAGES[:1] * (MAX_IMAGES + 1), "fox", "the maximum is"),
         ((bytes(MAX_IMAGES_BYTES + 1),), "fox", "bytes in all"),
-        (IMAGES, (9, PAD, 9), "1 places for images, 2 were given"),
+        (IMAGES, (9, PAD, 9), "1 image placeholders for 2 images"),
     ],
 )
 async def test_bad_images_are_refused_by_name(
@@ -198,7 +198,7 @@ async def test_the_cloud_refuses_what_its_model_would_see_otherwise(
 ) -> None:
     """The draft's preprocessing makes another number of tokens of an image than the target's."""
     async with EmbeddedSuite(pair_of(folders["finer"], folders["qwen2-vl"])) as suite:
-        words = r"images: the cloud at .* says: .this model reads \[12, 10\] tokens"
+        words = r"images: the cloud at .* says: .this model needs \[12, 10\] placeholders"
         with pytest.raises(InvalidArgument, match=words):
             await ask(suite.target, request("coupled"), TIMEOUT_S)
 
@@ -207,11 +207,11 @@ async def test_the_cloud_refuses_what_its_model_would_see_otherwise(
     ("images", "places", "why"),
     [
         ((BOMB,), [12], "pixels"),
-        ((b"junk",), [12], "none of"),
+        ((b"junk",), [12], "not one of"),
         ((IMAGES[0][:-40],), [12], "cannot be decoded"),
-        (IMAGES, [12], "has room for"),
-        (IMAGES[:1], [11], "has room for"),
-        (IMAGES[:1], [], "has room for"),
+        (IMAGES, [12], "placeholders, the prompt has"),
+        (IMAGES[:1], [11], "placeholders, the prompt has"),
+        (IMAGES[:1], [], "placeholders, the prompt has"),
     ],
 )
 async def test_the_cloud_checks_for_itself(
@@ -253,4 +253,4 @@ def test_the_command_line_takes_image_files(folders: dict[str, Path], tmp_path: 
     paths[0].write_bytes(b"junk")
     refused = CliRunner().invoke(main, asked + flags)
     assert refused.exit_code != 0
-    assert "--image: [0] is none of PNG" in refused.stderr
+    assert "--image: [0] is not one of PNG" in refused.stderr

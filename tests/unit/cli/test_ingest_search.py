@@ -82,7 +82,7 @@ def test_documents_are_deleted_by_the_names_that_searches_give(notes: Path) -> N
     (notes / "a.md").unlink()
     code, out, err = run("ingest", "--delete", "notes/a.md", "notes/lines.jsonl#z", "none")
     assert (code, out) == (1, "2 deleted\n")
-    assert "1 of 3 were not there, first none" in err
+    assert "1 of 3 were not found, first none" in err
     assert answer("search", "zebra fox")["hits"] == []
     assert len(answer("search", "dog")["hits"]) == 1
 
@@ -106,11 +106,11 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_stored(notes: Path) -> Non
     [
         (["ingest", "nowhere"], "nowhere does not exist"),
         (["ingest", "notes", "--folder", "notes"], "is not empty"),
-        (["ingest", "notes", "--embedding", "nothing"], "is no folder"),
+        (["ingest", "notes", "--embedding", "nothing"], "is not a folder"),
         (["ingest", "notes", "--chunk-tokens", "3", "--embedding", "lexical"], "chunk-tokens"),
-        (["ingest", "notes", "--endpoint", "127.0.0.1:1", "--folder", "x"], "leave one out"),
+        (["ingest", "notes", "--endpoint", "127.0.0.1:1", "--folder", "x"], "leave out one"),
         (["ingest", "notes", "--endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
-        (["search", "x"], "'tandem ingest PATH' makes one"),
+        (["search", "x"], "create one with 'tandem ingest PATH'"),
         (["search", "x", "--endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
         (["search", "x", "--count", "0"], "--count"),
     ],
@@ -172,7 +172,7 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
 def test_ingesting_nothing_is_bad_usage() -> None:
     code, _, err = run("ingest")
     assert code == 2
-    assert "give PATHS or --list" in err
+    assert "set either PATHS or --list" in err
 
 
 def test_indexes_are_checked(notes: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_protocol_error_names_state_and_message() -> None:
 
 def test_as_many_as_are_taken_are_no_error() -> None:
     check_count(3, 3, "draft")
-    with pytest.raises(InvalidArgument, match="draft: has 4 entries; at most 3 are taken"):
+    with pytest.raises(InvalidArgument, match="draft: has 4 entries; the maximum is 3"):
         check_count(4, 3, "draft")
 
 

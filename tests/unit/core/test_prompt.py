@@ -81,7 +81,7 @@ def test_an_image_of_one_token() -> None:
 
 @pytest.mark.parametrize("prompt", [[6, 1], [6, 6], [6, 1, 6, 1, 6], [6, 6, 6, 1, 6, 6]])
 def test_places_for_other_images_are_rejected(prompt: list[int]) -> None:
-    with pytest.raises(InvalidArgument, match="places for images"):
+    with pytest.raises(InvalidArgument, match="image placeholders for"):
         place_images(prompt, PAD, AROUND, [2, 3])
-    with pytest.raises(InvalidArgument, match="has room for"):
+    with pytest.raises(InvalidArgument, match="placeholders, the prompt has"):
         check_places(prompt, PAD, [2, 3])

@@ -31,14 +31,14 @@ def test_everybody_may_share() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("alice", "must name whom 'alice' shares with"),
-        ("alice,bob;carol", "must name whom 'carol' shares with"),
-        ("alice,bob;bob,carol", "must name 'bob' once"),
-        ("alice,alice", "must name 'alice' once"),
-        ("alice,", "'' is no name of a key"),
-        ("alice,*", "'*' is no name of a key"),
-        (";", "'' is no name of a key"),
-        ("al ice,bob", "'al ice' is no name of a key"),
+        ("alice", "must have a second name in the group of 'alice'"),
+        ("alice,bob;carol", "must have a second name in the group of 'carol'"),
+        ("alice,bob;bob,carol", "must contain 'bob' only once"),
+        ("alice,alice", "must contain 'alice' only once"),
+        ("alice,", "'' is not the name of a key holder"),
+        ("alice,*", "'*' is not the name of a key holder"),
+        (";", "'' is not the name of a key holder"),
+        ("al ice,bob", "'al ice' is not the name of a key holder"),
     ],
 )
 def test_what_has_no_one_meaning_is_refused(text: str, why: str) -> None:

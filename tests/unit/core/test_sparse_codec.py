@@ -119,5 +119,5 @@ def test_gaps_have_32_bits_at_most() -> None:
     only = np.array([1.0], dtype="<f4").tobytes()
     with pytest.raises(InvalidArgument, match="id 4294967295 is not in"):
         sparse_probs_from_bytes(b"\x20" + b"\xff" * 4 + only, 100, "float32", "probs")
-    with pytest.raises(InvalidArgument, match="no sparse distribution"):
+    with pytest.raises(InvalidArgument, match="not a sparse distribution"):
         sparse_probs_from_bytes(b"\x21" + b"\xff" * 5 + only, 100, "float32", "probs")

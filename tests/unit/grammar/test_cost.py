@@ -83,7 +83,7 @@ def test_a_dear_step_fails_its_answer_and_holds_up_nobody(
         held_s, before_s = max(held_s, now - before_s), now
     assert held_s < HELD_S
     for text in (answer, ()):
-        with pytest.raises(InvalidArgument, match=r"grammar: a step took .* at most 0.05 s"):
+        with pytest.raises(InvalidArgument, match=r"grammar: a step took .* the maximum is 0.05 s"):
             mask.allowed(text)
 
 

@@ -224,7 +224,7 @@ def test_a_call_that_the_system_refuses_does_not_make_the_folder_a_damaged_one(
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = code
     with (
-        pytest.raises(Unavailable, match="the system refused"),
+        pytest.raises(Unavailable, match="the operating system refused"),
         sqlite_database.errors_of(tmp_path),
     ):
         raise error
@@ -254,7 +254,7 @@ def test_a_new_schema_is_reached_by_migrations_and_a_newer_one_refused(
         patched.setattr(sqlite_database, "MIGRATIONS", more)
         for _ in range(2):
             assert texts_of(tmp_path) == TEXTS
-    with pytest.raises(FolderMismatch, match="is of version 3, this program knows 2"):
+    with pytest.raises(FolderMismatch, match="is of version 3, this program supports up to 2"):
         opened(tmp_path)
 
 
@@ -266,7 +266,7 @@ def test_a_folder_is_verified_in_one_call(tmp_path: Path) -> None:
     (tmp_path / DATABASE).write_bytes(b"")
     with pytest.raises(FolderDamaged, match="has no tables"):
         verify_folder(tmp_path)
-    with pytest.raises(FolderMismatch, match="is no index"):
+    with pytest.raises(FolderMismatch, match="is not an index"):
         verify_folder(tmp_path / "none")
 
 
@@ -283,7 +283,7 @@ def test_another_model_dimension_or_chunking_is_refused_in_words(tmp_path: Path)
     with pytest.raises(FolderMismatch) as caught:
         opened(tmp_path, dimension=9)
     assert str(caught.value) == (
-        f"{tmp_path}: holds vectors of words (dimension 8), not of words (dimension 9); "
+        f"{tmp_path}: has vectors of words (dimension 8), not of words (dimension 9); "
         "use the same embedding or another folder"
     )
     with pytest.raises(FolderMismatch, match=r"not of other \(dimension 8\)"):

@@ -112,7 +112,7 @@ def test_html_that_is_odd_is_read_as_browsers_do(content: bytes, text: str) -> N
 
 def test_html_that_is_too_deep_is_refused() -> None:
     refused = one(b"<div>" * 100_000, Format.HTML)
-    assert refused == Refusal("doc", "content: more than 1000 HTML elements are open at once")
+    assert refused == Refusal("doc", "content: more than 1000 HTML elements are nested")
 
 
 def test_no_entity_of_a_page_is_expanded_and_nothing_is_fetched() -> None:
@@ -179,9 +179,7 @@ def test_json_lines_are_documents_and_a_bad_line_harms_no_other() -> None:
     assert taken == [Document("f#a", "one", "T"), Document("f#4", "two"), Document("f#7", "three")]
     refused = {r.id: r.why for r in found if isinstance(r, Refusal)}
     assert set(refused) == {f"f#{number}" for number in (2, 5, 6, 7, 8, 9, 10)}
-    assert (
-        refused["f#8"] == f"content: {50 * 2**20 + 2} bytes; at most {MAX_DOCUMENT_BYTES} are taken"
-    )
+    assert refused["f#8"] == f"content: {50 * 2**20 + 2} bytes; the maximum is {MAX_DOCUMENT_BYTES}"
 
 
 JUNK = bytes(range(256)) * 8

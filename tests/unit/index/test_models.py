@@ -55,7 +55,11 @@ def test_threads_that_embed_at_once_get_what_each_gets_alone() -> None:
     [
         ("modules.json", None, "modules.json: cannot be read"),
         ("modules.json", [{"type": "x.Transformer"}, {"type": "x.Dense"}], "modules"),
-        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pools by"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_max_tokens": True},
+            "is not supported; use mean or cls",
+        ),
         ("model.safetensors", None, "cannot be loaded"),
     ],
 )
@@ -76,7 +80,7 @@ def test_a_model_that_is_not_understood_is_refused(
 
 
 def test_a_name_that_is_no_model_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="is no folder"):
+    with pytest.raises(InvalidArgument, match="is not a folder"):
         load_embedder("nothing-here")
 
 
@@ -113,5 +117,5 @@ def test_a_classifier_with_several_labels_is_no_cross_encoder(tmp_path: Path) ->
     make_cross_encoder(tmp_path, labels=3)
     with pytest.raises(InvalidArgument, match="has 3 labels; one is needed"):
         load_reranker(str(tmp_path))
-    with pytest.raises(InvalidArgument, match="is no folder"):
+    with pytest.raises(InvalidArgument, match="is not a folder"):
         load_reranker("nowhere")

@@ -191,7 +191,7 @@ def test_another_model_a_newer_version_and_a_wrong_address_are_refused(
     dsn: str, server: str
 ) -> None:
     opened(dsn).close()
-    with pytest.raises(FolderMismatch, match=r"holds vectors of words \(dimension 16\)"):
+    with pytest.raises(FolderMismatch, match=r"has vectors of words \(dimension 16\)"):
         opened(dsn, 8)
     with pytest.raises(FolderMismatch, match="not of lexical"):
         open_index(dsn, "lexical")
@@ -199,7 +199,7 @@ def test_another_model_a_newer_version_and_a_wrong_address_are_refused(
         database.execute("UPDATE tandem_meta SET value = '9' WHERE key = 'version'")
         with pytest.raises(FolderDamaged, match="its version is damaged"):
             opened(dsn)
-    with pytest.raises(InvalidArgument, match="dsn: is no connection string"):
+    with pytest.raises(InvalidArgument, match="dsn: is not a valid connection string"):
         open_index("nonsense", "lexical")
     with pytest.raises(Unavailable) as caught:
         open_index(server.replace("tandem@", "tandem:secret@").replace("/pg", "/no"), "lexical")
@@ -225,6 +225,6 @@ def test_zero_bytes_are_kept_in_texts_and_refused_in_ids(dsn: str) -> None:
         index.add([Document("a", "one\0two", "ti\0tle")])
         assert index.texts() == {"a": "one\0two"}
         assert index.search("two", 1)[0].title == "ti\0tle"
-        with pytest.raises(InvalidArgument, match="id: holds a zero byte"):
+        with pytest.raises(InvalidArgument, match="id: contains a zero byte"):
             index.add([Document("a\0", "x")])
         assert index.remove(["a\0"]) == [False]

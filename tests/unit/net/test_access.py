@@ -14,7 +14,7 @@ from tests.services.credentials import EDGE_KEY, Credentials
 from tests.services.health import health_of
 from tests.services.secured_services import ending, secured_services
 
-HINT = "--insecure (TANDEM_INSECURE=true) goes without"
+HINT = "--insecure (TANDEM_INSECURE=true) does without"
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_nobody_is_let_in_by_a_file_that_stays_unreadable(path: Path, how: str) 
     elif how == "too large":
         write(path, line("one", ONE), "#" * 2**20)
     assert holders(keys) == ["one", "two", None]
-    assert "are used for now" in keys.state().warning
+    assert "are still used" in keys.state().warning
     now += UNREADABLE_S - 1
     assert holders(keys) == ["one", "two", None]
     assert not keys.state().closed

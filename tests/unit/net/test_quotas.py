@@ -28,7 +28,7 @@ def test_one_greedy_holder_leaves_a_quarter_of_the_places() -> None:
     shares = FairShares(Room(64), Quota())
     assert taken(shares, "greedy") == 48
     assert [taken(shares, f"edge-{number}", most=1) for number in range(16)] == [1] * 16
-    with pytest.raises(ResourceExhausted, match="sessions: all 64 are taken"):
+    with pytest.raises(ResourceExhausted, match="sessions: all 64 are in use"):
         shares.take("edge-0", 0, 0)
 
 
@@ -40,7 +40,7 @@ def test_a_place_given_back_goes_to_who_has_less_than_a_share() -> None:
         shares.give_back("greedy", 0, 0, now=1)
         error = refusal(shares, "greedy", 0, 1)
         assert str(error) == (
-            "sessions: 'greedy' holds "
+            "sessions: 'greedy' has "
             f"{shares.held_by('greedy')} of 8, and its share is less; try again in 1 s"
         )
         shares.take("honest", 0, 1)
@@ -63,7 +63,7 @@ def test_who_holds_nothing_may_have_all_that_is_free() -> None:
     """A request may be larger than any share, and must not be refused for ever."""
     shares = FairShares(Room(4, kv_bytes=100), Quota())
     shares.take("edge-1", 100, 0)
-    with pytest.raises(ResourceExhausted, match="kv budget: 1 bytes wanted, 0 of 100 free"):
+    with pytest.raises(ResourceExhausted, match="kv budget: 1 bytes needed, 0 of 100 free"):
         shares.take("edge-2", 1, 0)
 
 
@@ -76,7 +76,7 @@ def test_a_quota_of_sessions_and_of_keys_and_values() -> None:
     shares.take("edge-1", 60, 0)
     error = refusal(shares, "edge-1", 50, 0)
     assert error.kind == "kv"
-    assert "50 bytes wanted, 40 of 100 left to 'edge-1'" in str(error)
+    assert "50 bytes needed, 40 of 100 left to 'edge-1'" in str(error)
     shares.take("edge-1", 0, 0)
     shares.take("edge-1", 0, 0)
     assert refusal(shares, "edge-1", 0, 0).kind == "sessions"
@@ -128,7 +128,7 @@ def test_grammars_that_took_their_minute_refuse_grammars_of_their_tenant_alone()
     shares = FairShares(Room(8), Quota(grammar_s_per_minute=10))
     shares.check_grammar("greedy", b"", now=0)
     shares.spend_grammar("greedy", b"", 12.0, now=0)
-    with pytest.raises(HolderRefused, match="grammar: 'greedy' has had its 10 s") as refused:
+    with pytest.raises(HolderRefused, match="grammar: 'greedy' has used its 10 s") as refused:
         shares.check_grammar("greedy", b"", now=0)
     assert refused.value.kind == "grammars"
     assert refused.value.retry_after_s == pytest.approx(18.0)
@@ -171,7 +171,7 @@ def test_more_keys_and_values_are_taken_once_a_text_is_known() -> None:
     shares = FairShares(Room(8, kv_bytes=100), Quota(kv_bytes=50))
     shares.take("a", 0, 0)
     shares.take_more("a", 40, 0)
-    with pytest.raises(HolderRefused, match="20 bytes wanted, 10 of 50 left"):
+    with pytest.raises(HolderRefused, match="20 bytes needed, 10 of 50 left"):
         shares.take_more("a", 20, 0)
     assert shares.kv_bytes == 40
     shares.give_back("a", 40, 0, 0)
@@ -182,11 +182,11 @@ def test_tenants_of_one_holder_have_each_their_grammars_and_a_limit_together() -
     shares = FairShares(Room(8), Quota(grammar_s_per_minute=10))
     shares.check_grammar("edge", b"greedy", now=0)
     shares.spend_grammar("edge", b"greedy", 15.0, now=0)
-    with pytest.raises(HolderRefused, match="grammar: a tenant of 'edge' has had its 10 s"):
+    with pytest.raises(HolderRefused, match="grammar: a tenant of 'edge' has used its 10 s"):
         shares.check_grammar("edge", b"greedy", now=0)
     shares.check_grammar("edge", b"honest", now=0)
     shares.check_grammar("edge", b"", now=0)
     shares.spend_grammar("edge", b"honest", 16.0, now=0)
-    with pytest.raises(HolderRefused, match="grammar: 'edge' has had its 30 s"):
+    with pytest.raises(HolderRefused, match="grammar: 'edge' has used its 30 s"):
         shares.check_grammar("edge", b"made up", now=0)
     shares.check_grammar("another", b"greedy", now=0)

@@ -47,7 +47,7 @@ class Session(SessionWithoutModels):
         self.ends[-1](StreamEnded(code, details))
 
 
-FULL = StatusCode.RESOURCE_EXHAUSTED, "kv budget: 200 bytes wanted"
+FULL = StatusCode.RESOURCE_EXHAUSTED, "kv budget: 200 bytes needed"
 SILENT = StatusCode.UNAVAILABLE, STATUS_LOST
 
 

@@ -52,7 +52,7 @@ def test_a_full_distribution_is_sent_once_for_a_rejection() -> None:
         if isinstance(message, NeedFullDistribution):
             twin = copy.deepcopy(cloud)
             (answer,) = twin.receive(message)
-            with pytest.raises(InvalidArgument, match="it has been sent for this rejection"):
+            with pytest.raises(InvalidArgument, match="was already sent for this rejection"):
                 twin.receive(message)
             assert isinstance(answer, FullDistribution)
             expected = MODELS.target_probs(cloud.committed.since(0))

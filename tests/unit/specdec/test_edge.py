@@ -90,7 +90,7 @@ def test_one_draft_work_at_a_time() -> None:
     assert work is not None
     assert edge.context(work) == (1, 2)
     for wrong in ((), (0, 0, 0, 0)):
-        with pytest.raises(ProtocolError, match="3 drafts wanted"):
+        with pytest.raises(ProtocolError, match="3 drafts expected"):
             edge.drafted(work, drafts_of(*wrong), 4, 0.0, 0.0)
     edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0, 0.0)
     assert edge.work(0.0) is None, "a stop-and-wait window is full"

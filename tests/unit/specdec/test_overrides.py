@@ -54,7 +54,7 @@ def test_every_field_can_be_set_to_what_it_is() -> None:
     [
         ("window", "not field=value"),
         ("windw=3", "unknown: 'windw'; did you mean 'window'"),
-        ("name=other", "unknown: 'name'; there are draft_length"),
+        ("name=other", "unknown: 'name'; known: draft_length"),
         ("window=many", "window must be a whole number, not 'many'"),
         ("bonus=maybe", "bonus must be true or false, not 'maybe'"),
         ("idle_weight=much", "idle_weight must be a number, not 'much'"),

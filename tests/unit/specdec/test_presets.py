@@ -216,9 +216,7 @@ def test_where_lateness_decides(preset: Preset, expected: bool) -> None:
 
 def test_finding_by_name() -> None:
     assert find_preset("dssd") is PRESETS["dssd"]
-    with pytest.raises(
-        InvalidArgument, match=r"unknown: 'vllm'; there are ar, dsd, dssd"
-    ) as caught:
+    with pytest.raises(InvalidArgument, match=r"unknown: 'vllm'; known: ar, dsd, dssd") as caught:
         find_preset("vllm")
     assert caught.value.field == "preset"
 

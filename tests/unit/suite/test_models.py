@@ -23,7 +23,7 @@ def test_the_demo_pair_is_found_from_anywhere(
 
 
 def test_no_demo_pair_says_what_to_give() -> None:
-    with pytest.raises(CannotLoad, match="give --draft and --target"):
+    with pytest.raises(CannotLoad, match="set --draft and --target"):
         choose_model(None, "demo-nothing")
 
 

@@ -60,7 +60,7 @@ def test_others_read_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tools", ["{", "{}", "[1]", "[" * 100_000])
 def test_tools_that_are_no_list_of_objects_are_refused(tmp_path: Path, tools: str) -> None:
     reader = tokenizer(tmp_path, PLAIN)
-    with pytest.raises(InvalidArgument, match="tools: is no JSON list"):
+    with pytest.raises(InvalidArgument, match="tools: is not a JSON list"):
         conversation_ids(reader, TURNS[:1], tools)
     with pytest.raises(InvalidArgument, match="messages: a tool call needs"):
         conversation_ids(reader, (Turn("assistant", "", "[{}]"),))

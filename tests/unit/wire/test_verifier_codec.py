@@ -236,7 +236,7 @@ def test_a_draft_is_refused_by_its_lengths_before_its_contents(field: str) -> No
     frame = pb.VerifyRequest()
     getattr(frame.draft, field).extend([1] * 5)
     name = "draft_length" if field == "token_ids" else field
-    with pytest.raises(InvalidArgument, match=rf"^{name}: has 5 entries; at most 4"):
+    with pytest.raises(InvalidArgument, match=rf"^{name}: has 5 entries; the maximum is 4"):
         opened_cloud().decode(frame)
 
 

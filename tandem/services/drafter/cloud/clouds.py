@@ -72,20 +72,21 @@ class Clouds:
 
     @property
     def count(self) -> int:
-        """Of those that it is told of now."""
+        """Number of the clouds in the current list."""
         return len(self._listed)
 
     def others(self, than: Collection[str]) -> bool:
-        """Whether it is told of one at none of these addresses."""
+        """Return whether the list has a cloud at none of these addresses."""
         return any(each.address not in than for each in self._listed.values())
 
     @property
     def several(self) -> bool:
-        """Whether there may be others."""
+        """True if there may be other clouds."""
         return self.count > 1 or self._file is not None
 
     def times(self, times: LivenessTimes) -> LivenessTimes:
-        """Where there is another cloud, a silent one is left before it would be given up."""
+        """Return the times of a silent peer: if there is another cloud, it is left before it would
+        be given up."""
         return times.with_others() if self.count > 1 else times
 
     def begin(self) -> None:
@@ -164,8 +165,8 @@ class Clouds:
         return self._connections[cloud]
 
     async def describe(self, timeout_s: float) -> sampling_pb2.ModelDescription:
-        """What the best cloud that answers serves. Raises Rejected with what each said that there
-        was time to ask: each gets an even part of what is left."""
+        """Describe the best cloud that answers. Raises Rejected with what each said that there was
+        time to ask: each gets an even part of what is left."""
         refused: list[tuple[StatusCode, str]] = []
         ends_s = time.monotonic() + timeout_s
         ranked = self.routing.ranked()
@@ -182,7 +183,7 @@ class Clouds:
         raise Rejected(refused[0][0], "; ".join(why for _, why in refused))
 
     async def why_silent(self, cloud: int) -> str:
-        """Why it does not answer: waiting streams never hear what stands in their way."""
+        """Return why it does not answer: waiting streams never hear what stands in their way."""
         try:
             await self._describe(cloud, DIAGNOSIS_TIMEOUT_S)
         except Rejected as error:
@@ -190,7 +191,7 @@ class Clouds:
         return ""
 
     def status(self) -> Iterator[generation_pb2.CloudStatus]:
-        """What is known of each of several clouds."""
+        """Return the state of each of several clouds."""
         for number in sorted(self._listed) if self.several else ():
             cloud = self.routing.clouds[number]
             report = cloud.report or CloudReport(0.0, serving=False)

@@ -50,7 +50,7 @@ RELIEVED_WITHIN_S = 2.0
 
 
 class LinkedSession(Protocol):
-    """What a link asks of its session."""
+    """Interface of a link to its session."""
 
     def dispatch_from_cloud(self, event: Callable[[], Sequence[EdgeOutput]]) -> None:
         """Take an event in, unless the session has ended."""
@@ -98,7 +98,7 @@ class CloudLink:
         self._warming: asyncio.Task[None] | None = None
 
     def attach(self, session: LinkedSession) -> None:
-        """What clouds answer goes to `session` from now on."""
+        """Send answers of clouds to `session` from now on."""
         self._session = session
 
     # The session's own stream.
@@ -108,11 +108,11 @@ class CloudLink:
         return self._open_verify(self._route.connect(), on_frame, on_end)
 
     async def why_silent(self) -> str:
-        """Why its cloud does not answer; empty if it does."""
+        """Return why its cloud does not answer; empty if it does."""
         return await self._route.why_silent()
 
     def admits(self, model: str) -> bool:
-        """Whether the cloud that was reached, which serves `model`, may go on with the text."""
+        """Return whether the connected cloud, which serves `model`, may continue the text."""
         return self._route.admits(model)
 
     def failed(self, code: StatusCode) -> bool:
@@ -224,7 +224,7 @@ class CloudLink:
     # The text computed where the session will go.
 
     def _warms_up(self, grace_s: float) -> bool:
-        """Whether the session stays while its text is computed where it will go."""
+        """Return whether the session stays while its text is computed where it will go."""
         if self._warming is None and (cloud := self._route.next_cloud()) is not None:
             self._warming = asyncio.create_task(self._warm_up(cloud, grace_s))
             self._warming.add_done_callback(self._warmed_up)

@@ -26,20 +26,20 @@ class ListedCloud:
 
 
 def clouds_of(text: str) -> tuple[ListedCloud, ...]:
-    """Of a setting with commas between clouds; `ipv4:…` and `ipv6:…` are one with replicas. Raises
-    InvalidArgument."""
+    """Parse a setting with commas between clouds; `ipv4:…` and `ipv6:…` are one with replicas.
+    Raises InvalidArgument."""
     return listed_in(addresses_of(text))
 
 
 def clouds_in(path: Path) -> Reloaded[tuple[ListedCloud, ...]]:
-    """Of a file with a cloud a line, as it changes. Raises BadFile."""
+    """Parse a file with one cloud per line, and follow its changes. Raises BadFile."""
 
     def read() -> tuple[ListedCloud, ...]:
         try:
             lines = read_file(path).decode().splitlines()
             return listed_in(line.partition("#")[0] for line in lines)
         except UnicodeDecodeError:
-            raise BadFile(path, "is no text") from None
+            raise BadFile(path, "is not a text file") from None
         except InvalidArgument as error:
             raise BadFile(path, error.why) from None
 
@@ -47,7 +47,7 @@ def clouds_in(path: Path) -> Reloaded[tuple[ListedCloud, ...]]:
 
 
 def listed_in(entries: Iterable[str]) -> tuple[ListedCloud, ...]:
-    """Of entries as ADDRESS [price=PRICE]; empty ones say nothing."""
+    """Parse entries of the form ADDRESS [price=PRICE]; empty ones are skipped."""
     clouds: dict[str, ListedCloud] = {}
     for entry in entries:
         if words := entry.split():
@@ -68,7 +68,7 @@ def _cloud(address: str, *words: str) -> ListedCloud:
         except ValueError:
             price = math.nan
         if name != "price" or not 0 <= price < math.inf:
-            why = f"{address}: {word[:40]!r} is no price=NUMBER of at least 0"
+            why = f"{address}: {word[:40]!r} must be price=NUMBER, at least 0"
             raise InvalidArgument("verifier", why)
     try:
         return ListedCloud(check_addresses(address), price)

@@ -25,7 +25,7 @@ OWN_FAULT = frozenset({StatusCode.DEADLINE_EXCEEDED, StatusCode.INVALID_ARGUMENT
 
 
 class CloudRoute:
-    """Where the streams of one session go."""
+    """Destination of one session's streams."""
 
     def __init__(
         self, clouds: Clouds, session: int, tenant: Tenant, prompt_ids: Sequence[int] = ()
@@ -46,8 +46,8 @@ class CloudRoute:
         return "" if self._place is None else self._clouds.addresses[self._place.cloud]
 
     def connect(self) -> Connection:
-        """Where the next stream goes; a stream that broke by a fault of the conversation comes back
-        to where it was."""
+        """Return where the next stream goes; a stream that broke by a fault of the conversation
+        comes back to where it was."""
         clouds = self._clouds
         place = self._place
         now = time.monotonic()
@@ -67,7 +67,7 @@ class CloudRoute:
         return clouds.connection(self._place.cloud)
 
     def _found(self, place: Placement) -> int:
-        """Where the session goes that leaves this place."""
+        """Return where a session goes that leaves this place."""
         routing = self._clouds.routing
         found, self._next = self._next, None
         if found is not None and routing.clouds[found].usable and found not in self._refused:
@@ -75,7 +75,8 @@ class CloudRoute:
         return routing.choose(self._session, self._model, self._refused, place.cloud)
 
     def next_cloud(self) -> int | None:
-        """Where it will go, asked before it leaves; None where nothing can be prepared there."""
+        """Return where it will go, asked before it leaves; None where nothing can be prepared
+        there."""
         if self._place is None or self._reason is None or not (self._prompt_ids and self._model):
             return None
         found = self._found(self._place)
@@ -90,12 +91,12 @@ class CloudRoute:
             self._reason = MoveReason.DRAINING
 
     def admits(self, model: str) -> bool:
-        """Whether the cloud that was reached, which serves `model`, may go on with the text."""
+        """Return whether the connected cloud, which serves `model`, may continue the text."""
         self._model = self._model or model
         return self._place is None or self._model == model
 
     def why_leave(self, now: float) -> MoveReason | None:
-        """Why a session with a working stream should move, if it should."""
+        """Return why a session with a working stream should move, if it should."""
         if self._place is None or not self._model:
             return None
         reason = self._clouds.routing.why_leave(self._place, self._session, now, self._model)
@@ -113,7 +114,7 @@ class CloudRoute:
 
     @property
     def _is_far(self) -> bool:
-        """Whether its way alone, and not how busy it is, speaks for another cloud."""
+        """True if the cloud's distance alone, without its load, makes another cloud better."""
         place = self._place
         return place is not None and self._clouds.routing.is_far(place.cloud, self._model)
 
@@ -159,7 +160,7 @@ class CloudRoute:
         return self._clouds.turns[cloud]
 
     def pass_s(self, cloud: int) -> float:
-        """What a pass takes there, as it says; 0 where that is not known."""
+        """Return the duration of a pass that the cloud reports; 0 if unknown."""
         report = self._clouds.routing.clouds[cloud].report
         return 0.0 if report is None else report.pass_s
 
