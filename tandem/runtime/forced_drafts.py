@@ -12,12 +12,12 @@ def forced_drafts(
 ) -> list[Drafted]:
     """At most `most` drafts of `work` that must follow those it has, up to one that ends it.
     `by_token`: nobody asks for their distributions."""
-    found = list[Drafted]()
+    drafts = list[Drafted]()
     if work.expansion:  # trees grow layer by layer
-        return found
-    while rows is not None and len(found) < most and work.ends.isdisjoint(drafted[-1:]):
+        return drafts
+    while rows is not None and len(drafts) < most and work.ends.isdisjoint(drafted[-1:]):
         if (token_id := rows.forced(drafted)) is None:
             break
-        found.append(Drafted(token_id, NO_PROBS if by_token else rows.certain(token_id)))
+        drafts.append(Drafted(token_id, NO_PROBS if by_token else rows.certain(token_id)))
         drafted += (token_id,)
-    return found
+    return drafts

@@ -65,12 +65,12 @@ def _lines(file: BinaryIO, name: str) -> Iterator[Source | Refusal]:
                 line = file.readline(MAX_DOCUMENT_BYTES)
             yield Refusal(f"{name}#{number}", f"content: more than {MAX_DOCUMENT_BYTES} bytes")
         elif line.strip():
-            found = json_line(line.rstrip(b"\n"), name, number)
-            if isinstance(found, Document):
-                upload = Upload(found.id, found.text.encode(), Format.TEXT.value, found.title)
+            source = json_line(line.rstrip(b"\n"), name, number)
+            if isinstance(source, Document):
+                upload = Upload(source.id, source.text.encode(), Format.TEXT.value, source.title)
                 yield Source(upload, len(line))
             else:
-                yield found
+                yield source
 
 
 def _is_document(path: Path, folder: Path) -> bool:

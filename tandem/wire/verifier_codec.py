@@ -127,8 +127,8 @@ class EdgeCodec:
                 check_count(len(frame.tokens.token_ids), MAX_PROMPT_IDS, "token_ids")
                 token_ids = tuple(frame.tokens.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                told = logprobs_from_proto(frame.tokens, len(token_ids))
-                return Tokens(*head, token_ids, work_from_proto(frame.tokens.work), told)
+                logprobs = logprobs_from_proto(frame.tokens, len(token_ids))
+                return Tokens(*head, token_ids, work_from_proto(frame.tokens.work), logprobs)
             case "full_distribution":
                 return FullDistribution(*head, target_probs=self._probs(frame.full_distribution))
             case "going_away":

@@ -181,22 +181,22 @@ class DeviceSide:
             documents=request.documents or self._settings.documents,
             processors=request.processors,
         )
-        found: tuple[ContextDocument, ...] = ()
+        hits: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
             retrieval = self._resources.retrieval
-            found = await retrieval.search(aggregation.query, aggregation.documents, headers, owner)
+            hits = await retrieval.search(aggregation.query, aggregation.documents, headers, owner)
         traffics = tuple(Traffic() for _ in range(1 + len(self._more_sides)))
         prepared = _PreparedRequest(
             generation=request,
             aggregation=aggregation,
-            documents=found,
+            documents=hits,
             deadline_s=timeout_s,
             traffics=traffics,
             headers=headers,
         )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
-        return replace(prepared, documents=(*found, *await self._imported(prepared)))
+        return replace(prepared, documents=(*hits, *await self._imported(prepared)))
 
     async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
         assert self._cloud is not None, "checked as the request came"
@@ -318,8 +318,8 @@ class DeviceSide:
         others = self._others(preset)
         reasons = await asyncio.gather(*(each.why_silent() for each in others))
         named = zip(("cloud", *self._more_sides), reasons, strict=False)
-        found = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
-        return "; ".join(found)
+        lines = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
+        return "; ".join(lines)
 
 
 def _text_of(request: GenerationRequest) -> str:

@@ -118,12 +118,12 @@ class Requests:
 
     async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
         """Tokenize with the draft model's tokenizer. Raises Unavailable or Rejected."""
-        asked = TokenizeRequest(spell=spell)
-        prompt_to_proto(asked, prompt)
+        request = TokenizeRequest(spell=spell)
+        prompt_to_proto(request, prompt)
         try:
             async with self._connection.channel() as channel:
                 answer: TokenizeResponse = await DrafterServiceStub(channel).Tokenize(
-                    asked, timeout=TOKENIZE_TIMEOUT_S
+                    request, timeout=TOKENIZE_TIMEOUT_S
                 )
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), details_of(error)) from None

@@ -26,9 +26,9 @@ class RoundReports:
         grown = {name: totals[name] - self._before[name] for name in _GROWING}
         self._before = totals
         drafted, resumes = int(grown.pop("drafted")), self._stats.resumes
-        told = pb.RoundFigures(drafted=drafted, accepted=verdict.accepted, **grown)
-        told.in_flight, told.resumes = in_flight, resumes
-        self._ended.append(told)
+        figures = pb.RoundFigures(drafted=drafted, accepted=verdict.accepted, **grown)
+        figures.in_flight, figures.resumes = in_flight, resumes
+        self._ended.append(figures)
 
     def take(self) -> list[pb.RoundFigures]:
         ended, self._ended = self._ended, []

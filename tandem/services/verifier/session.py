@@ -194,9 +194,9 @@ class VerifierSession:
                 self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())
             self._series.queue.observe(cost.queue_s)
-            told = {"queue_s": work.queue_s, "verify_s": work.verify_s}
+            times = {"queue_s": work.queue_s, "verify_s": work.verify_s}
             took_s = cost.queue_s + cost.model_s
-            self._span.record("verify pass", took_s, **told, batch_size=cost.batch_size)
+            self._span.record("verify pass", took_s, **times, batch_size=cost.batch_size)
 
     def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
         """Return the function that the engine thread calls with each early verdict of `work`, as
