@@ -427,5 +427,5 @@ def _demand(problem: ErrorDetails, secret: bool) -> str:
 
 def _source_line(error: SourceError) -> str:
     """pydantic-settings names the field whose variable is not the JSON that its type asks for."""
-    found = re.search(r'field "(\w+)"', str(error))
-    return str(error) if found is None else f"{variable_of(found.group(1))}: must be valid JSON"
+    match = re.search(r'field "(\w+)"', str(error))
+    return str(error) if match is None else f"{variable_of(match.group(1))}: must be valid JSON"

@@ -55,8 +55,8 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         self._erase()
         if self._line and reason[0] is not BrokenPipeError:
             self._write("\n")
-        if reason[0] is None and (told := self._legend()):
-            self._status.write(f"{told}\n")
+        if reason[0] is None and (legend := self._legend()):
+            self._status.write(f"{legend}\n")
             self._status.flush()
 
     def _legend(self) -> str:

@@ -188,8 +188,8 @@ def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None
                 view.update(reply)
     assert reply is not None
     if as_json:
-        told = {"text": reply.text, "finish_reason": reply.finish_reason}
-        click.echo(json.dumps(told | reply.tandem))
+        line = {"text": reply.text, "finish_reason": reply.finish_reason}
+        click.echo(json.dumps(line | reply.tandem))
 
 
 def _check_alone(options: dict[str, Any]) -> None:

@@ -36,8 +36,8 @@ class Reply:
     def take(self, choice: Mapping[str, Any], elapsed_s: float) -> None:
         """Add a chunk of the stream."""
         self.text += choice["delta"].get("content") or ""
-        told = choice.get("tandem") or {}
-        for token in told.get("provenance", ()):
+        statistics = choice.get("tandem") or {}
+        for token in statistics.get("provenance", ()):
             if token["source"] == "edge":
                 self.unverified.append(len(self.token_ids))
             self.token_ids.append(token["id"])
@@ -48,7 +48,7 @@ class Reply:
             self.ttft_s = elapsed_s
         if choice["finish_reason"] is not None:
             self.finish_reason = choice["finish_reason"]
-            self.tandem = {name: told[name] for name in told if name != "provenance"}
+            self.tandem = {name: statistics[name] for name in statistics if name != "provenance"}
 
 
 class ChatClient:

@@ -40,10 +40,10 @@ _DISTRIBUTIONS = {"grpc": "grpcio"}
 
 
 def _python() -> str:
-    found = ".".join(map(str, sys.version_info[:3]))
+    version = ".".join(map(str, sys.version_info[:3]))
     if not PYTHON_FROM <= sys.version_info[:2] < PYTHON_BELOW:
-        raise TandemError(found)
-    return found
+        raise TandemError(version)
+    return version
 
 
 def _package(name: str) -> str:

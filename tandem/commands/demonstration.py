@@ -86,18 +86,18 @@ async def demonstrate(
 ) -> dict[str, Any]:
     """Ask one after another, each answer `shown` as it comes or not at all. Returns them as one
     object, without the heading of each."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for question in questions:
         answer = await (_show if shown else _ask)(endpoint, question)
-        told = answer_object(question.request, answer)
-        found |= {question.key: told} if question.key else told
+        result = answer_object(question.request, answer)
+        results |= {question.key: result} if question.key else result
         if question.beside_alone:
             request = replace(question.request, preset=ALONE)
             alone = await ask(endpoint, request, TIMEOUT_S)
-            found["alone"] = answer_object(request, alone)
+            results["alone"] = answer_object(request, alone)
             if shown:
                 click.echo(_compared(answer, alone))
-    return found
+    return results
 
 
 async def _ask(endpoint: str, question: DemoQuestion) -> Generated:

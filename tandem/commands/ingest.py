@@ -327,14 +327,14 @@ def refuse_flags(options: dict[str, Any], *names: str) -> None:
 def _delete(names: list[str], options: dict[str, Any]) -> None:
     """Deletes all that are there. Raises TandemError naming the first name without a document."""
     if options["endpoint"] is None:
-        found = _delete_in_folder(names, options)
+        deleted = _delete_in_folder(names, options)
     else:
-        found = run_loop(_delete_at_retriever(names, options))
-    unknown = [name for name, one in zip(names, found, strict=True) if not one]
+        deleted = run_loop(_delete_at_retriever(names, options))
+    unknown = [name for name, one in zip(names, deleted, strict=True) if not one]
     if options["as_json"]:
-        click.echo(json.dumps({"deleted": sum(found), "unknown": unknown}))
+        click.echo(json.dumps({"deleted": sum(deleted), "unknown": unknown}))
     else:
-        click.echo(f"{sum(found)} deleted")
+        click.echo(f"{sum(deleted)} deleted")
     if unknown:
         raise TandemError(
             f"{len(unknown)} of {len(names)} were not found, first {shown(unknown[0])}"

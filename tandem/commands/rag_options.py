@@ -48,7 +48,7 @@ def documents_of(options: dict[str, Any]) -> SuiteDocuments | None:
     documents, unless neither is: then both have the demo's. Raises InvalidArgument."""
     if not options["rag"]:
         if any(options.get(name) for name in _NEED_RAG):
-            raise InvalidArgument("rag", "requires --rag")
+            raise InvalidArgument("rag", "is required to use documents")
         return None
     device = options["device_documents"]
     cloud = options["cloud_documents"]

@@ -78,8 +78,8 @@ class TokenColours:
                 self._token += 1
             known = self._ends > self._coloured
             end = min(self._ends, len(text)) if known else len(text)
-            told = self._style(result, self._token - 1) if known else None
-            yield told and told[0], text[self._coloured : end]
+            style = self._style(result, self._token - 1) if known else None
+            yield style and style[0], text[self._coloured : end]
             self._coloured = end
 
     def _style(self, result: Generated | Reply, index: int) -> tuple[str, str] | None:

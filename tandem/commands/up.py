@@ -223,8 +223,8 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     if as_json:
         pids = {name: child.pid for name, child in suite.children.items()}
         logs = None if suite.logs is None else str(suite.logs)
-        told = {"endpoint": suite.endpoint, "http": suite.http, **places, "pids": pids}
-        click.echo(json.dumps({**told, "logs": logs, "documents": suite.documents}))
+        addresses = {"endpoint": suite.endpoint, "http": suite.http, **places, "pids": pids}
+        click.echo(json.dumps({**addresses, "logs": logs, "documents": suite.documents}))
         return
     click.echo(f"serving at {suite.endpoint}")
     for name, place in places.items():

@@ -61,8 +61,8 @@ class StopStrings:
         return held
 
     def _first_match(self, text: str) -> int | None:
-        found = ((text.find(stop), len(stop)) for stop in self._stops)
-        ends = [(start + length, start) for start, length in found if start >= 0]
+        positions = ((text.find(stop), len(stop)) for stop in self._stops)
+        ends = [(start + length, start) for start, length in positions if start >= 0]
         return min(ends)[1] if ends else None
 
 

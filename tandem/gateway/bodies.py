@@ -197,27 +197,27 @@ class Writer:
         if not self.provenance:
             return {}
         made = zip(answer.token_ids[begin:end], answer.token_sources[begin:end], strict=True)
-        told: list[dict[str, Any]]
-        told = [{"id": token, "source": source or None} for token, source in made]
+        provenance: list[dict[str, Any]]
+        provenance = [{"id": token, "source": source or None} for token, source in made]
         if self.token_texts:  # a decoder of an earlier version tells none
-            for token, text in zip(told, answer.token_texts[begin:end], strict=False):
+            for token, text in zip(provenance, answer.token_texts[begin:end], strict=False):
                 token["text"] = text
-        for token, sides in zip(told, answer.token_sides[begin:end], strict=False):
+        for token, sides in zip(provenance, answer.token_sides[begin:end], strict=False):
             token["sides"] = list(sides)
-        return {"provenance": told}
+        return {"provenance": provenance}
 
     def _rounds(self, delta: ChoiceDelta) -> dict[str, Any]:
         """Those not told yet, where there are any: nobody who did not ask for them gets some."""
         new = delta.answer.rounds[self._rounds_told[delta.index] :]
         self._rounds_told[delta.index] += len(new)
-        told = [{name: getattr(each, name) for name in _OF_A_ROUND} for each in new]
-        return {"rounds_ended": told} if told else {}
+        rounds = [{name: getattr(each, name) for name in _OF_A_ROUND} for each in new]
+        return {"rounds_ended": rounds} if rounds else {}
 
     def _usage(self) -> dict[str, Any]:
         """Each prompt counts once, however many choices it has, and so does what was kept of it
         before its first choice."""
-        told = [self._ended[index].summary for index in sorted(self._ended)]
-        summaries = [summary for summary in told if summary is not None]
+        ended = [self._ended[index].summary for index in sorted(self._ended)]
+        summaries = [summary for summary in ended if summary is not None]
         first_choices = summaries[:: len(self.requests) // self.prompts]
         prompt = sum(summary.prompt_tokens for summary in first_choices)
         completion = sum(summary.tokens for summary in summaries)

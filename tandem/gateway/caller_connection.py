@@ -72,8 +72,8 @@ class CallerConnection(H11Protocol):
 
     def _make_room(self) -> None:
         """A stranger with many silent connections loses the oldest of them to the next caller."""
-        found = (each for each in self.connections if isinstance(each, CallerConnection))
-        idle = [each for each in found if not each.is_answered]
+        connections = (each for each in self.connections if isinstance(each, CallerConnection))
+        idle = [each for each in connections if not each.is_answered]
         max(idle, key=CallerConnection.idle_for_s).transport.abort()
 
     def _give_up(self) -> None:

@@ -216,10 +216,10 @@ def _response(status: int, content: Mapping[str, type[BaseModel] | str]) -> dict
 def _event(what: type[BaseModel] | str) -> dict[str, Any]:
     """One event of a stream, as versions of OpenAPI before 3.2 have it. The last is `[DONE]`, after
     an ErrorBody where the answer was broken off."""
-    told = (
+    contents = (
         {"contentMediaType": _JSON, "contentSchema": _reference(each)} for each in (what, ErrorBody)
     )
-    shown = {"type": "string", "anyOf": [{"const": "[DONE]"}, *told]}
+    shown = {"type": "string", "anyOf": [{"const": "[DONE]"}, *contents]}
     return {
         "type": "object",
         "required": ["data"],
@@ -240,8 +240,8 @@ def _reference(what: type[BaseModel] | str) -> dict[str, Any]:
 def _schemas() -> dict[str, Any]:
     models: set[type[BaseModel]] = {ErrorBody}
     for operation in OPERATIONS.values():
-        found = (*operation.answer.values(), *(operation.other or {}).values(), operation.body)
-        models |= {each for each in found if isinstance(each, type)}
+        bodies = (*operation.answer.values(), *(operation.other or {}).values(), operation.body)
+        models |= {each for each in bodies if isinstance(each, type)}
     mode: JsonSchemaMode = "validation"
     named = [(each, mode) for each in sorted(models, key=lambda each: each.__name__)]
     _, schemas = models_json_schema(named, ref_template=_REF)

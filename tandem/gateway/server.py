@@ -142,8 +142,8 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
     def _connections(self) -> list[CallerConnection]:
-        found = self.server_state.connections
-        return [each for each in found if isinstance(each, CallerConnection)]
+        connections = self.server_state.connections
+        return [each for each in connections if isinstance(each, CallerConnection)]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -128,8 +128,10 @@ class TextEndpoints:
             if len(asked.tokens) > (most := self._catalog.context_length):
                 words = f"tokens: {len(asked.tokens)}; the context holds {most}"
                 raise invalid("tokens", words)
-            found = await self._suite.tokenize(tuple(asked.tokens), True) if asked.tokens else None
-            return {"prompt": "".join(found.token_texts) if found else ""}
+            tokenized = (
+                await self._suite.tokenize(tuple(asked.tokens), True) if asked.tokens else None
+            )
+            return {"prompt": "".join(tokenized.token_texts) if tokenized else ""}
 
         return await self._answered(request, DetokenizeRequest, answer)
 

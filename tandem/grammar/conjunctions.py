@@ -60,11 +60,11 @@ def _check_embedded(source: str) -> str:
 
 def _check_schema(schema: object) -> None:
     try:
-        found = _Patterns(schema).at_once([schema])
+        pattern_count = _Patterns(schema).at_once([schema])
     except RecursionError:
         raise InvalidArgument("grammar", "its references nest too deep") from None
-    if found > MAX_AT_ONCE:
-        why = f"{found} patterns must match at the same time; the maximum is {MAX_AT_ONCE}"
+    if pattern_count > MAX_AT_ONCE:
+        why = f"{pattern_count} patterns must match at the same time; the maximum is {MAX_AT_ONCE}"
         raise InvalidArgument("grammar", why)
 
 
@@ -158,8 +158,8 @@ def _of_item(part: Schema, place: int) -> object:
 
 
 def _object(part: Schema, name: str) -> Schema:
-    found = part.get(name)
-    return found if isinstance(found, dict) else {}
+    value = part.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _list(part: Schema, name: str) -> list[object]:

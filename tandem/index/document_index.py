@@ -330,8 +330,8 @@ class DocumentIndex:
         )
 
     def texts(self, owner: str = OPERATOR) -> dict[str, str]:
-        found = self._store.documents(owner=owner)
-        return {name: content.text for name, content in found}
+        documents = self._store.documents(owner=owner)
+        return {name: content.text for name, content in documents}
 
     def contents(self) -> list[Content]:
         """Every text that is stored, once for each collection that has it."""

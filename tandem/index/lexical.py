@@ -162,11 +162,11 @@ class _CollectionWords:
         if (known := self._scores.get(term)) is not None:
             return known
         statement = f"SELECT rowid, -rank FROM {self._table} WHERE {self._table} MATCH ?"
-        found = self._connection.execute(statement, (f'"{term}"',)).fetchall()
-        weight = rarity(len(found), self.chunks)
-        scores = np.array([n for n, _ in found], np.int64), np.array([s for _, s in found]) / weight
+        rows = self._connection.execute(statement, (f'"{term}"',)).fetchall()
+        weight = rarity(len(rows), self.chunks)
+        scores = np.array([n for n, _ in rows], np.int64), np.array([s for _, s in rows]) / weight
         self._scores[term] = scores
-        self.kept_scores += len(found)
+        self.kept_scores += len(rows)
         return scores
 
     def frequency(self, word: str) -> int:
@@ -199,9 +199,9 @@ class _VisibleWords:
     def scores(self, term: str) -> Scores:
         """Return the BM25 scores of all chunks that contain the word, with its frequency in all of
         them."""
-        found = [words.scores(term) for words in self._collections]
-        numbers = np.concatenate([np.empty(0, np.int64), *(n for n, _ in found)])
-        scores = np.concatenate([np.empty(0), *(s for _, s in found)])
+        results = [words.scores(term) for words in self._collections]
+        numbers = np.concatenate([np.empty(0, np.int64), *(n for n, _ in results)])
+        scores = np.concatenate([np.empty(0), *(s for _, s in results)])
         return numbers, scores * rarity(len(numbers), self.chunks)
 
     def telling(self, terms: list[str]) -> list[str]:

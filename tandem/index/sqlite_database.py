@@ -199,14 +199,14 @@ def _apply_migrations(database: sqlite3.Connection, version: int) -> None:
 
 def _check_structure(database: sqlite3.Connection, path: Path) -> None:
     """Pages, indexes and references; not what is in the rows."""
-    found = [row[0] for row in database.execute("PRAGMA integrity_check(1)").fetchall()]
-    if found == ["ok"]:
-        found = [
+    problems = [row[0] for row in database.execute("PRAGMA integrity_check(1)").fetchall()]
+    if problems == ["ok"]:
+        problems = [
             f"{table} {row} refers to nothing"
             for table, row, *_ in database.execute("PRAGMA foreign_key_check").fetchall()
         ]
-    if found and found != ["ok"]:
-        raise FolderDamaged(f"{path}: is damaged: {found[0]}; restore it from a copy")
+    if problems and problems != ["ok"]:
+        raise FolderDamaged(f"{path}: is damaged: {problems[0]}; restore it from a copy")
 
 
 def _schema(database: sqlite3.Connection) -> set[tuple[object, ...]]:

@@ -146,11 +146,11 @@ class SqliteStore:
     def sizes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, int]:
         statement = f"SELECT {_SIZE} {_OWNED} AND id = :key"
         with errors_of(self._path), self._reading() as database:
-            found = {
+            rows = {
                 key: database.execute(statement, {"owner": owner, "key": key}).fetchone()
                 for key in document_ids
             }
-        return {key: int(row[0]) for key, row in found.items() if row is not None}
+        return {key: int(row[0]) for key, row in rows.items() if row is not None}
 
     def holds(self, content_hashes: Iterable[str]) -> set[str]:
         return set(self._select_each("SELECT hash FROM content WHERE hash = ?", content_hashes))
@@ -308,8 +308,8 @@ class SqliteStore:
     def _delete_unmeant(self, firsts: Iterable[int]) -> list[Numbered]:
         """Those of these contents that no id means any more."""
         unmeant = "first = ? AND NOT EXISTS (SELECT 1 FROM document WHERE content = first)"
-        found = [self._contents_where(self._writer, unmeant, first) for first in firsts]
-        gone = list(chain.from_iterable(found))
+        contents = [self._contents_where(self._writer, unmeant, first) for first in firsts]
+        gone = list(chain.from_iterable(contents))
         for first, _ in gone:
             self._writer.execute("DELETE FROM content WHERE first = ?", (first,))
         return gone
@@ -330,16 +330,16 @@ class SqliteStore:
     ) -> int | None:
         """Add the content with this chunk, under its oldest id, to `texts`; its first number or
         None."""
-        found = database.execute(
+        record = database.execute(
             f"SELECT first, owner, id, document.checksum, {_TEXT_COLUMNS} FROM content"
             " JOIN document ON content = first"
             " WHERE first = (SELECT max(first) FROM content WHERE first <= ?)"
             " ORDER BY seq LIMIT 1",
             (number,),
         ).fetchone()
-        if found is None:
+        if record is None:
             return None
-        first, owner, document_id, checksum, *row = found
+        first, owner, document_id, checksum, *row = record
         self._check_document(owner, document_id, first, checksum)
         title, whole, spans = checked_text(row, str(self._path))
         check_owned(owner, row[0], str(self._path))

@@ -49,14 +49,18 @@ class Manifest:
     def check_wanted(self, wanted: Manifest, place: str) -> None:
         """Raises FolderMismatch when this, which is stored at `place`, is not what is wanted."""
         if (self.embedding, self.dimension) != (wanted.embedding, wanted.dimension):
-            asked = f"not of {wanted.embedding} (dimension {wanted.dimension})"
-            found = f"vectors of {self.embedding} (dimension {self.dimension})"
+            wanted_settings = f"not of {wanted.embedding} (dimension {wanted.dimension})"
+            stored_settings = f"vectors of {self.embedding} (dimension {self.dimension})"
             advice = "use the same embedding or another folder"
-            raise FolderMismatch(f"{place}: has {found}, {asked}; {advice}")
+            raise FolderMismatch(f"{place}: has {stored_settings}, {wanted_settings}; {advice}")
         if self != wanted:
-            asked = f"not of {wanted.max_tokens} with {wanted.overlap_tokens}"
-            found = f"chunks of {self.max_tokens} tokens with {self.overlap_tokens} shared"
-            raise FolderMismatch(f"{place}: has {found}, {asked}; use the same or another folder")
+            wanted_settings = f"not of {wanted.max_tokens} with {wanted.overlap_tokens}"
+            stored_settings = (
+                f"chunks of {self.max_tokens} tokens with {self.overlap_tokens} shared"
+            )
+            raise FolderMismatch(
+                f"{place}: has {stored_settings}, {wanted_settings}; use the same or another folder"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -109,10 +109,10 @@ def read_lines(text: str, may_lack_scopes: bool = False) -> KeyLines:
 
 
 def _hashed_key(number: int, entry: str, may_lack_scopes: bool) -> HashedKey:
-    found = _LINE.fullmatch(entry)
-    if found is None:
+    match = _LINE.fullmatch(entry)
+    if match is None:
         raise InvalidArgument("keys", f"line {number} must be {_FORM}")
-    fields = _fields(number, found["fields"])
+    fields = _fields(number, match["fields"])
     if "scopes" not in fields and not may_lack_scopes:
         raise InvalidArgument("keys", f"line {number} has no scopes; {_MEND}")
     try:
@@ -120,8 +120,8 @@ def _hashed_key(number: int, entry: str, may_lack_scopes: bool) -> HashedKey:
         quota = Quota.parse(fields)
     except InvalidArgument as error:
         raise InvalidArgument("keys", f"line {number}: {error}") from error
-    caller = Caller(found["holder"], scopes, quota)
-    return HashedKey(caller, bytes.fromhex(found["digest"]))
+    caller = Caller(match["holder"], scopes, quota)
+    return HashedKey(caller, bytes.fromhex(match["digest"]))
 
 
 def _fields(number: int, words: str) -> dict[str, str]:
@@ -155,16 +155,16 @@ class KeyRing:
     def caller(self, key: str) -> Caller | None:
         """Return the caller with this `key`; None for an unknown one."""
         digest = _digest(key)
-        found = None
+        caller = None
         for known in self.keys:  # all of them, always
             if hmac.compare_digest(known.digest, digest):
-                found = known.caller
-        return found
+                caller = known.caller
+        return caller
 
     def holder(self, key: str) -> str | None:
         """The name alone."""
-        found = self.caller(key)
-        return None if found is None else found.holder
+        caller = self.caller(key)
+        return None if caller is None else caller.holder
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ async def replicas_of(target: str) -> list[str]:
         return [target]
     host, _, port = target.removeprefix("dns:///").rpartition(":")
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    addresses = dict.fromkeys(str(address[0]) for *_, address in found)
+    resolved = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    addresses = dict.fromkeys(str(address[0]) for *_, address in resolved)
     return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in addresses]
 
 

@@ -22,9 +22,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         print(words, file=sys.stderr)
         return 2
     target = arguments[0] if arguments else f"127.0.0.1:{port}"
-    found = ask(target)
-    print(f"{target} {found}")
-    return 0 if found == "SERVING" else 1
+    status = ask(target)
+    print(f"{target} {status}")
+    return 0 if status == "SERVING" else 1
 
 
 def ask(target: str, timeout_s: float = TIMEOUT_S) -> str:

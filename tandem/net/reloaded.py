@@ -129,10 +129,10 @@ def _stamp(paths: Sequence[Path]) -> _Stamp:
 
 def _stamp_of(path: Path) -> tuple[int, int, int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
 
 
 def _is_recent(stamp: _Stamp) -> bool:

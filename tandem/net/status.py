@@ -318,14 +318,14 @@ async def _reset_this_call() -> None:
             continue
         scopes = gc.get_referents(coroutine)
         if any(each is handler for scope in scopes for each in gc.get_referents(scope)):
-            told = getattr(task, "_fut_waiter", None)
-            if isinstance(told, asyncio.Task):
+            waiter = getattr(task, "_fut_waiter", None)
+            if isinstance(waiter, asyncio.Task):
                 return  # one of the call's own works: it is ending already
-            if isinstance(told, asyncio.Future) and not told.done():
-                told.set_result(None)
+            if isinstance(waiter, asyncio.Future) and not waiter.done():
+                waiter.set_result(None)
                 await asyncio.sleep(0)
-                asyncio.Future.__init__(told, loop=told.get_loop())
-                told.cancel()
+                asyncio.Future.__init__(waiter, loop=waiter.get_loop())
+                waiter.cancel()
             return
 
 

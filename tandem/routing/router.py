@@ -187,8 +187,8 @@ class Router:
 
     def warm(self) -> tuple[int, ...]:
         """The two that sessions would be moved to: channels to them are worth keeping open."""
-        found = sorted(chain.from_iterable(self._best.values()), key=self._rank)
-        return tuple(found[:2] if len(found) > 1 else self.ranked()[:2])
+        candidates = sorted(chain.from_iterable(self._best.values()), key=self._rank)
+        return tuple(candidates[:2] if len(candidates) > 1 else self.ranked()[:2])
 
     def ranked(self) -> list[int]:
         """Every cloud, best first: those that work by what a round costs, then the others."""

@@ -282,11 +282,13 @@ class LogitsReader:
     sampling: SamplingParams
 
     def __call__(self, logits: Array) -> RemoteReading:
-        found = self.judge.judge(lambda row: LogitsDistribution(logits[row], self.sampling))
-        following = found.next_target
+        verification = self.judge.judge(lambda row: LogitsDistribution(logits[row], self.sampling))
+        following = verification.next_target
         if self.sampling.greedy and isinstance(following, np.ndarray):
             following = int(following.argmax())
-        return RemoteReading(found.token_ids, following, found.replacement is not None)
+        return RemoteReading(
+            verification.token_ids, following, verification.replacement is not None
+        )
 
 
 class Postponed(PayloadRule):

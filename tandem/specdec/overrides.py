@@ -130,12 +130,12 @@ def field_names(preset: Any) -> tuple[str, ...]:
 
 def _path(preset: Any, name: str) -> tuple[str, ...]:
     wanted = tuple(name.split("."))
-    found = [path for path, _ in _leaves(preset) if path[-len(wanted) :] == wanted]
-    if wanted in found:
+    paths = [path for path, _ in _leaves(preset) if path[-len(wanted) :] == wanted]
+    if wanted in paths:
         return wanted
-    if len(found) != 1:
+    if len(paths) != 1:
         raise unknown_name("overrides", name, ("draft_length", "expansion", *field_names(preset)))
-    return found[0]
+    return paths[0]
 
 
 def _leaves(part: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

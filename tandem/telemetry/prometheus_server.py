@@ -43,12 +43,12 @@ def window_s(rule: str) -> float:
 
 def labels_of(text: str) -> dict[str, str]:
     """From "suite=tandem,release=prod". Raises InvalidArgument("prometheus_labels")."""
-    found = {}
+    labels = {}
     for part in filter(str.strip, text.split(",")):
         if (match := _LABEL.fullmatch(part)) is None:
             raise InvalidArgument("prometheus_labels", f"{part!r} is not LABEL=VALUE")
-        found[match[1]] = match[2]
-    return found
+        labels[match[1]] = match[2]
+    return labels
 
 
 @dataclass(frozen=True, slots=True)

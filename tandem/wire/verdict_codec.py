@@ -66,10 +66,10 @@ def work_from_proto(proto: pb.Work) -> Work:
     )
 
 
-def fill_logprobs(proto: pb.Verdict | pb.Tokens, told: Sequence[TokenLogprob]) -> None:
-    proto.logprobs.extend(each.logprob for each in told)
-    if any(each.top for each in told):
-        for each in told:
+def fill_logprobs(proto: pb.Verdict | pb.Tokens, logprobs: Sequence[TokenLogprob]) -> None:
+    proto.logprobs.extend(each.logprob for each in logprobs)
+    if any(each.top for each in logprobs):
+        for each in logprobs:
             top = proto.top_logprobs.add()
             top.token_ids.extend(token_id for token_id, _ in each.top)
             top.logprobs.extend(logprob for _, logprob in each.top)

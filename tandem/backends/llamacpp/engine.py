@@ -111,16 +111,16 @@ class LlamaCppEngine(EngineDefaults):
         kept = np.zeros(len(token_ids), np.bool_)
         for end, request in zip(_ends(batch), batch, strict=True):
             kept[end - request.logits_to_keep : end] = True
-        found = []
+        rows = []
         step = self._context.most_tokens
         for start in range(0, len(token_ids), step):
             if cancelled():
                 raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
             part = slice(start, start + step)
-            found.append(
+            rows.append(
                 self._context.feed(token_ids[part], positions[part], sequences[part], kept[part])
             )
-        logits = found[0] if len(found) == 1 else np.concatenate(found)
+        logits = rows[0] if len(rows) == 1 else np.concatenate(rows)
         return logits[:, : self.vocabulary_size]
 
     def _check_cells(self, wanted: int) -> None:

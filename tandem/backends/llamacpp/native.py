@@ -81,8 +81,8 @@ class LlamaModel:
 
     @property
     def chat_template(self) -> str | None:
-        found = library.llama_model_chat_template(self.pointer, None)
-        return found.decode("utf-8", "replace") if found else None
+        template = library.llama_model_chat_template(self.pointer, None)
+        return template.decode("utf-8", "replace") if template else None
 
     @property
     def kv_values_per_token(self) -> int:
@@ -97,8 +97,8 @@ class LlamaModel:
 
     def _numbers(self, key: str) -> list[int]:
         """An attention field, which is a number or one number for each layer."""
-        found = self.text(f"{self.text('general.architecture')}.attention.{key}") or ""
-        return [int(number) for number in found.strip("[] ").split(",") if number.strip()]
+        value = self.text(f"{self.text('general.architecture')}.attention.{key}") or ""
+        return [int(number) for number in value.strip("[] ").split(",") if number.strip()]
 
     def _refuse_unfit(self, path: Path) -> None:
         kinds = {

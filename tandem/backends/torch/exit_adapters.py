@@ -179,10 +179,10 @@ def read_description(folder: Path) -> ExitsDescription:
     """Read what a folder says of itself. Raises InvalidArgument("exits")."""
     path = folder / DESCRIPTION
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidArgument("exits", f"{path} cannot be read: {error}") from error
-    return _described(found, path)
+    return _described(content, path)
 
 
 def _described(found: Any, path: Path) -> ExitsDescription:

@@ -113,10 +113,10 @@ class GgufFile:
     def _own(self, key: str, default: Any = None) -> Any:
         """Return a value of the file's architecture. Raises InvalidArgument if it has none and
         there is no default."""
-        found = self._said(f"{self._architecture}.{key}", default)
-        if found is None:
+        value = self._said(f"{self._architecture}.{key}", default)
+        if value is None:
             raise InvalidArgument("model", f"{self.path} has no {self._architecture}.{key}")
-        return found
+        return value
 
     def _config(self, weights: dict[str, torch.Tensor]) -> PreTrainedConfig:
         scaling = self._own("rope.scaling.type", "none")

@@ -216,8 +216,8 @@ def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> T
 
 def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
     """Load as `load_tokenizer` does; None for a folder that holds a bare model."""
-    found = _has_tokenizer(find_source(folder_or_name, revision))
-    return load_tokenizer(folder_or_name, revision) if found else None
+    has_tokenizer = _has_tokenizer(find_source(folder_or_name, revision))
+    return load_tokenizer(folder_or_name, revision) if has_tokenizer else None
 
 
 def _model_class(source: ModelSource) -> Any:

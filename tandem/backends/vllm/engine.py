@@ -115,25 +115,27 @@ class VllmEngine(EngineDefaults):
         none = np.empty((0, self.vocabulary_size), dtype=np.float32)
         if request.reader is None:
             return np.concatenate(fed.found or [none])
-        found = fed.found[0] if fed.read else read(request.reader, np.concatenate(fed.found))
+        result = fed.found[0] if fed.read else read(request.reader, np.concatenate(fed.found))
         request.on_read(
-            InvalidArgument(found.field, found.why) if isinstance(found, RefusedReading) else found
+            InvalidArgument(result.field, result.why)
+            if isinstance(result, RefusedReading)
+            else result
         )
         return none
 
     def _piece(self, waiting: Sequence[Fed]) -> None:
         """One pass of the workers."""
         taken, scheduled = self.pages.next_pass(waiting)
-        asked = {fed.session.request.request_id: fed for fed in taken if fed.rows}
+        requests = {fed.session.request.request_id: fed for fed in taken if fed.rows}
         readers = {}
-        for name, fed in asked.items():
+        for name, fed in requests.items():
             if fed.request.reader is not None and fed.rows == fed.request.logits_to_keep:
                 readers[name] = fed.request.reader
                 fed.read = True
-        rows = {name: fed.rows for name, fed in asked.items()}
+        rows = {name: fed.rows for name, fed in requests.items()}
         sent = {fed.session.request.request_id: fed.session.sent for fed in taken}
         answers = self._run(scheduled, sent, rows, readers)
-        for fed, answer in zip(asked.values(), answers, strict=True):
+        for fed, answer in zip(requests.values(), answers, strict=True):
             fed.found.append(answer)
         for fed in taken:
             fed.session.computed += fed.count

@@ -44,14 +44,14 @@ class Retrieval:
         asking span's. Raises Rejected."""
         if self._connection is None or not query.strip() or count < 1:
             return ()
-        asked = pb.SearchRequest(query=query, count=count, tenant=owner)
+        request = pb.SearchRequest(query=query, count=count, tenant=owner)
         try:
             async with self._connection.channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Search
                 (found,) = [
                     each
                     async for each in call(
-                        iter((asked,)), timeout=SEARCH_TIMEOUT_S, metadata=headers
+                        iter((request,)), timeout=SEARCH_TIMEOUT_S, metadata=headers
                     )
                 ]
         except grpc.aio.AioRpcError as error:
@@ -80,9 +80,9 @@ class Retrieval:
             with suppress(grpc.aio.AioRpcError):
                 async with self._connection.channel() as channel:
                     call = pb_grpc.RetrieverServiceStub(channel).Describe
-                    told = await call(pb.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
-                if told.dimension:
-                    self._embedding = (told.embedding.partition(":")[0], told.dimension)
+                    response = await call(pb.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
+                if response.dimension:
+                    self._embedding = (response.embedding.partition(":")[0], response.dimension)
         return self._embedding
 
     async def add(self, upload: Upload) -> None:

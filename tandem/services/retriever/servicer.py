@@ -218,8 +218,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             with self._counted("listings", self._searches):
                 listed = await self._on(self._readers, listing)
                 total = await self._on(self._readers, partial(self._index.usage, request.owner))
-            asked = DocumentQuota(request.max_documents, request.max_bytes)
-            quota = asked.over(self._limits.owner_quota) if request.owner else NO_DOCUMENT_QUOTA
+            asked_quota = DocumentQuota(request.max_documents, request.max_bytes)
+            quota = (
+                asked_quota.over(self._limits.owner_quota) if request.owner else NO_DOCUMENT_QUOTA
+            )
             return pb.ListResponse(
                 documents=map(listed_to_proto, listed),
                 total_documents=total.documents,
@@ -279,8 +281,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                 span.note(documents=len(hits))
             search_s = time.perf_counter() - began_s
         self._series.search.observe(search_s)
-        found = map(hit_to_proto, hits)
-        return pb.SearchResponse(hits=found, search_s=search_s, number=request.number)
+        protos = map(hit_to_proto, hits)
+        return pb.SearchResponse(hits=protos, search_s=search_s, number=request.number)
 
     async def _ingest(self, first: Any, stream: Stream) -> None:
         ahead = ReadAhead()

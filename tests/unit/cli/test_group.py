@@ -93,7 +93,7 @@ def failing(error: Exception) -> CommandGroup:
             "error: weights: are bad; see 'main act --help'",
         ),
         (ModuleNotFoundError("x", name="torch"), 1, "torch is not installed; see 'tandem doctor'"),
-        (KeyError("key"), 1, "unexpected KeyError: 'key'; 'tandem --debug …' shows"),
+        (KeyError("key"), 1, "unexpected KeyError: 'key'; 'tandem --debug …' prints"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (click.ClickException("plain"), 1, "error: plain"),
     ],

@@ -102,7 +102,7 @@ async def test_other_presets_have_no_figures_of_sides() -> None:
     [
         (("--rag", "--preset", "coupled"), "rag: coupled has no documents"),
         (("--query", "x"), "query: auto has no documents"),
-        (("--cloud-documents", "."), "rag: give --rag too"),
+        (("--cloud-documents", "."), "rag: is required"),
         (("--rag", "--documents", "-1"), "documents: must be 0…32, is -1"),
         (("--rag", "--documents", "33"), "documents: must be 0…32, is 33"),
         (("--rag", "--device-documents", "/nowhere"), "/nowhere does not exist"),

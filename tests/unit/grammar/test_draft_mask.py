@@ -93,7 +93,7 @@ def test_a_grammar_that_fails_is_the_verifier_s_to_refuse() -> None:
 
 
 def test_where_drafts_may_become_the_text_a_late_mask_fails_the_request() -> None:
-    with pytest.raises(InvalidArgument, match=r"grammar: a mask took more than 0.001 s"):
+    with pytest.raises(InvalidArgument, match=r"grammar: computing a mask took more than 0.001 s"):
         allowed(DraftMask(cast(MatcherMask, Scripted()), strict=True))
 
 

@@ -155,11 +155,11 @@ class Clouds:
         """The cloud that may still have the keys and values of most of this text, which the tenant
         left there: of an earlier turn, say. What is common to many texts, as a system prompt, binds
         none of them."""
-        found = self._texts.find(tenant, token_ids)
-        if 2 * KV_BLOCK * len(found) <= len(token_ids):
+        cloud = self._texts.find(tenant, token_ids)
+        if 2 * KV_BLOCK * len(cloud) <= len(token_ids):
             return None
         known = self._listed.items()
-        return next((number for number, each in known if each.address == found[-1]), None)
+        return next((number for number, each in known if each.address == cloud[-1]), None)
 
     def connection(self, cloud: int) -> Connection:
         return self._connections[cloud]
@@ -239,20 +239,20 @@ def _shown(model: sampling_pb2.ModelDescription) -> sampling_pb2.ModelDescriptio
     return model
 
 
-def report_of(health: CloudReport, told: verifier_pb2.DescribeResponse) -> CloudReport:
+def report_of(health: CloudReport, response: verifier_pb2.DescribeResponse) -> CloudReport:
     """Health, with what a cloud says of itself. Raises InvalidArgument naming the field for what no
     cloud can mean: other clouds are compared with it."""
     for field in ("queue_s", "pass_s", "price"):
-        if not 0 <= getattr(told, field) < math.inf:  # False for NaN as well
-            raise InvalidArgument(field, f"{getattr(told, field)} is not finite and at least 0")
+        if not 0 <= getattr(response, field) < math.inf:  # False for NaN as well
+            raise InvalidArgument(field, f"{getattr(response, field)} is not finite and at least 0")
     return replace(
         health,
-        model=cleaned(told.model.model_name),
-        sessions=told.sessions_open,
-        max_sessions=told.max_sessions,
-        queue_s=told.queue_s,
-        pass_s=told.pass_s,
-        price=told.price,
-        draining=told.draining,
-        keeps_prefixes=told.keeps_prefixes,
+        model=cleaned(response.model.model_name),
+        sessions=response.sessions_open,
+        max_sessions=response.max_sessions,
+        queue_s=response.queue_s,
+        pass_s=response.pass_s,
+        price=response.price,
+        draining=response.draining,
+        keeps_prefixes=response.keeps_prefixes,
     )
