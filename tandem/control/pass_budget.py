@@ -52,8 +52,10 @@ class SessionAcceptance(UsualAcceptance):
 
     @property
     def rate(self) -> float:
-        few = self._config.few_tokens
-        return (self._accepted + few * self._usual.rate) / (self._judged + few)
+        # Twice as many as a first look: a session whose first drafts fail by chance gets no more
+        # drafts into a full pass, and so no chance to be judged better.
+        usual = 2 * self._config.few_tokens
+        return (self._accepted + usual * self._usual.rate) / (self._judged + usual)
 
     def judged(self, accepted: int, rejected: int) -> None:
         UsualAcceptance.judged(self, accepted, rejected)

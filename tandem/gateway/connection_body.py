@@ -60,7 +60,9 @@ async def _read_body(
                     # answer.
                     why = f"the body is larger than {max_bytes} bytes"
                     raise ApiError(413, why, code="request_too_large")
-                if pace and (delay_s := pace.delay_s(tenant, len(part), time.monotonic())):
+                if pace is None:
+                    continue
+                if delay_s := pace.delay_s(tenant, len(part), time.monotonic()):
                     deadline.reschedule((deadline.when() or 0.0) + delay_s)
                     await asyncio.sleep(delay_s)
             return bytes(raw)

@@ -56,7 +56,7 @@ async def test_a_slot_that_comes_free_is_the_honest_one_s(tmp_path: Path) -> Non
             await open_requests(served, count)
         refused = await greedy.post(CHAT, json=SHORT)
         assert refused.status_code == 429
-        assert "'greedy' holds 3 of 4" in refused.json()["error"]["message"]
+        assert "'greedy' has 3 of 4" in refused.json()["error"]["message"]
         waiting = asyncio.create_task(honest.post(CHAT, json=SHORT))
         await open_requests(served, 4)
         asked[0].cancel()
@@ -80,7 +80,7 @@ async def test_a_place_in_a_full_queue_is_the_honest_one_s(tmp_path: Path, strea
         waiting = asyncio.create_task(honest.post(CHAT, json=SHORT))
         refused = await asked.pop()
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert "'greedy' has most of the places" in refused.json()["error"]["message"]
+        assert "'greedy' has most of the slots" in refused.json()["error"]["message"]
         asked[0].cancel()
         assert (await waiting).status_code == 200
         asked[1].cancel()
@@ -111,7 +111,7 @@ async def test_a_minute_s_worth_is_told_of(tmp_path: Path, what: str) -> None:
             assert refused.status_code == 429
             error = refused.json()["error"]
             assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
-            assert f"{what}: 'greedy' has had its 2 a minute" in error["message"]
+            assert f"{what}: 'greedy' has used its 2 per minute" in error["message"]
             assert 5 <= int(refused.headers["retry-after"]) <= 60
         assert (await greedy.get("/v1/models")).status_code == 200
         assert (await honest.post(CHAT, json=SHORT)).status_code == 200

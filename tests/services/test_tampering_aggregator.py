@@ -95,7 +95,7 @@ async def test_a_cloud_that_breaks_the_conversation_ends_it_with_a_status(
         request = GenerationRequest(
             "heron?", "dragon-device", GenerationParams(max_tokens=8), query="heron"
         )
-        with pytest.raises(Rejected, match="broke the conversation 4 times") as caught:
+        with pytest.raises(Rejected, match="violated the protocol 4 times") as caught:
             await suite.client.generate(request)
         assert caught.value.code is grpc.StatusCode.DATA_LOSS
         assert servicer.streams == 4

@@ -85,12 +85,15 @@ def test_where_things_lie_in_memory_changes_no_figure(monkeypatch: pytest.Monkey
 
 
 def test_everybody_is_answered_though_verifiers_fail() -> None:
-    calm = simulate_fleet(SMALL)
-    figures = simulate_fleet(replace(SMALL, failure_s=10.0, repair_s=3.0))
-    assert figures.moves["lost"] > 0
-    assert figures.refused == 0
-    assert figures.answers == pytest.approx(calm.answers, rel=0.2)
-    assert figures.verifiers < calm.verifiers
+    """Of several seeds: in one the answers that happen to be long are half of the rest."""
+    calm = [simulate_fleet(replace(SMALL, seed=seed)) for seed in range(8)]
+    failing = replace(SMALL, failure_s=10.0, repair_s=3.0)
+    failed = [simulate_fleet(replace(failing, seed=seed)) for seed in range(8)]
+    assert all(figures.moves["lost"] > 0 for figures in failed)
+    assert sum(figures.refused for figures in failed) == 0
+    answered = sum(figures.answers for figures in failed)
+    assert answered == pytest.approx(sum(figures.answers for figures in calm), rel=0.2)
+    assert sum(f.verifiers for f in failed) < sum(f.verifiers for f in calm)
 
 
 def test_sessions_stay_in_their_region_while_it_has_room() -> None:

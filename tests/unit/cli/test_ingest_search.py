@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,8 @@ def test_a_watched_folder_is_brought_in_as_it_changes(notes: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=notes.parent,
+        # Also where these tests run in the background of a shell, which ignores the signal.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as watching:
         assert watching.stdout is not None
         try:

@@ -133,11 +133,11 @@ def test_where_nothing_is_known_of_others_a_draft_competes_with_one_token_a_pass
     assert worth_feeding(0.6, 2, 0.5, 1.2) == (0, 1.0), "others get more"
 
 
-def test_what_is_usual_weighs_as_much_as_four_drafts_of_a_session_s_own() -> None:
+def test_what_is_usual_weighs_as_much_as_eight_drafts_of_a_session_s_own() -> None:
     usual = UsualAcceptance()
     session = SessionAcceptance(usual)
     assert session.rate == usual.rate == pytest.approx(0.7)
-    session.judged(0, 4)
+    session.judged(0, 8)
     assert session.rate == pytest.approx(usual.rate / 2)
 
 
