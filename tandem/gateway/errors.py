@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from tandem.core.errors import InvalidArgument
@@ -125,6 +126,16 @@ def json_response(
 ) -> Response:
     """ASCII JSON: any text can be written, lone surrogates too."""
     return Response(json.dumps(content), status, dict(headers or {}), "application/json")
+
+
+def large_json_response(content: Any) -> Response:
+    """Return UTF-8 JSON of many numbers or texts, which is written in a third of the time: the
+    event loop does nothing else meanwhile."""
+    try:
+        written = to_json(content)
+    except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate
+        return json_response(content)
+    return Response(written, 200, {}, "application/json")
 
 
 def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiError:

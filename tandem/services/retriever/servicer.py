@@ -67,6 +67,8 @@ MAX_EMBEDDED_CHARACTERS = 2**20
 SEARCH_THREADS = 4
 EMBEDDING_NICENESS = 10
 """Nobody's answer waits for a document that is embedded, but for its own upload."""
+TEXTS_NICENESS = 5
+"""Who asks for vectors of texts waits for them, but answers in flight have more who wait."""
 MOST_WAITING = 1024
 """Work that waits for threads: more than is ever admitted at once."""
 
@@ -120,7 +122,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._embedding = FairExecutor(
             "retriever-embed", 1, waiting=MOST_WAITING, niceness=EMBEDDING_NICENESS
         )
-        self._texts = FairExecutor("retriever-texts", 1, waiting=MOST_WAITING)
+        self._texts = FairExecutor(
+            "retriever-texts", 1, waiting=MOST_WAITING, niceness=TEXTS_NICENESS
+        )
         self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
         self._series = metrics.retriever()
         self._series.documents.set_function(lambda: index.stats().documents)
