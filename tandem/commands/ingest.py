@@ -25,7 +25,6 @@ from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
 from tandem.suite.source_files import (
-    Passed,
     Signature,
     Source,
     files_below,
@@ -49,7 +48,7 @@ class Tally:
     """Outcomes of the documents so far; `bar` shows them."""
 
     bar: Progress
-    passed: Sequence[Passed] = ()
+    passed: Sequence[Refusal] = ()
     seen: set[str] = field(default_factory=set)
     """Names of the documents of all files, the refused included."""
     deleted: int = 0
@@ -181,8 +180,8 @@ def _ingest(options: dict[str, Any]) -> Tally:
 
 
 def _watch(options: dict[str, Any]) -> None:
-    """Bring the index up to date now and whenever a file changes. A failure is reported and tried
-    again: the disk may have room then, or the retriever be back."""
+    """Bring the index up to date now and whenever a file changes. Once that was possible, a failure
+    is reported and tried again: the disk may have room then, or the retriever be back."""
     options = {**options, "sync": True}
     before: Signature | None = None
     reported = False
@@ -193,6 +192,8 @@ def _watch(options: dict[str, Any]) -> None:
             try:
                 tally = _ingest(options)
             except TandemError as error:
+                if not reported:
+                    raise
                 click.echo(f"{error}; trying again in {RETRY_S:g} s", err=True)
                 time.sleep(RETRY_S)
                 continue
@@ -404,7 +405,7 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
     """Print the counts, and a line for all that was not taken."""
     if as_json:
         refused = [{"id": refusal.id, "reason": refusal.why} for refusal in tally.refusals]
-        passed = [{"name": one.name, "reason": one.why} for one in tally.passed]
+        passed = [{"name": one.id, "reason": one.why} for one in tally.passed]
         counts = {**tally.counts, "deleted": tally.deleted, "refused": refused, "passed": passed}
         click.echo(json.dumps({**counts, "bytes": tally.bytes, "duration_s": duration_s}))
     else:
@@ -414,7 +415,7 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
         for refusal in tally.refusals:
             click.echo(f"refused {shown(refusal.id)}: {shown(refusal.why)}", err=True)
         for passed_over in tally.passed:
-            click.echo(f"passed over {shown(passed_over.name)}: {passed_over.why}", err=True)
+            click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
 
 
 def _fail_if_refused(tally: Tally) -> None:

@@ -124,18 +124,13 @@ def validation_error(error: ValidationError) -> ApiError:
 def json_response(
     content: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """ASCII JSON: any text can be written, lone surrogates too."""
-    return Response(json.dumps(content), status, dict(headers or {}), "application/json")
-
-
-def large_json_response(content: Any) -> Response:
-    """Return UTF-8 JSON of many numbers or texts, which is written in a third of the time: the
-    event loop does nothing else meanwhile."""
+    """Return UTF-8 JSON. pydantic writes it several times as fast as Python's own module: the event
+    loop does nothing else meanwhile, and many vectors or log-probabilities are long."""
     try:
         written = to_json(content)
-    except (PydanticSerializationError, UnicodeEncodeError):  # a lone surrogate
-        return json_response(content)
-    return Response(written, 200, {}, "application/json")
+    except (PydanticSerializationError, UnicodeEncodeError):  # UTF-8 has no lone surrogates
+        written = json.dumps(content).encode()
+    return Response(written, status, dict(headers or {}), "application/json")
 
 
 def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiError:

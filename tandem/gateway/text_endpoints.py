@@ -16,7 +16,7 @@ from tandem.core.prompt import Prompt
 from tandem.gateway.body_parsing import Strict, TokenId, parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import BodyReader, unless_ending, unless_gone
-from tandem.gateway.errors import invalid, large_json_response
+from tandem.gateway.errors import invalid, json_response
 from tandem.gateway.request_reading import conversation
 from tandem.gateway.schema import Message
 
@@ -170,7 +170,7 @@ class TextEndpoints:
     ) -> Response:
         raw = await unless_ending(self._ending, self._bodies.read(request))
         body = parse_body(raw, kind, self._catalog.context_length)
-        return large_json_response(await unless_gone(request.receive, self._ending, answer(body)))
+        return json_response(await unless_gone(request.receive, self._ending, answer(body)))
 
 
 def _prompt(asked: TokenizeRequest) -> Prompt:

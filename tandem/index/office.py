@@ -19,6 +19,12 @@ from tandem.core.errors import InvalidArgument
 MAX_CELLS = 2_000_000
 """Of a sheet: a few kilobytes may claim a million rows."""
 DELIMITERS = ",;\t|"
+PYTHON_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError),
+    *(OSError, RecursionError, TypeError, ValueError),
+)
+"""What libraries that read files let through besides their own errors, for files that are broken or
+made to be."""
 
 
 def docx_text(content: bytes) -> tuple[str, str]:
@@ -140,20 +146,5 @@ def _read(
         return read(io.BytesIO(content))
     except InvalidArgument:
         raise
-    # What these libraries let through for files that are broken, or made to be.
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        EOFError,
-        LookupError,
-        LxmlError,
-        NotImplementedError,
-        OSError,
-        ParseError,
-        RecursionError,
-        TypeError,
-        ValueError,
-        zipfile.BadZipFile,
-    ) as error:
+    except (*PYTHON_ERRORS, EOFError, LxmlError, ParseError, zipfile.BadZipFile) as error:
         raise InvalidArgument("content", f"is no {kind} that can be read: {error}") from error

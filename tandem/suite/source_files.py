@@ -21,19 +21,12 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """A file, or a folder with all that is in it, that is not taken, and why."""
-
-    name: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
-    """What is below some paths: the files to ingest, and one entry for all else."""
+    """What is below some paths: the files to ingest, and the names of all other files, or of whole
+    folders, with the reasons why they are not taken."""
 
     files: Sequence[Path]
-    passed: Sequence[Passed]
+    passed: Sequence[Refusal]
 
 
 def files_below(paths: Iterable[Path], *, follow_links: bool = False) -> Selection:
@@ -42,12 +35,12 @@ def files_below(paths: Iterable[Path], *, follow_links: bool = False) -> Selecti
     nobody meant to have answers from. A path that is itself given is, whatever it is called.
     InvalidArgument for a path that does not exist."""
     files: dict[Path, None] = {}
-    passed: dict[str, Passed] = {}
+    passed: dict[str, Refusal] = {}
     for path in paths:
         if path.is_dir():
             for found in _below(path, follow_links, frozenset((path.resolve(),))):
-                if isinstance(found, Passed):
-                    passed[found.name] = found
+                if isinstance(found, Refusal):
+                    passed[found.id] = found
                 else:
                     files[found] = None
         elif path.exists():
@@ -71,29 +64,31 @@ def signature_of(paths: Iterable[Path], *, follow_links: bool = False) -> Signat
     return signature
 
 
-def _below(folder: Path, follow_links: bool, above: frozenset[Path]) -> Iterator[Path | Passed]:
+def _below(folder: Path, follow_links: bool, above: frozenset[Path]) -> Iterator[Path | Refusal]:
     """`above`: the folders that this one is in, itself included, so that links go in no circle."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
-        yield Passed(folder.as_posix(), f"cannot be read: {error.strerror}")
+        yield Refusal(folder.as_posix(), f"cannot be read: {error.strerror}")
         return
     for entry in entries:
         name = entry.as_posix()
         if entry.name.startswith("."):
-            yield Passed(name, "is hidden")
+            yield Refusal(name, "is hidden")
         elif entry.is_symlink() and not follow_links:
-            yield Passed(name, "is a link; --follow-links takes what it leads to")
+            yield Refusal(name, "is a link; --follow-links takes what it leads to")
         elif entry.is_dir():
             if (real := entry.resolve()) in above:
-                yield Passed(name, "leads to a folder that it is in")
+                yield Refusal(name, "leads to a folder that it is in")
             else:
                 yield from _below(entry, follow_links, above | {real})
         elif not entry.is_file():
-            yield Passed(name, "is no regular file" if entry.exists() else "leads nowhere")
+            yield Refusal(name, "is no regular file" if entry.exists() else "leads nowhere")
         elif format_of(entry.name) is None:
             kind = f"files ending in {entry.suffix}" if entry.suffix else "files without an ending"
-            yield Passed(name, f"{kind} are not read from folders; name it to have it read as text")
+            yield Refusal(
+                name, f"{kind} are not read from folders; name it to have it read as text"
+            )
         else:
             yield entry
 
