@@ -21,7 +21,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tandem.core.errors import InvalidArgument
-from tandem.index.office import PYTHON_ERRORS, csv_text, docx_text, pptx_text, xlsx_text
+from tandem.index.office import csv_text, docx_text, pptx_text, xlsx_text
 from tandem.index.records import MAX_TITLE_LENGTH, Document
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
@@ -327,6 +327,13 @@ _BLOCKS = frozenset(
 )
 
 
+_PYTHON_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError),
+    *(OSError, RecursionError, TypeError, ValueError),
+)
+"""What pypdf lets through besides its own, for files that are broken or made to be."""
+
+
 def _from_pdf(content: bytes) -> tuple[str, str]:
     from pypdf import PdfReader
     from pypdf.errors import PyPdfError
@@ -345,7 +352,7 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
         title = str((reader.metadata and reader.metadata.title) or "")
     except InvalidArgument:
         raise
-    except (PyPdfError, *PYTHON_ERRORS) as error:
+    except (PyPdfError, *_PYTHON_ERRORS) as error:
         raise InvalidArgument("content", f"is not a readable PDF: {error}") from error
     return title, "\n\n".join(pages)
 

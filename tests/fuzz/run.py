@@ -21,7 +21,12 @@ BUILD = Path("build") / "fuzz"
 SLOWEST_S, MOST_MB, LONGEST = 10, 2048, 4096
 ALONE = "--alone"
 """One target, in this process; libFuzzer ends it."""
-PARSERS = {"extract_pdf": "pypdf", "image_file": "PIL"}
+PARSERS = {
+    "extract_pdf": "pypdf",
+    "extract_docx": "docx",
+    "extract_xlsx": "openpyxl",
+    "image_file": "PIL",
+}
 """Libraries whose own branches guide a target."""
 
 

@@ -67,6 +67,18 @@ def extract_jsonl(raw: bytes) -> None:
     _extract(raw, Format.JSONL)
 
 
+def extract_csv(raw: bytes) -> None:
+    _extract(raw, Format.CSV)
+
+
+def extract_docx(raw: bytes) -> None:
+    _extract(raw, Format.DOCX)
+
+
+def extract_xlsx(raw: bytes) -> None:
+    _extract(raw, Format.XLSX)
+
+
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
@@ -213,6 +225,9 @@ STORED_TARGETS: Mapping[str, Target] = {
         extract_html,
         extract_pdf,
         extract_jsonl,
+        extract_csv,
+        extract_docx,
+        extract_xlsx,
         chat_body,
         completion_body,
         keys_file,

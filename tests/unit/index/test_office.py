@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 
 import pytest
@@ -83,6 +84,21 @@ def test_word_documents_are_read_in_their_order() -> None:
     assert lines == ["Before the table.", *LINES, "After the table."]
 
 
+def test_a_word_document_without_properties_has_no_title() -> None:
+    """The library makes up "Word Document" for it."""
+    bare = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(docx())) as source, zipfile.ZipFile(bare, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "_rels/.rels":
+                content = re.sub(rb"<Relationship [^>]*core-properties[^>]*/>", b"", content)
+            if name != "docProps/core.xml":
+                target.writestr(name, content)
+    document = read(bare.getvalue(), Format.DOCX)
+    assert isinstance(document, Document)
+    assert document.title == ""
+
+
 def test_every_row_of_a_sheet_says_what_its_cells_are() -> None:
     assert text_of(xlsx(), Format.XLSX).splitlines()[:3] == ["# Birds", *LINES]
 
@@ -108,10 +124,14 @@ def test_what_is_no_office_document_is_refused(form: Format) -> None:
     empty = io.BytesIO()
     zipfile.ZipFile(empty, "w").close()
     whole = {Format.DOCX: docx, Format.XLSX: xlsx, Format.PPTX: pptx}[form]()
-    for content in (b"junk", empty.getvalue(), whole[: len(whole) // 2], whole[:-30]):
+    # A part that cannot be unpacked: its compressed bytes begin after its name.
+    torn = bytearray(whole)
+    begin = torn.index(b"[Content_Types].xml") + len(b"[Content_Types].xml")
+    torn[begin : begin + 40] = b"\xff" * 40
+    for content in (b"junk", empty.getvalue(), whole[: len(whole) // 2], whole[:-30], bytes(torn)):
         refused = read(content, form)
         assert isinstance(refused, Refusal)
-        assert refused.why.startswith("content: is no")
+        assert refused.why.startswith("content: is not a")
 
 
 def test_a_file_that_is_larger_than_it_looks_costs_no_more_than_is_allowed() -> None:
