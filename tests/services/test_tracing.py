@@ -117,8 +117,9 @@ async def test_a_request_is_one_trace_across_the_services(preset: str) -> None:
     (waited,) = named(spans, "wait for a slot")
     assert parent_id(waited) == root.context.span_id
     rounds, passes = named(spans, "draft round"), named(spans, "verify pass")
-    assert rounds
-    assert {parent_id(span) for span in rounds} == {drafting.context.span_id}
+    # A cloud that streams may be ahead of every draft, so that no round of drafts comes about.
+    assert rounds or preset == "stream"
+    assert {parent_id(span) for span in rounds} <= {drafting.context.span_id}
     assert {parent_id(span) for span in passes} == {verifying.context.span_id}
     assert generated.summary is not None
     assert verifying.attributes is not None
