@@ -309,6 +309,9 @@ class Controller:
         )
 
     def _choose(self) -> None:
+        waits = self._trial is None and self._now - self._chose_at < self._config.choose_every_s
+        if waits and self.decision is not None and not self.schedule.window:
+            return  # conditions of each token would cost more than some cloud's pass
         conditions = self.estimates.conditions(self._now)
         if conditions is not None and not conditions.shared:
             self._learn(conditions)
@@ -319,7 +322,7 @@ class Controller:
             if not self._trial_over():
                 return
             self._trial = None
-        elif self._now - self._chose_at < self._config.choose_every_s:
+        elif waits:
             return
         self._chose_at = self._now
         self._decide(conditions)
@@ -359,7 +362,7 @@ class Controller:
         costs = self._costs(conditions, alone_cost)
         best = min(costs, key=lambda plan: costs[plan][0])
         used = used if used in costs else alone if alone in costs else best
-        margin = 0.0 if best == alone else self._config.switch_gain
+        margin = 0.0 if best == alone else self._gain_wanted(alone_cost.tpot_s)
         if costs[best][0] > (1 - margin) * costs[used][0]:
             best = used
         reason = self._reason(conditions)
@@ -383,6 +386,11 @@ class Controller:
             conditions=conditions,
         )
         self._follow(best)
+
+    def _gain_wanted(self, alone_s: float) -> float:
+        """The share by which a schedule with drafts must be better. Where a pass takes hardly longer
+        than the processors' work on a message, a cost is not known better than that work is."""
+        return max(self._config.switch_gain, self._config.message_s / max(alone_s, TINY))
 
     def _branches_pay(self, conditions: Conditions) -> bool:
         """Whether drafts that are begun with a correction would come late, since a chunk takes
@@ -422,7 +430,7 @@ class Controller:
         alone = Plan(cloud_alone(self._limits))
         alone_s = costs[alone][1].tpot_s
         best_s = costs[best][1].tpot_s
-        gain = 1 - self._config.switch_gain
+        gain = 1 - self._gain_wanted(alone_s)
         allowance_s = self._allowance_s(alone_s)
         if allowance_s <= 0:
             return None
