@@ -5,7 +5,7 @@ status is sent, so that a refusal is a status and no broken stream."""
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -185,6 +185,11 @@ class _Gateway:
         self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
         self.catalog = Catalog(suite)
 
+    @property
+    def _limits(self) -> RequestLimits:
+        limits = self._settings.limits
+        return replace(limits, unstated_tokens=self.catalog.unstated_tokens)
+
     async def chat(self, request: Request) -> Response:
         """Complete a conversation, using the model's chat template."""
         return await self._answer(request, ChatCompletionRequest, chat_requests, CHAT)
@@ -237,7 +242,7 @@ class _Gateway:
         if grammar := body.named_grammar():
             request.state.grammar = grammar[0]
         fingerprint = await self.catalog.fingerprint(body.model)
-        generation_requests = requests_of(body, self._settings.limits)
+        generation_requests = requests_of(body, self._limits)
         writer = Writer(
             form=form,
             model=body.model,
@@ -246,6 +251,7 @@ class _Gateway:
             prompts=len(generation_requests) // (body.n or 1),
             echoes=await self._echoes(body, generation_requests),
             tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
+            tool_named=isinstance(body, ChatCompletionRequest) and body.tool_named,
             provenance=body.tandem.provenance,
             token_texts=body.tandem.token_texts,
             include_usage=bool(body.stream_options and body.stream_options.include_usage),
@@ -260,7 +266,7 @@ class _Gateway:
         if grammar := chat.named_grammar():
             request.state.grammar = grammar[0]
         await self.catalog.fingerprint(body.model)
-        generation_requests = chat_requests(chat, self._settings.limits)
+        generation_requests = chat_requests(chat, self._limits)
         writer = ResponseWriter(body, generation_requests[0].params.seed, bool(chat.offered))
         return await self._written(request, generation_requests, writer, bool(body.stream))
 

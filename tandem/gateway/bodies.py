@@ -79,7 +79,8 @@ COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
 
 @dataclass(slots=True)
 class Writer:
-    """Writes the answer to one HTTP request. `include_usage`: a stream ends with it."""
+    """Writes the answer to one HTTP request. `include_usage`: a stream ends with it. `tool_named`:
+    the request named the tool to call."""
 
     form: Form
     model: str
@@ -88,6 +89,7 @@ class Writer:
     prompts: int = 1
     echoes: Sequence[str] = ()
     tools: bool = False
+    tool_named: bool = False
     provenance: bool = False
     token_texts: bool = False
     include_usage: bool = False
@@ -173,6 +175,8 @@ class Writer:
         assert ended.answer.summary is not None
         if ended.answer.summary.finish_reason == "length":
             return "length"
+        if self.tool_named:  # the reason says what the model chose; OpenAI has it so, too
+            return "stop"
         calling = self._calling.get(ended.index)
         return "tool_calls" if calling is not None and calling.has_calls else "stop"
 

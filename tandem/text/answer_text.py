@@ -14,11 +14,21 @@ class AnswerText:
     """`completes_stop` is told each committed token once, in order; `take` hands the text out."""
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: tuple[str, ...], stop_token_ids: Iterable[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        stops: tuple[str, ...],
+        stop_token_ids: Iterable[int] = (),
+        *,
+        min_tokens: int = 0,
+        includes_stop: bool = False,
     ) -> None:
+        """Stop strings are looked for after `min_tokens` tokens; the text ends with the one that
+        is found, if `includes_stop`, and else before it."""
         self._detokenizer = tokenizer.detokenizer()
         self._spelling = tokenizer.detokenizer()
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops, includes_stop)
+        self._min_tokens = min_tokens
+        self._tokens = 0
         self._looks_for_stops = bool(stops)
         self._stop_token_ids = frozenset(stop_token_ids)
         self._unread: list[int] = []
@@ -32,7 +42,10 @@ class AnswerText:
         if not self._looks_for_stops:
             self._unread.append(token_id)  # read when the text is asked for: a round waits for this
             return is_stop
-        piece, self._stopped = self._stops.push(self._detokenizer.push((token_id,)))
+        self._tokens += 1
+        piece = self._detokenizer.push((token_id,))
+        if self._tokens > self._min_tokens:
+            piece, self._stopped = self._stops.push(piece)
         self._pieces.append(piece)
         return self._stopped or is_stop
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
+from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
 from tandem.text.token_strings import read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
@@ -45,21 +46,31 @@ class TextTokenizer:
         """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
         return cast(list[int], self._tokenizer.encode(text))
 
-    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> list[int]:
         """Ids of a conversation, up to where the assistant's answer begins.
 
         Each message has a `role` and a `content`; control tokens spelt out in a content are text.
         The last turn of the user begins with so many `images`, as the template writes them.
+        `variables` are the template's (`tandem.text.chat_rendering`).
         Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
         """
-        return self.chat_with_tools(messages, (), images)
+        return self.chat_with_tools(messages, (), images, variables)
 
     @property
     def template_knows_tools(self) -> bool:
         return "tools" in str(self._tokenizer.chat_template)
 
     def chat_with_tools(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
         """Encode as `chat` does; `tools` and the messages that call them are as in OpenAI's API."""
         if not self._tokenizer.chat_template:
@@ -67,16 +78,23 @@ class TextTokenizer:
         for index, message in enumerate(messages):
             if not all(isinstance(message.get(field), str) for field in ("role", "content")):
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
+        rendering = ChatRendering.of(variables)
         try:
             ids = self._tokenizer.apply_chat_template(
                 _with_images(messages, images),
                 tools=list(tools) or None,
-                add_generation_prompt=True,
+                add_generation_prompt=rendering.add_generation_prompt,
+                continue_final_message=rendering.continue_final_message,
                 sanitize_control_tokens=True,
                 return_dict=False,
+                **rendering.variables,
             )
         except TemplateError as error:
             raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
+        except OF_VALUES as error:
+            if not variables:
+                raise
+            raise not_rendered(rendering, error) from error
         return cast(list[int], ids)
 
     def encode_piece(self, text: str) -> list[int]:

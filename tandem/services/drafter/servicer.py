@@ -49,7 +49,7 @@ from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.specdec.messages import CloudMessage, EdgeMessage
+from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.telemetry.logging import get_logger, log_context
@@ -144,6 +144,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._warm_starts = WarmStarts(engine.model_name, instance, samples)
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
+        self._target_context = 0
+        """Of the cloud that was described last; 0: not known."""
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
@@ -178,9 +180,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeResponse:
-        answer = pb.DescribeResponse(draft=describe_model(self._engine), presets=list(PRESETS))
+        kv_tokens = self._admission.kv_tokens(self._engine.kv_bytes_per_token)
+        draft = describe_model(self._engine, kv_tokens=kv_tokens)
+        answer = pb.DescribeResponse(draft=draft, presets=list(PRESETS))
         try:
             answer.target.CopyFrom(await self._clouds.describe(DESCRIBE_TIMEOUT_S))
+            self._target_context = answer.target.context_length
         except Rejected as error:
             answer.cloud_error = str(error)
         answer.clouds.extend(self._clouds.status())
@@ -256,7 +261,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self, request: GenerationRequest, edge_request: EdgeRequest, payer: Tenant
     ) -> LogitsProcessor | None:
         """Return the processors of drafts, if there are any: a grammar takes time to compile."""
-        asked = request.params.processors
+        asked = edge_request.params.processors
         mask = None
         alone = request.lost_cloud is LostCloud.EDGE
         if not edge_request.preset.drafts and not alone:
@@ -265,7 +270,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             spend = self._admission.spend_grammar
             found = await self._grammars.session_mask(asked.grammar, payer, spend)
             mask = DraftMask(found, strict=alone)
-        return logits_processor(asked, edge_request.prompt_ids, mask, strict=False)
+        return logits_processor(
+            asked,
+            edge_request.prompt_ids,
+            mask,
+            strict=False,
+            eos_token_ids=frozenset() if request.params.ignore_eos else edge_request.eos_token_ids,
+        )
 
     async def _serve(
         self,
@@ -287,7 +298,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             max_tokens=edge_request.max_tokens,
         )
         await stream.write(pb.GenerateResponse(started=started))
-        text = AnswerText(self._tokenizer, request.stop, request.stop_token_ids)
+        text = AnswerText(
+            self._tokenizer,
+            request.stop,
+            request.stop_token_ids,
+            min_tokens=request.params.processors.min_tokens,
+            includes_stop=request.include_stop_str_in_output,
+        )
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         prompt = KeptText(
@@ -387,16 +404,17 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
-        room = engine.context_length - len(prompt_ids)
+        context = min(engine.context_length, self._target_context or engine.context_length)
+        room = context - len(prompt_ids)
         if room < 1:
-            why = f"{len(prompt_ids)} tokens; the context holds {engine.context_length}"
+            why = f"{len(prompt_ids)} tokens; the context holds {context}"
             raise InvalidArgument("prompt", why)
         return EdgeRequest(
             session=secrets.randbits(32),
             prompt_ids=prompt_ids,
             vocabulary_hash=engine.vocabulary_hash,
             vocabulary_size=engine.vocabulary_size,
-            params=replace(request.params, max_tokens=min(request.params.max_tokens, room)),
+            params=_params_for_both(request, room),
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
@@ -430,3 +448,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             )
 
         return open_stream
+
+
+def _params_for_both(request: GenerationRequest, room: int) -> GenerationParams:
+    """What the cloud must know too: no more tokens than there is room for, and beside `min_tokens`
+    the caller's own tokens that it keeps from ending the answer."""
+    params = replace(request.params, max_tokens=min(request.params.max_tokens, room))
+    if not params.processors.min_tokens:
+        return params
+    processors = replace(params.processors, end_token_ids=request.stop_token_ids)
+    return replace(params, processors=processors)
