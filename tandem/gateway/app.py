@@ -245,6 +245,8 @@ class _Gateway:
             requests=generation_requests,
             prompts=len(generation_requests) // (body.n or 1),
             echoes=await self._echoes(body, generation_requests),
+            reads_prompt=body.reads_prompt,
+            prompt_only=body.prompt_only,
             tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
             provenance=body.tandem.provenance,
             token_texts=body.tandem.token_texts,
@@ -280,17 +282,20 @@ class _Gateway:
 
     async def _echoes(
         self, body: CommonParameters, asked: Sequence[GenerationRequest]
-    ) -> list[str]:
-        """The text of each prompt, where answers are to begin with it."""
+    ) -> list[str | None]:
+        """The text of each prompt, where answers are to begin with it; None for token ids that the
+        suite will spell, with their log-probabilities."""
         if not (isinstance(body, CompletionRequest) and body.echo):
             return []
-        texts = []
+        texts: list[str | None] = []
         for request in asked[:: body.n or 1]:
-            text = request.prompt
-            if not isinstance(text, str):
-                tokenized = await self._suite.tokenize(text, spell=True)
-                text = "".join(tokenized.token_texts)
-            texts.append(text)
+            if isinstance(request.prompt, str):
+                texts.append(request.prompt)
+            elif body.reads_prompt:
+                texts.append(None)
+            else:
+                tokenized = await self._suite.tokenize(request.prompt, spell=True)
+                texts.append("".join(tokenized.token_texts))
         return texts
 
 

@@ -19,6 +19,7 @@ from tandem.generation.request_fields import (
     TandemFields,
     fields_of,
 )
+from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 
 MAX_STOPS = 16
 
@@ -136,7 +137,7 @@ class ImagePart(Strict):
     image_url: ImageAddress
 
 
-def _read_prompt(prompt: object) -> object:
+def read_prompt(prompt: object) -> object:
     """Check the form of a prompt: one or several texts or lists of token ids. pydantic would try
     every member of the union on every value and record each failure."""
     kinds = _kinds(prompt)
@@ -153,7 +154,7 @@ def _kinds(values: object) -> set[type]:
 
 _PromptForms = str | list[str] | list[int] | list[list[int]]
 PromptBody = Annotated[
-    _PromptForms, PlainValidator(_read_prompt, json_schema_input_type=_PromptForms)
+    _PromptForms, PlainValidator(read_prompt, json_schema_input_type=_PromptForms)
 ]
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
@@ -258,6 +259,17 @@ class CommonParameters(Constraints, BodyParameters):
         return None
 
     @property
+    def reads_prompt(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are asked for."""
+        return False
+
+    @property
+    def prompt_only(self) -> bool:
+        """Whether nothing but the prompt is to be returned. A token is computed all the same, and
+        left out."""
+        return False
+
+    @property
     def max_output_tokens(self) -> int | None:
         """The caller's limit on the tokens of the answer; None: not set."""
         return self.max_tokens
@@ -269,7 +281,7 @@ class ChatCompletionRequest(CommonParameters):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = Field(default=None, description="Default: `auto`.")
     parallel_tool_calls: bool | None = Field(
@@ -328,8 +340,20 @@ class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
     prompt: PromptBody
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: bool | None = Field(default=None, description="Return the prompt before the answer.")
+    max_tokens: Annotated[int, Field(ge=0, le=UINT32)] | None = Field(
+        default=None, description="0 is allowed with `echo`: only the prompt is returned."
+    )
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = Field(
+        default=None,
+        description="Return the log-probability of each token, and of so many of the most likely"
+        " tokens.",
+    )
+    echo: bool | None = Field(
+        default=None,
+        description="Return the prompt before the answer. With `logprobs`, the tokens of the prompt"
+        " have log-probabilities too: those of the target model, without temperature and other"
+        " sampling settings.",
+    )
     suffix: str | None = Field(
         default=None,
         description="Text after the completion (fill in the middle). Only for models that"
@@ -339,9 +363,23 @@ class CompletionRequest(CommonParameters):
     def check(self) -> None:
         super().check()
         drops_tokens = dict(self)["truncate"] == "oldest"
-        if self.echo and (self.suffix or self.logprobs is not None or drops_tokens):
-            raise invalid("echo", "echo: cannot be combined with suffix, logprobs or truncate")
+        if self.echo and (self.suffix or drops_tokens):
+            raise invalid("echo", "echo: cannot be combined with suffix or truncate")
+        if self.max_tokens == 0 and not self.echo:
+            raise invalid("max_tokens", "max_tokens: must be at least 1, or echo must be true")
 
     @property
     def num_top_logprobs(self) -> int | None:
         return self.logprobs
+
+    @property
+    def reads_prompt(self) -> bool:
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def prompt_only(self) -> bool:
+        return self.max_tokens == 0
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        return 1 if self.prompt_only else self.max_tokens

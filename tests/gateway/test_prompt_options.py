@@ -121,7 +121,7 @@ async def test_an_answer_may_begin_with_its_prompt(served: HttpSuite) -> None:
         *("ab", "ab"),
         *("c", "c"),
     ]
-    assert (await refusal(served, COMPLETIONS, prompt="a", echo=True, logprobs=1))[1] == "echo"
+    assert (await refusal(served, COMPLETIONS, prompt="a", echo=True, suffix="b"))[1] == "echo"
 
 
 async def test_a_suffix_is_refused_where_the_model_cannot_fill_in(served: HttpSuite) -> None:
