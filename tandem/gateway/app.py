@@ -73,7 +73,7 @@ class GatewaySettings:
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
     an emulated link, which callers may then change; `documents` are the device's, among which they
-    may then keep some of their own."""
+    may then keep some of their own; `embedding_aliases` are other names of the embedding model."""
 
     keys: Callable[[], KeyRing] | None = None
     keys_state: Callable[[], KeysFileState] | None = None
@@ -87,6 +87,7 @@ class GatewaySettings:
     page: bool = True
     link_control: str = ""
     documents: TenantDocuments | None = None
+    embedding_aliases: tuple[str, ...] = ()
 
     @property
     def web_page(self) -> WebPage | None:
@@ -183,7 +184,7 @@ class _Gateway:
         self._registry = metrics.registry
         self._settings = settings
         self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
-        self.catalog = Catalog(suite)
+        self.catalog = Catalog(suite, settings.embedding_aliases)
 
     async def chat(self, request: Request) -> Response:
         """Complete a conversation, using the model's chat template."""
