@@ -27,6 +27,7 @@ from tandem.commands.options import (
 )
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.index.names import shown
 from tandem.net.process import run_loop
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
@@ -128,6 +129,9 @@ def up(**options: Any) -> int:
         verifiers=options["verifiers"],
     )
     configure_logging("critical")
+    if settings.documents is not None:
+        for passed_over in settings.documents.passed_over():
+            click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
     parts = parts_of(settings, options["real"]) if options["demo"] else (Part(settings, ()),)
     exit_code: int = run_loop(_run(parts, options["as_json"]))
     return exit_code

@@ -161,7 +161,10 @@ class ChunkExtension(Strict):
 class LikelyToken(Strict):
     token: str
     logprob: float | None = Field(description="Null if the target model did not verify the token.")
-    bytes: list[int]
+    bytes: list[int] = Field(
+        description="Bytes of the token. Those of an answer's tokens, joined, are its UTF-8 text; a"
+        " token that ends within a character has bytes, but no text."
+    )
 
 
 class ContentLogprob(LikelyToken):
@@ -174,8 +177,13 @@ class ChatLogprobs(Strict):
 
 
 class CompletionLogprobs(Strict):
+    """With `echo`, the tokens of the prompt come first."""
+
     tokens: list[str]
-    token_logprobs: list[float | None]
+    token_logprobs: list[float | None] = Field(
+        description="Null for the first token of the prompt, and for a token that the target model"
+        " did not verify."
+    )
     top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 

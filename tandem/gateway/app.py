@@ -73,7 +73,7 @@ class GatewaySettings:
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
     an emulated link, which callers may then change; `documents` are the device's, among which they
-    may then keep some of their own."""
+    may then keep some of their own; `embedding_aliases` are other names of the embedding model."""
 
     keys: Callable[[], KeyRing] | None = None
     keys_state: Callable[[], KeysFileState] | None = None
@@ -87,6 +87,7 @@ class GatewaySettings:
     page: bool = True
     link_control: str = ""
     documents: TenantDocuments | None = None
+    embedding_aliases: tuple[str, ...] = ()
 
     @property
     def web_page(self) -> WebPage | None:
@@ -183,7 +184,7 @@ class _Gateway:
         self._registry = metrics.registry
         self._settings = settings
         self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
-        self.catalog = Catalog(suite)
+        self.catalog = Catalog(suite, settings.embedding_aliases)
 
     @property
     def _limits(self) -> RequestLimits:
@@ -250,6 +251,8 @@ class _Gateway:
             requests=generation_requests,
             prompts=len(generation_requests) // (body.n or 1),
             echoes=await self._echoes(body, generation_requests),
+            reads_prompt=body.reads_prompt,
+            prompt_only=body.prompt_only,
             tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
             tool_named=isinstance(body, ChatCompletionRequest) and body.tool_named,
             provenance=body.tandem.provenance,
@@ -286,17 +289,20 @@ class _Gateway:
 
     async def _echoes(
         self, body: CommonParameters, asked: Sequence[GenerationRequest]
-    ) -> list[str]:
-        """The text of each prompt, where answers are to begin with it."""
+    ) -> list[str | None]:
+        """The text of each prompt, where answers are to begin with it; None for token ids that the
+        suite will spell, with their log-probabilities."""
         if not (isinstance(body, CompletionRequest) and body.echo):
             return []
-        texts = []
+        texts: list[str | None] = []
         for request in asked[:: body.n or 1]:
-            text = request.prompt
-            if not isinstance(text, str):
-                tokenized = await self._suite.tokenize(text, spell=True)
-                text = "".join(tokenized.token_texts)
-            texts.append(text)
+            if isinstance(request.prompt, str):
+                texts.append(request.prompt)
+            elif body.reads_prompt:
+                texts.append(None)
+            else:
+                tokenized = await self._suite.tokenize(request.prompt, spell=True)
+                texts.append("".join(tokenized.token_texts))
         return texts
 
 

@@ -8,8 +8,10 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
+from tandem.core.errors import FailedPrecondition
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.tool_calls import ToolAnswer
 from tandem.generation.client import Generated, TopLogprobs
@@ -38,32 +40,54 @@ class Form:
             return {"delta": {"role": "assistant", "content": text}}
         return {"delta": {"content": text} if text else {}}
 
-    def logprobs(self, answer: Generated, begin: int, end: int) -> dict[str, Any] | None:
+    def logprobs(
+        self, answer: Generated, begin: int, end: int, with_prompt: bool = False
+    ) -> dict[str, Any] | None:
         """Return the log-probabilities of the tokens from `begin` to `end`, if the answer has
         them. They are of the distribution that was sampled from; null for a token that nobody
-        verified."""
+        verified. `with_prompt`: the prompt's tokens come first, by the target's own distribution;
+        null for the first, which follows nothing."""
         if not answer.logprobs:
             return None
-        texts = answer.token_texts[begin:end]
-        values = [value if math.isfinite(value) else None for value in answer.logprobs[begin:end]]
-        tops = answer.top_logprobs[begin:end]
         if self.chat:
-            content = [
-                {**_likely(text, value), "top_logprobs": [_likely(*each[1:]) for each in top]}
-                for text, value, top in zip(texts, values, tops, strict=True)
-            ]
-            return {"content": content, "refusal": None}
-        before = sum(map(len, answer.token_texts[:begin]))
+            return {"content": _content(answer, begin, end), "refusal": None}
+        prompt = answer.prompt
+        texts = prompt.token_texts + answer.token_texts[:end]
+        offsets = [0, *accumulate(map(len, texts))]
+        first = 0 if with_prompt else len(prompt.token_texts) + begin
+        values = (prompt.logprobs + answer.logprobs[:end])[first:]
+        tops = (prompt.top_logprobs + answer.top_logprobs[:end])[first:]
         return {
-            "tokens": texts,
-            "token_logprobs": values,
+            "tokens": texts[first:],
+            "token_logprobs": [value if math.isfinite(value) else None for value in values],
             "top_logprobs": [_by_text(top) for top in tops] if any(tops) else None,
-            "text_offset": [before + sum(map(len, texts[:index])) for index in range(len(texts))],
+            "text_offset": offsets[first:-1],
         }
 
 
-def _likely(text: str, logprob: float | None) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+def _content(answer: Generated, begin: int, end: int) -> list[dict[str, Any]]:
+    """Return the tokens from `begin` to `end` with their log-probabilities, as a chat has them. A
+    service of an older release tells no bytes."""
+    token_bytes: Sequence[bytes | None] = answer.token_bytes or [None] * end
+    content = []
+    for place in range(begin, end):
+        value = answer.logprobs[place]
+        top = answer.top_logprobs[place]
+        spelt: Sequence[bytes | None] = answer.top_bytes[place] or [None] * len(top)
+        token = _likely(
+            answer.token_texts[place], value if math.isfinite(value) else None, token_bytes[place]
+        )
+        others = [
+            _likely(text, logprob, other)
+            for (_, text, logprob), other in zip(top, spelt, strict=True)
+        ]
+        content.append({**token, "top_logprobs": others})
+    return content
+
+
+def _likely(text: str, logprob: float | None, token_bytes: bytes | None) -> dict[str, Any]:
+    spelt = text.encode() if token_bytes is None else token_bytes
+    return {"token": text, "logprob": logprob, "bytes": list(spelt)}
 
 
 def _by_text(top: TopLogprobs) -> dict[str, float] | None:
@@ -80,14 +104,18 @@ COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
 @dataclass(slots=True)
 class Writer:
     """Writes the answer to one HTTP request. `include_usage`: a stream ends with it. `tool_named`:
-    the request named the tool to call."""
+    the request named the tool to call. `echoes`: the text of each prompt that its choices begin
+    with; None where the prompt's tokens say it. `reads_prompt`: their log-probabilities are told
+    with it. `prompt_only`: nothing else is."""
 
     form: Form
     model: str
     fingerprint: str
     requests: Sequence[GenerationRequest]
     prompts: int = 1
-    echoes: Sequence[str] = ()
+    echoes: Sequence[str | None] = ()
+    reads_prompt: bool = False
+    prompt_only: bool = False
     tools: bool = False
     tool_named: bool = False
     provenance: bool = False
@@ -104,15 +132,19 @@ class Writer:
         """The answer at once, from all of its pieces."""
         choices = []
         for last in sorted((delta for delta in deltas if delta.ended), key=lambda p: p.index):
-            self._ended[last.index] = last.answer
+            answer = last.answer
+            self._ended[last.index] = answer
+            self._check_prompt_told(answer)
+            end = 0 if self.prompt_only else last.begins_at
+            text = "" if self.prompt_only else answer.text
             choices.append(
                 {
                     "index": last.index,
-                    **self._choice(last.index, last.answer.text),
-                    "logprobs": self.form.logprobs(last.answer, 0, last.begins_at),
+                    **self._choice(last.index, text, answer),
+                    "logprobs": self.form.logprobs(answer, 0, end, self.reads_prompt),
                     "finish_reason": self._finish_reason(last),
                     "tandem": self._figures(last)
-                    | self._tokens(last.answer, 0, last.begins_at)
+                    | self._tokens(answer, 0, end)
                     | self._rounds(last),
                 }
             )
@@ -121,19 +153,28 @@ class Writer:
     def chunk(self, delta: ChoiceDelta) -> dict[str, Any] | None:
         """The piece as a chunk; None where it says nothing."""
         first = delta.index not in self._begun
+        if first and self.reads_prompt and not (delta.token_ids or delta.ended):
+            return None  # the first chunk has the prompt's log-probabilities, which are known then
         self._begun.add(delta.index)
-        text = self._echo(delta.index) + delta.text if first else delta.text
-        if not ((first and self.form.chat) or delta.token_ids or text or delta.ended):
+        text = "" if self.prompt_only else delta.text
+        tokens = 0 if self.prompt_only else len(delta.token_ids)
+        with_prompt = first and self.reads_prompt
+        if with_prompt:
+            self._check_prompt_told(delta.answer)
+        if first:
+            text = self._echo(delta.index, delta.answer) + text
+        if not ((first and self.form.chat) or tokens or text or with_prompt or delta.ended):
             return None
         begin = delta.begins_at
-        end = begin + len(delta.token_ids)
+        end = begin + tokens
+        told = tokens or with_prompt
         choice: dict[str, Any] = {
             "index": delta.index,
             **self._delta(delta, text, first),
-            "logprobs": self.form.logprobs(delta.answer, begin, end) if delta.token_ids else None,
+            "logprobs": self.form.logprobs(delta.answer, begin, end, with_prompt) if told else None,
             "finish_reason": None,
         }
-        tandem = self._tokens(delta.answer, begin, end) if delta.token_ids else {}
+        tandem = self._tokens(delta.answer, begin, end) if tokens else {}
         tandem |= self._rounds(delta)
         if delta.ended:
             self._ended[delta.index] = delta.answer
@@ -158,10 +199,10 @@ class Writer:
         """The last chunk of a stream that tells its usage."""
         return {**self._frame(self.form.chunk), "choices": [], "usage": self._usage()}
 
-    def _choice(self, index: int, text: str) -> dict[str, Any]:
+    def _choice(self, index: int, text: str, answer: Generated) -> dict[str, Any]:
         if self.tools:
             return self._tool_answer(index).message(text)
-        return self.form.choice(self._echo(index) + text)
+        return self.form.choice(self._echo(index, answer) + text)
 
     def _delta(self, delta: ChoiceDelta, text: str, first: bool) -> dict[str, Any]:
         if self.tools:
@@ -180,9 +221,19 @@ class Writer:
         calling = self._calling.get(ended.index)
         return "tool_calls" if calling is not None and calling.has_calls else "stop"
 
-    def _echo(self, index: int) -> str:
+    def _echo(self, index: int, answer: Generated) -> str:
         """Return the beginning of choice `index`: its prompt, if `echo` was requested."""
-        return self.echoes[index * len(self.echoes) // len(self.requests)] if self.echoes else ""
+        if not self.echoes:
+            return ""
+        text = self.echoes[index * len(self.echoes) // len(self.requests)]
+        return "".join(answer.prompt.token_texts) if text is None else text
+
+    def _check_prompt_told(self, answer: Generated) -> None:
+        """Raises FailedPrecondition where a service is too old to tell how likely a prompt is."""
+        if self.reads_prompt and len(answer.prompt.logprobs) < answer.prompt_tokens:
+            raise FailedPrecondition(
+                "a service is of a version without log-probabilities of prompts"
+            )
 
     def _frame(self, kind: str) -> dict[str, Any]:
         return {
@@ -224,7 +275,7 @@ class Writer:
         summaries = [summary for summary in ended if summary is not None]
         first_choices = summaries[:: len(self.requests) // self.prompts]
         prompt = sum(summary.prompt_tokens for summary in first_choices)
-        completion = sum(summary.tokens for summary in summaries)
+        completion = 0 if self.prompt_only else sum(summary.tokens for summary in summaries)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,

@@ -13,6 +13,8 @@ from tandem.gateway.errors import ApiError, invalid, validation_error
 
 MAX_VALUES = 20_000
 """Values in a body beside the token ids of its prompts; a message has two, and is one."""
+MAX_INPUT_IDS = 2**17
+"""Token ids of one text to embed."""
 MAX_BRACKETS = 100_000
 """In the raw body, those inside of texts included: each may be an object to make."""
 
@@ -54,6 +56,11 @@ def _check_values(content: dict[str, Any], max_ids: int) -> None:
         for ids in _lists_of_ids(content.get(name)):
             if len(ids) > max_ids:
                 raise invalid(name, f"{name}: {len(ids)} tokens; the context holds {max_ids}")
+            skipped.add(id(ids))
+    for ids in _lists_of_ids(content.get("input")):
+        if len(ids) > MAX_INPUT_IDS:
+            raise invalid("input", f"input: {len(ids)} token ids; at most {MAX_INPUT_IDS}")
+        if all(type(token) is int for token in ids):  # messages of other bodies are counted
             skipped.add(id(ids))
     while containers:
         container = containers.pop()

@@ -45,8 +45,12 @@ class ServingSuite(Protocol):
     async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
         """The ids of a prompt; `spell`: with what each token spells."""
 
-    async def embed(self, texts: Sequence[str]) -> EmbedResponse:
-        """Vectors of texts, by the model that `describe` calls `embedding`."""
+    async def embed(
+        self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
+    ) -> EmbedResponse:
+        """Vectors of texts, or of their token ids with the model's special tokens, by the model
+        that `describe` calls `embedding`. `most_tokens`: read so many of the first tokens of each;
+        0: all, in windows where the model reads fewer at once."""
 
     def stream(self, request: GenerationRequest, timeout_s: float) -> AsyncGenerator[Generated]:
         """The growing answer, after each message; the last one has its summary. Closing it early
@@ -56,8 +60,10 @@ class ServingSuite(Protocol):
 class Catalog:
     """Cached description of the suite."""
 
-    def __init__(self, suite: ServingSuite) -> None:
+    def __init__(self, suite: ServingSuite, embedding_aliases: Sequence[str] = ()) -> None:
+        """`embedding_aliases`: other names of the embedding model."""
         self._suite = suite
+        self._embedding_aliases = tuple(embedding_aliases)
         self._asking = asyncio.Lock()
         self._known: DescribeResponse | None = None
         self._known_at_s = 0.0
@@ -128,7 +134,7 @@ class Catalog:
     async def embedding(self, model: str) -> int:
         """The length of the vectors that `model` makes; ApiError 404 for one that is not here."""
         known = await self.reach()
-        if not model or known.embedding != model:
+        if not known.embedding or model not in (known.embedding, *self._embedding_aliases):
             here = f"'{known.embedding}' does" if known.embedding else "none does"
             why = f"The embedding model '{model}' does not exist here; {here}."
             raise ApiError(404, why, param="model", code="model_not_found")
@@ -156,7 +162,10 @@ class Catalog:
         cards = [{"id": known.target.model_name, **common, "tandem": served}]
         if known.embedding:
             vectors = {"dimension": known.embedding_dimension}
-            cards.append({"id": known.embedding, **common, "tandem": vectors})
+            cards.extend(
+                {"id": name, **common, "tandem": vectors}
+                for name in (known.embedding, *self._embedding_aliases)
+            )
         return cards
 
 

@@ -21,9 +21,13 @@ from tandem.gateway.schema import (
     CompletionRequest,
     TandemOptions,
 )
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import (
+    CLOUD_ALONE_PRESET,
+    DEFAULT_PRESET,
+    RAG_PRESET,
+    GenerationRequest,
+)
 from tandem.generation.request_fields import given_fields
-from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.overrides import Override, parse_overrides
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
@@ -48,8 +52,6 @@ class RequestLimits:
 def chat_requests(body: ChatCompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
     """Raises ApiError or InvalidArgument for what no suite could answer."""
     body.check()
-    if (body.num_top_logprobs or 0) > MAX_TOP_LOGPROBS:
-        raise unsupported("top_logprobs", f"the maximum is {MAX_TOP_LOGPROBS}")
     turns, images = conversation(body.messages)
     offered = [tool.model_dump(exclude_none=True) for tool in body.offered]
     variables = body.template_variables
@@ -98,7 +100,7 @@ def _requests(
     given["max_tokens"] = body.max_output_tokens or min(limits.unstated_tokens, most)
     common = GenerationRequest(prompts[0]).with_fields(
         **given,
-        preset=_preset(options),
+        preset=_preset_of(body),
         overrides=(*_overrides(options), *parse_overrides(options.overrides)),
         stop=body.stops,
         stop_token_ids=tuple(body.stop_token_ids or ()),
@@ -109,6 +111,7 @@ def _requests(
         images=images,
         logprobs=body.num_top_logprobs is not None,
         top_logprobs=body.num_top_logprobs or 0,
+        prompt_logprobs=body.reads_prompt,
         rounds=options.rounds,
         token_texts=options.token_texts,
     )
@@ -141,6 +144,15 @@ def _top_k(body: CommonParameters) -> int:
     if own and max(0, given) != own:
         raise invalid("top_k", "top_k: set either top_k or tandem.top_k, not both")
     return max(0, given)
+
+
+def _preset_of(body: CommonParameters) -> str:
+    """The preset by name. Without one, a prompt that is only to be read is not given to the draft
+    model, which would compute it for a single token; the text is the same."""
+    options = body.tandem
+    if body.reads_prompt and body.max_output_tokens == 1 and options == TandemOptions():
+        return CLOUD_ALONE_PRESET
+    return _preset(options)
 
 
 def _preset(options: TandemOptions) -> str:

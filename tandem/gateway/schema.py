@@ -20,6 +20,7 @@ from tandem.generation.request_fields import (
     TandemFields,
     fields_of,
 )
+from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 
 MAX_STOPS = 16
 
@@ -196,7 +197,7 @@ class TandemOptions(TandemParameters):
     )
 
 
-def _read_prompt(prompt: object) -> object:
+def read_prompt(prompt: object) -> object:
     """Check the form of a prompt: one or several texts or lists of token ids. pydantic would try
     every member of the union on every value and record each failure."""
     kinds = _kinds(prompt)
@@ -213,7 +214,7 @@ def _kinds(values: object) -> set[type]:
 
 _PromptForms = str | list[str] | list[int] | list[list[int]]
 PromptBody = Annotated[
-    _PromptForms, PlainValidator(_read_prompt, json_schema_input_type=_PromptForms)
+    _PromptForms, PlainValidator(read_prompt, json_schema_input_type=_PromptForms)
 ]
 
 
@@ -324,6 +325,17 @@ class CommonParameters(Constraints, BodyParameters):
         return None
 
     @property
+    def reads_prompt(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are asked for."""
+        return False
+
+    @property
+    def prompt_only(self) -> bool:
+        """Whether nothing but the prompt is to be returned. A token is computed all the same, and
+        left out."""
+        return False
+
+    @property
     def max_output_tokens(self) -> int | None:
         """The caller's limit on the tokens of the answer; None: not set."""
         return _limit(self.max_tokens, self.n_predict)
@@ -370,7 +382,7 @@ class ChatCompletionRequest(CommonParameters):
         " beginning a new one.",
     )
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = Field(default=None, description="Default: `auto`.")
     parallel_tool_calls: bool | None = Field(
@@ -481,8 +493,20 @@ class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
     prompt: PromptBody
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: bool | None = Field(default=None, description="Return the prompt before the answer.")
+    max_tokens: Annotated[int, Field(ge=0, le=UINT32)] | None = Field(
+        default=None, description="0 is allowed with `echo`: only the prompt is returned."
+    )
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = Field(
+        default=None,
+        description="Return the log-probability of each token, and of so many of the most likely"
+        " tokens.",
+    )
+    echo: bool | None = Field(
+        default=None,
+        description="Return the prompt before the answer. With `logprobs`, the tokens of the prompt"
+        " have log-probabilities too: those of the target model, without temperature and other"
+        " sampling settings.",
+    )
     suffix: str | None = Field(
         default=None,
         description="Text after the completion (fill in the middle). Only for models that"
@@ -492,9 +516,23 @@ class CompletionRequest(CommonParameters):
     def check(self) -> None:
         super().check()
         drops_tokens = dict(self)["truncate"] == "oldest"
-        if self.echo and (self.suffix or self.logprobs is not None or drops_tokens):
-            raise invalid("echo", "echo: cannot be combined with suffix, logprobs or truncate")
+        if self.echo and (self.suffix or drops_tokens):
+            raise invalid("echo", "echo: cannot be combined with suffix or truncate")
+        if self.max_tokens == 0 and not self.echo:
+            raise invalid("max_tokens", "max_tokens: must be at least 1, or echo must be true")
 
     @property
     def num_top_logprobs(self) -> int | None:
         return self.logprobs
+
+    @property
+    def reads_prompt(self) -> bool:
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def prompt_only(self) -> bool:
+        return self.max_tokens == 0
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        return 1 if self.prompt_only else self.max_tokens

@@ -5,22 +5,23 @@ suite hears of it."""
 import asyncio
 import base64
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PlainValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tandem.core.prompt import Prompt
-from tandem.gateway.body_parsing import Strict, TokenId, parse_body
+from tandem.gateway.body_parsing import UINT32, Strict, TokenId, parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import BodyReader, unless_ending, unless_gone
 from tandem.gateway.errors import invalid, json_response
 from tandem.gateway.messages import Message
 from tandem.gateway.request_reading import conversation
+from tandem.gateway.schema import read_prompt
 
-MAX_INPUTS = 256
+MAX_INPUTS = 2048
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -49,14 +50,48 @@ class DetokenizeRequest(Strict):
     tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
+def _read_input(given: object) -> object:
+    """Check the form: a prompt's, not too many, and none empty."""
+    read = read_prompt(given)
+    if isinstance(read, list) and len(read) > MAX_INPUTS and not isinstance(read[0], int):
+        raise ValueError(f"must have at most {MAX_INPUTS} texts")
+    if isinstance(read, list) and not all(
+        isinstance(token, int) and 0 <= token <= UINT32
+        for each in read
+        for token in (each if isinstance(each, list) else () if isinstance(each, str) else (each,))
+    ):
+        raise ValueError(f"token ids must be between 0 and {UINT32}")
+    return read
+
+
+_InputForms = str | list[str] | list[int] | list[list[int]]
+EmbeddingInput = Annotated[
+    _InputForms, PlainValidator(_read_input, json_schema_input_type=_InputForms)
+]
+
+
 class EmbeddingRequest(Strict):
     """Body of POST /v1/embeddings."""
 
     model: str
-    input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+    input: EmbeddingInput = Field(
+        description="One text or several, or their token ids: those of the embedding model's own"
+        " tokenizer, with its special tokens. A text longer than the model's maximum length is"
+        " embedded in windows: the result is their average, weighted by length and normalized."
+    )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Must be the model's own dimension."
+    )
+    truncate: bool | None = Field(
+        default=None,
+        description="Read only the beginning of a text that is longer than the model's maximum"
+        " length. Not part of OpenAI's API.",
+    )
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
+        default=None,
+        description="Read only so many of the first tokens of each text, and at most the model's"
+        " maximum length; -1 means the maximum length. As in vLLM.",
     )
     user: str | None = Field(default=None, description="Ignored.")
 
@@ -143,10 +178,8 @@ class TextEndpoints:
             if asked.dimensions not in (None, dimension):
                 words = f"dimensions: must be {dimension}, the dimension of this model"
                 raise invalid("dimensions", words)
-            texts = [asked.input] if isinstance(asked.input, str) else asked.input
-            if "" in texts:
-                raise invalid("input", "input: contains an empty text")
-            embedded = await self._suite.embed(texts)
+            texts = _inputs(asked)
+            embedded = await self._suite.embed(texts, _most_tokens(asked))
             vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
             as_text = asked.encoding_format == "base64"
             tokens = sum(embedded.tokens)
@@ -182,6 +215,26 @@ def _prompt(asked: TokenizeRequest) -> Prompt:
     if images:
         raise invalid("messages", "messages: images cannot be tokenized")
     return turns
+
+
+def _inputs(asked: EmbeddingRequest) -> list[str] | list[list[int]]:
+    """Return the texts or the lists of token ids. Raises ApiError for an empty one."""
+    given = asked.input
+    whole = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
+    inputs = cast("list[str] | list[list[int]]", [given] if whole else given)
+    if not inputs or not all(inputs):
+        raise invalid("input", "input: contains an empty text")
+    return inputs
+
+
+def _most_tokens(asked: EmbeddingRequest) -> int:
+    """Return how many tokens of a text are read; 0: all. Raises ApiError."""
+    most = asked.truncate_prompt_tokens
+    if most == 0:
+        raise invalid("truncate_prompt_tokens", "truncate_prompt_tokens: must be at least 1, or -1")
+    if most is not None and most > 0:
+        return most
+    return UINT32 if asked.truncate or most == -1 else 0
 
 
 def _written(row: Any, as_text: bool) -> list[float] | str:

@@ -2,7 +2,7 @@
 the iterator early cancels the request on every service."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -20,7 +20,8 @@ from tandem_api.common.v1 import generation_pb2 as pb
 
 MAX_MESSAGE_BYTES = 12 * 2**20
 
-_OF_TOKENS = ("token_sources", "token_sides", "logprobs", "top_logprobs", "token_texts")
+_OF_LIKELY_TOKENS = ("logprobs", "top_logprobs", "token_texts", "token_bytes")
+_OF_TOKENS = ("token_sources", "token_sides", *_OF_LIKELY_TOKENS)
 """Fields of `Committed` that have something for each token, or nothing at all."""
 
 TopLogprobs = tuple[tuple[int, str, float], ...]
@@ -28,25 +29,64 @@ TopLogprobs = tuple[tuple[int, str, float], ...]
 
 
 @dataclass(slots=True)
-class Generated:
+class LikelyTokens:
+    """Tokens with their log-probabilities, and what they spell. Lists are of one length, or empty
+    where nothing was told of it: `token_bytes` by services of an older release."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    token_texts: list[str] = field(default_factory=list)
+    token_bytes: list[bytes] = field(default_factory=list)
+    top_logprobs: list[TopLogprobs] = field(default_factory=list)
+    top_bytes: list[tuple[bytes, ...]] = field(default_factory=list)
+    """Of the tokens in `top_logprobs`."""
+
+    def take_tokens(
+        self, message: pb.Committed | pb.PromptTokens, names: Sequence[str] = _OF_LIKELY_TOKENS
+    ) -> None:
+        """Add what a message tells. Raises ProtocolError, with nothing taken, where its fields of
+        these `names` are neither empty nor one for each token."""
+        kind = type(message).__name__
+        for name in names:
+            if len(getattr(message, name)) not in (0, len(message.token_ids)):
+                raise ProtocolError("answering", kind, f"{name} are not one for each token")
+        tops = message.top_logprobs
+        for top in tops:
+            count = len(top.token_ids)
+            lengths = {len(top.texts), len(top.logprobs), len(top.token_bytes) or count}
+            if lengths != {count}:
+                raise ProtocolError("answering", kind, "top_logprobs are not of one length")
+        self.token_ids += message.token_ids
+        self.logprobs += message.logprobs
+        self.token_texts += message.token_texts
+        self.token_bytes += message.token_bytes
+        for top in tops:
+            spelt = zip(top.token_ids, top.texts, top.logprobs, strict=True)
+            self.top_logprobs.append(tuple(spelt))
+            self.top_bytes.append(tuple(top.token_bytes))
+        missing = len(self.logprobs) - len(self.top_logprobs)
+        self.top_logprobs += [()] * missing
+        self.top_bytes += [()] * missing
+
+
+@dataclass(slots=True)
+class Generated(LikelyTokens):
     """A generation as its caller saw it; times in seconds by the caller's clock. `token_sources`
     says who made each token (the values of `TokenSource`, "" where that is not known); of more than
     two sides `token_sides` names those whose draft it was, in the words of `sides`; `logprobs`
     and `token_texts` are there if they were asked for, and `top_logprobs` if those were too, as are
-    `rounds`."""
+    `rounds`. `prompt`: the prompt's tokens, if their log-probabilities were asked for, before the
+    first token of the answer."""
 
     preset: str = ""
     session: str = ""
     prompt_tokens: int = 0
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
     unverified: list[int] = field(default_factory=list)
     token_sources: list[str] = field(default_factory=list)
     sides: tuple[str, ...] = ()
     token_sides: list[tuple[str, ...]] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    token_texts: list[str] = field(default_factory=list)
-    top_logprobs: list[TopLogprobs] = field(default_factory=list)
+    prompt: LikelyTokens = field(default_factory=LikelyTokens)
     rounds: list[pb.RoundFigures] = field(default_factory=list)
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -59,6 +99,8 @@ class Generated:
         match answer.WhichOneof("message"):
             case "started":
                 self.begin(answer.started)
+            case "prompt_tokens":
+                self.prompt.take_tokens(answer.prompt_tokens)
             case "committed":
                 self.take(answer.committed, elapsed_s)
             case "summary":
@@ -72,30 +114,18 @@ class Generated:
     def take(self, committed: pb.Committed, elapsed_s: float) -> None:
         """Add committed tokens that arrived `elapsed_s` after the request was sent. Raises
         ProtocolError for lists that should be of one length and are not."""
-        tops = committed.top_logprobs
-        if any(not len(top.token_ids) == len(top.texts) == len(top.logprobs) for top in tops):
-            raise ProtocolError("answering", "Committed", "top_logprobs are not of one length")
-        for name in _OF_TOKENS:
-            if len(getattr(committed, name)) not in (0, len(committed.token_ids)):
-                raise ProtocolError("answering", "Committed", f"{name} are not one for each token")
+        first = len(self.token_ids)
+        self.take_tokens(committed, _OF_TOKENS)
         if committed.unverified:
-            first = len(self.token_ids)
             self.unverified += range(first, first + len(committed.token_ids))
         self.text += committed.text
-        self.token_ids += committed.token_ids
         self.token_sources += (
             each or "" for each in token_sources_from_proto(committed.token_sources)
         )
         if self.sides:
             self.token_sides += (self._named(bits) for bits in committed.token_sides)
             self.token_sides += [()] * (len(self.token_ids) - len(self.token_sides))
-        self.logprobs += committed.logprobs
-        self.token_texts += committed.token_texts
         self.rounds += committed.rounds
-        for top in tops:
-            spelt = zip(top.token_ids, top.texts, top.logprobs, strict=True)
-            self.top_logprobs.append(tuple(spelt))
-        self.top_logprobs += [()] * (len(self.logprobs) - len(self.top_logprobs))
         self.token_sources += [""] * (len(self.token_ids) - len(self.token_sources))  # not said
         if committed.token_ids:
             if self.ttft_s is None:

@@ -28,7 +28,11 @@ from tandem.core.stopping import MAX_STOP_TOKEN_IDS, MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.net.tenant import check_tenant_id
 from tandem.specdec.liveness import LostCloud
-from tandem.specdec.logprobs import check_logprobs_available, check_top_logprobs
+from tandem.specdec.logprobs import (
+    check_logprobs_available,
+    check_prompt_logprobs,
+    check_top_logprobs,
+)
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import (
     MAX_OVERRIDES,
@@ -60,6 +64,8 @@ MAX_DOCUMENTS = 32
 MAX_TOOLS_CHARACTERS = 2**17
 MAX_TEMPLATE_CHARACTERS = 2**14
 DEFAULT_PRESET = "auto"
+CLOUD_ALONE_PRESET = "ar"
+"""The draft model takes no part."""
 RAG_PRESET = "dragon-coupled"
 """Where documents of both sides are asked for and no preset is named."""
 
@@ -126,6 +132,7 @@ class GenerationRequest:
         params.processors.validate(MAX_VOCABULARY_SIZE, params.ignore_eos)
         check_image_bytes(params.images)
         check_top_logprobs(params.logprobs, params.top_logprobs)
+        check_prompt_logprobs(params)
         check_stops(self.stop)
         self._check_prompt_options()
         check_overrides(self.overrides)

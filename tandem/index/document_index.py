@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -151,28 +152,104 @@ class Preparation:
             self._chunks.extend((content, number) for number in range(len(spans)))
 
 
-class TextEmbedding:
-    """Vectors of texts that are not kept, made step by step on any thread, one step at a time."""
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Tokens of the text at this place, as many as the model reads at most."""
 
-    def __init__(self, texts: Sequence[str], embedder: Embedder) -> None:
-        """Raises InvalidArgument for a text that the embedder would not read to its end."""
+    place: int
+    token_ids: Sequence[int]
+
+
+class TextEmbedding:
+    """Vectors of texts that are not kept, made step by step on any thread, one step at a time.
+
+    A text of more tokens than the model reads is embedded in windows: its vector is their mean,
+    weighted by their tokens, at length 1."""
+
+    def __init__(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[int]],
+        embedder: Embedder,
+        most_tokens: int = 0,
+    ) -> None:
+        """Begin with texts, or with their token ids as `plain_token_ids` takes them.
+
+        Args:
+            texts: of one kind.
+            embedder: makes the vectors.
+            most_tokens: read so many of the first tokens of each text, and no more than the model
+                reads at once; 0: all.
+
+        Raises InvalidArgument for token ids of another tokenizer."""
         self._embedder = embedder
-        self._texts = texts
-        self.tokens = embedder.count_tokens(texts)
-        """Of each text."""
-        for place, count in enumerate(self.tokens):
-            if count > (most := embedder.max_tokens):
-                raise InvalidArgument("texts", f"[{place}] has {count} tokens; at most {most}")
-        self.vectors: Vectors = np.empty((len(texts), embedder.dimension), np.float32)
-        """Shape (texts, dimension); those whose step has not come are undefined."""
+        if texts and not isinstance(texts[0], str):
+            ids = [plain_token_ids(each, embedder) for each in texts]  # type: ignore[arg-type]
+        else:
+            ids = [*embedder.token_ids(cast("Sequence[str]", texts))]
+        most = embedder.max_tokens
+        if most_tokens:
+            ids = [each[: min(most, most_tokens)] for each in ids]
+        self.tokens = [len(each) for each in ids]
+        """Of each text; those that are read."""
+        self._windows = [
+            _Window(place, each[begin : begin + most])
+            for place, each in enumerate(ids)
+            for begin in range(0, max(1, len(each)), most)
+        ]
+        counts = Counter(window.place for window in self._windows)
+        self.windows = [counts[place] for place in range(len(ids))]
+        """How many each text has."""
+        self.vectors: Vectors = np.zeros((len(ids), embedder.dimension), np.float32)
+        """Shape (texts, dimension); undefined until all steps are done."""
         # Like lengths together: padding costs as much as text.
-        self._left = sorted(range(len(texts)), key=lambda place: self.tokens[place])
+        self._windows.sort(key=lambda window: len(window.token_ids))
 
     def step(self) -> bool:
-        """Embed at most EMBEDDED_AT_ONCE texts; False once all is done."""
-        batch, self._left = self._left[:EMBEDDED_AT_ONCE], self._left[EMBEDDED_AT_ONCE:]
-        self.vectors[batch] = self._embedder.embed([self._texts[place] for place in batch])
-        return bool(self._left)
+        """Embed at most EMBEDDED_AT_ONCE windows; False once all is done."""
+        batch = self._windows[:EMBEDDED_AT_ONCE]
+        self._windows = self._windows[EMBEDDED_AT_ONCE:]
+        if not batch:
+            return False
+        vectors = self._embedder.embed_tokens([window.token_ids for window in batch])
+        for window, vector in zip(batch, vectors, strict=True):
+            if self.windows[window.place] == 1:
+                self.vectors[window.place] = vector
+            else:
+                self.vectors[window.place] += len(window.token_ids) * vector
+        if not self._windows:
+            for place, windows in enumerate(self.windows):
+                if windows > 1:
+                    self.vectors[place] /= np.linalg.norm(self.vectors[place]) or 1.0
+        return bool(self._windows)
+
+
+def plain_token_ids(token_ids: Sequence[int], embedder: Embedder) -> Sequence[int]:
+    """Token ids of the embedder's own tokenizer without their marks.
+
+    Raises InvalidArgument("input") for ids without the marks, which may be those of any tokenizer:
+    a vector of them would be of another text. tiktoken's, which some clients send, have none."""
+    before, after = embedder.marks
+    ends = tuple(token_ids[: len(before)]), tuple(token_ids[len(token_ids) - len(after) :])
+    inner = token_ids[len(before) : len(token_ids) - len(after)]
+    marked = ends == (before, after) and len(token_ids) >= len(before) + len(after)
+    if not (before and after and marked):  # a mark at one end may be a letter of another tokenizer
+        raise InvalidArgument("input", _foreign_ids(embedder))
+    if (largest := max(token_ids)) >= embedder.vocabulary_size:
+        why = f"token id {largest} is outside the vocabulary of {embedder.vocabulary_size}"
+        raise InvalidArgument("input", f"{why}; {_foreign_ids(embedder)}")
+    return inner
+
+
+def _foreign_ids(embedder: Embedder) -> str:
+    before, after = embedder.marks
+    own = "this model cannot tell its own token ids from those of another tokenizer"
+    if before and after:
+        own = (
+            "token ids must be those of the embedding model's own tokenizer, with its special"
+            f" tokens: {list(before)} before the text and {list(after)} after it"
+        )
+    advice = "send texts instead (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
+    return f"{own}; {advice}"
 
 
 class DocumentIndex:
@@ -309,12 +386,15 @@ class DocumentIndex:
         hits = self._searched(query, vector, count=most, mode=mode, tenant=tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
 
-    def text_embedding(self, texts: Sequence[str]) -> TextEmbedding:
+    def text_embedding(
+        self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
+    ) -> TextEmbedding:
         """Embed texts that are not kept, in steps between which others may come.
-        FailedPrecondition without an embedding model; InvalidArgument as `TextEmbedding`."""
+        FailedPrecondition without an embedding model; arguments and InvalidArgument as
+        `TextEmbedding`."""
         if self._embedder is None:
             raise FailedPrecondition("embedding: this index is lexical")
-        return TextEmbedding(texts, self._embedder)
+        return TextEmbedding(texts, self._embedder, most_tokens)
 
     def stats(self) -> IndexStats:
         """Return how much is stored now. Does not wait for the disk."""

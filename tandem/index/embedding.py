@@ -10,7 +10,8 @@ import hashlib
 import importlib.util
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,6 +50,20 @@ class Embedder(Protocol):
 
     def count_tokens(self, pieces: Sequence[str]) -> Sequence[int]:
         """Tokens of each piece, without the marks at both ends."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids are 0 <= id < vocabulary_size."""
+
+    @property
+    def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens before and after every text."""
+
+    def token_ids(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """The tokens of each text, however many, without the marks."""
+
+    def embed_tokens(self, token_ids: Sequence[Sequence[int]]) -> Vectors:
+        """As `embed`, of at most `max_tokens` each, without the marks."""
 
 
 def load_embedder(choice: str, device: str = "cpu", threads: int = 1) -> Embedder | None:
@@ -99,6 +114,19 @@ class SentenceModel:
     def max_tokens(self) -> int:
         return self._longest - int(self._tokenizer.num_special_tokens_to_add())
 
+    @cached_property
+    def vocabulary_size(self) -> int:
+        return int(self._model.config.vocab_size)
+
+    @cached_property
+    def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        with self._tokenizing:
+            plain = self._tokenizer("a", add_special_tokens=False)["input_ids"]
+            marked = self._tokenizer("a")["input_ids"]
+        places = range(len(marked) - len(plain) + 1)
+        first = next(n for n in places if marked[n : n + len(plain)] == plain)
+        return tuple(marked[:first]), tuple(marked[first + len(plain) :])
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         # Like lengths together: padding costs as much as text.
@@ -115,15 +143,41 @@ class SentenceModel:
             encoded = self._tokenizer(list(pieces), add_special_tokens=False)
         return [len(ids) for ids in encoded["input_ids"]]
 
-    def _embed_batch(self, texts: list[str]) -> Vectors:
+    def token_ids(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        if not texts:
+            return []
+        with self._tokenizing:
+            # Nobody is to be warned of long texts.
+            encoded = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
+
+    def embed_tokens(self, token_ids: Sequence[Sequence[int]]) -> Vectors:
         import torch
 
+        before, after = self.marks
+        marked = [(*before, *ids, *after) for ids in token_ids]
+        length = max(map(len, marked), default=0)
+        pad = self._tokenizer.pad_token_id or 0
+        rows = [[*ids, *[pad] * (length - len(ids))] for ids in marked]
+        masks = [[1] * len(ids) + [0] * (length - len(ids)) for ids in marked]
+        return self._pooled(
+            {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(masks)}
+        )
+
+    def _embed_batch(self, texts: list[str]) -> Vectors:
         with self._tokenizing:
             tokens = self._tokenizer(
                 texts, padding=True, truncation=True, max_length=self._longest, return_tensors="pt"
             )
+        return self._pooled(tokens)
+
+    def _pooled(self, tokens: Mapping[str, Any]) -> Vectors:
+        """Unit vectors of padded token ids, with their mask."""
+        import torch
+
         with torch.inference_mode():
-            inputs = tokens.to(self._model.device)
+            inputs = {name: each.to(self._model.device) for name, each in tokens.items()}
             states = self._model(**inputs).last_hidden_state
             if self._first_token:
                 pooled = states[:, 0]

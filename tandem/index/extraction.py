@@ -18,11 +18,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tandem.core.errors import InvalidArgument
 from tandem.index.office import csv_text, docx_text, pptx_text, xlsx_text
+from tandem.index.pdf_columns import TextPlaces, by_columns
 from tandem.index.records import MAX_TITLE_LENGTH, Document
+
+if TYPE_CHECKING:
+    from pypdf import PageObject
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Of a file as it comes, or of one line of JSON lines."""
@@ -345,7 +349,7 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
         if reader.is_encrypted and not reader.decrypt(""):
             raise InvalidArgument("content", "is a PDF with a password")
         for page in reader.pages:
-            pages.append(page.extract_text())
+            pages.append(_page_text(page))
             length += len(pages[-1])
             if length > MAX_TEXT_LENGTH:
                 break
@@ -355,6 +359,21 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
     except (PyPdfError, *_PYTHON_ERRORS) as error:
         raise InvalidArgument("content", f"is not a readable PDF: {error}") from error
     return title, "\n\n".join(pages)
+
+
+def _page_text(page: PageObject) -> str:
+    """In the order of the file; columns whose lines alternate there, one after the other."""
+    from pypdf.errors import PyPdfError
+
+    places = TextPlaces(float(page.mediabox.width))
+    text = page.extract_text(visitor_operand_before=places.note)
+    if not places.may_be_columns:
+        return text
+    try:
+        layout = page.extract_text(extraction_mode="layout")
+    except (PyPdfError, *_PYTHON_ERRORS):  # what it cannot lay out it may read all the same
+        return text
+    return by_columns(layout, text)
 
 
 def _tidy(text: str) -> str:

@@ -7,10 +7,10 @@ are asked for come with the last chunk. A session's length says which chunks hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tandem.backends.interface import ForwardRequest
+from tandem.backends.interface import ForwardRequest, Logits
 
 CHUNK_ROWS = 256
 """Tokens of prompts in a pass beside other sessions: what these wait for at most."""
@@ -31,7 +31,16 @@ class ChunkedPrefill:
     """The requests of one job, of which at least one is long: first all its chunks but the last,
     then what is left of every request."""
 
-    def __init__(self, requests: Sequence[ForwardRequest]) -> None:
+    def __init__(
+        self,
+        requests: Sequence[ForwardRequest],
+        read_rows: Callable[[int, Logits], None] | None = None,
+    ) -> None:
+        """`read_rows` takes the logits of every token of the only request, chunk by chunk, each
+        with the index of its first token. No chunk is then longer than CHUNK_ROWS: each of its rows
+        has logits of the whole vocabulary."""
+        assert read_rows is None or len(requests) == 1, "rows are read of one request"
+        self._read_rows = read_rows
         self._requests = tuple(requests)
         self._starts = [request.session.length for request in requests]
         self._fed = [0 for _ in requests]
@@ -48,15 +57,26 @@ class ChunkedPrefill:
         assert number is not None, "all chunks but the last have run"
         request = self._requests[number]
         fed = self._fed[number]
-        self._chunk = number, min(rows, _before_last(request) - fed)
+        most = rows if self._read_rows is None else CHUNK_ROWS
+        self._chunk = number, min(most, _before_last(request) - fed)
         request.session.rollback(self._starts[number] + fed)
         token_ids = request.token_ids[fed : fed + self._chunk[1]]
-        return (ForwardRequest(request.session, token_ids, logits_to_keep=0),)
+        wanted = 0 if self._read_rows is None else len(token_ids)
+        return (ForwardRequest(request.session, token_ids, logits_to_keep=wanted),)
 
-    def done(self) -> None:
-        """The chunk has run."""
+    def done(self, logits: Sequence[Logits]) -> None:
+        """The chunk has run, and brought these."""
         number, rows = self._chunk
+        if self._read_rows is not None:
+            self._read_rows(self._fed[number], logits[0])
         self._fed[number] += rows
+
+    def last(self, logits: Sequence[Logits]) -> Sequence[Logits]:
+        """Return the logits that the job asked for, of those that `rest` brought."""
+        if self._read_rows is None:
+            return logits
+        self._read_rows(self._fed[0], logits[0])
+        return [logits[0][len(logits[0]) - self._requests[0].logits_to_keep :]]
 
     def rest(self) -> list[ForwardRequest]:
         """Return the last request, which brings the logits of the job; the same again if a pass is
@@ -66,6 +86,8 @@ class ChunkedPrefill:
             if request.parents is None:
                 request.session.rollback(start + fed)
             due.append(replace(request, token_ids=request.token_ids[fed:]) if fed else request)
+        if self._read_rows is not None:
+            return [replace(each, logits_to_keep=len(each.token_ids)) for each in due]
         return due
 
     def _unfed(self) -> int | None:

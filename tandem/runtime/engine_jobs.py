@@ -72,6 +72,16 @@ class Awaiting(Protocol):
         """The error of the job if that takes too long."""
 
 
+class ReadsAllRows(Protocol):
+    """A job over one session that needs the logits of every token that it feeds, not of the last
+    ones alone. They are read chunk by chunk, so that never more than a chunk's are in memory."""
+
+    @property
+    def read_rows(self) -> Callable[[int, Logits], None] | None:
+        """Takes the logits of a chunk, from the fed token of this index on, in order; None where
+        they are not needed. Before `take`, on the engine thread."""
+
+
 class SingleJob(Generic[Result]):
     """A job as a group of one."""
 
@@ -83,6 +93,10 @@ class SingleJob(Generic[Result]):
     @property
     def awaits(self) -> Pending | None:
         return awaited_by(self._job)
+
+    @property
+    def read_rows(self) -> Callable[[int, Logits], None] | None:
+        return rows_reader_of(self._job)
 
     @property
     def overdue(self) -> Exception:
@@ -134,9 +148,10 @@ class JobHandle(Generic[Result]):
         chunks."""
         if self.prefill is None:
             requests = self.job.requests()
-            if not is_long(requests):
+            reader = rows_reader_of(self.job)
+            if reader is None and not is_long(requests):
                 return requests
-            self.prefill = ChunkedPrefill(requests)
+            self.prefill = ChunkedPrefill(requests, reader)
         return self.prefill.rest() if self.prefill.is_fed else ()
 
     @property
@@ -152,11 +167,12 @@ class JobHandle(Generic[Result]):
 
     def take(self, logits: Sequence[Logits]) -> bool:
         """Take what a pass brought; whether the job is done."""
-        if self.prefill is not None and not self.prefill.is_fed:
-            self.prefill.done()
+        prefill = self.prefill
+        if prefill is not None and not prefill.is_fed:
+            prefill.done(logits)
             return False
         self.prefill = None
-        return self.job.take_all(logits)
+        return self.job.take_all(logits if prefill is None else prefill.last(logits))
 
     @property
     def cancelled(self) -> bool:
@@ -206,6 +222,12 @@ def awaited_by(job: object) -> Pending | None:
     """The `awaits` of a job that is `Awaiting`."""
     pending: Pending | None = getattr(job, "awaits", None)
     return pending
+
+
+def rows_reader_of(job: object) -> Callable[[int, Logits], None] | None:
+    """The `read_rows` of a job that is `ReadsAllRows`."""
+    reader: Callable[[int, Logits], None] | None = getattr(job, "read_rows", None)
+    return reader
 
 
 def overdue_of(job: object) -> Exception:

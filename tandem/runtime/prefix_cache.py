@@ -100,6 +100,10 @@ class PrefixCache:
             self._series.looked_up(len(text.token_ids), len(blocks) * KV_BLOCK)
         return KeptPrefix(self, self._thread, text, blocks)
 
+    def unread(self, text: KeptText) -> KeptPrefix:
+        """Find nothing, for a session that has to compute all of its text, and keeps it then."""
+        return KeptPrefix(self, self._thread, text, [])
+
     async def found(self, text: KeptText) -> KeptPrefix:
         """Find like `find`, once no session of the tenant computes the same text. If one leaves it
         uncomputed, the first of those that waited computes it, and the others wait for that one."""

@@ -180,7 +180,8 @@ class BranchJob(DraftJob):
 class VerifyJob:
     """One pass over a work's tokens; the result is what the work's judge finds in its logits. A row
     becomes a distribution only when the judge asks for it. `on_early` takes early verdicts on the
-    engine thread. With `remote` the logits are read where they are, and processed by nothing."""
+    engine thread. With `remote` the logits are read where they are, and processed by nothing. Work
+    that reads its prompt is read in chunks (`ReadsAllRows`), and reads no early exits."""
 
     def __init__(
         self,
@@ -199,6 +200,8 @@ class VerifyJob:
         self._on_early = on_early
         self._rows = rows
         self._judgement: Verification | None = None
+        reader = work.prompt_reader
+        self.read_rows = None if reader is None else reader.read
         self.awaits: Pending | None = None
         self.overdue = InvalidArgument(
             "grammar", f"computing its masks took more than {ASIDE_S:g} s"
@@ -219,7 +222,7 @@ class VerifyJob:
         )
         if self._remote is not None:
             return replace(request, reader=self._remote.reader, on_read=self._take_reading)
-        exits = work.early.exits if work.early else ()
+        exits = work.early.exits if work.early and self.read_rows is None else ()
         return replace(request, exits=exits, on_exit=self._judge_early)
 
     def _judge_early(self, exit_index: int, logits: Logits) -> None:
@@ -259,4 +262,7 @@ class VerifyJob:
 
     def result(self) -> Verification:
         assert self._judgement is not None, "the pass is over"
-        return self._judgement
+        reader = self._work.prompt_reader
+        if reader is None:
+            return self._judgement
+        return replace(self._judgement, prompt_logprobs=reader.result())

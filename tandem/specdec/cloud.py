@@ -38,8 +38,11 @@ from tandem.specdec.judge import (
 )
 from tandem.specdec.logprobs import (
     LogprobsRecorder,
+    PromptReader,
     check_logprobs_available,
+    check_prompt_logprobs,
     check_top_logprobs,
+    parts_of,
 )
 from tandem.specdec.messages import (
     Cancel,
@@ -56,6 +59,7 @@ from tandem.specdec.messages import (
     Opened,
     Ping,
     Pong,
+    PromptLogprobs,
     Recovered,
     Tokens,
     Verdict,
@@ -92,7 +96,8 @@ class VerifyWork:
     The last `drafts` of the fed tokens are drafts; what precedes them is committed. `judge` judges
     them by these distributions; `early` by those of early exits, None where none is read. With
     `parents` they are nodes of a tree, as in `tandem.core.tree`. With `path` the KV holds a tree
-    after its first `keep` tokens, of which these nodes are kept in place of a rollback."""
+    after its first `keep` tokens, of which these nodes are kept in place of a rollback. The logits
+    of all fed tokens go through `prompt_reader`, if there is one: this pass feeds the prompt."""
 
     keep: int
     token_ids: tuple[int, ...]
@@ -102,6 +107,7 @@ class VerifyWork:
     early: EarlyJudge | None = None
     parents: tuple[int, ...] | None = None
     path: tuple[int, ...] = ()
+    prompt_reader: PromptReader | None = None
 
     @property
     def kept(self) -> int:
@@ -165,6 +171,9 @@ class CloudMachine:
         """Whether the edge is done with the session."""
         self._model = model
         self._logprobs_recorder = LogprobsRecorder(params.logprobs, params.top_logprobs)
+        # The prompt, until the pass that tells of its tokens.
+        self._unread_prompt = opening.prompt_ids if params.prompt_logprobs else ()
+        self._top_logprobs = params.top_logprobs
         self.rule = acceptance_rule(opening.settings, params.seed, rng, params.logprobs)
         self._payloads = payload_rule(opening.settings, self.rule, rng)
         self._early_payloads = early_payload_rule(opening.settings, self.rule, rng)
@@ -212,6 +221,8 @@ class CloudMachine:
         """The KV that this session starts with holds the first `kv_length` tokens of its text."""
         if self.target_passes or self._in_flight:
             raise ProtocolError("a pass was begun", "adopt_prefix")
+        if self._unread_prompt and kv_length:
+            raise ProtocolError("all of the prompt is to be read", "adopt_prefix")
         self._kv_length = kv_length
 
     def opened(self) -> Opened:
@@ -227,6 +238,7 @@ class CloudMachine:
             processes=True,
             cached_tokens=self.kv_length,
             same_bits=model.same_bits,
+            tells_prompt_logprobs=True,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:
@@ -358,6 +370,9 @@ class CloudMachine:
             bonus = self.settings.bonus and len(self._pending) == drafts
             early_judge = replace(judge, payloads=self._early_payloads, bonus=bonus)
             early = EarlyJudge(Frame(**self._header(judge.base)), self.exits, early_judge)
+        reader = None
+        if self._unread_prompt:
+            reader = PromptReader(self._unread_prompt, self._top_logprobs)
         return VerifyWork(
             keep=self.kv_length,
             token_ids=(*unfed, *self._pending.token_ids[:drafts]),
@@ -366,6 +381,7 @@ class CloudMachine:
             judge=judge,
             early=early,
             path=self._kept_path,
+            prompt_reader=reader,
         )
 
     def _tree_pass(self, tree: DraftTree, unfed: tuple[int, ...]) -> VerifyWork:
@@ -428,7 +444,22 @@ class CloudMachine:
         self.target_passes += 1
         if self.ended:
             return []
+        self._unread_prompt = ()
         cost = replace(cost, target_passes=self.target_passes, drafts=work.drafts)
+        told = self._prompt_frames(verification)
+        return [*told, *self._outcome_of(verification, work, cost)]
+
+    def _prompt_frames(self, verification: Verification) -> list[CloudMessage]:
+        header = self._header(len(self.committed))
+        return [
+            PromptLogprobs(**header, first=first, logprobs=logprobs)
+            for first, logprobs in parts_of(verification.prompt_logprobs)
+        ]
+
+    def _outcome_of(
+        self, verification: Verification, work: VerifyWork, cost: Work
+    ) -> list[CloudMessage]:
+        """Commit what was accepted; return the verdict on it, or the token after it."""
         base = len(self.committed)
         accepted = len(verification.path)
         self._acceptance.judged(accepted, int(verification.replacement is not None))
@@ -739,6 +770,7 @@ def check_open(opening: Open, model: CloudModel) -> None:
     if params.logprobs:
         check_logprobs_available(opening.settings, opening.params.top_logprobs)
     check_top_logprobs(params.logprobs, params.top_logprobs)
+    check_prompt_logprobs(params)
     opening.settings.truncation.validate(vocabulary_size)
     params.sampling.validate(vocabulary_size)
     params.processors.validate(vocabulary_size, params.ignore_eos)

@@ -49,7 +49,11 @@ from tandem.specdec.events import (
     Send,
 )
 from tandem.specdec.liveness import Liveness, Phase
-from tandem.specdec.logprobs import LogprobsBuffer, check_logprobs
+from tandem.specdec.logprobs import (
+    LogprobsBuffer,
+    PromptLogprobsBuffer,
+    check_logprobs,
+)
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
@@ -59,9 +63,11 @@ from tandem.specdec.messages import (
     FullDistribution,
     GoingAway,
     NeedFullDistribution,
+    Open,
     Opened,
     Ping,
     Pong,
+    PromptLogprobs,
     Recovered,
     Tokens,
     Verdict,
@@ -112,7 +118,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._predrafting = Predrafting(request, self.committed, self._drafting)
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
-        self._logprobs_buffer = LogprobsBuffer(request.params.logprobs, request.params.top_logprobs)
+        params = request.params
+        self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
+        self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._leaving = False
 
     # What the shell may ask at any time.
@@ -170,7 +178,12 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._drafting.reconnected()
         self.controller.connected(now)
         self.stats.begin_stream()
-        return [Send(self.request.opening(self.epoch, self.committed)), *self._flush(now)]
+        self.prompt_logprobs.begin_stream()
+        return [Send(self._opening()), *self._flush(now)]
+
+    def _opening(self) -> Open:
+        wanted = self.prompt_logprobs.wanted
+        return self.request.opening(self.epoch, self.committed, prompt_logprobs=wanted)
 
     def _forget_stream(self) -> None:
         self._leaving = False
@@ -187,8 +200,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return []
         if self.request.preset.timing_dependent:
             return []
-        opening = self.request.opening(self.epoch, self.committed)
-        return [opening, *self._drafting.resent(self.epoch)]
+        return [self._opening(), *self._drafting.resent(self.epoch)]
 
     def switched(self, now: float) -> None:
         """The cloud that was sent `frames_beside` answered first: its stream is the one that is
@@ -196,6 +208,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.controller.switched()
         self._liveness.connected(now)
         self.stats.switch_stream()
+        self.prompt_logprobs.begin_stream()
 
     def leave(self) -> list[EdgeOutput]:
         """Another cloud is better: go there as after GoingAway."""
@@ -242,6 +255,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._drafting.opened(message)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self._text.take_eos(message.eos_token_ids)
+            case PromptLogprobs():
+                check_prompt_tokens(message, self.request)
+                self.prompt_logprobs.take(message)
             case Verdict():
                 return self._receive_verdict(message, now)
             case EarlyVerdict():
@@ -261,6 +277,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._check_not_recovering(verdict)
         drafts = self._drafting.judged(verdict)
         check_verdict(verdict, self.request, self.committed, sent=drafts, epoch=self.epoch)
+        self.prompt_logprobs.check_complete()
         self._logprobs_buffer.take(verdict)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
@@ -304,6 +321,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _receive_tokens(self, message: Tokens, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(message)
         check_tokens(message, self.request, self.committed)
+        self.prompt_logprobs.check_complete()
         self._logprobs_buffer.take(message)
         self.stats.count_tokens(message)
         self.controller.took_tokens(len(message.token_ids), message.work, now)
@@ -754,6 +772,8 @@ def check_opened(opened: Opened, request: EdgeRequest) -> None:
     """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
     what it does not know, and its text would be that of another request."""
     check_processes(opened.processes, request.params.sampling, request.params.processors)
+    if request.params.prompt_logprobs and not opened.tells_prompt_logprobs:
+        raise FailedPrecondition("the cloud is of a version without log-probabilities of prompts")
 
 
 def check_processes(
@@ -830,6 +850,17 @@ def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedToken
         _check_token(token, request, "Tokens")
     _check_logprobs(message, len(message.token_ids), request)
     _check_prefix(message, committed, message.token_ids)
+
+
+def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
+    """Check that they are log-probabilities, with as many likeliest tokens as were asked for."""
+    check_logprobs(
+        message.logprobs,
+        tokens=len(message.logprobs),
+        asked=request.params,
+        vocabulary_size=request.vocabulary_size,
+        message="PromptLogprobs",
+    )
 
 
 def check_full_distribution(

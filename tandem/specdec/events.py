@@ -43,8 +43,10 @@ class EdgeRequest:
     def ignore_eos(self) -> bool:
         return self.params.ignore_eos
 
-    def opening(self, epoch: int, committed: PrefixedTokens) -> Open:
-        """The frame that opens a stream at the committed text."""
+    def opening(self, epoch: int, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
+        """The frame that opens a stream at the committed text. `prompt_logprobs`: whether those of
+        the prompt, if the request wants them, are still to be told."""
+        wanted = self.params.prompt_logprobs and prompt_logprobs
         return Open(
             session=self.session,
             epoch=epoch,
@@ -54,7 +56,7 @@ class EdgeRequest:
             vocabulary_size=self.vocabulary_size,
             prompt_ids=self.prompt_ids,
             committed_ids=committed.since(len(self.prompt_ids)),
-            params=self.params,
+            params=replace(self.params, prompt_logprobs=wanted),
             settings=self._announced,
             tenant=self.tenant,
             public_tokens=self.public_tokens,

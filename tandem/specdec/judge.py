@@ -18,7 +18,7 @@ from tandem.core.probs import Array, SamplingParams, one_hot
 from tandem.core.randomness import RandomSource
 from tandem.core.tree import children, depths
 from tandem.specdec.choices import RejectionPayload
-from tandem.specdec.messages import Draft, EarlyVerdict, Frame
+from tandem.specdec.messages import Draft, EarlyVerdict, Frame, TokenLogprob
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import (
     AcceptanceRule,
@@ -83,6 +83,8 @@ class Verification:
     token_ids: tuple[int, ...]
     targets: tuple[TargetProbs, ...]
     replacement: Replacement | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """Where the pass was asked for them."""
 
     @property
     def next_target(self) -> TargetProbs | None:

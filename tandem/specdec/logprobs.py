@@ -1,22 +1,36 @@
-"""Log-probabilities of committed tokens, from the cloud that knows their distributions to the edge.
-Invariant: they are of the distribution that was sampled from, and decide nothing."""
+"""Log-probabilities of committed tokens and of a prompt's, from the cloud that knows their
+distributions to the edge. Invariant: those of committed tokens are of the distribution that was
+sampled from, those of a prompt are the target's own, and they decide nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
 from tandem.core.sparse_payload import FullPayload, SparsePayload
-from tandem.specdec.messages import GenerationParams, TokenLogprob, Tokens, Verdict
+from tandem.specdec.messages import (
+    GenerationParams,
+    PromptLogprobs,
+    TokenLogprob,
+    Tokens,
+    Verdict,
+)
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import TargetProbs, payload_type, probs_of
 
-MAX_TOP_LOGPROBS = 5
+MAX_TOP_LOGPROBS = 20
 """Likeliest tokens that go with a token; each is 8 bytes on the way to the edge."""
+
+LEAST_LOGPROB = -9999.0
+"""Stands for a token of a prompt that the target cannot say at all, as in vLLM: JSON has no
+infinity."""
+
+PROMPT_LOGPROBS_AT_ONCE = 1024
+"""Prompt tokens of one message: with 20 likeliest tokens each, some 170 KB."""
 
 
 def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
@@ -41,6 +55,89 @@ def check_top_logprobs(logprobs: bool, top: int) -> None:
         raise InvalidArgument("top_logprobs", f"at most {MAX_TOP_LOGPROBS}, is {top}")
     if top and not logprobs:
         raise InvalidArgument("top_logprobs", "requires logprobs")
+
+
+def check_prompt_logprobs(params: GenerationParams) -> None:
+    """InvalidArgument("prompt_logprobs") without `logprobs`, or for a prompt with images."""
+    if params.prompt_logprobs and not params.logprobs:
+        raise InvalidArgument("prompt_logprobs", "requires logprobs")
+    if params.prompt_logprobs and params.images:
+        raise InvalidArgument("prompt_logprobs", "cannot be combined with images")
+
+
+class PromptReader:
+    """Makes the log-probabilities of a prompt's tokens of its logits, as these are computed in
+    parts: the distribution after each token is the next one's. Sampling settings and processors
+    have no part in them."""
+
+    def __init__(self, prompt_ids: Sequence[int], top: int) -> None:
+        """`top`: how many of the likeliest tokens go with each."""
+        self._next_ids = np.asarray(prompt_ids[1:], dtype=np.int64)
+        self._top = top
+        self._read: list[TokenLogprob] = []
+
+    def read(self, first: int, logits: Array) -> None:
+        """Take the logits [n, vocabulary] that follow the prompt's tokens from index `first` on.
+        Rows that were read before, and those after the last token, are passed over."""
+        begin = len(self._read)
+        if begin == len(self._next_ids):
+            return
+        assert first <= begin, "logits come in order"
+        next_ids = self._next_ids[begin : first + len(logits)]
+        rows = logits[begin - first :]
+        for next_id, row in zip(next_ids.tolist(), rows, strict=False):
+            logprobs = _log_softmax(row)
+            likeliest = _likeliest_of(logprobs, self._top)
+            self._read.append(TokenLogprob(float(logprobs[next_id]), likeliest))
+
+    def result(self) -> tuple[TokenLogprob, ...]:
+        """Of the prompt's tokens from the second on."""
+        return tuple(self._read)
+
+
+def parts_of(logprobs: Sequence[TokenLogprob]) -> Iterator[tuple[int, tuple[TokenLogprob, ...]]]:
+    """Yield those of a prompt's tokens from position 1 on as messages have them, each part with its
+    first position."""
+    for begin in range(0, len(logprobs), PROMPT_LOGPROBS_AT_ONCE):
+        yield begin + 1, tuple(logprobs[begin : begin + PROMPT_LOGPROBS_AT_ONCE])
+
+
+class PromptLogprobsBuffer:
+    """The edge's side of a prompt's log-probabilities: complete before anything is committed."""
+
+    def __init__(self, asked: bool, prompt_length: int) -> None:
+        self.asked = asked
+        self._prompt_length = prompt_length
+        self._known: list[TokenLogprob] = []
+
+    @property
+    def wanted(self) -> bool:
+        """True if a cloud is still to be asked for them."""
+        return self.asked and len(self._known) < self._prompt_length - 1
+
+    def begin_stream(self) -> None:
+        """A cloud tells all of them, or none."""
+        if self.wanted:
+            self._known.clear()
+
+    def take(self, message: PromptLogprobs) -> None:
+        """Raises ProtocolError for those that do not follow what is known."""
+        due = len(self._known) + 1
+        end = message.first + len(message.logprobs)
+        if not self.wanted or message.first != due or end > self._prompt_length:
+            raise ProtocolError(f"position {due} of the prompt", f"logprobs from {message.first}")
+        self._known += message.logprobs
+
+    def check_complete(self) -> None:
+        """Raises ProtocolError where a cloud commits tokens before it told what was asked."""
+        if self.wanted:
+            raise ProtocolError("the prompt's logprobs are due", "tokens before them")
+
+    def all(self) -> tuple[TokenLogprob, ...]:
+        """One for each token of the prompt; NaN for the first, and where no cloud told them."""
+        unknown = TokenLogprob(math.nan)
+        missing = self._prompt_length - 1 - len(self._known)
+        return (unknown, *self._known, *[unknown] * missing)
 
 
 class LogprobsRecorder:
@@ -125,6 +222,24 @@ def _of_drawn(token_id: int, payload: FullPayload | SparsePayload, top: int) -> 
     head = _likeliest(payload.probs, top)
     likeliest = tuple((int(payload.ids[place]), logprob) for place, logprob in head)
     return TokenLogprob(math.log(known[token_id]), likeliest)
+
+
+def _log_softmax(logits: Array) -> Array:
+    """In double precision: the sum is over the whole vocabulary."""
+    shifted = logits.astype(np.float64) - float(logits.max())
+    logprobs: Array = (shifted - math.log(np.exp(shifted).sum())).astype(np.float32)
+    return np.clip(logprobs, LEAST_LOGPROB, 0.0)
+
+
+def _likeliest_of(logprobs: Array, count: int) -> tuple[tuple[int, float], ...]:
+    """At most `count` tokens, best first, equal ones by their ids."""
+    if not count:
+        return ()
+    count = min(count, len(logprobs))
+    least = np.partition(logprobs, -count)[-count]
+    (ids,) = np.nonzero((logprobs >= least) & (logprobs > LEAST_LOGPROB))
+    best = ids[np.argsort(-logprobs[ids], kind="stable")][:count]
+    return tuple((int(token_id), float(logprobs[token_id])) for token_id in best)
 
 
 def _likeliest(probs: Array, count: int) -> tuple[tuple[int, float], ...]:

@@ -26,6 +26,8 @@ class GenerationParams:
     logprobs: bool = False
     top_logprobs: int = 0
     processors: Processors = NO_PROCESSORS
+    prompt_logprobs: bool = False
+    """With `logprobs`: of the prompt's tokens too, by the target's own distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ class Opened(Frame):
     cached_tokens: int = 0
     same_bits: bool = False
     """Whether other requests change no bit of the target's logits."""
+    tells_prompt_logprobs: bool = False
+    """Whether this cloud knows `prompt_logprobs`."""
 
 
 Outcome = Replacement | None
@@ -126,8 +130,9 @@ Outcome = Replacement | None
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log-probability of a token under the distribution it was sampled from, NaN if unknown. `top`:
-    the likeliest tokens of that distribution (id, log-probability), best first."""
+    """Log-probability of a token under the distribution it was sampled from, or for a token of the
+    prompt the target's own; NaN if unknown. `top`: the likeliest tokens of that distribution (id,
+    log-probability), best first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
@@ -170,6 +175,15 @@ class Tokens(Frame):
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs(Frame):
+    """Of prompt tokens from position `first` on. Frames of one stream begin at position 1, are
+    contiguous, and come before anything is committed; the first token follows nothing."""
+
+    first: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FullDistribution(Frame):
     target_probs: Array
 
@@ -185,4 +199,6 @@ class Pong(Frame):
 
 
 EdgeMessage = Open | Draft | Recovered | NeedFullDistribution | Cancel | Ping
-CloudMessage = Opened | Verdict | EarlyVerdict | Tokens | FullDistribution | GoingAway | Pong
+CloudMessage = (
+    Opened | PromptLogprobs | Verdict | EarlyVerdict | Tokens | FullDistribution | GoingAway | Pong
+)

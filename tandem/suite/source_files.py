@@ -76,7 +76,7 @@ def _below(folder: Path, follow_links: bool, above: frozenset[Path]) -> Iterator
         if entry.name.startswith("."):
             yield Refusal(name, "is hidden")
         elif entry.is_symlink() and not follow_links:
-            yield Refusal(name, "is a link; --follow-links takes what it leads to")
+            yield Refusal(name, "is a link; 'tandem ingest --follow-links' takes what it leads to")
         elif entry.is_dir():
             if (real := entry.resolve()) in above:
                 yield Refusal(name, "leads to a folder that it is in")

@@ -40,8 +40,13 @@ class SuiteDocuments:
 
     def check(self) -> None:
         """InvalidArgument for a path that does not exist."""
-        for side in self.sides:
-            files_below(self.of(side))
+        self.passed_over()
+
+    def passed_over(self) -> list[Refusal]:
+        """Return what the folders hold besides, each once, with the reason why it is not taken.
+        Raises as `check`."""
+        passed = (files_below(self.of(side)).passed for side in self.sides)
+        return list({each.id: each for of_side in passed for each in of_side}.values())
 
 
 def demo_documents(folder: Path | None = None, embedding: str = "auto") -> SuiteDocuments:

@@ -40,6 +40,15 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class SpellingTokenizer(Protocol):
+    """A tokenizer that knows the bytes of single tokens."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text; none for a control token, nor where that
+        cannot be told."""
+
+
+@runtime_checkable
 class ToolTokenizer(Protocol):
     """A tokenizer whose chat template may know tools."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from tandem.core.stopping import StopStrings
 from tandem.text import Tokenizer
+from tandem.text.spelling import Spelling, SpeltToken
 
 
 class AnswerText:
@@ -25,7 +26,7 @@ class AnswerText:
         """Stop strings are looked for after `min_tokens` tokens; the text ends with the one that
         is found, if `includes_stop`, and else before it."""
         self._detokenizer = tokenizer.detokenizer()
-        self._spelling = tokenizer.detokenizer()
+        self._spelling = Spelling(tokenizer)
         self._stops = StopStrings(stops, includes_stop)
         self._min_tokens = min_tokens
         self._tokens = 0
@@ -61,15 +62,10 @@ class AnswerText:
 
     def spelt(
         self, token_ids: Sequence[int], instead: Sequence[Sequence[int]] = ()
-    ) -> tuple[list[str], list[list[str]]]:
-        """Return the text of each of the next tokens after those before it, including stop strings;
-        and the texts that the tokens of `instead` would have had there."""
-        spelt = []
-        others = []
-        for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):
-            others.append([self._spelling.preview(other_id) for other_id in other_ids])
-            spelt.append(self._spelling.push((token_id,)))
-        return spelt, others
+    ) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
+        """Return what each of the next tokens spells after those before it, including stop strings;
+        and what the tokens of `instead` would have spelt there."""
+        return self._spelling.spelt(token_ids, instead)
 
     def rest(self) -> str:
         """Return what was held back, once no token follows."""

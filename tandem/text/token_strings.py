@@ -49,9 +49,36 @@ def read_vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary
     )
 
 
+class TokenBytes:
+    """The bytes of single tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        try:
+            self._spelling = _SPELLINGS[_written(tokenizer)]
+        except InvalidArgument:
+            self._spelling = str.encode
+        added = tokenizer.added_tokens_decoder
+        self._written_out = {
+            token: b"" if entry.special else entry.content.encode()
+            for token, entry in added.items()
+        }
+
+    def of(self, token_id: int) -> bytes:
+        """Return what the token adds to a text; nothing for a control token or an unknown id."""
+        if (written := self._written_out.get(token_id)) is not None:
+            return written
+        piece = self._tokenizer.convert_ids_to_tokens(token_id)
+        if not isinstance(piece, str):
+            return b""
+        byte = fallback_byte(piece) if self._spelling is sentencepiece_bytes else None
+        return _spelt(piece, self._spelling) if byte is None else byte
+
+
 def _written(tokenizer: PreTrainedTokenizerBase) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    kinds = _kinds(json.loads(backend.to_str())["decoder"]) if backend is not None else set()
+    decoder = None if backend is None else backend.decoder
+    kinds = set() if decoder is None else _kinds(json.loads(decoder.__getstate__()))
     if kind := next((kind for kind in _SPELLINGS if kind in kinds), None):
         return kind
     why = "is neither byte-level BPE nor sentencepiece; its tokens cannot be compared"

@@ -2,6 +2,7 @@
 returned is never taken back, and together it is the text of all ids pushed."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 from jinja2 import TemplateError
@@ -10,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
-from tandem.text.token_strings import read_vocabulary
+from tandem.text.token_strings import TokenBytes, read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
 _FILLING = (
@@ -128,6 +129,14 @@ class TextTokenizer:
         """Return what each token spells. Raises InvalidArgument("tokenizer") where that cannot be
         told."""
         return read_vocabulary(self._tokenizer, self.model_size)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text; none for a control token."""
+        return self._token_bytes.of(token_id)
+
+    @cached_property
+    def _token_bytes(self) -> TokenBytes:
+        return TokenBytes(self._tokenizer)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of ids, without special tokens."""

@@ -15,6 +15,8 @@ from tandem.specdec.messages import EarlyVerdict, TokenLogprob, Verdict, Work
 from tandem.specdec.presets import MAX_PAYLOAD_TAIL_DRAWS, MAX_PAYLOAD_TOP
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
+_HasLogprobs = pb.Verdict | pb.Tokens | pb.PromptLogprobs
+
 
 def fill_verdict(proto: pb.Verdict | pb.EarlyVerdict, verdict: Verdict | EarlyVerdict) -> None:
     proto.accepted = verdict.accepted
@@ -66,7 +68,7 @@ def work_from_proto(proto: pb.Work) -> Work:
     )
 
 
-def fill_logprobs(proto: pb.Verdict | pb.Tokens, logprobs: Sequence[TokenLogprob]) -> None:
+def fill_logprobs(proto: _HasLogprobs, logprobs: Sequence[TokenLogprob]) -> None:
     proto.logprobs.extend(each.logprob for each in logprobs)
     if any(each.top for each in logprobs):
         for each in logprobs:
@@ -75,7 +77,7 @@ def fill_logprobs(proto: pb.Verdict | pb.Tokens, logprobs: Sequence[TokenLogprob
             top.logprobs.extend(logprob for _, logprob in each.top)
 
 
-def logprobs_from_proto(proto: pb.Verdict | pb.Tokens, most: int) -> tuple[TokenLogprob, ...]:
+def logprobs_from_proto(proto: _HasLogprobs, most: int) -> tuple[TokenLogprob, ...]:
     """Decode log-probabilities. How many there must be, and of which tokens, is the edge's to
     check."""
     tops = proto.top_logprobs

@@ -22,6 +22,7 @@ from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import check_token_ids
 from tandem.specdec.choices import Uplink
 from tandem.specdec.cloud import CloudModel
+from tandem.specdec.logprobs import PROMPT_LOGPROBS_AT_ONCE
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
@@ -37,6 +38,7 @@ from tandem.specdec.messages import (
     Outcome,
     Ping,
     Pong,
+    PromptLogprobs,
     Recovered,
     Tokens,
     Verdict,
@@ -125,6 +127,12 @@ class EdgeCodec:
                 return self._opened(header, frame.opened)
             case "verdict":
                 return self._verdict(header, frame.verdict)
+            case "prompt_logprobs":
+                return PromptLogprobs(
+                    **header,
+                    first=frame.prompt_logprobs.first,
+                    logprobs=logprobs_from_proto(frame.prompt_logprobs, PROMPT_LOGPROBS_AT_ONCE),
+                )
             case "early_verdict":
                 return self._early_verdict(header, frame.early_verdict)
             case "tokens":
@@ -161,6 +169,7 @@ class EdgeCodec:
             processes=opened.processes,
             cached_tokens=opened.cached_tokens,
             same_bits=opened.same_bits,
+            tells_prompt_logprobs=opened.tells_prompt_logprobs,
         )
 
     def _early_verdict(self, header: FrameHeader, verdict: pb.EarlyVerdict) -> EarlyVerdict:
@@ -256,7 +265,11 @@ class CloudCodec:
                 frame.opened.processes = message.processes
                 frame.opened.cached_tokens = message.cached_tokens
                 frame.opened.same_bits = message.same_bits
+                frame.opened.tells_prompt_logprobs = message.tells_prompt_logprobs
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
+            case PromptLogprobs():
+                frame.prompt_logprobs.first = message.first
+                fill_logprobs(frame.prompt_logprobs, message.logprobs)
             case Verdict():
                 fill_verdict(frame.verdict, message)
                 frame.verdict.path.extend(message.path)

@@ -29,7 +29,9 @@ class NoTexts:
     async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
         raise Unavailable("no tokenizer")
 
-    async def embed(self, texts: Sequence[str]) -> EmbedResponse:
+    async def embed(
+        self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
+    ) -> EmbedResponse:
         raise Unavailable("no embedding model")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
+from numpy.typing import NDArray
 
 from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
 from tests.services.retriever_peer import retriever
@@ -27,7 +28,10 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Http
     folder = tmp_path_factory.mktemp("documents")
     async with (
         retriever(folder, embedder=WordVectors()) as documents,
-        http_suite(retriever=documents.running.target) as running,
+        http_suite(
+            retriever=documents.running.target,
+            http_embedding_aliases="text-embedding-3-small, text-embedding-ada-002",
+        ) as running,
     ):
         yield running
 
@@ -72,7 +76,7 @@ async def test_vectors_by_the_retrievers_model(served: HttpSuite) -> None:
     words = WordVectors()
     expected = words.embed(["a heron", "two"])
     models = {model.id: model.to_dict() async for model in served.openai.models.list()}
-    assert models.keys() == {MODEL, "words"}
+    assert models.keys() == {MODEL, "words", "text-embedding-3-small", "text-embedding-ada-002"}
     assert models["words"]["tandem"] == {"dimension": 16}
     for form in ("float", "base64"):
         found = await served.openai.embeddings.create(
@@ -83,14 +87,19 @@ async def test_vectors_by_the_retrievers_model(served: HttpSuite) -> None:
             rows = [np.frombuffer(base64.b64decode(row), np.float32) for row in rows]
         np.testing.assert_array_equal(np.array(rows, np.float32), expected)
         assert [item.index for item in found.data] == [0, 1]
-        assert found.usage.prompt_tokens == 2
+        assert found.usage.prompt_tokens == 3
     single = await served.openai.embeddings.create(model="words", input="a heron")
     np.testing.assert_array_equal(np.array(single.data[0].embedding, np.float32), expected[0])
     for more, param in (
         ({"input": ["a", ""]}, "input"),
         ({"input": []}, "input"),
         ({"input": [1, 2]}, "input"),
-        ({"input": ["a"] * 257}, "input"),
+        ({"input": [[101, 102], []]}, "input"),
+        ({"input": [[101, 102], "a"]}, "input"),
+        ({"input": [-1]}, "input"),
+        ({"input": [1.5]}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"input": "a", "dimensions": 8}, "dimensions"),
     ):
         body = {"model": "words", **more}
@@ -98,8 +107,74 @@ async def test_vectors_by_the_retrievers_model(served: HttpSuite) -> None:
     assert (await refusal(served, "/v1/embeddings", input="a"))[0] == 404
 
 
+async def vectors_of(served: HttpSuite, given: Any, **more: Any) -> NDArray[np.float32]:
+    arguments: dict[str, Any] = {"model": "words", "input": given, **more}
+    found = await served.openai.embeddings.create(**arguments)
+    return np.array([each.embedding for each in found.data], np.float32)
+
+
+async def test_another_name_of_the_embedding_model_is_answered_to(served: HttpSuite) -> None:
+    answer = await told(served, "/v1/embeddings", model="text-embedding-3-small", input="a heron")
+    assert answer["model"] == "text-embedding-3-small"
+    np.testing.assert_array_equal(
+        np.array([answer["data"][0]["embedding"]], np.float32), WordVectors().embed(["a heron"])
+    )
+    card = await served.openai.models.retrieve("text-embedding-3-small")
+    assert card.to_dict()["tandem"] == {"dimension": 16}
+    assert (await served.post("/v1/embeddings", {"model": "", "input": "a"})).status_code == 404
+
+
+async def test_many_texts_are_asked_for_in_several_calls(served: HttpSuite) -> None:
+    texts = [f"word{number} heron" for number in range(300)]
+    np.testing.assert_array_equal(await vectors_of(served, texts), WordVectors().embed(texts))
+
+
+async def test_a_long_text_is_embedded_in_windows_or_cut(served: HttpSuite) -> None:
+    words = [f"w{number}" for number in range(600)]
+    windows = [words[:256], words[256:512], words[512:]]
+    rows = WordVectors().embed([" ".join(window) for window in windows])
+    mean = np.array([256, 256, 88], np.float32) @ rows
+    short = WordVectors().embed(["short"])[0]
+    found = await vectors_of(served, [" ".join(words), "short"])
+    np.testing.assert_allclose(found[0], mean / np.linalg.norm(mean), atol=1e-6)
+    np.testing.assert_array_equal(found[1], short)
+    for more, kept in (
+        ({"truncate": True}, 256),
+        ({"truncate_prompt_tokens": -1}, 256),
+        ({"truncate_prompt_tokens": 1000}, 256),
+        ({"truncate_prompt_tokens": 7}, 7),
+    ):
+        cut = await vectors_of(served, " ".join(words), extra_body=more)
+        np.testing.assert_array_equal(cut[0], WordVectors().embed([" ".join(words[:kept])])[0])
+        told_of = await told(served, "/v1/embeddings", model="words", input=" ".join(words), **more)
+        assert told_of["usage"]["prompt_tokens"] == kept
+
+
+async def test_token_ids_of_the_models_own_tokenizer_are_its_texts(served: HttpSuite) -> None:
+    words = WordVectors()
+    ids = words.token_ids(["a heron", "two"])
+    await vectors_of(served, ["a heron", "two"])  # this embedder knows words that it has seen
+    marked = [[101, *each, 102] for each in ids]
+    np.testing.assert_array_equal(await vectors_of(served, marked), words.embed(["a heron", "two"]))
+    np.testing.assert_array_equal(await vectors_of(served, marked[0]), words.embed(["a heron"]))
+
+
+async def test_token_ids_of_another_tokenizer_are_refused_with_what_mends_it(
+    served: HttpSuite,
+) -> None:
+    """As tiktoken makes them of "hello world", all below the size of this vocabulary, and with an
+    id that is above it."""
+    for ids in ([15339, 1917], [[15339, 1917]], [101, 2**31, 102], [101], [102, 101]):
+        status, param, words = await refusal(
+            served, "/v1/embeddings", **{"model": "words", "input": ids}
+        )
+        assert (status, param) == (400, "input")
+        assert "check_embedding_ctx_length=False" in words
+        assert "[101]" in words
+
+
 async def test_without_a_retriever_there_is_no_embedding_model() -> None:
-    async with http_suite() as bare:
+    async with http_suite(http_embedding_aliases="words") as bare:
         with pytest.raises(openai.NotFoundError, match="none does"):
             await bare.openai.embeddings.create(model="words", input="a")
 
@@ -121,7 +196,7 @@ async def test_an_answer_may_begin_with_its_prompt(served: HttpSuite) -> None:
         *("ab", "ab"),
         *("c", "c"),
     ]
-    assert (await refusal(served, COMPLETIONS, prompt="a", echo=True, logprobs=1))[1] == "echo"
+    assert (await refusal(served, COMPLETIONS, prompt="a", echo=True, suffix="b"))[1] == "echo"
 
 
 async def test_a_suffix_is_refused_where_the_model_cannot_fill_in(served: HttpSuite) -> None:

@@ -160,6 +160,10 @@ class GgufTokenizer:
             size = library.llama_token_to_piece(self._pointer, token, buffer, -size, 0, False)
         return buffer.raw[:size]
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text; none for a control token."""
+        return self.piece(token_id)
+
     @cached_property
     def drops_first_space(self) -> bool:
         """True if encoding puts a space before every text, which decoding takes away."""

@@ -197,6 +197,11 @@ class AggregatorSettings(MeasuredSettings):
         le=128,
         description="Maximum choices (`n` times the number of prompts) of an HTTP request.",
     )
+    http_embedding_aliases: str = Field(
+        default="",
+        description="Other names of the embedding model over HTTP, separated by commas, for example"
+        " text-embedding-3-small.",
+    )
 
 
 def sides_of(text: str) -> list[tuple[str, str]]:

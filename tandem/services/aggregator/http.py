@@ -83,7 +83,13 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         timeout_s=settings.request_timeout_s,
         page=settings.http_page,
         link_control=settings.http_link_control,
+        embedding_aliases=aliases_in(settings.http_embedding_aliases),
     )
+
+
+def aliases_in(text: str) -> tuple[str, ...]:
+    """Return names of models as a setting has them: separated by commas."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def known_names(settings: AggregatorSettings) -> KnownNames:

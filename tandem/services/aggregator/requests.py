@@ -146,9 +146,13 @@ class Requests:
             raise upstream_rejection(error.code(), details_of(error)) from None
         return answer
 
-    async def embed(self, texts: Sequence[str]) -> EmbedResponse:
+    async def embed(
+        self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
+    ) -> EmbedResponse:
         """Vectors by the retriever's model. Raises FailedPrecondition or Rejected."""
-        return await self._two_sides.retrieval.embed(texts, tenant=current_caller().holder)
+        return await self._two_sides.retrieval.embed(
+            texts, most_tokens, tenant=current_caller().holder
+        )
 
     @property
     def documents(self) -> Retrieval:

@@ -4,7 +4,7 @@ this side's decoder and nowhere else, unless the preset has the cloud's document
 import asyncio
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import grpc
@@ -25,6 +25,12 @@ SEARCH_TIMEOUT_S = 10.0
 INGEST_TIMEOUT_S = 60.0
 EMBED_TIMEOUT_S = 60.0
 DESCRIBE_TIMEOUT_S = 1.0
+EMBEDDED_AT_ONCE = 128
+EMBEDDED_CHARACTERS_AT_ONCE = 2**18
+"""Texts of one call, and their characters: some ten seconds of one core with MiniLM. A longer text
+goes alone."""
+CHARACTERS_PER_TOKEN = 4
+"""Roughly, for texts that come as token ids."""
 RELEVANCE_SCALE = 10.0
 """What a whole unit of cosine similarity, or of coverage, counts in the exponent of a document's
 weight."""
@@ -58,19 +64,46 @@ class Retrieval:
             raise _refused(error) from None
         return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)
 
-    async def embed(self, texts: Sequence[str], tenant: str = "") -> pb.EmbedResponse:
-        """Vectors of `texts`, by the retriever's model, in the turn of `tenant`. Raises
-        FailedPrecondition without a retriever, Rejected."""
+    async def embed(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[int]],
+        most_tokens: int = 0,
+        tenant: str = "",
+    ) -> pb.EmbedResponse:
+        """Vectors of `texts`, or of their token ids, by the retriever's model, in the turn of
+        `tenant`. Many are sent in several calls, one after the other. `most_tokens`: read so many
+        of the first tokens of each; 0: all. Raises FailedPrecondition without a retriever, or where
+        it is too old, and Rejected."""
         if self._connection is None:
             raise FailedPrecondition(f"embedding: needs {variable_of('retriever')}")
+        whole = pb.EmbedResponse()
+        for group in embedding_groups(texts):
+            answer = await self._embed_group(group, most_tokens, tenant)
+            whole.vectors += answer.vectors
+            whole.tokens.extend(answer.tokens)
+            whole.windows.extend(answer.windows)
+        return whole
+
+    async def _embed_group(
+        self,
+        texts: Sequence[str] | Sequence[Sequence[int]],
+        most_tokens: int,
+        tenant: str,
+    ) -> pb.EmbedResponse:
+        request = pb.EmbedRequest(tenant=tenant, truncate_tokens=most_tokens)
+        for text in texts:
+            if isinstance(text, str):
+                request.texts.append(text)
+            else:
+                request.token_ids.add(ids=text)
         try:
-            async with self._connection.channel() as channel:
+            async with self._reached().channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Embed
-                answer: pb.EmbedResponse = await call(
-                    pb.EmbedRequest(texts=texts, tenant=tenant), timeout=EMBED_TIMEOUT_S
-                )
+                answer: pb.EmbedResponse = await call(request, timeout=EMBED_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), details_of(error)) from None
+        if (most_tokens or request.token_ids) and len(answer.windows) != len(texts):
+            raise FailedPrecondition("the retriever is of a version that embeds whole texts alone")
         return answer
 
     async def embedding(self) -> tuple[str, int]:
@@ -168,3 +201,19 @@ def _document(hit: pb.Hit, rank: int) -> ContextDocument:
     return ContextDocument(
         hit.text, relevance, content_hash, name=shown(hit.document_id), owner=hit.owner
     )
+
+
+def embedding_groups(
+    texts: Sequence[str] | Sequence[Sequence[int]],
+) -> Iterator[Sequence[str] | Sequence[Sequence[int]]]:
+    """Yield the texts, in order, in groups that one call may have."""
+    first = size = 0
+    for place, text in enumerate(texts):
+        length = len(text) if isinstance(text, str) else CHARACTERS_PER_TOKEN * len(text)
+        full = place - first == EMBEDDED_AT_ONCE or size + length > EMBEDDED_CHARACTERS_AT_ONCE
+        if full and place > first:
+            yield texts[first:place]
+            first, size = place, 0
+        size += length
+    if first < len(texts):
+        yield texts[first:]

@@ -365,7 +365,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     ) -> None:
         """Commits to the caller, until the end or the caller's cancel, all that were made before it
         included."""
-        relaying = asyncio.create_task(write_commits(stream, session, text, request))
+        relaying = asyncio.create_task(write_commits(stream, session, text, request, self._prompts))
         cancelling = asyncio.create_task(cancelled(stream))
         try:
             await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)

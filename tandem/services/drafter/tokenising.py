@@ -15,6 +15,7 @@ from tandem.net.fair_executor import FairExecutor
 from tandem.net.tenant import paying_tenant
 from tandem.text import FillingTokenizer, Tokenizer
 from tandem.text.chat_rendering import NO_VARIABLES, read_variables
+from tandem.text.spelling import Spelling, SpeltToken
 from tandem.text.tool_prompt import conversation_ids
 
 LONG_CHARACTERS = 16_384
@@ -64,8 +65,36 @@ class PromptTokens:
 
     async def spelt(self, token_ids: Sequence[int], *, tenant: bytes = b"") -> list[str]:
         """Return the text of each token after those before it; the last one gets the rest."""
-        length = LONG_CHARACTERS + 1 if len(token_ids) > LONG_SPELLING else 0
-        return await self._soon(length, lambda: self._spelt(token_ids), tenant)
+        spelling = Spelling(self._tokenizer)
+        spelt, _ = await self._spelt_by(spelling, token_ids, tenant=tenant)
+        texts = [each.text for each in spelt]
+        if texts:
+            texts[-1] += spelling.finish()
+        return texts
+
+    async def spelt_with_others(
+        self,
+        token_ids: Sequence[int],
+        instead: Sequence[Sequence[int]],
+        *,
+        tenant: bytes = b"",
+    ) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
+        """Return what each token spells after those before it, and what the tokens of `instead`
+        would have spelt there."""
+        spelling = Spelling(self._tokenizer)
+        return await self._spelt_by(spelling, token_ids, instead, tenant=tenant)
+
+    async def _spelt_by(
+        self,
+        spelling: Spelling,
+        token_ids: Sequence[int],
+        instead: Sequence[Sequence[int]] = (),
+        *,
+        tenant: bytes,
+    ) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
+        count = len(token_ids) + sum(map(len, instead))
+        length = LONG_CHARACTERS + 1 if count > LONG_SPELLING else 0
+        return await self._soon(length, lambda: _spelt(spelling, token_ids, instead), tenant)
 
     async def _around(self, prompt: str, suffix: str, tenant: bytes) -> tuple[int, ...]:
         tokenizer = self._tokenizer
@@ -138,18 +167,22 @@ class PromptTokens:
             raise InvalidArgument("prompt", f"{why}; the context holds {self._context_length}")
         return kept
 
-    def _spelt(self, token_ids: Sequence[int]) -> list[str]:
-        text = self._tokenizer.detokenizer()
-        pieces = list[str]()
-        paused_s = time.perf_counter()
-        for token_id in token_ids:
-            pieces.append(text.push((token_id,)))
-            if len(token_ids) > LONG_SPELLING and time.perf_counter() - paused_s > AT_A_STRETCH_S:
-                time.sleep(PAUSE_S)
-                paused_s = time.perf_counter()
-        if pieces:
-            pieces[-1] += text.finish()
-        return pieces
+
+def _spelt(
+    spelling: Spelling, token_ids: Sequence[int], instead: Sequence[Sequence[int]]
+) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
+    """Token by token, with pauses where there are many."""
+    spelt = list[SpeltToken]()
+    others = list[list[SpeltToken]]()
+    pauses = len(token_ids) + sum(map(len, instead)) > LONG_SPELLING
+    paused_s = time.perf_counter()
+    for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):
+        others.append([spelling.preview(other_id) for other_id in other_ids])
+        spelt.append(spelling.push(token_id))
+        if pauses and time.perf_counter() - paused_s > AT_A_STRETCH_S:
+            time.sleep(PAUSE_S)
+            paused_s = time.perf_counter()
+    return spelt, others
 
 
 def _characters(prompt: Prompt) -> int:

@@ -63,7 +63,9 @@ DEFAULT_LISTED = 100
 MAX_EMBEDDED = 256
 """Texts of one call."""
 MAX_EMBEDDED_CHARACTERS = 2**20
-"""Characters of one call's texts: some seconds of one core."""
+"""Characters of one call's texts: half a minute of one core."""
+MAX_EMBEDDED_TOKENS = 2**18
+"""Token ids of one call, where it has these."""
 SEARCH_THREADS = 4
 EMBEDDING_NICENESS = 10
 """Nobody's answer waits for a document that is embedded, but for its own upload."""
@@ -179,19 +181,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> pb.EmbedResponse:
         async with errors_as_status(context):
             self._admit(context)
-            texts = list(request.texts)
-            check_count(len(texts), MAX_EMBEDDED, "texts")
-            if (size := sum(map(len, texts))) > MAX_EMBEDDED_CHARACTERS:
-                why = f"{size} characters in all; at most {MAX_EMBEDDED_CHARACTERS}"
-                raise InvalidArgument("texts", why)
+            texts = _texts_of(request)
             check_owner(tenant := request.tenant)
             with self._counted("embeddings", self._searches):
-                begin = partial(self._index.text_embedding, texts)
+                begin = partial(self._index.text_embedding, texts, request.truncate_tokens)
                 embedding = await self._on(self._texts, begin, tenant)
                 while await self._on(self._texts, embedding.step, tenant):
                     pass
             raw = embedding.vectors.astype("<f4", copy=False).tobytes()
-            return pb.EmbedResponse(vectors=raw, tokens=embedding.tokens)
+            return pb.EmbedResponse(vectors=raw, tokens=embedding.tokens, windows=embedding.windows)
         raise AssertionError("abort ends the call")
 
     async def Delete(  # noqa: N802  # the RPC's name
@@ -381,6 +379,21 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                 yield
             finally:
                 self._open[kind] -= 1
+
+
+def _texts_of(request: pb.EmbedRequest) -> list[str] | list[tuple[int, ...]]:
+    """Texts, or lists of token ids. Raises InvalidArgument for more than one call may have."""
+    if request.token_ids and request.texts:
+        raise InvalidArgument("input", "has texts and token ids")
+    check_count(len(request.texts), MAX_EMBEDDED, "input")
+    check_count(len(request.token_ids), MAX_EMBEDDED, "input")
+    if request.token_ids:
+        check_count(sum(len(each.ids) for each in request.token_ids), MAX_EMBEDDED_TOKENS, "input")
+        return [tuple(each.ids) for each in request.token_ids]
+    if (size := sum(map(len, request.texts))) > MAX_EMBEDDED_CHARACTERS:
+        why = f"{size} characters in all; at most {MAX_EMBEDDED_CHARACTERS}"
+        raise InvalidArgument("input", why)
+    return list(request.texts)
 
 
 def _remove(

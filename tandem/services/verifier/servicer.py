@@ -225,7 +225,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             machine = CloudMachine(opening, model, budget=HolderBudget(self._budget, claim))
             processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
-            prefix = self._prefixes.find(KeptText(tenant, text, opening.public_tokens, keeps))
+            kept_text = KeptText(tenant, text, opening.public_tokens, keeps)
+            # The log-probabilities of a prompt are of logits, which nothing keeps.
+            reads_prompt = opening.params.prompt_logprobs
+            prefix = (
+                self._prefixes.unread(kept_text) if reads_prompt else self._prefixes.find(kept_text)
+            )
             machine.adopt_prefix(prefix.tokens)
             kv_contents = _KvContents(
                 thread=self._thread,

@@ -474,7 +474,7 @@ class DecodingRun:
             found += text.rest()
         spelt: list[str] = []
         if self.machine.opening.wants_token_texts:
-            spelt, _ = text.spelt(target.token_ids[:count])
+            spelt = [each.text for each in text.spelt(target.token_ids[:count])[0]]
         return DecodingText(
             session=target.session,
             epoch=self.machine.epoch,

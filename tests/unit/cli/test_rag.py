@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +117,28 @@ def test_flags_that_do_not_fit_are_refused(flags: tuple[str, ...], words: str) -
     ended = generate(*flags)
     assert ended.exit_code != 0
     assert words in ended.stderr
+
+
+def test_up_lists_what_its_folders_hold_besides(tmp_path: Path) -> None:
+    """Before anything is started, which a port that is taken ends here."""
+    mine, public = tmp_path / "mine", tmp_path / "public"
+    for folder in (mine, public):
+        folder.mkdir()
+        (folder / "note.md").write_text("a heron")
+    (mine / "\x1bpicture.png").write_bytes(b"png")
+    (mine / ".hidden").write_text("x")
+    (public / "link.md").symlink_to(mine / "note.md")
+    documents = ("--device-documents", str(mine), "--cloud-documents", str(public))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = CliRunner().invoke(main, ["up", "--rag", *documents, "--port", port])
+    assert ended.exit_code == 1
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("passed over")]
+    assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
+        *("files ending in .png are not read from folders", "is hidden", "is a link")
+    ]
+    assert "\x1b" not in ended.stderr
+    assert lines[1] == f"passed over {mine}/.hidden: is hidden"
 
 
 def test_documents_come_from_the_flags_or_from_the_demo(tmp_path: Path) -> None:

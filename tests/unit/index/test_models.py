@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from tandem.core.errors import InvalidArgument
+from tandem.index.document_index import TextEmbedding
 from tandem.index.embedding import MINILM, _packaged, load_embedder
 from tandem.index.reranking import load_reranker
 
@@ -36,6 +38,72 @@ def test_minilm_puts_like_beside_like_and_ignores_padding() -> None:
     assert embedder.embed(["word " * 2000]).shape == (1, 384)
     assert list(embedder.count_tokens(["cat", "incomprehensibilities"])) == [1, 6]
     assert embedder.embed([]).shape == (0, 384)
+
+
+def embedded(texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0) -> Any:
+    embedder = load_embedder(MINILM)
+    assert embedder is not None
+    embedding = TextEmbedding(texts, embedder, most_tokens)
+    while embedding.step():
+        pass
+    return embedding
+
+
+def test_token_ids_give_the_vectors_of_their_texts() -> None:
+    embedder = load_embedder(MINILM)
+    assert embedder is not None
+    texts = ["A cat sleeps on the sofa.", "two"]
+    assert embedder.marks == ((101,), (102,))
+    by_text = embedded(texts)
+    assert by_text.vectors == pytest.approx(embedder.embed(texts), abs=1e-6)
+    assert by_text.tokens == [7, 1]
+    ids = [[101, *each, 102] for each in embedder.token_ids(texts)]
+    assert embedded(ids).vectors == pytest.approx(by_text.vectors, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "token_ids",
+    [
+        [15339, 1917],  # tiktoken's "hello world", both ids of words here too
+        [9906, 11, 1917, 0],
+        [101, 2000],
+        [101],
+        [102, 101],
+        [101, 30522, 102],
+    ],
+)
+def test_token_ids_of_another_tokenizer_are_refused(token_ids: list[int]) -> None:
+    with pytest.raises(InvalidArgument, match="check_embedding_ctx_length=False") as refused:
+        embedded([token_ids])
+    assert refused.value.field == "input"
+
+
+def test_a_long_text_is_the_mean_of_its_windows_weighted_by_their_tokens() -> None:
+    embedder = load_embedder(MINILM)
+    assert embedder is not None
+    assert embedder.max_tokens == 254
+    text = " ".join(f"heron {number} stands in the reeds" for number in range(80))
+    (ids,) = embedder.token_ids([text])
+    assert len(ids) > 2 * 254
+    windows = [ids[begin : begin + 254] for begin in range(0, len(ids), 254)]
+    mean = sum(len(each) * embedder.embed_tokens([each])[0] for each in windows)
+    whole = embedded(["short", text])
+    assert whole.windows == [1, len(windows)]
+    assert whole.tokens == [1, len(ids)]
+    assert whole.vectors[1] == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
+    assert np.linalg.norm(whole.vectors, axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_long_text_may_be_cut_as_the_models_library_does() -> None:
+    embedder = load_embedder(MINILM)
+    assert embedder is not None
+    text = "water fish tree " * 200
+    cut = embedded([text, "a b c"], 10_000)
+    assert (cut.tokens, cut.windows) == ([254, 3], [1, 1])
+    assert cut.vectors == pytest.approx(embedder.embed([text, "a b c"]), abs=1e-5)
+    few = embedded([text, "a b c"], 2)
+    assert few.tokens == [2, 2]
+    assert few.vectors == pytest.approx(embedder.embed(["water fish", "a b"]), abs=1e-5)
 
 
 def test_threads_that_embed_at_once_get_what_each_gets_alone() -> None:

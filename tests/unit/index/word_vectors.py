@@ -15,6 +15,22 @@ class WordVectors:
         self.dimension = dimension
         self.name = name
         self.max_tokens = 256
+        self.vocabulary_size = 2**30  # no two words have one id
+        self.marks = ((101,), (102,))
+        self._words: dict[int, str] = {}
+
+    def token_ids(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        """One for each word, known from then on."""
+        ids = [[self._id_of(word) for word in text.lower().split()] for text in texts]
+        return ids
+
+    def embed_tokens(self, token_ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        return self.embed([" ".join(self._words[each] for each in ids) for ids in token_ids])
+
+    def _id_of(self, word: str) -> int:
+        token_id = 1000 + zlib.crc32(word.encode()) % (self.vocabulary_size - 1000)
+        self._words[token_id] = word
+        return token_id
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), self.dimension), np.float32)

@@ -90,6 +90,47 @@ async def fed(thread: EngineThread, *jobs: tuple[tuple[int, ...], int]) -> list[
     return [(await handle.future).value for handle in handles]
 
 
+class Read(Feed):
+    """Reads the logits of all that it feeds."""
+
+    def __init__(self, session: Session, token_ids: tuple[int, ...]) -> None:
+        super().__init__(session, token_ids)
+        self.rows: list[tuple[int, Logits]] = []
+
+    def read_rows(self, first: int, logits: Logits) -> None:
+        self.rows.append((first, np.array(logits)))
+
+
+@pytest.mark.parametrize("length", [1, CHUNK_ROWS, CHUNK_ROWS + 1, len(PROMPT)])
+async def test_all_rows_of_a_prompt_are_read_a_chunk_at_a_time(
+    engine: Recorded, thread: EngineThread, length: int
+) -> None:
+    token_ids = PROMPT[:length]
+    job = Read(engine.open(length + 1), token_ids)
+    handle = thread.submit(job)
+    last = (await handle.future).value
+    assert max(map(sum, engine.passes)) <= CHUNK_ROWS + 1
+    assert [first for first, _ in job.rows] == [*range(0, max(1, length - 1), CHUNK_ROWS)]
+    read = np.concatenate([rows for _, rows in job.rows])
+    every = Recorded()
+    (expected,) = every.forward([ForwardRequest(every.open(length), token_ids, length)])
+    assert np.array_equal(read, expected)
+    assert np.array_equal(last, expected[-2:])
+
+
+async def test_a_pass_that_fails_is_read_once(
+    engine: Recorded, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrefillTurns, "is_due", always)
+    engine.failing = 1
+    job = Read(engine.open(len(PROMPT)), PROMPT)
+    beside = thread.submit(Feed(engine.open(2), (1, 2), 3))
+    handle = thread.submit(job)
+    await handle.future
+    await beside.future
+    assert [first for first, _ in job.rows] == [0, CHUNK_ROWS, 2 * CHUNK_ROWS, 3 * CHUNK_ROWS]
+
+
 def always(self: PrefillTurns, now_s: float) -> bool:
     return True
 
@@ -164,9 +205,8 @@ def test_the_logits_asked_for_come_with_the_last_piece(engine: Recorded) -> None
         while not prefill.is_fed:
             (piece,) = prefill.next_chunk(CHUNK_ROWS)
             assert piece.logits_to_keep == 0
-            engine.forward([piece])
             fed_rows += len(piece.token_ids)
-            prefill.done()
+            prefill.done(engine.forward([piece]))
         (rest,) = prefill.rest()
         assert (fed_rows, len(rest.token_ids), rest.logits_to_keep) == (
             before,

@@ -40,6 +40,7 @@ from tandem.specdec.messages import (
     Opened,
     Ping,
     Pong,
+    PromptLogprobs,
     Recovered,
     TokenLogprob,
     Tokens,
@@ -133,6 +134,10 @@ def _verify_request() -> Conversation:
     others = {
         "open.processors": replace(opened["open.coupled"], params=processed),
         "open.params": replace(opened["open.coupled"], params=asked),
+        "open.prompt_logprobs": replace(
+            opened["open.coupled"],
+            params=GenerationParams(logprobs=True, top_logprobs=20, prompt_logprobs=True),
+        ),
         "open.tenant": replace(opened["open.coupled"], tenant=bytes(range(16)), public_tokens=1),
         "recovered": Recovered(*HEAD, token_id=7),
         "need_full_distribution": NeedFullDistribution(*HEAD),
@@ -149,6 +154,10 @@ def _verify_response() -> Conversation:
     told = (TokenLogprob(-0.5, ((1, -0.5), (2, -1.0))), TokenLogprob(-2.0, ((3, -0.25),)))
     messages = {
         "opened": Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
+        "opened.tells_prompt_logprobs": Opened(
+            *(*HEAD, 64, 512, frozenset({0}), "target"), tells_prompt_logprobs=True
+        ),
+        "prompt_logprobs": PromptLogprobs(*HEAD, first=1, logprobs=told),
         "opened.processes": Opened(*HEAD, 64, 512, frozenset({0}), "target", processes=True),
         "verdict.token": Verdict(*HEAD, 2, False, 7, work, path=(0, 2), logprobs=told),
         "verdict.none": Verdict(*HEAD, 3, False, None, work),

@@ -103,6 +103,7 @@ openings = st.builds(
         images=tuples_of(st.binary(), 0, 4),
         logprobs=st.booleans(),
         top_logprobs=some.uint32,
+        prompt_logprobs=st.booleans(),
         processors=some.processors,
     ),
     settings=st.sampled_from([preset.verify_settings for preset in PRESETS.values()]),
@@ -169,6 +170,7 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
     told_of = data.draw(some.logprobs(len(token_ids)))
     others = [
         specdec.Tokens(*head, token_ids, data.draw(some.works), told_of),
+        specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
         specdec.FullDistribution(*head, data.draw(whole)),
         specdec.GoingAway(*head, data.draw(some.seconds)),
         specdec.Pong(*head, data.draw(some.uint32)),
@@ -329,6 +331,7 @@ def test_any_part_of_a_document_s_keys_and_values_comes_through(part: Any) -> No
         ("logprobs", [-0.5, -1.0]),
         ("top_logprobs", [generation_pb2.TopLogprobs()] * 2),
         ("token_texts", ["a", "b"]),
+        ("token_bytes", [b"a", b"b"]),
     ],
 )
 def test_what_is_told_of_tokens_is_told_of_each_or_of_none(field: str, two: list[Any]) -> None:

@@ -256,7 +256,17 @@ BAD_ANSWERS = [
     (verdict(token_id=1, logprobs=[0.0] * 66), "logprobs"),
     (verdict(token_id=1, top_logprobs=[pb.TopLogprobs()] * 66), "top_logprobs"),
     (
-        verdict(token_id=1, logprobs=[0.0], top_logprobs=[pb.TopLogprobs(token_ids=[1] * 6)]),
+        verdict(token_id=1, logprobs=[0.0], top_logprobs=[pb.TopLogprobs(token_ids=[1] * 21)]),
+        "top_logprobs",
+    ),
+    (
+        pb.VerifyResponse(prompt_logprobs=pb.PromptLogprobs(first=1, logprobs=[0.0] * 1025)),
+        "logprobs",
+    ),
+    (
+        pb.VerifyResponse(
+            prompt_logprobs=pb.PromptLogprobs(logprobs=[0.0], top_logprobs=[pb.TopLogprobs()] * 2)
+        ),
         "top_logprobs",
     ),
     (verdict(full_distribution=pb.Distribution(probabilities=b"")), "probabilities"),
@@ -365,6 +375,7 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
     (lambda message: setattr(message.params, "max_tokens", 0), "max_tokens"),
     (lambda message: setattr(message.params.sampling, "temperature", math.nan), "temperature"),
     (lambda message: setattr(message.params, "top_logprobs", 1), "top_logprobs"),
+    (lambda message: setattr(message.params, "prompt_logprobs", True), "prompt_logprobs"),
     (lambda message: message.params.images.append(b""), "images"),
     (lambda message: setattr(message, "preset", "nonsense"), "preset"),
     (lambda message: setattr(message, "documents", 33), "documents"),

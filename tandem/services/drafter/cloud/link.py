@@ -32,6 +32,7 @@ from tandem.specdec.messages import (
     Open,
     Opened,
     Pong,
+    PromptLogprobs,
     Tokens,
     Verdict,
 )
@@ -196,7 +197,11 @@ class CloudLink:
             return self._session.frame_arrived(message, size_bytes)
         if isinstance(message, Opened) and message.model_name == self._machine.target_name:
             hedged.opened = message
-        elif isinstance(message, Verdict | Tokens) and hedged.opened and hedged.stream:
+        elif (
+            isinstance(message, PromptLogprobs | Verdict | Tokens)
+            and hedged.opened
+            and hedged.stream
+        ):
             self._hedged = None
             self._session.take_over(hedged.stream)
             self._route.taken_over(hedged.cloud)

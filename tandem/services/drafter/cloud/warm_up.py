@@ -68,6 +68,7 @@ def asks_for_one(opening: Open) -> Open:
         max_tokens=len(opening.committed_ids) + 1,
         logprobs=False,
         top_logprobs=0,
+        prompt_logprobs=False,
         processors=NO_PROCESSORS,
     )
     return replace(opening, params=params, settings=PRESETS["ar"].verify_settings)

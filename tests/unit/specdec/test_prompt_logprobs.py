@@ -1,0 +1,221 @@
+"""How likely a prompt's tokens are: read of logits that come in parts, told in frames, and taken by
+the edge before anything is committed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
+from tandem.core.probs import Array
+from tandem.specdec.cloud import check_open
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Commit, EdgeOutput, Send
+from tandem.specdec.liveness import Liveness, LostCloud
+from tandem.specdec.logprobs import (
+    LEAST_LOGPROB,
+    PROMPT_LOGPROBS_AT_ONCE,
+    PromptLogprobsBuffer,
+    PromptReader,
+    check_prompt_logprobs,
+    parts_of,
+)
+from tandem.specdec.messages import GenerationParams, Open, PromptLogprobs, TokenLogprob, Work
+from tests.virtual_time.cases import preset
+from tests.virtual_time.cloud_frames import MODELS, V, opened_cloud, opening
+from tests.virtual_time.edge_frames import TIMES, frame_of, tokens_of
+from tests.virtual_time.lockstep import judgement_for, model_for, request_for
+
+ASKED = GenerationParams(max_tokens=4, logprobs=True, top_logprobs=2, prompt_logprobs=True)
+PROMPT = (3, 1, 2, 1, 0)
+LOGITS = np.random.default_rng(7).normal(size=(len(PROMPT), 4)).astype(np.float32)
+
+
+def log_softmax(logits: Array) -> Array:
+    exact = logits.astype(np.float64)
+    return np.asarray(exact - np.log(np.exp(exact).sum(axis=-1, keepdims=True)))
+
+
+@pytest.mark.parametrize("cut", range(len(PROMPT) + 1))
+def test_parts_of_the_logits_give_what_all_of_them_give(cut: int) -> None:
+    reader = PromptReader(PROMPT, 2)
+    reader.read(0, LOGITS[:cut])
+    reader.read(cut, LOGITS[cut:])
+    expected = log_softmax(LOGITS)
+    told = reader.result()
+    assert len(told) == len(PROMPT) - 1
+    for row, (token_id, each) in enumerate(zip(PROMPT[1:], told, strict=True)):
+        assert each.logprob == pytest.approx(expected[row][token_id], abs=1e-6)
+        best = np.argsort(-expected[row])[:2]
+        assert [token for token, _ in each.top] == best.tolist()
+        assert [value for _, value in each.top] == pytest.approx(expected[row][best], abs=1e-6)
+
+
+def test_a_part_that_comes_again_changes_nothing_and_later_tokens_are_no_prompt() -> None:
+    reader = PromptReader(PROMPT, 0)
+    reader.read(0, LOGITS[:3])
+    reader.read(1, LOGITS[1:])
+    reader.read(len(PROMPT) - 1, LOGITS)
+    whole = PromptReader(PROMPT, 0)
+    whole.read(0, LOGITS)
+    assert reader.result() == whole.result()
+    assert PromptReader((7,), 1).result() == ()
+
+
+def test_an_impossible_token_has_a_number_and_is_among_no_likeliest() -> None:
+    reader = PromptReader((0, 1, 2), 3)
+    reader.read(0, np.array([[0.0, -math.inf, 1.0], [0.0, 0.0, 0.0]], dtype=np.float32))
+    impossible, even = reader.result()
+    assert impossible.logprob == LEAST_LOGPROB
+    assert [token for token, _ in impossible.top] == [2, 0]
+    assert even.logprob == pytest.approx(math.log(1 / 3))
+    assert [token for token, _ in even.top] == [0, 1, 2]
+
+
+def test_many_are_told_in_several_messages() -> None:
+    told = [TokenLogprob(-float(number)) for number in range(2 * PROMPT_LOGPROBS_AT_ONCE + 1)]
+    parts = list(parts_of(told))
+    assert [first for first, _ in parts] == [
+        1,
+        1 + PROMPT_LOGPROBS_AT_ONCE,
+        1 + 2 * PROMPT_LOGPROBS_AT_ONCE,
+    ]
+    assert [each for _, part in parts for each in part] == told
+    assert list(parts_of(())) == []
+
+
+def frame(first: int, *logprobs: float) -> PromptLogprobs:
+    return PromptLogprobs(1, 0, 9, 0, first=first, logprobs=tuple(map(TokenLogprob, logprobs)))
+
+
+def test_the_edge_takes_them_in_order_and_all_before_any_token() -> None:
+    buffer = PromptLogprobsBuffer(asked=True, prompt_length=4)
+    buffer.take(frame(1, -1.0))
+    for wrong in (frame(1, -1.0), frame(3, -3.0), frame(2, -2.0, -3.0, -4.0)):
+        with pytest.raises(ProtocolError):
+            buffer.take(wrong)
+    with pytest.raises(ProtocolError):
+        buffer.check_complete()
+    buffer.take(frame(2, -2.0, -3.0))
+    buffer.check_complete()
+    assert not buffer.wanted
+    with pytest.raises(ProtocolError):
+        buffer.take(frame(4, -4.0))
+    first, *others = buffer.all()
+    assert math.isnan(first.logprob)
+    assert [each.logprob for each in others] == [-1.0, -2.0, -3.0]
+
+
+def test_another_stream_tells_all_of_them_again_unless_all_are_known() -> None:
+    buffer = PromptLogprobsBuffer(asked=True, prompt_length=3)
+    buffer.take(frame(1, -1.0))
+    buffer.begin_stream()
+    assert buffer.wanted
+    buffer.take(frame(1, -1.5, -2.5))
+    buffer.begin_stream()
+    assert not buffer.wanted
+    assert [each.logprob for each in buffer.all()[1:]] == [-1.5, -2.5]
+    untold = PromptLogprobsBuffer(asked=True, prompt_length=3).all()
+    assert [math.isnan(each.logprob) for each in untold] == [True] * 3
+    with pytest.raises(ProtocolError):
+        PromptLogprobsBuffer(asked=False, prompt_length=3).take(frame(1, -1.0))
+
+
+@pytest.mark.parametrize("name", ["ar", "coupled", "dssd", "mc-dsd", "stream"])
+def test_the_first_pass_tells_them_before_what_it_commits(name: str) -> None:
+    cloud = opened_cloud(preset(name), params=ASKED)
+    prompt_ids = cloud.committed.since(0)
+    work = cloud.work()
+    assert work is not None
+    assert work.prompt_reader is not None
+    assert work.token_ids[: len(prompt_ids)] == prompt_ids
+    logits = np.zeros((len(work.token_ids), V), dtype=np.float32)
+    work.prompt_reader.read(0, logits)
+    found = replace(judgement_for(MODELS, cloud, work), prompt_logprobs=work.prompt_reader.result())
+    told, *others = cloud.complete(found, Work())
+    assert isinstance(told, PromptLogprobs)
+    assert told.first == 1
+    assert [each.logprob for each in told.logprobs] == pytest.approx(
+        [-math.log(V)] * (len(prompt_ids) - 1)
+    )
+    assert not any(isinstance(other, PromptLogprobs) for other in others)
+    if (later := cloud.work()) is not None:
+        assert later.prompt_reader is None
+
+
+def test_all_of_the_prompt_is_read_whatever_is_kept_of_it() -> None:
+    cloud = opened_cloud(preset("ar"), params=ASKED)
+    with pytest.raises(ProtocolError):
+        cloud.adopt_prefix(1)
+    cloud.adopt_prefix(0)
+
+
+@pytest.mark.parametrize("wrong", [{"logprobs": False, "top_logprobs": 0}, {"images": (b"png",)}])
+def test_they_go_with_those_of_the_answer_and_with_text_alone(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check_prompt_logprobs(replace(ASKED, **wrong))
+    assert refused.value.field == "prompt_logprobs"
+    check_prompt_logprobs(ASKED)
+
+
+def test_the_cloud_checks_that_before_a_session_costs_anything() -> None:
+    asked = replace(ASKED, logprobs=False, top_logprobs=0)
+    with pytest.raises(InvalidArgument, match="requires logprobs"):
+        check_open(opening(preset("ar"), params=asked), model_for(MODELS))
+
+
+def asking_edge() -> EdgeMachine:
+    request = replace(request_for(preset("ar"), MODELS), params=ASKED)
+    return EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
+
+
+def opening_of(outputs: list[EdgeOutput]) -> Open:
+    (opened,) = [
+        each.message
+        for each in outputs
+        if isinstance(each, Send) and isinstance(each.message, Open)
+    ]
+    return opened
+
+
+def test_the_edge_asks_until_it_knows_and_takes_no_token_before() -> None:
+    edge = asking_edge()
+    assert opening_of(edge.connect(0.0)).params.prompt_logprobs
+    token = replace(tokens_of(edge, 1), logprobs=(TokenLogprob(-1.0, ((1, -1.0),)),))
+    with pytest.raises(ProtocolError, match="prompt"):
+        edge.receive(token, 0.1)
+    edge.lost(0.2)
+    assert opening_of(edge.connect(0.3)).params.prompt_logprobs
+    told = tuple(TokenLogprob(-2.0, ((1, -1.0),)) for _ in edge.request.prompt_ids[1:])
+    edge.receive(PromptLogprobs(*frame_of(edge), first=1, logprobs=told), 0.4)
+    edge.lost(0.5)
+    assert not opening_of(edge.connect(0.6)).params.prompt_logprobs
+    (commit,) = [each for each in edge.receive(token, 0.7) if isinstance(each, Commit)]
+    assert commit.token_ids == (1,)
+    assert edge.prompt_logprobs.all()[1:] == told
+
+
+@pytest.mark.parametrize(
+    "told", [TokenLogprob(0.5, ((1, -1.0),)), TokenLogprob(-1.0), TokenLogprob(-1.0, ((V, -1.0),))]
+)
+def test_the_edge_takes_log_probabilities_alone(told: TokenLogprob) -> None:
+    edge = asking_edge()
+    edge.connect(0.0)
+    with pytest.raises(ProtocolError):
+        edge.receive(PromptLogprobs(*frame_of(edge), first=1, logprobs=(told,)), 0.1)
+
+
+def test_an_older_cloud_is_not_asked_for_them() -> None:
+    edge = asking_edge()
+    edge.connect(0.0)
+    opened = replace(
+        opened_cloud(preset("ar")).opened(),
+        session=edge.request.session,
+        tells_prompt_logprobs=False,
+    )
+    with pytest.raises(FailedPrecondition, match="log-probabilities of prompts"):
+        edge.receive(opened, 0.1)
