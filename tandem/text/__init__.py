@@ -4,6 +4,7 @@ that knows no tokenizer library."""
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from tandem.text.families import ModelFamily
 from tandem.text.vocabulary import Vocabulary
 
 
@@ -43,6 +44,24 @@ class ToolTokenizer(Protocol):
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
     ) -> list[int]:
         """Encode as `chat` does; messages may call tools and answer calls."""
+
+
+@runtime_checkable
+class FamilyTokenizer(Protocol):
+    """A tokenizer that knows the family of its model (`tandem.text.families`)."""
+
+    @property
+    def family(self) -> ModelFamily: ...
+
+    def prompt_end(self, token_ids: Sequence[int]) -> str:
+        """The end of a prompt's text, special tokens included."""
+
+    def mark_ids(self, text: str) -> list[int]:
+        """Ids of text inside a text; special tokens spelt out in it are meant."""
+
+    def marked_detokenizer(self) -> IncrementalText:
+        """Like `detokenizer`, but the family's marks are text, even where they are special
+        tokens."""
 
 
 @runtime_checkable

@@ -1,7 +1,10 @@
 """Text to token ids and back, with a Hugging Face tokenizer. Invariant: what a `Detokenizer` has
 returned is never taken back, and together it is the text of all ids pushed."""
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, cast
 
 from jinja2 import TemplateError
@@ -9,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
+from tandem.text.families import ModelFamily, family_of
 from tandem.text.token_strings import read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
@@ -19,7 +23,15 @@ _FILLING = (
 )
 """Tokens before a text, before what is to follow, and before what comes between them: Qwen and
 others, StarCoder, DeepSeek."""
+_PROMPT_END = 64
+"""Tokens of a prompt's end that may tell whether it opens the thinking; marks have ten at most."""
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
+
+
+_NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
+_RENDERING_OPTIONS = frozenset(
+    inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+) | {"messages", "documents", "tools", "add_generation_prompt"}
 
 
 class TextTokenizer:
@@ -45,28 +57,57 @@ class TextTokenizer:
         """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
         return cast(list[int], self._tokenizer.encode(text))
 
-    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        images: int = 0,
+        variables: Mapping[str, Any] = _NO_VARIABLES,
+    ) -> list[int]:
         """Ids of a conversation, up to where the assistant's answer begins.
 
         Each message has a `role` and a `content`; control tokens spelt out in a content are text.
         The last turn of the user begins with so many `images`, as the template writes them.
         Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
         """
-        return self.chat_with_tools(messages, (), images)
+        return self.chat_with_tools(messages, (), images, variables)
 
     @property
     def template_knows_tools(self) -> bool:
         return "tools" in str(self._tokenizer.chat_template)
 
+    @cached_property
+    def family(self) -> ModelFamily:
+        """The model's family, by its chat template."""
+        return family_of(str(self._tokenizer.chat_template or ""))
+
+    def prompt_end(self, token_ids: Sequence[int]) -> str:
+        """The text of the last tokens of a prompt, special tokens included."""
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        return cast(str, self._tokenizer.decode(list(token_ids[-_PROMPT_END:]), **options))
+
+    def mark_ids(self, text: str) -> list[int]:
+        """Ids of text inside a text; special tokens spelt out in it are meant."""
+        return cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
+
     def chat_with_tools(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        images: int = 0,
+        variables: Mapping[str, Any] = _NO_VARIABLES,
     ) -> list[int]:
-        """Encode as `chat` does; `tools` and the messages that call them are as in OpenAI's API."""
+        """Encode as `chat` does; `tools` and the messages that call them are as in OpenAI's API.
+        `variables`: of the template, such as `enable_thinking`. Raises
+        InvalidArgument("chat_template_kwargs") for a name that is an option of rendering."""
         if not self._tokenizer.chat_template:
             raise InvalidArgument("messages", "this model has no chat template; send a prompt")
         for index, message in enumerate(messages):
             if not all(isinstance(message.get(field), str) for field in ("role", "content")):
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
+        if reserved := sorted(_RENDERING_OPTIONS & variables.keys()):
+            raise InvalidArgument(
+                "chat_template_kwargs", f"{reserved[0]} is no variable of a template"
+            )
         try:
             ids = self._tokenizer.apply_chat_template(
                 _with_images(messages, images),
@@ -74,6 +115,7 @@ class TextTokenizer:
                 add_generation_prompt=True,
                 sanitize_control_tokens=True,
                 return_dict=False,
+                **variables,
             )
         except TemplateError as error:
             raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
@@ -119,6 +161,25 @@ class TextTokenizer:
     def detokenizer(self) -> "Detokenizer":
         return Detokenizer(self)
 
+    def marked_detokenizer(self) -> "Detokenizer":
+        """Like `detokenizer`, but the family's marks are text, even where they are special
+        tokens."""
+        return Detokenizer(self, self._special_marks)
+
+    @cached_property
+    def _special_marks(self) -> dict[int, str]:
+        special = {
+            token_id: token.content
+            for token_id, token in self._tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        marks = self.family.marks
+        return {
+            token_id: content
+            for token_id, content in special.items()
+            if any(content in mark for mark in marks)
+        }
+
 
 class Detokenizer:
     """Turns a stream of token ids into a stream of text.
@@ -128,8 +189,10 @@ class Detokenizer:
     time: some decoders write invalid bytes otherwise when more of them are decoded at once.
     """
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: TextTokenizer, shown: Mapping[int, str] | None = None) -> None:
+        """`shown`: special tokens that are text here, with what they spell."""
         self._tokenizer = tokenizer
+        self._shown = shown or {}
         self._ids: list[int] = []  # settled tokens kept for context, then unsettled ones
         self._settled = 0
 
@@ -139,12 +202,16 @@ class Detokenizer:
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
         pieces = []
         for token in token_ids:
+            if (mark := self._shown.get(token)) is not None:
+                pieces.append(self._settle(complete=True) + mark)
+                self._ids, self._settled = [], 0
+                continue
             self._ids.append(token)
             pieces.append(self._settle(complete=False))
         return "".join(pieces)
 
     def preview(self, token_id: int) -> str:
-        fork = Detokenizer(self._tokenizer)
+        fork = Detokenizer(self._tokenizer, self._shown)
         fork._ids = [*self._ids]
         fork._settled = self._settled
         return fork.push((token_id,))
