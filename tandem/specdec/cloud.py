@@ -227,6 +227,7 @@ class CloudMachine:
             processes=True,
             cached_tokens=self.kv_length,
             same_bits=model.same_bits,
+            processes_thinking=True,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:

@@ -754,6 +754,8 @@ def check_opened(opened: Opened, request: EdgeRequest) -> None:
     """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
     what it does not know, and its text would be that of another request."""
     check_processes(opened.processes, request.params.sampling, request.params.processors)
+    if request.params.processors.thinking is not None and not opened.processes_thinking:
+        raise FailedPrecondition("the cloud is of a version that knows no thinking before answers")
 
 
 def check_processes(

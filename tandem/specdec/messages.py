@@ -118,6 +118,8 @@ class Opened(Frame):
     cached_tokens: int = 0
     same_bits: bool = False
     """Whether other requests change no bit of the target's logits."""
+    processes_thinking: bool = False
+    """Whether this cloud knows budgets for thinking, and grammars that hold after it."""
 
 
 Outcome = Replacement | None
