@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
+from tandem.core.processors import Grammar
 from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.gateway.body_parsing import UINT32
@@ -27,6 +28,7 @@ from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequ
 from tandem.generation.request_fields import given_fields
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.overrides import Override, parse_overrides
+from tandem.text.families import PLAIN, ModelFamily
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 SEED_BITS = 53
@@ -41,15 +43,20 @@ class RequestLimits:
     max_choices: int = 8
 
 
-def chat_requests(body: ChatCompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
-    """Raises ApiError or InvalidArgument for what no suite could answer."""
+def chat_requests(
+    body: ChatCompletionRequest, limits: RequestLimits, family: ModelFamily = PLAIN
+) -> list[GenerationRequest]:
+    """`family`: of the model, which may write tool calls in its own way. Raises ApiError or
+    InvalidArgument for what no suite could answer."""
     body.check()
     if (body.num_top_logprobs or 0) > MAX_TOP_LOGPROBS:
         raise unsupported("top_logprobs", f"the maximum is {MAX_TOP_LOGPROBS}")
     turns, images = conversation(body.messages)
     offered = [tool.model_dump(exclude_none=True) for tool in body.offered]
     tools = json.dumps(offered) if offered else ""
-    return [replace(each, tools=tools) for each in _requests(body, [turns], limits, images)]
+    grammar = body.named_grammar(family)
+    requests = _requests(body, [turns], limits, grammar=grammar, images=images)
+    return [replace(each, tools=tools) for each in requests]
 
 
 def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[bytes, ...]]:
@@ -64,13 +71,15 @@ def completion_requests(body: CompletionRequest, limits: RequestLimits) -> list[
     prompt = body.prompt
     several = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1])
     _check_choices(body, len(prompt) if several else 1, limits)
-    return _requests(body, _prompts(prompt), limits)
+    return _requests(body, _prompts(prompt), limits, grammar=body.named_grammar())
 
 
 def _requests(
     body: CommonParameters,
     prompts: Sequence[Prompt],
     limits: RequestLimits,
+    *,
+    grammar: tuple[str, Grammar] | None,
     images: tuple[bytes, ...] = (),
 ) -> list[GenerationRequest]:
     n = body.n or 1
@@ -82,8 +91,9 @@ def _requests(
         )
     options = body.tandem
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
-    grammar = body.named_grammar()
     given = given_fields(dict(body) | dict(options) | {"top_k": _top_k(body)})
+    if body.thinking_budget is not None:
+        given["thinking_token_budget"] = body.thinking_budget
     given["max_tokens"] = body.max_output_tokens or limits.max_tokens
     common = GenerationRequest(prompts[0]).with_fields(
         **given,

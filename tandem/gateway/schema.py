@@ -12,6 +12,7 @@ from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unsupported
+from tandem.gateway.reasoning import ReasoningOptions
 from tandem.gateway.tool_calls import NamedTool, Tool, ToolCall, ToolChoice, Tools, tool_grammar
 from tandem.generation.request_fields import (
     BodyFields,
@@ -19,6 +20,7 @@ from tandem.generation.request_fields import (
     TandemFields,
     fields_of,
 )
+from tandem.text.families import PLAIN, ModelFamily
 
 MAX_STOPS = 16
 
@@ -226,6 +228,9 @@ class CommonParameters(Constraints, BodyParameters):
     top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
         default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
     )
+    thinking_budget: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
+        default=None, description="Another name of `thinking_token_budget`."
+    )
     seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -243,6 +248,11 @@ class CommonParameters(Constraints, BodyParameters):
             neutral, why = _NEUTRAL[name]
             if value not in neutral:
                 raise unsupported(name, why)
+        if self.thinking_budget is not None and dict(self)["thinking_token_budget"] is not None:
+            raise invalid(
+                "thinking_budget",
+                "thinking_budget: set either thinking_budget or thinking_token_budget, not both",
+            )
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "stream_options: requires stream to be true")
 
@@ -272,9 +282,25 @@ class ChatCompletionRequest(CommonParameters):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = Field(default=None, description="Default: `auto`.")
+    include_reasoning: bool | None = Field(
+        default=None,
+        description="Return the model's thinking in `reasoning_content`. Default: true.",
+    )
+    separate_reasoning: bool | None = Field(
+        default=None,
+        description="Take the model's thinking out of `content`. Default: true. If false, the"
+        " content is the text as the model wrote it, with the tags around the thinking.",
+    )
     parallel_tool_calls: bool | None = Field(
         default=None, description="Allow more than one tool call in an answer. Default: true."
     )
+
+    @property
+    def reasoning(self) -> ReasoningOptions:
+        return ReasoningOptions(
+            separate=self.separate_reasoning is not False,
+            include=self.include_reasoning is not False,
+        )
 
     @property
     def offered(self) -> list[Tool]:
@@ -297,6 +323,11 @@ class ChatCompletionRequest(CommonParameters):
             raise invalid(
                 "max_tokens", "max_tokens: set either max_tokens or max_completion_tokens, not both"
             )
+        if self.include_reasoning is False and self.separate_reasoning is False:
+            raise invalid(
+                "include_reasoning",
+                "include_reasoning: requires separate_reasoning to be true if it is false",
+            )
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs", "top_logprobs: requires logprobs to be true")
 
@@ -308,9 +339,14 @@ class ChatCompletionRequest(CommonParameters):
     def max_output_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
-    def named_grammar(self) -> tuple[str, Grammar] | None:
+    def named_grammar(self, family: ModelFamily = PLAIN) -> tuple[str, Grammar] | None:
+        """`family`: of the model, which writes tool calls in its own way."""
         named = super().named_grammar()
         if not self.offered:
+            return named
+        if not family.calls.constrained:
+            if self.tool_choice not in (None, "auto"):
+                raise unsupported("tool_choice", "this model cannot be made to call a tool")
             return named
         text = named[1] if named else None
         if text is not None and text.kind is not GrammarKind.JSON_SCHEMA:
@@ -320,7 +356,12 @@ class ChatCompletionRequest(CommonParameters):
         must_call = self.tool_choice not in (None, "auto")
         parallel = self.parallel_tool_calls is not False
         return "tools", tool_grammar(
-            self.offered, text=text, must_call=must_call, parallel=parallel
+            self.offered,
+            text=text,
+            must_call=must_call,
+            parallel=parallel,
+            calls=family.calls,
+            after_thinking=family.thinking is not None,
         )
 
 
