@@ -79,7 +79,8 @@ class Processors:
     """Logits processors of a request. `logit_bias`: (token id, what is added to its logit).
     Presence and frequency penalty count the answer's tokens (OpenAI's definition),
     `repetition_penalty` the prompt's too (Hugging Face's; 1 changes nothing). No
-    `allowed_token_ids`: all are allowed."""
+    `allowed_token_ids`: all are allowed. Before the answer has `min_tokens` tokens, neither the
+    model's end-of-text tokens nor `end_token_ids` may follow."""
 
     logit_bias: tuple[tuple[int, float], ...] = ()
     presence_penalty: float = 0.0
@@ -89,6 +90,8 @@ class Processors:
     allowed_token_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
     thinking: Thinking | None = None
+    min_tokens: int = 0
+    end_token_ids: tuple[int, ...] = ()
 
     @property
     def active(self) -> bool:
@@ -104,7 +107,7 @@ class Processors:
         if not 0 < self.repetition_penalty <= _LARGEST_REPETITION_PENALTY:
             why = f"{self.repetition_penalty} is not in (0, {_LARGEST_REPETITION_PENALTY:g}]"
             raise InvalidArgument("repetition_penalty", why)
-        for name in ("banned_token_ids", "allowed_token_ids"):
+        for name in ("banned_token_ids", "allowed_token_ids", "end_token_ids"):
             check_count(len(token_ids := getattr(self, name)), MAX_LISTED_IDS, name)
             check_token_ids(token_ids, vocabulary_size, name)
         if self.allowed_token_ids and not {*self.allowed_token_ids} - {*self.banned_token_ids}:
@@ -114,7 +117,12 @@ class Processors:
         if self.thinking is not None:
             self.thinking.validate(vocabulary_size)
             self._check_budget(self.thinking)
+        if not 0 <= self.min_tokens < 2**32:
+            raise InvalidArgument("min_tokens", f"{self.min_tokens} is not in [0, 2^32)")
         if self.grammar is not None:
+            if self.min_tokens:
+                why = "cannot be combined with a grammar or tools, which say where an answer ends"
+                raise InvalidArgument("min_tokens", why)
             if len(self.grammar.source) > MAX_GRAMMAR_CHARACTERS:
                 why = f"{len(self.grammar.source)} characters; at most {MAX_GRAMMAR_CHARACTERS}"
                 raise InvalidArgument("grammar", why)
@@ -183,9 +191,11 @@ class LogitsProcessor:
         prompt_ids: Sequence[int],
         mask: GrammarMask | None = None,
         strict: bool = True,
+        eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
         """`strict`: where no token is left, raise InvalidArgument naming the processor. Else the
-        logits stay as they are, as a draft may be anything: the text before it may never come."""
+        logits stay as they are, as a draft may be anything: the text before it may never come.
+        `eos_token_ids`: the model's, which `min_tokens` keeps away."""
         self.prompt_length = len(prompt_ids)
         self._processors = processors
         self._prompt_ids = np.unique(np.array(prompt_ids, dtype=np.intp))
@@ -193,6 +203,7 @@ class LogitsProcessor:
         self._biases = np.array([bias for _, bias in processors.logit_bias], np.float32)
         self._banned = np.array(processors.banned_token_ids, np.intp)
         self._allowed = np.array(processors.allowed_token_ids, np.intp)
+        self._ends = np.array(sorted({*eos_token_ids, *processors.end_token_ids}), np.intp)
         self.mask = mask
         self._strict = strict
 
@@ -228,6 +239,8 @@ class LogitsProcessor:
             scores.fill(-np.inf)
             scores[self._allowed] = kept
         scores[self._banned] = -np.inf
+        if len(answer) < own.min_tokens:
+            scores[self._ends] = -np.inf
         if self.mask is not None:
             keep_only(scores, self.mask.allowed(answer))
         return scores
@@ -248,7 +261,9 @@ class LogitsProcessor:
 
     @property
     def _forbids(self) -> bool:
-        return self.mask is not None or len(self._allowed) > 0 or len(self._banned) > 0
+        own = self._processors
+        listed = len(self._allowed) > 0 or len(self._banned) > 0
+        return self.mask is not None or listed or own.min_tokens > 0
 
     def _dead_end(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
         if not self._strict:
@@ -303,7 +318,11 @@ def keep_only(scores: NDArray[np.float32], allowed: Mask | None) -> None:
 
 def no_token_left(processors: Processors, length: int) -> InvalidArgument:
     """Return the error for an answer of that many tokens that nothing may follow."""
-    field = "allowed_token_ids" if processors.grammar is None else "grammar"
+    field = "grammar"
+    if processors.grammar is None:
+        field = "allowed_token_ids" if processors.allowed_token_ids else "banned_token_ids"
+    if length < processors.min_tokens:
+        field = "min_tokens"
     return InvalidArgument(field, f"no token may follow the answer's first {length} tokens")
 
 
@@ -312,6 +331,9 @@ def logits_processor(
     prompt_ids: Sequence[int],
     mask: GrammarMask | None = None,
     strict: bool = True,
+    eos_token_ids: frozenset[int] = frozenset(),
 ) -> LogitsProcessor | None:
     """None where the logits stay as they are, which costs nothing."""
-    return LogitsProcessor(processors, prompt_ids, mask, strict) if processors.active else None
+    if not processors.active:
+        return None
+    return LogitsProcessor(processors, prompt_ids, mask, strict, eos_token_ids)

@@ -32,12 +32,14 @@ class FinishReason(StrEnum):
 class StopStrings:
     """Incremental matcher that lets no part of a stop string out. Invariant: the text emitted and
     the match depend on the whole text only, not on how it was cut into pieces. The text ends before
-    the stop string that is complete first; of several at once, the longest."""
+    the stop string that is complete first; of several at once, the longest; or, if `included`,
+    after it."""
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], included: bool = False) -> None:
         if not all(stops):
             raise InvalidArgument("stop", "has an empty string")
         self._stops = stops
+        self._included = included
         self._held = ""
         self._matched = False
 
@@ -46,10 +48,11 @@ class StopStrings:
         if self._matched:
             return "", True
         text = self._held + text_delta
-        if (start := self._first_match(text)) is not None:
+        if (match := self._first_match(text)) is not None:
+            end, start = match
             self._held = ""
             self._matched = True
-            return text[:start], True
+            return text[: end if self._included else start], True
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
         safe = len(text) - keep
         self._held = text[safe:]
@@ -60,10 +63,11 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str) -> int | None:
+    def _first_match(self, text: str) -> tuple[int, int] | None:
+        """Return where the first stop string ends, and where it starts."""
         positions = ((text.find(stop), len(stop)) for stop in self._stops)
         ends = [(start + length, start) for start, length in positions if start >= 0]
-        return min(ends)[1] if ends else None
+        return min(ends) if ends else None
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -5,7 +5,7 @@ status is sent, so that a refusal is a status and no broken stream."""
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -186,6 +186,11 @@ class _Gateway:
         self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
         self.catalog = Catalog(suite)
 
+    @property
+    def _limits(self) -> RequestLimits:
+        limits = self._settings.limits
+        return replace(limits, unstated_tokens=self.catalog.unstated_tokens)
+
     async def chat(self, request: Request) -> Response:
         """Complete a conversation, using the model's chat template."""
         return await self._answer(request, ChatCompletionRequest, self._chat_requests, CHAT)
@@ -244,7 +249,7 @@ class _Gateway:
         if grammar := body.named_grammar():
             request.state.grammar = grammar[0]
         fingerprint = await self.catalog.fingerprint(body.model)
-        generation_requests = requests_of(body, self._settings.limits)
+        generation_requests = requests_of(body, self._limits)
         chat = body if isinstance(body, ChatCompletionRequest) else None
         writer = Writer(
             form=form,
@@ -254,6 +259,7 @@ class _Gateway:
             prompts=len(generation_requests) // (body.n or 1),
             echoes=await self._echoes(body, generation_requests),
             tools=chat is not None and bool(chat.offered),
+            tool_named=chat is not None and chat.tool_named,
             calls=self.catalog.family.calls,
             reasoning=ReasoningOptions() if chat is None else chat.reasoning,
             provenance=body.tandem.provenance,
@@ -270,7 +276,7 @@ class _Gateway:
         if grammar := chat.named_grammar():
             request.state.grammar = grammar[0]
         await self.catalog.fingerprint(body.model)
-        generation_requests = self._chat_requests(chat, self._settings.limits)
+        generation_requests = self._chat_requests(chat, self._limits)
         writer = ResponseWriter(
             body,
             generation_requests[0].params.seed,

@@ -82,7 +82,8 @@ COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
 @dataclass(slots=True)
 class Writer:
     """Writes the answer to one HTTP request. `calls`: how the model writes tool calls, where it is
-    offered `tools`. `include_usage`: a stream ends with it."""
+    offered `tools`. `include_usage`: a stream ends with it. `tool_named`: the request named the
+    tool to call."""
 
     form: Form
     model: str
@@ -91,6 +92,7 @@ class Writer:
     prompts: int = 1
     echoes: Sequence[str] = ()
     tools: bool = False
+    tool_named: bool = False
     calls: CallFormat = HERMES
     reasoning: ReasoningOptions = field(default_factory=ReasoningOptions)
     provenance: bool = False
@@ -202,6 +204,8 @@ class Writer:
         assert ended.answer.summary is not None
         if ended.answer.summary.finish_reason == "length":
             return "length"
+        if self.tool_named:  # the reason says what the model chose; OpenAI has it so, too
+            return "stop"
         calling = self._calling.get(ended.index)
         return "tool_calls" if calling is not None and calling.has_calls else "stop"
 

@@ -42,7 +42,7 @@ def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise validation_error(error) from None
+        raise validation_error(error, kind) from None
 
 
 def _check_values(content: dict[str, Any], max_ids: int) -> None:

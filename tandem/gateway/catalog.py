@@ -28,6 +28,9 @@ FAILED_AGE_S = 1.0
 each question may take seconds. Shorter than a success, since callers wait for it to pass."""
 UNKNOWN_CONTEXT = 2**17
 """Taken for a model's context while its suite was not heard of."""
+USUAL_TOKENS = 4096
+UNSTATED_SHARE = 4
+"""See `Catalog.unstated_tokens`: this part of a service's memory, and these tokens."""
 
 
 class ServingSuite(Protocol):
@@ -101,6 +104,19 @@ class Catalog:
     def family(self) -> ModelFamily:
         """The model's family, by what the suite said last."""
         return PLAIN if self._known is None else family_named(self._known.family)
+
+    @property
+    def unstated_tokens(self) -> int:
+        """Tokens of an answer to a caller that sets no limit: what the context holds. A session
+        reserves memory for all of them, so that one takes a share of it at most, unless that is
+        less than a usual answer needs."""
+        described = self._known
+        if described is None:
+            return USUAL_TOKENS
+        models = (described.draft, described.target)
+        contexts = [model.context_length for model in models if model.context_length]
+        held = min((model.kv_tokens for model in models if model.kv_tokens), default=0)
+        return min([max(USUAL_TOKENS, held // UNSTATED_SHARE), *contexts])
 
     async def fingerprint(self, model: str) -> str:
         """Return the fingerprint of the pair that serves `model`; ApiError 404 for a model that is

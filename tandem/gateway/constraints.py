@@ -31,6 +31,14 @@ class JsonObjectFormat(Strict):
     type: Literal["json_object"]
 
 
+class AnyJsonFormat(JsonObjectFormat):
+    """`json_object`, as llama.cpp has it."""
+
+    json_schema: JsonSchema | None = Field(
+        default=None, alias="schema", description="JSON schema that the answer must match."
+    )
+
+
 class NamedSchema(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
@@ -45,7 +53,7 @@ class JsonSchemaFormat(Strict):
     json_schema: NamedSchema
 
 
-Format = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+Format = Annotated[TextFormat | AnyJsonFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
 class StructuredOutputs(Strict):
@@ -93,8 +101,8 @@ class Constraints(BaseModel):
 
     def _grammars(self) -> Iterator[tuple[str, Grammar]]:
         match self.response_format:
-            case JsonObjectFormat():
-                yield "response_format", schema_grammar(ANY_OBJECT)
+            case AnyJsonFormat(json_schema=schema):
+                yield "response_format", schema_grammar(schema or ANY_OBJECT)
             case JsonSchemaFormat(json_schema=named):
                 yield "response_format", schema_grammar(named.json_schema)
         own = self.structured_outputs

@@ -5,10 +5,12 @@ the suite lacks is a 5xx, or a 429 that says when to come again; no inner words 
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice, takewhile
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.responses import Response
 
@@ -37,6 +39,10 @@ _BY_STATUS: Mapping[str, tuple[int, str, str]] = {
 _PARAMS = {"request": None, "images": "messages"}
 """Fields of the suite that callers know by another name."""
 _TOO_LONG = re.compile(r"the context holds \d+")
+_LONGEST_NAME = 64
+"""That is compared with others; this takes time, and a body may have a name of a megabyte."""
+_MOST_FORMS = 4
+"""Of a field that are told: a message is read by people."""
 _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic calls members of a union, where it says which of them refused a value."""
 
@@ -83,8 +89,18 @@ def lacks_scope(holder: str, scopes: Sequence[str]) -> ApiError:
 
 
 def unsupported(param: str, why: str) -> ApiError:
-    """A parameter of OpenAI's API that would have to be ignored."""
+    """A parameter, or a value of one, that would have to be ignored."""
     return invalid(param, f"'{param}' is not supported here: {why}", "unsupported_parameter")
+
+
+def unknown_parameter(name: str, known: Iterable[str]) -> ApiError:
+    """A parameter that nobody here knows, with the one among those `known` beside it that was
+    probably meant."""
+    within, dot, last = name.rpartition(".")
+    close = get_close_matches(last, known, n=1) if len(last) <= _LONGEST_NAME else []
+    meant = f"; did you mean '{within}{dot}{close[0]}'?" if close else ""
+    words = f"Unrecognized request argument supplied: {name}{meant}"
+    return invalid(name, words, "unknown_parameter")
 
 
 def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset()) -> ApiError:
@@ -109,16 +125,28 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
     return ApiError(status, details, kind=kind, code=word, headers=headers)
 
 
-def validation_error(error: ValidationError) -> ApiError:
-    """The first field that pydantic refuses, with all that it says of it."""
+def validation_error(error: ValidationError, kind: type[BaseModel] | None = None) -> ApiError:
+    """The first field that pydantic refuses, with what it says of it. Of a field that may have
+    several forms, the form that fits furthest is told. `kind`: of the body, for the names that it
+    knows."""
     details = error.errors(include_url=False, include_input=False, include_context=False)
     first = details[0]
     if first["type"] == "json_invalid":
         return invalid(None, f"the body is not JSON: {first['msg']}", "invalid_json")
-    field = _named_part(first["loc"])
-    words = [item["msg"] for item in details if _named_part(item["loc"]) == field]
-    what = "; or ".join(dict.fromkeys(words)).removeprefix("Value error, ")
-    return invalid(field or None, f"{field}: {what}" if field else what)
+    location = first["loc"]
+    field = _named_part(location)
+    if first["type"] == "extra_forbidden":
+        return unknown_parameter(field, _known_beside(location, kind))
+    named = len(list(_named_parts(location)))
+    same = [each for each in details if each["loc"][:named] == location[:named]]
+    deepest = max(len(each["loc"]) for each in same)
+    words: dict[str, list[str]] = {}
+    for each in same:
+        if len(each["loc"]) == deepest:
+            found = words.setdefault(_whole_name(each["loc"]), [])
+            found.append(each["msg"].removeprefix("Value error, "))
+    told = (_told(name, dict.fromkeys(what)) for name, what in words.items())
+    return invalid(field or None, "; or ".join(islice(told, _MOST_FORMS)))
 
 
 def json_response(
@@ -139,13 +167,47 @@ def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiEr
     return invalid(named, f"{field}: {why}", code)
 
 
-def _named_part(location: tuple[int | str, ...]) -> str:
+def _told(name: str, words: Iterable[str]) -> str:
+    what = "; or ".join(words)
+    return f"{name}: {what}" if name else what
+
+
+def _known_beside(location: Sequence[int | str], kind: type[BaseModel] | None) -> list[str]:
+    """Return the names that the object at the location knows, as far as they can be told."""
+    for part in location[:-1]:
+        field = kind.model_fields.get(str(part)) if kind is not None else None
+        forms = (field.annotation, *get_args(field.annotation)) if field is not None else ()
+        models = [each for each in forms if isinstance(each, type) and issubclass(each, BaseModel)]
+        kind = models[0] if models else None
+    if kind is None:
+        return []
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _named_part(location: Sequence[int | str]) -> str:
     """Return where the field is, without the members of a union that pydantic names behind it; a
     member that is told by its type is named like the field in it."""
     path: list[str] = []
-    for part in location:
-        if isinstance(part, str) and not (part.isidentifier() and part not in _TAGS):
-            break
+    for part in _named_parts(location):
         if path[-1:] != [str(part)]:
             path.append(str(part))
     return ".".join(path)
+
+
+def _named_parts(location: Sequence[int | str]) -> Iterator[int | str]:
+    return takewhile(lambda part: isinstance(part, int) or _is_name(part), location)
+
+
+def _whole_name(location: Sequence[int | str]) -> str:
+    """Return where a value is, also inside of one form of a field: without what pydantic calls the
+    forms."""
+    path: list[str] = []
+    for part in location:
+        is_form = isinstance(part, str) and (not _is_name(part) or part[:1].isupper())
+        if not is_form and path[-1:] != [str(part)]:
+            path.append(str(part))
+    return ".".join(path)
+
+
+def _is_name(part: str) -> bool:
+    return part.isidentifier() and part not in _TAGS

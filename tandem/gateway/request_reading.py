@@ -15,14 +15,12 @@ from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.gateway.body_parsing import UINT32
 from tandem.gateway.errors import invalid, unsupported
+from tandem.gateway.messages import ImagePart, Message, TextPart
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     CommonParameters,
     CompletionRequest,
-    ImagePart,
-    Message,
     TandemOptions,
-    TextPart,
 )
 from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
 from tandem.generation.request_fields import given_fields
@@ -31,16 +29,22 @@ from tandem.specdec.overrides import Override, parse_overrides
 from tandem.text.families import PLAIN, ModelFamily
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
+_OF_THE_TEMPLATE = (
+    *("chat_template_kwargs", "reasoning_effort"),
+    *("continue_final_message", "add_generation_prompt"),
+)
 SEED_BITS = 53
 """Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one HTTP request: tokens per answer, and answers."""
+    """Limits of one HTTP request. `max_tokens`: of an answer; 0: what the context leaves.
+    `max_choices`: answers. `unstated_tokens`: of an answer to a caller that sets no limit."""
 
-    max_tokens: int = 4096
+    max_tokens: int = 0
     max_choices: int = 8
+    unstated_tokens: int = 4096
 
 
 def chat_requests(
@@ -53,10 +57,15 @@ def chat_requests(
         raise unsupported("top_logprobs", f"the maximum is {MAX_TOP_LOGPROBS}")
     turns, images = conversation(body.messages)
     offered = [tool.model_dump(exclude_none=True) for tool in body.offered]
+    variables = body.template_variables
     tools = json.dumps(offered) if offered else ""
+    template = json.dumps(variables) if variables else ""
     grammar = body.named_grammar(family)
     requests = _requests(body, [turns], limits, grammar=grammar, images=images)
-    return [replace(each, tools=tools) for each in requests]
+    if variables and requests[0].from_two_sides:
+        named = next(name for name in _OF_THE_TEMPLATE if getattr(body, name) is not None)
+        raise unsupported(named, "presets that answer from documents do not use it; leave it out")
+    return [replace(each, tools=tools, chat_template_kwargs=template) for each in requests]
 
 
 def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[bytes, ...]]:
@@ -84,17 +93,16 @@ def _requests(
 ) -> list[GenerationRequest]:
     n = body.n or 1
     _check_choices(body, len(prompts), limits)
-    if (body.max_output_tokens or 0) > limits.max_tokens:
-        named = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
-        raise invalid(
-            named, f"{named}: must be at most {limits.max_tokens}, got {body.max_output_tokens}"
-        )
+    most = limits.max_tokens or UINT32
+    if (body.max_output_tokens or 0) > most:
+        named = body.limit_name
+        raise invalid(named, f"{named}: must be at most {most}, got {body.max_output_tokens}")
     options = body.tandem
-    seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
-    given = given_fields(dict(body) | dict(options) | {"top_k": _top_k(body)})
-    if body.thinking_budget is not None:
-        given["thinking_token_budget"] = body.thinking_budget
-    given["max_tokens"] = body.max_output_tokens or limits.max_tokens
+    asked_seed = -1 if body.seed is None else body.seed
+    seed = secrets.randbits(SEED_BITS) if asked_seed == -1 else asked_seed
+    given = given_fields(body.given | dict(options) | {"top_k": _top_k(body)})
+    given["seed"] = seed
+    given["max_tokens"] = body.max_output_tokens or min(limits.unstated_tokens, most)
     common = GenerationRequest(prompts[0]).with_fields(
         **given,
         preset=_preset(options),
@@ -189,27 +197,33 @@ def _turn(index: int, message: Message) -> Turn:
             f"messages.{index}.tool_call_id",
             "tool_call_id: is required for the role tool, and only allowed there",
         )
-    if message.tool_calls is not None:
-        return _calling_turn(index, message)
-    if message.content is None:
-        raise invalid(f"messages.{index}.content", "content: Field required")
-    if isinstance(message.content, str):
-        return Turn(role, message.content, tool_call_id=message.tool_call_id or "")
-    texts = [part.text for part in message.content if isinstance(part, TextPart)]
-    if len(texts) < len(message.content) and role != "user":
-        raise invalid(f"messages.{index}.content", "images: only allowed in messages of the user")
-    return Turn(role, "".join(texts), tool_call_id=message.tool_call_id or "")
-
-
-def _calling_turn(index: int, message: Message) -> Turn:
-    if message.role != "assistant":
+    if message.tool_calls is not None and message.role != "assistant":
         raise invalid(
             f"messages.{index}.tool_calls", "tool_calls: only allowed for the role assistant"
         )
     calls = [call.model_dump() for call in message.tool_calls or ()]
-    if not isinstance(message.content, str | None):
-        raise invalid(f"messages.{index}.content", "content: must be a string if tool_calls is set")
-    return Turn("assistant", message.content or "", json.dumps(calls) if calls else "")
+    return Turn(
+        role,
+        _text(index, message),
+        tool_calls=json.dumps(calls) if calls else "",
+        tool_call_id=message.tool_call_id or "",
+    )
+
+
+def _text(index: int, message: Message) -> str:
+    """The text of a message. An assistant's may have none, as one that only called tools."""
+    content, param = message.content, f"messages.{index}.content"
+    if content is None:
+        if message.role == "assistant":
+            return ""
+        raise invalid(param, "content: must be a string or a list of parts; an empty string is one")
+    if isinstance(content, str):
+        return content
+    if message.role != "user" and any(isinstance(part, ImagePart) for part in content):
+        raise invalid(
+            param, "content: images are only allowed in the last message with the role user"
+        )
+    return "".join(part.text for part in content if isinstance(part, TextPart))
 
 
 def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
@@ -222,8 +236,11 @@ def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
                 continue
             name = f"messages.{index}.content.{place}"
             if index != users[-1]:
-                raise invalid(name, "images: only allowed in the last message of the user")
-            found.append(_image(part.image_url.url, name))
+                words = (
+                    "images: only allowed in the last message of the user; leave earlier ones out"
+                )
+                raise invalid(name, words)
+            found.append(_image(part.url, name))
     if len(found) > MAX_IMAGES:
         raise InvalidArgument("images", f"{len(found)} images; at most {MAX_IMAGES}")
     return tuple(found)

@@ -14,9 +14,16 @@ from pydantic import Field, ValidationError
 from tandem.gateway.body_parsing import Strict
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
 from tandem.gateway.errors import validation_error
+from tandem.gateway.messages import Lenient
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.reasoning import ReasoningOptions, ReasoningReader
-from tandem.gateway.schema import ChatCompletionRequest, Count, Seed, TandemOptions
+from tandem.gateway.schema import (
+    ChatCompletionRequest,
+    Count,
+    ReasoningEffort,
+    Seed,
+    TandemOptions,
+)
 from tandem.gateway.tool_calls import MAX_TOOLS, CallPiece, ToolCallReader, ToolName
 from tandem.generation.figures import answer_figures
 from tandem.text.families import CallFormat
@@ -26,20 +33,22 @@ RESPONSE_NAMES: Mapping[str, str] = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "response_format": "text",
+    "reasoning_effort": "reasoning",
+    "chat_template_kwargs": "reasoning",
 }
 """Names of chat parameters as the Responses API calls them."""
 
 Ignored = Annotated[Any, Field(description="Ignored.")]
 
 
-class InputText(Strict):
+class InputText(Lenient):
     type: Literal["input_text", "output_text"]
     text: str
     annotations: Ignored = None
     logprobs: Ignored = None
 
 
-class InputMessage(Strict):
+class InputMessage(Lenient):
     type: Literal["message"] | None = None
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[InputText], Field(fail_fast=True)]
@@ -59,10 +68,10 @@ class FunctionCallItem(Strict):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-class FunctionOutput(Strict):
+class FunctionOutput(Lenient):
     type: Literal["function_call_output"]
     call_id: str
-    output: str
+    output: str | Annotated[list[InputText], Field(fail_fast=True)]
     id: Ignored = None
     status: Ignored = None
 
@@ -118,6 +127,16 @@ class NamedResponseTool(Strict):
     name: ToolName
 
 
+class ReasoningSettings(Strict):
+    effort: ReasoningEffort | None = Field(
+        default=None,
+        description="How long the model reasons: the variable `reasoning_effort` of its chat"
+        " template. A template that does not know it ignores it.",
+    )
+    summary: Ignored = None
+    generate_summary: Ignored = None
+
+
 class ResponsesRequest(Strict):
     """Body of POST /v1/responses. The server stores nothing."""
 
@@ -143,6 +162,7 @@ class ResponsesRequest(Strict):
         description="`auto`: drop the oldest turns if the input is longer than the context."
         " `disabled` (default): refuse it.",
     )
+    reasoning: ReasoningSettings | None = None
     seed: Seed | None = Field(
         default=None, description="Seed of the sampling. Not part of OpenAI's API."
     )
@@ -257,6 +277,7 @@ def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
         if isinstance(asked.tool_choice, str | None)
         else {"type": "function", "function": {"name": asked.tool_choice.name}},
         "response_format": _format(asked),
+        "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
         "tandem": asked.tandem,
     }
     given = {name: value for name, value in body.items() if value is not None}
@@ -296,15 +317,15 @@ def _messages(asked: ResponsesRequest) -> Iterator[dict[str, Any]]:
     for item in asked.input:
         match item:
             case InputMessage():
-                parts = item.content
-                text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-                yield {"role": item.role, "content": text}
+                yield {"role": item.role, "content": _text(item.content)}
             case FunctionCallItem():
                 yield {"role": "assistant", "tool_calls": [_call(item)]}
             case FunctionOutput():
-                yield {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
-            case ReasoningItem():
-                pass
+                yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
+
+
+def _text(parts: str | list[InputText]) -> str:
+    return parts if isinstance(parts, str) else "".join(part.text for part in parts)
 
 
 def _call(item: FunctionCallItem) -> dict[str, Any]:

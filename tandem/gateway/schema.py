@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
-from tandem.gateway.errors import invalid, unsupported
+from tandem.gateway.errors import invalid, unknown_parameter, unsupported
+from tandem.gateway.messages import Message
 from tandem.gateway.reasoning import ReasoningOptions
-from tandem.gateway.tool_calls import NamedTool, Tool, ToolCall, ToolChoice, Tools, tool_grammar
+from tandem.gateway.tool_calls import NamedTool, Tool, ToolChoice, Tools, tool_grammar
 from tandem.generation.request_fields import (
     BodyFields,
     RequestField,
@@ -24,29 +25,81 @@ from tandem.text.families import PLAIN, ModelFamily
 
 MAX_STOPS = 16
 
-Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Seed = Annotated[int, Field(ge=-1, lt=2**64)]
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
+MaxTokens = Count | Literal[-1]
+"""-1 is llama.cpp's word for no limit; null says the same here."""
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 _HARMLESS = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier", "verbosity"),
         *("prompt_cache_key", "prompt_cache_retention"),
+        # vLLM's and SGLang's.
+        *("request_id", "rid", "detokenize", "guided_decoding_backend"),
+        # llama.cpp's: of the cache, of what it measures, and of methods that are switched off.
+        *("cache_prompt", "id_slot", "timings_per_token", "return_progress"),
+        *("mirostat_tau", "mirostat_eta", "xtc_threshold", "dynatemp_exponent"),
+        *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+        "keep_alive",
     }
 )
 """Parameters that do not affect the text: accepted and ignored."""
 
+_USE_N = "this server does not rank answers; send n and choose among them"
+_NO_BEAMS = "this server does not search beams; send temperature 0"
+_NO_METHOD = "this method of sampling is not available; send temperature, top_k, top_p or min_p"
+_OWN_TEMPLATE = "the model's own chat template is used; send chat_template_kwargs"
+_OWN_TOKENS = "special tokens are left out of the text; tandem.provenance reports the id of each"
+
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "functions": ((None, []), "the models answer with text"),
-    "function_call": ((None, "none", "auto"), "the models answer with text"),
-    "modalities": ((None, ["text"]), "the models answer with text"),
+    "functions": ((None, []), "send tools"),
+    "function_call": ((None, "none", "auto"), "send tool_choice"),
+    "modalities": ((None, ["text"]), 'the models answer with text; send ["text"]'),
     "audio": ((None,), "the models answer with text"),
     "prediction": ((None,), "the draft model makes the predictions"),
-    "reasoning_effort": ((None,), "the model decides how long it reasons"),
+    "reasoning_effort": ((None,), "only chats have it; send it to /v1/chat/completions"),
+    "chat_template_kwargs": (
+        (None,),
+        "only chats have a template; send it to /v1/chat/completions",
+    ),
     "web_search_options": ((None,), "this server does not search the web"),
-    "best_of": ((None, 1), "this server does not rank answers"),
+    "best_of": ((None, 1), _USE_N),
+    "use_beam_search": ((None, False), _NO_BEAMS),
+    "length_penalty": ((None, 1.0), _NO_BEAMS),
+    "early_stopping": ((None, False), _NO_BEAMS),
+    "skip_special_tokens": ((None, True), _OWN_TOKENS),
+    "spaces_between_special_tokens": ((None, True), _OWN_TOKENS),
+    "return_token_ids": ((None, False), "send tandem.provenance"),
+    "return_tokens_as_token_ids": ((None, False), "send tandem.provenance"),
+    "bad_words": ((None, []), "send banned_token_ids or logit_bias"),
+    "json_schema": ((None,), "send response_format"),
+    "grammar": ((None, ""), "send guided_grammar, in Lark syntax"),
+    "ebnf": ((None,), "send guided_grammar, in Lark syntax"),
+    "regex": ((None,), "send guided_regex"),
+    "truncate_prompt_tokens": ((None,), "send truncate"),
+    "chat_template": ((None,), _OWN_TEMPLATE),
+    "documents": ((None, []), "send each as a message with the role document, or tandem.rag"),
+    "mm_processor_kwargs": ((None,), "images are prepared as the model's own settings say"),
+    "logits_processors": ((None, []), "send logit_bias or a grammar"),
+    "repeat_last_n": ((None, -1), "penalties count the whole text; send -1"),
+    "mirostat": ((None, 0), _NO_METHOD),
+    "tfs_z": ((None, 1.0), _NO_METHOD),
+    "xtc_probability": ((None, 0.0), _NO_METHOD),
+    "dry_multiplier": ((None, 0.0), _NO_METHOD),
+    "dynatemp_range": ((None, 0.0), _NO_METHOD),
 }
-"""OpenAI parameters accepted only with these neutral values; any other value is refused."""
+"""Parameters of other servers accepted only with these neutral values; any other value is refused
+with words for what to send instead."""
+
+_OTHER_NAMES: Mapping[str, str] = {
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "thinking_budget": "thinking_token_budget",
+}
+"""Parameters under other names, llama.cpp's and Qwen's, and under the one that they have here."""
 
 
 def _body_field(row: RequestField) -> tuple[Any, Any]:
@@ -75,6 +128,10 @@ else:  # with the rows of the table of request fields, which `given_fields` read
 
 class StreamOptions(Strict):
     include_usage: bool = False
+    include_obfuscation: Any = Field(default=None, description="Ignored: nothing is padded.")
+    continuous_usage_stats: Literal[False] | None = Field(
+        default=None, description="The last chunk has the usage."
+    )
 
 
 class TandemOptions(TandemParameters):
@@ -123,21 +180,6 @@ class TandemOptions(TandemParameters):
     )
 
 
-class TextPart(Strict):
-    type: Literal["text"]
-    text: str
-
-
-class ImageAddress(Strict):
-    url: str
-    detail: Literal["auto", "low", "high"] = "auto"
-
-
-class ImagePart(Strict):
-    type: Literal["image_url"]
-    image_url: ImageAddress
-
-
 def _read_prompt(prompt: object) -> object:
     """Check the form of a prompt: one or several texts or lists of token ids. pydantic would try
     every member of the union on every value and record each failure."""
@@ -157,34 +199,23 @@ _PromptForms = str | list[str] | list[int] | list[list[int]]
 PromptBody = Annotated[
     _PromptForms, PlainValidator(_read_prompt, json_schema_input_type=_PromptForms)
 ]
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
-
-
-class Message(Strict):
-    role: Literal["system", "developer", "user", "assistant", "document", "tool"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = Field(
-        default=None,
-        validate_default=False,
-        description="Text of the message. Required unless `tool_calls` is set.",
-    )
-    name: str | None = Field(default=None, description="Ignored.")
-    refusal: None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = Field(
-        default=None,
-        description="Id of the tool call that this message answers. Required if `role` is `tool`.",
-    )
 
 
 def _all_parameters(schema: dict[str, Any]) -> None:
     """Add the ignored and the neutral parameters to the schema, and forbid all others."""
     schema["additionalProperties"] = False
-    schema["properties"] |= {
+    schema["properties"] = {
         **{name: {"description": "Ignored."} for name in sorted(_HARMLESS)},
         **{
             name: _one_of(values) | {"description": why} for name, (values, why) in _NEUTRAL.items()
         },
+        **schema["properties"],
     }
+
+
+def _same(value: object, other: object) -> bool:
+    """Whether two values are the same in JSON, where 1 is 1.0, but not true."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
 def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
@@ -216,7 +247,14 @@ class CommonParameters(Constraints, BodyParameters):
     )
 
     model: str
-    max_tokens: Count | None = None
+    max_tokens: MaxTokens | None = Field(
+        default=None,
+        description="Maximum tokens of the answer. Default, and -1: as many as the context and the"
+        " server's limits leave.",
+    )
+    n_predict: MaxTokens | None = Field(
+        default=None, description="llama.cpp's name of `max_tokens`."
+    )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -228,10 +266,16 @@ class CommonParameters(Constraints, BodyParameters):
     top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
         default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
     )
-    thinking_budget: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
-        default=None, description="Another name of `thinking_token_budget`."
+    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        default=None, description="llama.cpp's name of `repetition_penalty`."
     )
-    seed: Seed | None = None
+    thinking_budget: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
+        default=None, description="Qwen's name of `thinking_token_budget`."
+    )
+    seed: Seed | None = Field(
+        default=None,
+        description="Seed of the sampling. Default, and -1: a random one, which the answer names.",
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tandem: TandemOptions = TandemOptions()
@@ -243,16 +287,14 @@ class CommonParameters(Constraints, BodyParameters):
             if name in _HARMLESS:
                 continue
             if name not in _NEUTRAL:
-                words = f"Unrecognized request argument supplied: {name}"
-                raise invalid(name, words, "unknown_parameter")
+                raise unknown_parameter(name, [*type(self).model_fields, *_NEUTRAL])
             neutral, why = _NEUTRAL[name]
-            if value not in neutral:
+            if not any(_same(value, each) for each in neutral):
                 raise unsupported(name, why)
-        if self.thinking_budget is not None and dict(self)["thinking_token_budget"] is not None:
-            raise invalid(
-                "thinking_budget",
-                "thinking_budget: set either thinking_budget or thinking_token_budget, not both",
-            )
+        for name, here in _OTHER_NAMES.items():
+            given = getattr(self, name)
+            if given is not None and dict(self)[here] not in (None, given):
+                raise invalid(name, f"{name}: set either {name} or {here}, not both")
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "stream_options: requires stream to be true")
 
@@ -270,14 +312,49 @@ class CommonParameters(Constraints, BodyParameters):
     @property
     def max_output_tokens(self) -> int | None:
         """The caller's limit on the tokens of the answer; None: not set."""
-        return self.max_tokens
+        return _limit(self.max_tokens, self.n_predict)
+
+    @property
+    def limit_name(self) -> str:
+        """The name under which the caller sent that limit."""
+        names = ("max_tokens", "n_predict")
+        return next((name for name in names if getattr(self, name) is not None), names[0])
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Parameters by the names that they have here, also those sent under another one."""
+        sent = dict(self)
+        others = {here: sent[name] for name, here in _OTHER_NAMES.items() if sent[name] is not None}
+        return sent | others
 
 
 class ChatCompletionRequest(CommonParameters):
     """Body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: MaxTokens | None = Field(
+        default=None, description="OpenAI's newer name of `max_tokens`."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        default=None,
+        description="Variables of the model's chat template, for example"
+        ' `{"enable_thinking": false}`. A template ignores those that it does not know.',
+    )
+    reasoning_effort: ReasoningEffort | None = Field(
+        default=None,
+        description="How long the model reasons: the variable `reasoning_effort` of its chat"
+        " template. A template that does not know it ignores it.",
+    )
+    add_generation_prompt: bool | None = Field(
+        default=None,
+        description="End the prompt with the beginning of an assistant message. Default: true,"
+        " or false if `continue_final_message` is true.",
+    )
+    continue_final_message: bool | None = Field(
+        default=None,
+        description="Continue the last message, which must be the assistant's, instead of"
+        " beginning a new one.",
+    )
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Tools | None = None
@@ -292,7 +369,9 @@ class ChatCompletionRequest(CommonParameters):
         " content is the text as the model wrote it, with the tags around the thinking.",
     )
     parallel_tool_calls: bool | None = Field(
-        default=None, description="Allow more than one tool call in an answer. Default: true."
+        default=None,
+        description="Allow more than one tool call in an answer, unless `tool_choice` names a tool."
+        " Default: true, or false if `tool_choice` is `required`.",
     )
 
     @property
@@ -312,6 +391,22 @@ class ChatCompletionRequest(CommonParameters):
             return tools
         return [tool for tool in tools if tool.function.name == choice.function.name]
 
+    @property
+    def tool_named(self) -> bool:
+        """Whether `tool_choice` names the one tool to call."""
+        return isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def may_call_again(self) -> bool:
+        """Whether a call may follow the first one. A model that has to call does not choose when to
+        stop either, unless it was trained to, so that the answer ends with its call there, except
+        where the caller asks for several."""
+        if self.tool_named:
+            return False
+        if self.tool_choice == "required":
+            return self.parallel_tool_calls is True
+        return self.parallel_tool_calls is not False
+
     def check(self) -> None:
         super().check()
         names = [tool.function.name for tool in self.tools or ()]
@@ -319,17 +414,39 @@ class ChatCompletionRequest(CommonParameters):
             raise invalid("tools", "tools: two tools have the same name")
         if self.tool_choice not in (None, "none", "auto") and not self.offered:
             raise invalid("tool_choice", "tool_choice: does not name any of the tools")
-        if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise invalid(
-                "max_tokens", "max_tokens: set either max_tokens or max_completion_tokens, not both"
-            )
         if self.include_reasoning is False and self.separate_reasoning is False:
             raise invalid(
                 "include_reasoning",
                 "include_reasoning: requires separate_reasoning to be true if it is false",
             )
+        for name in ("max_tokens", "n_predict"):
+            if getattr(self, name) is not None and self.max_completion_tokens is not None:
+                raise invalid(name, f"{name}: set either {name} or max_completion_tokens, not both")
+        if self.continue_final_message:
+            if self.add_generation_prompt:
+                raise invalid(
+                    "add_generation_prompt",
+                    "add_generation_prompt: must be false if continue_final_message is true",
+                )
+            if self.messages[-1].role != "assistant":
+                raise invalid(
+                    "continue_final_message",
+                    "continue_final_message: the last message must have the role assistant",
+                )
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs", "top_logprobs: requires logprobs to be true")
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """All that the caller says about how its messages become a prompt."""
+        variables = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", self.reasoning_effort)
+        if self.continue_final_message:
+            variables |= {"continue_final_message": True, "add_generation_prompt": False}
+        elif self.add_generation_prompt is False:
+            variables["add_generation_prompt"] = False
+        return variables
 
     @property
     def num_top_logprobs(self) -> int | None:
@@ -337,7 +454,12 @@ class ChatCompletionRequest(CommonParameters):
 
     @property
     def max_output_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        return _limit(self.max_completion_tokens, self.max_tokens, self.n_predict)
+
+    @property
+    def limit_name(self) -> str:
+        sent = self.max_completion_tokens is not None
+        return "max_completion_tokens" if sent else super().limit_name
 
     def named_grammar(self, family: ModelFamily = PLAIN) -> tuple[str, Grammar] | None:
         """`family`: of the model, which writes tool calls in its own way."""
@@ -354,15 +476,20 @@ class ChatCompletionRequest(CommonParameters):
                 "tools", "tools: can be combined with a JSON schema, but not with another grammar"
             )
         must_call = self.tool_choice not in (None, "auto")
-        parallel = self.parallel_tool_calls is not False
         return "tools", tool_grammar(
             self.offered,
             text=text,
             must_call=must_call,
-            parallel=parallel,
+            parallel=self.may_call_again,
             calls=family.calls,
             after_thinking=family.thinking is not None,
         )
+
+
+def _limit(*limits: int | None) -> int | None:
+    """Return the first limit that is set; None if it is -1, or none is."""
+    first = next((limit for limit in limits if limit is not None), -1)
+    return None if first == -1 else first
 
 
 class CompletionRequest(CommonParameters):

@@ -17,8 +17,8 @@ from tandem.gateway.body_parsing import Strict, TokenId, parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import BodyReader, unless_ending, unless_gone
 from tandem.gateway.errors import invalid, json_response
+from tandem.gateway.messages import Message
 from tandem.gateway.request_reading import conversation
-from tandem.gateway.schema import Message
 
 MAX_INPUTS = 256
 

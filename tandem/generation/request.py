@@ -39,6 +39,7 @@ from tandem.specdec.overrides import (
     with_overrides,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, PRESETS, Preset
+from tandem.text.chat_rendering import read_variables
 from tandem.two_sided.interface import (
     AGGREGATION_PRESETS,
     MAX_QUERY_CHARACTERS,
@@ -57,6 +58,7 @@ from tandem_api.common.v1 import generation_pb2 as pb
 
 MAX_DOCUMENTS = 32
 MAX_TOOLS_CHARACTERS = 2**17
+MAX_TEMPLATE_CHARACTERS = 2**14
 DEFAULT_PRESET = "auto"
 RAG_PRESET = "dragon-coupled"
 """Where documents of both sides are asked for and no preset is named."""
@@ -85,6 +87,9 @@ class GenerationRequest:
     token_texts: bool = False
     thinking_token_budget: int = -1
     """Most tokens of thinking, for models that think before they answer; -1: no limit."""
+    include_stop_str_in_output: bool = False
+    chat_template_kwargs: str = ""
+    """Variables of the chat template, a JSON object (`tandem.text.chat_rendering`)."""
     tenant: bytes = b""
     """For whom the caller asks, where that is not itself (`tandem.net.tenant`)."""
 
@@ -116,6 +121,9 @@ class GenerationRequest:
             if not least <= (number := getattr(self.params, name)) < 2**bits:
                 raise InvalidArgument(name, f"must be {least}…2^{bits}-1, is {number}")
         params = self.params
+        if (least := params.processors.min_tokens) > params.max_tokens:
+            why = f"must be at most max_tokens, {params.max_tokens}, is {least}"
+            raise InvalidArgument("min_tokens", why)
         params.sampling.validate(MAX_VOCABULARY_SIZE)
         params.processors.validate(MAX_VOCABULARY_SIZE, params.ignore_eos)
         check_image_bytes(params.images)
@@ -147,9 +155,19 @@ class GenerationRequest:
             raise InvalidArgument("truncate", "cannot be combined with images or a suffix")
         if len(self.tools) > MAX_TOOLS_CHARACTERS:
             raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
+        if len(self.chat_template_kwargs) > MAX_TEMPLATE_CHARACTERS:
+            why = f"at most {MAX_TEMPLATE_CHARACTERS} characters"
+            raise InvalidArgument("chat_template_kwargs", why)
+        read_variables(self.chat_template_kwargs)
         if self.from_two_sides:
-            for name in ("stop_token_ids", "suffix", "tools"):
-                if getattr(self, name):
+            of_one_side = {
+                name: getattr(self, name)
+                for name in ("stop_token_ids", "suffix", "tools", "chat_template_kwargs")
+            }
+            of_one_side["include_stop_str_in_output"] = self.include_stop_str_in_output
+            of_one_side["min_tokens"] = self.params.processors.min_tokens
+            for name, given in of_one_side.items():
+                if given:
                     raise InvalidArgument(
                         name, "not supported by presets that answer from documents"
                     )

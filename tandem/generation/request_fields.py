@@ -64,6 +64,14 @@ class BodyFields(TypedDict, total=False):
         Field(gt=0, le=10),
     ]
     ignore_eos: Annotated[bool, "Continue after the model's end-of-text token."]
+    min_tokens: Annotated[
+        int,
+        "Minimum tokens of the answer: no token or stop string ends it before.",
+        Field(ge=0, lt=2**32),
+    ]
+    include_stop_str_in_output: Annotated[
+        bool, "End the text with the stop string that ended it, instead of before it."
+    ]
     truncate: Annotated[
         Literal["none", "oldest"],
         "What to do with a prompt longer than the context. none: refuse it. oldest: drop the oldest"

@@ -68,6 +68,10 @@ class Admission:
     def kv_bytes(self) -> int:
         return self._shares.kv_bytes
 
+    def kv_tokens(self, bytes_per_token: int) -> int:
+        """Tokens that the budget holds, of all sessions together; 0 where they need no memory."""
+        return min(self.kv_budget_bytes // bytes_per_token, 2**32 - 1) if bytes_per_token else 0
+
     @property
     def kv_free_bytes(self) -> int:
         return self.kv_budget_bytes - self.kv_bytes

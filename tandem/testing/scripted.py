@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from tandem.backends.context_engine import ContextEngine, Distribution
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
+from tandem.text.chat_rendering import NO_VARIABLES
 
 _DISTRIBUTIONS_KEPT = 1024
 
@@ -131,7 +133,12 @@ class ScriptedTokenizer:
     def encode(self, text: str) -> list[int]:
         return [ord(character) % self._vocabulary_size for character in text]
 
-    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> list[int]:
         return self.encode("".join(message["content"] for message in messages))
 
     def detokenizer(self) -> ScriptedText:

@@ -4,6 +4,7 @@ that knows no tokenizer library."""
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.text.families import ModelFamily
 from tandem.text.vocabulary import Vocabulary
 
@@ -26,9 +27,15 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
 
-    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> list[int]:
         """Ids of a conversation, up to where the answer begins. The user's last turn begins with so
-        many `images`, one placeholder each."""
+        many `images`, one placeholder each. `variables` are the chat template's
+        (`tandem.text.chat_rendering`)."""
 
     def detokenizer(self) -> IncrementalText: ...
 
@@ -41,7 +48,11 @@ class ToolTokenizer(Protocol):
     def template_knows_tools(self) -> bool: ...
 
     def chat_with_tools(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
         """Encode as `chat` does; messages may call tools and answer calls."""
 

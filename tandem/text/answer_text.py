@@ -20,15 +20,22 @@ class AnswerText:
         tokenizer: Tokenizer,
         stops: tuple[str, ...],
         stop_token_ids: Iterable[int] = (),
+        *,
+        min_tokens: int = 0,
+        includes_stop: bool = False,
         detokenizer: IncrementalText | None = None,
         splitter: ThinkingSplitter | None = None,
     ) -> None:
-        """`detokenizer`: the one that makes the text, if it is not the tokenizer's usual one.
-        `splitter`: of an answer that may think; without one no token is counted as thinking."""
+        """Stop strings are looked for after `min_tokens` tokens; the text ends with the one that
+        is found, if `includes_stop`, and else before it. `detokenizer`: the one that makes the
+        text, if it is not the tokenizer's usual one. `splitter`: of an answer that may think;
+        without one no token is counted as thinking."""
         self._detokenizer = detokenizer or tokenizer.detokenizer()
         self._thinking = ThinkingCount(splitter) if splitter is not None else None
         self._spelling = tokenizer.detokenizer()
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops, includes_stop)
+        self._min_tokens = min_tokens
+        self._tokens = 0
         self._looks_for_stops = bool(stops)
         self._stop_token_ids = frozenset(stop_token_ids)
         self._unread: list[int] = []
@@ -42,7 +49,10 @@ class AnswerText:
         if not self._looks_for_stops:
             self._unread.append(token_id)  # read when the text is asked for: a round waits for this
             return is_stop
-        piece, self._stopped = self._stops.push(self._pushed((token_id,)))
+        self._tokens += 1
+        piece = self._pushed((token_id,))
+        if self._tokens > self._min_tokens:
+            piece, self._stopped = self._stops.push(piece)
         self._pieces.append(piece)
         return self._stopped or is_stop
 

@@ -1,10 +1,8 @@
 """Text to token ids and back, with a Hugging Face tokenizer. Invariant: what a `Detokenizer` has
 returned is never taken back, and together it is the text of all ids pushed."""
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, cast
 
 from jinja2 import TemplateError
@@ -12,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
+from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
 from tandem.text.families import ModelFamily, family_of
 from tandem.text.token_strings import read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
@@ -26,12 +25,6 @@ others, StarCoder, DeepSeek."""
 _PROMPT_END = 64
 """Tokens of a prompt's end that may tell whether it opens the thinking; marks have ten at most."""
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
-
-
-_NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
-_RENDERING_OPTIONS = frozenset(
-    inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
-) | {"messages", "documents", "tools", "add_generation_prompt"}
 
 
 class TextTokenizer:
@@ -61,12 +54,13 @@ class TextTokenizer:
         self,
         messages: Sequence[Mapping[str, str]],
         images: int = 0,
-        variables: Mapping[str, Any] = _NO_VARIABLES,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
         """Ids of a conversation, up to where the assistant's answer begins.
 
         Each message has a `role` and a `content`; control tokens spelt out in a content are text.
         The last turn of the user begins with so many `images`, as the template writes them.
+        `variables` are the template's (`tandem.text.chat_rendering`).
         Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
         """
         return self.chat_with_tools(messages, (), images, variables)
@@ -94,31 +88,31 @@ class TextTokenizer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Any],
         images: int = 0,
-        variables: Mapping[str, Any] = _NO_VARIABLES,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
-        """Encode as `chat` does; `tools` and the messages that call them are as in OpenAI's API.
-        `variables`: of the template, such as `enable_thinking`. Raises
-        InvalidArgument("chat_template_kwargs") for a name that is an option of rendering."""
+        """Encode as `chat` does; `tools` and the messages that call them are as in OpenAI's API."""
         if not self._tokenizer.chat_template:
             raise InvalidArgument("messages", "this model has no chat template; send a prompt")
         for index, message in enumerate(messages):
             if not all(isinstance(message.get(field), str) for field in ("role", "content")):
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
-        if reserved := sorted(_RENDERING_OPTIONS & variables.keys()):
-            raise InvalidArgument(
-                "chat_template_kwargs", f"{reserved[0]} is no variable of a template"
-            )
+        rendering = ChatRendering.of(variables)
         try:
             ids = self._tokenizer.apply_chat_template(
                 _with_images(messages, images),
                 tools=list(tools) or None,
-                add_generation_prompt=True,
+                add_generation_prompt=rendering.add_generation_prompt,
+                continue_final_message=rendering.continue_final_message,
                 sanitize_control_tokens=True,
                 return_dict=False,
-                **variables,
+                **rendering.variables,
             )
         except TemplateError as error:
             raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
+        except OF_VALUES as error:
+            if not variables:
+                raise
+            raise not_rendered(rendering, error) from error
         return cast(list[int], ids)
 
     def encode_piece(self, text: str) -> list[int]:

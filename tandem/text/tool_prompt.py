@@ -2,30 +2,35 @@
 Invariant: a call reads the same in a prompt as the gateway's grammar has it in an answer."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Turn
 from tandem.text import FamilyTokenizer, Tokenizer, ToolTokenizer
+from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.text.families import HERMES, CallFormat
 
 
 def conversation_ids(
-    tokenizer: Tokenizer, turns: Sequence[Turn], tools: str = "", images: int = 0
+    tokenizer: Tokenizer,
+    turns: Sequence[Turn],
+    tools: str = "",
+    images: int = 0,
+    variables: Mapping[str, Any] = NO_VARIABLES,
 ) -> list[int]:
     """Ids of a conversation, up to where the answer begins; `tools`: a JSON list of functions, as
     OpenAI's API has them. Raises InvalidArgument."""
     if not tools and not any(turn.tool_calls or turn.tool_call_id for turn in turns):
         messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-        return tokenizer.chat(messages, images)
+        return tokenizer.chat(messages, images, variables)
     listed = _parsed(tools, "tools") if tools else []
     if isinstance(tokenizer, ToolTokenizer) and tokenizer.template_knows_tools:
         names = {call["id"]: call["function"]["name"] for turn in turns for call in _calls(turn)}
         structured = [_structured(turn, names) for turn in turns]
-        return tokenizer.chat_with_tools(structured, listed, images)
+        return tokenizer.chat_with_tools(structured, listed, images, variables)
     calls = tokenizer.family.calls if isinstance(tokenizer, FamilyTokenizer) else HERMES
-    return tokenizer.chat(_described(turns, listed, calls), images)
+    return tokenizer.chat(_described(turns, listed, calls), images, variables)
 
 
 def _structured(turn: Turn, names: dict[str, str]) -> dict[str, Any]:

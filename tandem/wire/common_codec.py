@@ -40,7 +40,7 @@ _PARAMS = tuple(field.name for field in fields(GenerationParams))
 _MESSAGES = ("sampling", "processors")
 _PROCESSORS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("banned_token_ids", "allowed_token_ids"),
+    *("banned_token_ids", "allowed_token_ids", "min_tokens", "end_token_ids"),
 )
 """Fields that have one form here and in protobuf."""
 
@@ -116,7 +116,7 @@ def processors_to_proto(processors: Processors) -> sampling_pb2.Processors:
 
 def processors_from_proto(message: sampling_pb2.Processors) -> Processors:
     check_count(len(message.logit_bias), MAX_BIASES, "logit_bias")
-    for name in ("banned_token_ids", "allowed_token_ids"):
+    for name in ("banned_token_ids", "allowed_token_ids", "end_token_ids"):
         check_count(len(getattr(message, name)), MAX_LISTED_IDS, name)
     grammar = None
     if message.HasField("grammar"):

@@ -71,8 +71,11 @@ class _Model(Protocol):
     def eos_token_ids(self) -> frozenset[int]: ...
 
 
-def describe_model(model: _Model, device: str = "", dtype: str = "") -> ModelDescription:
-    """Describe an engine for `Describe` and `opened`."""
+def describe_model(
+    model: _Model, device: str = "", dtype: str = "", kv_tokens: int = 0
+) -> ModelDescription:
+    """Describe an engine for `Describe` and `opened`. `kv_tokens`: that its service has room for;
+    0: not said."""
     return ModelDescription(
         model_name=model.model_name,
         vocabulary_hash=model.vocabulary_hash,
@@ -81,6 +84,7 @@ def describe_model(model: _Model, device: str = "", dtype: str = "") -> ModelDes
         eos_token_ids=sorted(model.eos_token_ids),
         device=device,
         dtype=dtype,
+        kv_tokens=kv_tokens,
     )
 
 

@@ -63,7 +63,7 @@ def test_no_body_costs_much(
 ) -> None:
     noted = []
 
-    def count(error: ValidationError) -> ApiError:
+    def count(error: ValidationError, kind: type[CommonParameters]) -> ApiError:
         noted.append(error.error_count())
         return ApiError(400, "bad")
 

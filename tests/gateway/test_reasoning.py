@@ -119,6 +119,21 @@ async def test_a_text_completion_is_as_the_model_wrote_it() -> None:
     assert answer["choices"][0]["text"] == THOUGHT
 
 
+async def test_a_template_that_knows_it_may_be_told_not_to_think() -> None:
+    """The prompt closes the thinking, so that tags are text, and a grammar holds from the start."""
+    tokenizer = qwen3()
+    quiet = {"enable_thinking": False}
+    prompt = tokenizer.chat([{"role": "user", "content": "hello"}], variables=quiet)
+    draft, target = speaking(tokenizer, len(prompt), "a <think>b</think>")
+    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
+        told = await whole(suite, chat_template_kwargs=quiet, thinking_token_budget=0)
+        asked = {"chat_template_kwargs": quiet, "guided_regex": "a|b"}
+        held = await whole(suite, **asked)
+    assert told["choices"][0]["message"] == {"role": "assistant", "content": "a <think>b</think>"}
+    assert told["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+    assert held["choices"][0]["message"]["content"] == "a"
+
+
 async def test_callers_may_leave_thinking_out_or_in_the_content() -> None:
     async with speaker(qwen3, THOUGHT) as suite:
         without = (await whole(suite, include_reasoning=False))["choices"][0]["message"]
@@ -153,7 +168,7 @@ async def test_a_budget_ends_the_thinking(name: str) -> None:
         assert message["reasoning_content"] == "so"
         assert message["content"] == "it is</think>yes"
         assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
-        both = chat(thinking_token_budget=1, thinking_budget=1)
+        both = chat(thinking_token_budget=1, thinking_budget=2)
         refused = await suite.post("/v1/chat/completions", both)
         assert refused.json()["error"]["param"] == "thinking_budget"
 

@@ -55,7 +55,7 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
         ("n", 0, "n"),
         ("n", 9, "n"),
         ("n", True, "n"),
-        ("seed", -1, "seed"),
+        ("seed", -2, "seed"),
         ("seed", 2**64, "seed"),
         ("stop", "", "stop"),
         ("stop", ["a", 1], "stop"),

@@ -78,12 +78,25 @@ def test_calls_are_read_as_they_were_written() -> None:
     ("more", "holds", "lacks"),
     [
         ({}, ["start: TEXT | calls", "f0", "f1", "call){0,7}", "%json"], ["start: calls"]),
-        ({"tool_choice": "required"}, ["start: calls", "f1"], ["TEXT"]),
+        ({"tool_choice": "required"}, ["start: calls", "f1", "calls: call\n"], ["TEXT", "{0,"]),
+        (
+            {"tool_choice": "required", "parallel_tool_calls": True},
+            ["start: calls", "call){0,7}"],
+            ["TEXT"],
+        ),
         ({"parallel_tool_calls": False}, ["calls: call\n"], ["{0,"]),
         (
             {"tool_choice": {"type": "function", "function": {"name": "now"}}},
-            ["start: calls", "now"],
-            ["weather", "f1"],
+            ["start: calls", "now", "calls: call\n"],
+            ["weather", "f1", "{0,"],
+        ),
+        (
+            {
+                "tool_choice": {"type": "function", "function": {"name": "now"}},
+                "parallel_tool_calls": True,
+            },
+            ["calls: call\n"],
+            ["{0,"],
         ),
         ({"response_format": {"type": "json_object"}}, ["start: json | calls"], ["TEXT"]),
     ],

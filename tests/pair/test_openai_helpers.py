@@ -84,12 +84,12 @@ async def test_a_loop_with_two_tools(client: AsyncOpenAI, preset: str) -> None:
     results = {"weather": "sunny", "add": "5"}
     called = []
     choices: list[Any] = [{"type": "function", "function": {"name": "add"}}, "required"]
-    for choice in choices:
+    for choice, reason in zip(choices, ("stop", "tool_calls"), strict=True):
         answer = await client.chat.completions.create(
             **body, tool_choice=choice, parallel_tool_calls=False
         )
         message = answer.choices[0].message
-        assert answer.choices[0].finish_reason == "tool_calls"
+        assert answer.choices[0].finish_reason == reason
         assert message.content is None
         assert message.tool_calls
         body["messages"].append(message)
@@ -105,6 +105,33 @@ async def test_a_loop_with_two_tools(client: AsyncOpenAI, preset: str) -> None:
     last = await client.chat.completions.create(**body, tool_choice="none")
     assert last.choices[0].message.content
     assert last.choices[0].message.tool_calls is None
+
+
+NAMED: Any = {"type": "function", "function": {"name": "add"}}
+
+
+@pytest.mark.parametrize(("choice", "reason"), [(NAMED, "stop"), ("required", "tool_calls")])
+async def test_a_forced_call_ends_the_answer(client: AsyncOpenAI, choice: Any, reason: str) -> None:
+    """Whatever the model would go on with, and without being told that one call is enough."""
+    for seed in range(3):
+        answer = await client.chat.completions.create(
+            **asking(tools=TOOLS) | {"seed": seed}, tool_choice=choice
+        )
+        (call,) = answer.choices[0].message.tool_calls or []
+        assert answer.choices[0].finish_reason == reason
+        assert call.type == "function"
+        jsonschema_rs.validate(FUNCTIONS[call.function.name], json.loads(call.function.arguments))
+
+
+async def test_a_named_tool_is_parsed_as_its_class(client: AsyncOpenAI) -> None:
+    """What Instructor asks for in its mode TOOLS, and `parse` reads."""
+    answer = await client.chat.completions.parse(
+        **asking(),
+        tools=[openai.pydantic_function_tool(Step)],
+        tool_choice={"type": "function", "function": {"name": "Step"}},
+    )
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Step)
 
 
 async def test_arguments_are_parsed_as_the_class_of_the_tool(client: AsyncOpenAI) -> None:

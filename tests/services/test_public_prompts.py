@@ -86,7 +86,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, why: 
 
 def test_a_prompt_that_the_template_takes_no_system_s_turn_of_is_refused(tmp_path: Path) -> None:
     class Refusing:
-        def chat(self, messages: Any, images: int = 0) -> list[int]:
+        def chat(self, messages: Any, images: int, variables: Any) -> list[int]:
             from tandem.core.errors import InvalidArgument
 
             raise InvalidArgument("messages", "this model has no chat template; send a prompt")

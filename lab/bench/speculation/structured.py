@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -36,6 +37,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import choose_model, load_pair
 from tandem.text import IncrementalText
+from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.text.vocabulary import Vocabulary
 
 MASK_LIMIT_S = 1e-4
@@ -229,7 +231,12 @@ class MadeUpTokenizer:
 
     encode_piece = encode
 
-    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> list[int]:
         raise NotImplementedError("nobody talks to it")
 
     def detokenizer(self) -> IncrementalText:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import llama_cpp.llama_cpp as library
 from jinja2 import Template, TemplateError
@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tandem.backends.llamacpp.native import LlamaModel
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
+from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
 from tandem.text.families import ModelFamily, family_of
 from tandem.text.vocabulary import Vocabulary, fallback_byte, hash_vocabulary
 
@@ -30,6 +31,7 @@ _PADDING = re.compile(r"\[PAD\d+\]")
 """What converters call ids that the tokenizer does not have and the model has logits for."""
 _PIECE_BYTES = 512
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"  # private use; around control tokens that a content spells
+_CONTINUED = "\ue0f2 "  # private use; where the last message ends that an answer continues
 _NONE = -1
 _PROMPT_END = 64
 """Tokens of a prompt's end that may tell whether it opens the thinking."""
@@ -69,7 +71,12 @@ class GgufTokenizer:
         """Ids of text inside a text; control tokens spelt out in it are text."""
         return self._tokenize(text, special=False, control=False)
 
-    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> list[int]:
         """Ids of a conversation, up to where the assistant's answer begins; control tokens spelt
         out in a content are text. Raises InvalidArgument("messages") when the file has no chat
         template or it refuses them."""
@@ -79,10 +86,7 @@ class GgufTokenizer:
             if not all(isinstance(message.get(field), str) for field in ("role", "content")):
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
         marked = [{**one, "content": self._mark(one["content"])} for one in messages]
-        try:
-            text = self._template.render(messages=marked, add_generation_prompt=True)
-        except TemplateError as error:
-            raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
+        text = self._rendered(self._template, marked, ChatRendering.of(variables))
         parts = re.split(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}", text)  # every second is a content's
         kinds = ((part, index % 2 == 0) for index, part in enumerate(parts) if part)
         return [i for part, ours in kinds for i in self._tokenize(part, False, control=ours)]
@@ -100,6 +104,27 @@ class GgufTokenizer:
     def mark_ids(self, text: str) -> list[int]:
         """Ids of text inside a text; special tokens spelt out in it are meant."""
         return self._tokenize(text, special=False, control=True)
+
+    def _rendered(
+        self, template: Template, messages: list[dict[str, str]], rendering: ChatRendering
+    ) -> str:
+        if rendering.continue_final_message:
+            messages[-1]["content"] += _CONTINUED
+        variables = {name: self._marked(value) for name, value in rendering.variables.items()}
+        begins = rendering.add_generation_prompt
+        try:
+            text = template.render(messages=messages, add_generation_prompt=begins, **variables)
+        except TemplateError as error:
+            raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
+        except OF_VALUES as error:
+            raise not_rendered(rendering, error) from error
+        if not rendering.continue_final_message:
+            return text
+        before, found, after = text.rpartition(_CONTINUED.strip())
+        if not found:
+            raise not_rendered(rendering, ValueError("the last message is left out"))
+        # A template that trims the message would have trimmed what ends it now.
+        return before if after.startswith(" ") else before.rstrip()
 
     @property
     def starts_with_bos(self) -> bool:
@@ -188,8 +213,19 @@ class GgufTokenizer:
     def _said(self, key: str) -> str | None:
         return self._model.text(f"tokenizer.ggml.{key}")
 
+    def _marked(self, value: object) -> object:
+        """A JSON value with the control tokens that its texts spell marked."""
+        if isinstance(value, str):
+            return self._mark(value)
+        if isinstance(value, list):
+            return [self._marked(each) for each in value]
+        if isinstance(value, dict):
+            return {name: self._marked(each) for name, each in value.items()}
+        return value
+
     def _mark(self, content: str) -> str:
-        content = content.replace(_OPEN, "").replace(_CLOSE, "")
+        for mark in (_OPEN, _CLOSE, _CONTINUED.strip()):
+            content = content.replace(mark, "")
         if not self._control:
             return content
         return self._spelt_control.sub(lambda found: _OPEN + found[0] + _CLOSE, content)

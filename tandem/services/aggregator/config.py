@@ -187,9 +187,9 @@ class AggregatorSettings(MeasuredSettings):
         " seconds.",
     )
     http_max_tokens: int = Field(
-        default=4096,
-        ge=1,
-        description="Maximum tokens of an answer over HTTP. Also the default of `max_tokens`.",
+        default=0,
+        ge=0,
+        description="Maximum tokens of an answer over HTTP. 0: as many as the context leaves.",
     )
     http_max_choices: int = Field(
         default=8,

@@ -33,14 +33,17 @@ class AnswerThinking:
 
     def text(self, tokenizer: Tokenizer, request: GenerationRequest) -> AnswerText:
         """The text of the answer, with the family's marks in it."""
-        if self.family is PLAIN or not isinstance(tokenizer, FamilyTokenizer):
-            return AnswerText(tokenizer, request.stop, request.stop_token_ids)
+        detokenizer = None
+        if self.family is not PLAIN and isinstance(tokenizer, FamilyTokenizer):
+            detokenizer = tokenizer.marked_detokenizer()
         thinks = self.start is not ThinkingStart.NONE
         return AnswerText(
             tokenizer,
             request.stop,
             request.stop_token_ids,
-            detokenizer=tokenizer.marked_detokenizer(),
+            min_tokens=request.params.processors.min_tokens,
+            includes_stop=request.include_stop_str_in_output,
+            detokenizer=detokenizer,
             splitter=ThinkingSplitter(self.family.thinking, self.start) if thinks else None,
         )
 

@@ -51,7 +51,7 @@ from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.specdec.messages import CloudMessage, EdgeMessage
+from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.telemetry.logging import get_logger, log_context
@@ -146,6 +146,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._warm_starts = WarmStarts(engine.model_name, instance, samples)
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
+        self._target_context = 0
+        """Of the cloud that was described last; 0: not known."""
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
@@ -180,9 +182,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeResponse:
-        answer = pb.DescribeResponse(draft=describe_model(self._engine), presets=list(PRESETS))
+        kv_tokens = self._admission.kv_tokens(self._engine.kv_bytes_per_token)
+        draft = describe_model(self._engine, kv_tokens=kv_tokens)
+        answer = pb.DescribeResponse(draft=draft, presets=list(PRESETS))
         try:
             answer.target.CopyFrom(await self._clouds.describe(DESCRIBE_TIMEOUT_S))
+            self._target_context = answer.target.context_length
         except Rejected as error:
             answer.cloud_error = str(error)
         answer.clouds.extend(self._clouds.status())
@@ -276,7 +281,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             vocabulary_size=self._engine.vocabulary_size,
             eos_token_ids=self._engine.eos_token_ids,
         )
-        return logits_processor(asked, edge_request.prompt_ids, mask, strict=False)
+        return logits_processor(
+            asked,
+            edge_request.prompt_ids,
+            mask,
+            strict=False,
+            eos_token_ids=frozenset() if request.params.ignore_eos else edge_request.eos_token_ids,
+        )
 
     async def _serve(
         self,
@@ -401,18 +412,15 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
-        room = engine.context_length - len(prompt_ids)
+        context = min(engine.context_length, self._target_context or engine.context_length)
+        room = context - len(prompt_ids)
         if room < 1:
-            why = f"{len(prompt_ids)} tokens; the context holds {engine.context_length}"
+            why = f"{len(prompt_ids)} tokens; the context holds {context}"
             raise InvalidArgument("prompt", why)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
-        processors = thinking.processors(request.params.processors)
-        processors.validate(engine.vocabulary_size, request.params.ignore_eos)
-        params = replace(
-            request.params,
-            max_tokens=min(request.params.max_tokens, room),
-            processors=processors,
-        )
+        params = _params_for_both(request, room)
+        params = replace(params, processors=thinking.processors(params.processors))
+        params.processors.validate(engine.vocabulary_size, params.ignore_eos)
         edge_request = EdgeRequest(
             session=secrets.randbits(32),
             prompt_ids=prompt_ids,
@@ -453,3 +461,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             )
 
         return open_stream
+
+
+def _params_for_both(request: GenerationRequest, room: int) -> GenerationParams:
+    """What the cloud must know too: no more tokens than there is room for, and beside `min_tokens`
+    the caller's own tokens that it keeps from ending the answer."""
+    params = replace(request.params, max_tokens=min(request.params.max_tokens, room))
+    if not params.processors.min_tokens:
+        return params
+    processors = replace(params.processors, end_token_ids=request.stop_token_ids)
+    return replace(params, processors=processors)

@@ -4,9 +4,9 @@ prompt at a time and in its tenant's turn, so that other sessions go on."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Prompt, Truncate, Turn
@@ -14,6 +14,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.fair_executor import FairExecutor
 from tandem.net.tenant import paying_tenant
 from tandem.text import FillingTokenizer, Tokenizer
+from tandem.text.chat_rendering import NO_VARIABLES, read_variables
 from tandem.text.tool_prompt import conversation_ids
 
 LONG_CHARACTERS = 16_384
@@ -47,13 +48,14 @@ class PromptTokens:
         tenant = request.tenant
         if request.suffix:
             return await self._around(str(request.prompt), request.suffix, tenant)
+        length = self._checked(request.prompt) + len(request.tools)
+        variables = read_variables(request.chat_template_kwargs)
         if request.truncate is Truncate.NONE:
-            length = self._checked(request.prompt) + len(request.tools)
-            whole = partial(self._ids, request.prompt, len(request.params.images), request.tools)
+            images = len(request.params.images)
+            whole = partial(self._ids, request.prompt, images, request.tools, variables)
             return await self._soon(length, whole, tenant)
         most = self._context_length - min(request.params.max_tokens, self._context_length // 2)
-        length = self._checked(request.prompt) + len(request.tools)
-        newest = partial(self._newest, request.prompt, most, request.tools)
+        newest = partial(self._newest, request.prompt, most, request.tools, variables)
         return await self._soon(length, newest, tenant)
 
     async def ids(self, prompt: Prompt, images: int = 0, *, tenant: bytes = b"") -> tuple[int, ...]:
@@ -85,28 +87,38 @@ class PromptTokens:
             return work()
         return await asyncio.wrap_future(self._thread.submit(paying_tenant(tenant), work))
 
-    def _ids(self, prompt: Prompt, images: int = 0, tools: str = "") -> tuple[int, ...]:
+    def _ids(
+        self,
+        prompt: Prompt,
+        images: int = 0,
+        tools: str = "",
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> tuple[int, ...]:
         if isinstance(prompt, str):
             return tuple(self._tokenizer.encode(prompt))
         turns = [item for item in prompt if isinstance(item, Turn)]
         if turns:
-            return tuple(conversation_ids(self._tokenizer, turns, tools, images))
+            return tuple(conversation_ids(self._tokenizer, turns, tools, images, variables))
         return tuple(item for item in prompt if isinstance(item, int))
 
-    def _newest(self, prompt: Prompt, most: int, tools: str) -> tuple[int, ...]:
+    def _newest(
+        self, prompt: Prompt, most: int, tools: str, variables: Mapping[str, Any]
+    ) -> tuple[int, ...]:
         """Tokenize like `_ids`, without the oldest part if there would be more than `most`
         tokens."""
-        ids = self._ids(prompt, tools=tools)
+        ids = self._ids(prompt, tools=tools, variables=variables)
         if len(ids) <= most:
             return ids
         turns = () if isinstance(prompt, str) else [t for t in prompt if isinstance(t, Turn)]
         if turns:
-            return self._newest_turns(turns, most, tools)
+            return self._newest_turns(turns, most, tools, variables)
         mark = tuple(self._tokenizer.encode(""))  # the beginning-of-text token, where there is one
         begin = mark if ids[: len(mark)] == mark else ()
         return (*begin, *ids[len(ids) - most + len(begin) :])
 
-    def _newest_turns(self, turns: Sequence[Turn], most: int, tools: str) -> tuple[int, ...]:
+    def _newest_turns(
+        self, turns: Sequence[Turn], most: int, tools: str, variables: Mapping[str, Any]
+    ) -> tuple[int, ...]:
         """The system's turns at the beginning, and the longest rest that begins with a user's."""
         system = next((n for n, turn in enumerate(turns) if turn.role != "system"), 0)
         begins = [n for n, turn in enumerate(turns) if turn.role == "user" and n > system]
@@ -114,7 +126,8 @@ class PromptTokens:
         first = 0
         while first < len(begins):
             middle = (first + len(begins)) // 2
-            ids = self._ids((*turns[:system], *turns[begins[middle] :]), tools=tools)
+            kept_turns = (*turns[:system], *turns[begins[middle] :])
+            ids = self._ids(kept_turns, tools=tools, variables=variables)
             if len(ids) <= most:
                 kept = ids
                 begins = begins[:middle]

@@ -164,7 +164,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     ) -> pb.DescribeResponse:
         now = time.monotonic()
         return pb.DescribeResponse(
-            model=describe_model(self._model, self._device, self._dtype),
+            model=describe_model(
+                self._model,
+                self._device,
+                self._dtype,
+                kv_tokens=self._admission.kv_tokens(self._engine.kv_bytes_per_token),
+            ),
             max_draft_length=self._model.max_draft_length,
             sessions_open=self._admission.sessions,
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
@@ -266,7 +271,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             vocabulary_size=self._engine.vocabulary_size,
             eos_token_ids=self._engine.eos_token_ids,
         )
-        return logits_processor(asked, opening.prompt_ids, mask)
+        ends = frozenset[int]() if opening.params.ignore_eos else self._model.eos_token_ids
+        return logits_processor(asked, opening.prompt_ids, mask, eos_token_ids=ends)
 
 
 @dataclass(frozen=True, slots=True)

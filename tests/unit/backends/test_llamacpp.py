@@ -85,6 +85,16 @@ def test_the_tokenizer_is_hugging_face_s(gguf: LoadedModel, torch_model: LoadedM
     assert gguf.engine.vocabulary_size == torch_model.engine.vocabulary_size
     assert ours.encode(TEXT) == theirs.encode(TEXT)
     assert ours.chat(MESSAGES) == theirs.chat(MESSAGES)
+    talk = [*MESSAGES, {"role": "assistant", "content": "It is "}]
+    plain = ours.chat(talk)
+    for variables, differs in (
+        ({"enable_thinking": False}, False),
+        ({"add_generation_prompt": False}, True),
+        ({"continue_final_message": True}, True),
+    ):
+        ids = ours.chat(talk, variables=variables)
+        assert ids == theirs.chat(talk, variables=variables)
+        assert (ids != plain) is differs
     for tokenizer in (ours, theirs):
         with pytest.raises(InvalidArgument, match="role and a content"):
             tokenizer.chat([{"role": "user"}])

@@ -54,6 +54,22 @@ def test_bias_comes_after_penalties_and_masks_last() -> None:
     assert allowed == [1.0, *[-inf] * 5]
 
 
+def test_what_ends_a_text_may_not_come_before_its_minimum() -> None:
+    asked = Processors(min_tokens=2, end_token_ids=(5,))
+    processor = LogitsProcessor(asked, PROMPT, eos_token_ids=frozenset({3}))
+    for answer in ((), (1,)):
+        found = processor.processed(LOGITS, answer).tolist()
+        assert found == [1.0, -2.0, 0.5, -inf, -1.0, -inf]
+    assert processor.processed(LOGITS, (1, 1)).tolist() == LOGITS.tolist()
+    only = LogitsProcessor(
+        Processors(min_tokens=1, allowed_token_ids=(3,)), PROMPT, eos_token_ids=frozenset({3})
+    )
+    with pytest.raises(InvalidArgument, match=r"^min_tokens: no token may follow"):
+        only.processed(LOGITS, ())
+    with pytest.raises(InvalidArgument, match=r"^min_tokens: cannot be combined with a grammar"):
+        Processors(min_tokens=1, grammar=Grammar(GrammarKind.REGEX, "a")).validate(6)
+
+
 def test_the_models_logits_stay_as_they_are() -> None:
     before = LOGITS.copy()
     processed((1,), repetition_penalty=2.0, logit_bias=((0, 1.0),), banned_token_ids=(2,))

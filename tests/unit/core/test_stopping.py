@@ -53,6 +53,12 @@ def test_the_stop_string_complete_first_wins(pieces: list[str]) -> None:
     assert read(("ab", "b"), pieces) == ("x", True)
 
 
+@pytest.mark.parametrize("pieces", [["xENDy"], ["xE", "NDy"], list("xENDy")])
+def test_the_text_may_end_with_the_stop_string(pieces: list[str]) -> None:
+    matcher = StopStrings(("END",), included=True)
+    assert "".join(matcher.push(piece)[0] for piece in pieces) == "xEND"
+
+
 def test_a_possible_beginning_is_held_back_and_then_released() -> None:
     matcher = StopStrings(("\n\nUser:",))
     assert matcher.push("yes\n") == ("yes", False)

@@ -65,17 +65,19 @@ def test_every_caller_s_values_reach_the_request() -> None:
         **{"typical_p": 0.5, "presence_penalty": 1.5, "frequency_penalty": -0.5, "seed": 3},
         **{"repetition_penalty": 1.25, "suffix": "b", "ignore_eos": True, "priority": -2},
         **{"query": "heron", "documents": 2, "lost_cloud": "edge", "truncate": "oldest"},
+        **{"min_tokens": 2, "include_stop_str_in_output": True},
         "thinking_token_budget": 0,
     }
     assert set(values) == {row.name for row in fields_of(RequestFields)}
-    # No request has a suffix and drops tokens, nor a suffix or thinking and documents.
-    with_documents = {"suffix", "truncate", "thinking_token_budget"}
-    for left_out in (with_documents, {"query", "documents", "truncate"}):
+    # No request has a suffix and drops tokens, nor a suffix and documents.
+    of_one_side = {"suffix", "truncate", "min_tokens", "include_stop_str_in_output"}
+    of_one_side.add("thinking_token_budget")
+    for left_out in (of_one_side, {"query", "documents", "truncate"}):
         given = {name: value for name, value in values.items() if name not in left_out}
         preset = "dragon-coupled" if "query" in given else "coupled"
         expected = GenerationRequest("a", preset).with_fields(**given_fields(given))
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        flags[flags.index("--ignore-eos=True")] = "--ignore-eos"
+        flags = [flag.removesuffix("=True") for flag in flags]
         command = generate.make_context("generate", ["--prompt=a", f"--preset={preset}", *flags])
         in_tandem = {name: given.pop(name) for name in IN_TANDEM if name in given}
         body = {"model": "m", "prompt": "a", **given, "tandem": {"preset": preset, **in_tandem}}

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.core.errors import InvalidArgument
 from tandem.text.answer_text import AnswerText
 from tandem.text.families import FAMILIES, PLAIN, ThinkingFormat, family_named, family_of
 from tandem.text.thinking import TextPart, ThinkingSplitter, ThinkingStart, thinking_start
@@ -64,12 +63,6 @@ def test_an_unknown_template_does_not_think() -> None:
     assert thinking_start(None, "<think>") is ThinkingStart.NONE
     assert split(["<think>", "a</think>b"], start=ThinkingStart.NONE) == ("", "<think>a</think>b")
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
-
-
-@pytest.mark.parametrize("name", ["tokenize", "conversation", "messages", "add_generation_prompt"])
-def test_options_of_rendering_are_no_variables(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="chat_template_kwargs"):
-        qwen3().chat(MESSAGES, variables={name: False})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""Messages of a chat as clients send them, answers that they send back included: what this server
+answered, what another server did, and what a framework adds for itself.
+
+Invariant: a field or a content part that is unknown here is ignored, as it is made for somebody
+else; one that is known, and would change the answer if it were read, is read or refused with words
+for what to send instead."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from tandem.gateway.body_parsing import Strict
+
+
+class Lenient(Strict):
+    """An object with strict types whose unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+def _refused(instead: str) -> Callable[[object], object]:
+    """Return a validator that takes what says nothing, and refuses the rest with words for what to
+    send instead."""
+
+    def check(value: object) -> object:
+        if value in (None, False, []):
+            return value
+        raise ValueError(f"is not supported; {instead}")
+
+    return check
+
+
+class TextPart(Lenient):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class ImageAddress(Lenient):
+    url: str
+    detail: Any = Field(default=None, description="Ignored.")
+
+
+class ImagePart(Lenient):
+    type: Literal["image_url", "input_image"]
+    image_url: ImageAddress | str
+
+    @property
+    def url(self) -> str:
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+
+class ReasoningPart(Lenient):
+    """What an earlier answer thought. Chat templates leave it out as well."""
+
+    type: Literal["thinking", "redacted_thinking", "reasoning"]
+
+
+_INSTEAD_OF_PARTS: Mapping[str, str] = {
+    "refusal": "send its text as a `text` part",
+    "tool_use": "send `tool_calls` beside `content`",
+    "tool_result": "send a message with the role `tool` and the `tool_call_id`",
+    "image": "send an `image_url` part with a data URL",
+    "input_audio": "send a transcript as a `text` part",
+    "audio": "send a transcript as a `text` part",
+    "file": "send its text as a `text` part",
+    "input_file": "send its text as a `text` part",
+    "document": "send its text as a `text` part",
+    "video_url": "send single pictures as `image_url` parts",
+}
+"""Types of content parts that other servers know."""
+
+
+def _known_parts(content: object) -> object:
+    """Refuse a part of another type in words; the models of the parts check the rest."""
+    for index, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind in _INSTEAD_OF_PARTS:
+            instead = _INSTEAD_OF_PARTS[kind]
+            raise ValueError(f"part {index}: the type {kind!r} is not supported; {instead}")
+    return content
+
+
+Part = Annotated[TextPart | ImagePart | ReasoningPart, Field(discriminator="type")]
+Content = Annotated[
+    str | Annotated[list[Part], Field(fail_fast=True)] | None, BeforeValidator(_known_parts)
+]
+
+
+def _arguments(arguments: object) -> object:
+    """Arguments as JSON, the way that answers have them. Nothing at all is what some clients make
+    of a call without arguments."""
+    if arguments is None or arguments == "":
+        return "{}"
+    return json.dumps(arguments) if isinstance(arguments, dict) else arguments
+
+
+class PastFunction(Lenient):
+    name: str
+    arguments: Annotated[
+        str,
+        BeforeValidator(_arguments, json_schema_input_type=str | dict[str, Any] | None),
+    ] = Field(default="{}", description="Arguments as JSON, or as an object.")
+
+
+class PastToolCall(Lenient):
+    """A tool call in a message of the assistant."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: PastFunction
+
+
+def _role(role: object) -> object:
+    if role == "function":
+        raise ValueError(
+            "'function' is not supported; send the role `tool` and the `tool_call_id` of the call"
+        )
+    return role
+
+
+Role = Annotated[
+    Literal["system", "developer", "user", "assistant", "document", "tool"], BeforeValidator(_role)
+]
+
+
+class Message(Lenient):
+    role: Role
+    content: Content = Field(
+        default=None,
+        validate_default=False,
+        description="Text of the message. Required unless `role` is `assistant`.",
+    )
+    name: Any = Field(default=None, description="Ignored.")
+    reasoning_content: Any = Field(default=None, description="Ignored.")
+    tool_calls: Annotated[list[PastToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = Field(
+        default=None,
+        description="Id of the tool call that this message answers. Required if `role` is `tool`.",
+    )
+    refusal: Annotated[None, BeforeValidator(_refused("send its text as `content`"))] = None
+    audio: Annotated[None, BeforeValidator(_refused("send its transcript as `content`"))] = None
+    function_call: Annotated[
+        None, BeforeValidator(_refused("send the call as an entry of `tool_calls`"))
+    ] = None
+    images: Annotated[
+        Annotated[list[Any], Field(max_length=0)] | None,
+        BeforeValidator(_refused("send `image_url` parts in `content`")),
+    ] = None
+    prefix: Annotated[
+        Literal[False] | None,
+        BeforeValidator(_refused("set `continue_final_message` to true beside `messages`")),
+    ] = None

@@ -1,0 +1,346 @@
+"""Parameters of vLLM, llama.cpp and OpenAI's newer models: done, or ignored where they change
+nothing, or refused with what to send instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tandem.gateway.body_parsing import parse_body
+from tandem.gateway.catalog import Catalog
+from tandem.gateway.errors import ApiError
+from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
+from tandem.gateway.responses import ResponsesRequest, as_chat
+from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
+from tandem.generation.request import GenerationRequest
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tandem_api.common.v1.generation_pb2 import DescribeResponse
+from tandem_api.common.v1.sampling_pb2 import ModelDescription
+from tests.gateway.http_suite import MODEL, HttpSuite, NoTexts, chat_body, http_suite
+from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY
+
+one_loop = pytest.mark.asyncio(loop_scope="module")
+"""Of the tests that share a running suite."""
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served() -> AsyncIterator[HttpSuite]:
+    async with http_suite() as running:
+        yield running
+
+
+def chat_request(**more: Any) -> GenerationRequest:
+    raw = json.dumps(chat_body(seed=3) | more).encode()
+    (request,) = chat_requests(parse_body(raw, ChatCompletionRequest, CONTEXT), RequestLimits())
+    return request
+
+
+def text_request(**more: Any) -> GenerationRequest:
+    raw = json.dumps({"model": MODEL, "prompt": "a", "seed": 3} | more).encode()
+    (request,) = completion_requests(parse_body(raw, CompletionRequest, CONTEXT), RequestLimits())
+    return request
+
+
+def refusal(**more: Any) -> tuple[str, str]:
+    """The parameter and the message, of a chat and of a text completion alike."""
+    told = []
+    for read in (chat_request, text_request):
+        with pytest.raises(ApiError) as error:
+            read(**more)
+        assert error.value.status == 400
+        told.append((str(error.value.body["param"]), str(error.value.body["message"])))
+    assert told[0] == told[1]
+    return told[0]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cache_prompt": True, "id_slot": -1, "timings_per_token": True, "keep_alive": "5m"},
+        {"skip_special_tokens": True, "spaces_between_special_tokens": True, "best_of": 1},
+        {"include_stop_str_in_output": False, "min_tokens": 0, "use_beam_search": False},
+        {"length_penalty": 1, "early_stopping": False, "mirostat": 0, "tfs_z": 1},
+        {"dry_multiplier": 0, "xtc_probability": 0.0, "mirostat_tau": 5.0, "repeat_last_n": -1},
+        {"repeat_penalty": None, "n_predict": None, "max_tokens": None, "truncate": None},
+    ],
+)
+def test_what_changes_nothing_is_taken(more: dict[str, Any]) -> None:
+    assert chat_request(**more) == chat_request()
+    assert text_request(**more) == text_request()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
+        ({"n_predict": 7}, {"max_tokens": 7}),
+        ({"n_predict": -1}, {"max_tokens": None}),
+        ({"max_tokens": -1}, {}),
+    ],
+)
+def test_other_names_mean_the_same(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    assert chat_request(**theirs) == chat_request(**ours)
+    assert text_request(**theirs) == text_request(**ours)
+
+
+def test_a_json_object_may_have_a_schema() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    theirs = chat_request(response_format={"type": "json_object", "schema": schema})
+    named = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    assert theirs == chat_request(response_format=named)
+
+
+def test_the_effort_of_a_response_is_that_of_a_chat() -> None:
+    asked = {"model": MODEL, "input": "a", "reasoning": {"effort": "low", "summary": "auto"}}
+    chat = as_chat(ResponsesRequest.model_validate(asked))
+    assert chat.template_variables == {"reasoning_effort": "low"}
+
+
+def test_a_seed_of_minus_one_is_a_random_one() -> None:
+    seeds = {chat_request(seed=-1).params.seed for _ in range(8)}
+    assert len(seeds) == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "instead"),
+    [
+        ({"temprature": 1}, "temprature", "did you mean 'temperature'?"),
+        ({"max_token": 5}, "max_token", "did you mean 'max_tokens'?"),
+        ({"tandem": {"presets": "ar"}}, "tandem.presets", "did you mean 'tandem.preset'?"),
+        ({"skip_special_tokens": False}, "skip_special_tokens", "tandem.provenance"),
+        ({"best_of": 3}, "best_of", "send n"),
+        ({"best_of": True}, "best_of", "send n"),
+        ({"use_beam_search": True}, "use_beam_search", "temperature 0"),
+        ({"functions": [{"name": "now"}]}, "functions", "send tools"),
+        ({"bad_words": ["x"]}, "bad_words", "logit_bias"),
+        ({"truncate_prompt_tokens": 9}, "truncate_prompt_tokens", "send truncate"),
+        ({"chat_template": "{{ x }}"}, "chat_template", "chat_template_kwargs"),
+        ({"grammar": "root ::= x"}, "grammar", "guided_grammar"),
+        ({"json_schema": {}}, "json_schema", "response_format"),
+        ({"mirostat": 2}, "mirostat", "top_p"),
+        ({"repeat_penalty": 2, "repetition_penalty": 1.5}, "repeat_penalty", "not both"),
+        ({"n_predict": 3, "max_tokens": 4}, "n_predict", "not both"),
+        ({"max_tokens": 0}, "max_tokens", "or equal to 1; or Input should be -1"),
+        ({"min_tokens": -1}, "min_tokens", "greater than or equal to 0"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_with_what_to_send_instead(
+    more: dict[str, Any], param: str, instead: str
+) -> None:
+    named, words = refusal(**more)
+    assert named == param
+    assert instead in words
+
+
+def test_a_name_that_is_like_no_other_has_no_suggestion() -> None:
+    assert refusal(zzz=1) == ("zzz", "Unrecognized request argument supplied: zzz")
+
+
+@pytest.mark.parametrize("more", [{"stream_options": {"include_obfuscation": False}}])
+def test_options_of_streams_of_newer_clients_are_taken(more: dict[str, Any]) -> None:
+    assert chat_request(stream=True, **more) == chat_request()
+
+
+def test_the_variables_of_the_template_travel_together() -> None:
+    asked = chat_request(
+        chat_template_kwargs={"enable_thinking": False}, reasoning_effort="low", max_tokens=4
+    )
+    assert json.loads(asked.chat_template_kwargs) == {
+        "enable_thinking": False,
+        "reasoning_effort": "low",
+    }
+    own = chat_request(chat_template_kwargs={"reasoning_effort": "high"}, reasoning_effort="low")
+    assert json.loads(own.chat_template_kwargs) == {"reasoning_effort": "high"}
+    assert chat_request(add_generation_prompt=True).chat_template_kwargs == ""
+    bare = chat_request(add_generation_prompt=False)
+    assert json.loads(bare.chat_template_kwargs) == {"add_generation_prompt": False}
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    continued = chat_request(messages=talk, continue_final_message=True)
+    assert json.loads(continued.chat_template_kwargs) == {
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"continue_final_message": True}, "continue_final_message"),
+        (
+            {
+                "continue_final_message": True,
+                "add_generation_prompt": True,
+                "messages": [{"role": "assistant", "content": "a"}],
+            },
+            "add_generation_prompt",
+        ),
+        ({"reasoning_effort": "utmost"}, "reasoning_effort"),
+        ({"reasoning_effort": "low", "tandem": {"rag": True}}, "reasoning_effort"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ],
+)
+def test_what_a_chat_cannot_be_rendered_by_is_named(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as error:
+        chat_request(**more)
+    assert error.value.body["param"] == param
+
+
+@one_loop
+async def test_variables_that_are_the_servers_own_are_refused(served: HttpSuite) -> None:
+    for name in ("messages", "tools", "chat_template", "tokenize", "bos_token", "__class__"):
+        body = chat_body(max_tokens=1, chat_template_kwargs={name: "x"})
+        answer = await served.post(CHAT, body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "chat_template_kwargs"), name
+        assert name in error["message"]
+    long = chat_body(max_tokens=1, chat_template_kwargs={"note": "x" * 2**14})
+    assert (await served.post(CHAT, long)).json()["error"]["param"] == "chat_template_kwargs"
+
+
+@one_loop
+async def test_only_chats_have_a_template(served: HttpSuite) -> None:
+    for name, value in (("reasoning_effort", "low"), ("chat_template_kwargs", {"a": 1})):
+        body = {"model": MODEL, "prompt": "a", name: value}
+        error = (await served.post(COMPLETIONS, body)).json()["error"]
+        assert error["param"] == name
+        assert "/v1/chat/completions" in error["message"]
+
+
+@one_loop
+async def test_an_answer_without_limit_is_as_long_as_the_context_leaves(served: HttpSuite) -> None:
+    """Of 512 tokens, which is less than a limit of 4,096, and more than one of 128."""
+    for limit in ({}, {"max_tokens": None}, {"max_tokens": -1}, {"max_tokens": 10**6}):
+        body = chat_body("hello", seed=1, ignore_eos=True, tandem={"preset": "ar"}, **limit)
+        answer = (await served.post(CHAT, body)).json()
+        assert answer["usage"]["completion_tokens"] == CONTEXT - len("hello"), limit
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@one_loop
+async def test_the_limit_of_the_server_is_the_least(served: HttpSuite) -> None:
+    async with http_suite(http_max_tokens=9) as short:
+        body = chat_body(seed=1, ignore_eos=True)
+        answer = (await short.post(CHAT, body)).json()
+        assert answer["usage"]["completion_tokens"] == 9
+        error = (await short.post(CHAT, {**body, "n_predict": 10})).json()["error"]
+        assert (error["param"], error["message"]) == (
+            "n_predict",
+            "n_predict: must be at most 9, got 10",
+        )
+
+
+@pytest.mark.parametrize(
+    ("contexts", "kv_tokens", "unstated"),
+    [
+        ((2**17, 2**15), (0, 0), 4096),
+        ((2**17, 2**15), (2**17, 2**16), 2**14),
+        ((2**17, 2**15), (2**20, 2**20), 2**15),
+        ((2**17, 2**17), (1000, 2**20), 4096),
+        ((512, 2**17), (2**20, 2**20), 512),
+    ],
+)
+async def test_an_answer_without_limit_takes_no_more_than_its_share_of_the_memory(
+    contexts: tuple[int, int], kv_tokens: tuple[int, int], unstated: int
+) -> None:
+    class Described(NoTexts):
+        leaving = False
+
+        async def describe(self) -> DescribeResponse:
+            draft, target = (
+                ModelDescription(model_name="m", context_length=context, kv_tokens=held)
+                for context, held in zip(contexts, kv_tokens, strict=True)
+            )
+            return DescribeResponse(draft=draft, target=target)
+
+    suite: Any = Described()
+    catalog = Catalog(suite)
+    await catalog.reach()
+    assert catalog.unstated_tokens == unstated
+
+
+async def test_the_shorter_of_both_contexts_is_the_limit() -> None:
+    probs = scripted_probs(1, VOCABULARY, sharpness=9.0)
+    target = ScriptedEngine(VOCABULARY, probs, context_length=100, eos_token_ids=EOS)
+    async with http_suite(target=target) as short:
+        for limit in ({}, {"max_tokens": 400}):
+            answer = (await short.post(CHAT, chat_body("hello", ignore_eos=True, **limit))).json()
+            assert answer["usage"]["completion_tokens"] == 95
+        error = (await short.post(CHAT, chat_body("a" * 120))).json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert "the context holds 100" in error["message"]
+
+
+@pytest.mark.parametrize("preset", ["ar", "coupled", "dssd", "mc-dsd"])
+@one_loop
+async def test_no_answer_ends_before_its_minimum(served: HttpSuite, preset: str) -> None:
+    """Token 0 ends the scripted model's text."""
+    body: dict[str, Any] = {"max_tokens": 60, "tandem": {"preset": preset}, "logit_bias": {"0": 30}}
+    for seed in range(3):
+        short = (await served.post(CHAT, chat_body(seed=seed, **body))).json()
+        assert short["usage"]["completion_tokens"] < 40
+        long = (await served.post(CHAT, chat_body(seed=seed, min_tokens=40, **body))).json()
+        assert long["usage"]["completion_tokens"] == 41
+        assert long["choices"][0]["finish_reason"] == "stop"
+        assert "<0>" not in long["choices"][0]["message"]["content"].removesuffix("<0>")
+
+
+@one_loop
+async def test_a_stop_token_and_a_stop_string_wait_for_the_minimum(served: HttpSuite) -> None:
+    common: dict[str, Any] = {"max_tokens": 40, "seed": 2, "tandem": {"preset": "coupled"}}
+    whole = (await served.post(CHAT, chat_body(ignore_eos=True, **common))).json()
+    text = whole["choices"][0]["message"]["content"]
+    tokens = [int(each) for each in text.replace(">", "").split("<")[1:]]
+    stop: dict[str, Any] = {"stop_token_ids": [tokens[3]], "ignore_eos": True}
+    cut = (await served.post(CHAT, chat_body(**stop, **common))).json()
+    assert cut["usage"]["completion_tokens"] == tokens.index(tokens[3]) + 1
+    later = (await served.post(CHAT, chat_body(min_tokens=20, **stop, **common))).json()
+    assert later["usage"]["completion_tokens"] > 20
+    word = f"<{tokens[3]}>"
+    kept = chat_body(min_tokens=20, stop=word, ignore_eos=True, **common)
+    said = (await served.post(CHAT, kept)).json()["choices"][0]["message"]["content"]
+    assert said == text[: len(said)]
+    assert said.count("<") >= 20
+    assert word in said
+
+
+@one_loop
+async def test_a_minimum_that_cannot_be_met_is_refused(served: HttpSuite) -> None:
+    for more in (
+        {"min_tokens": 9, "max_tokens": 8},
+        {"min_tokens": 1, "guided_regex": "a"},
+        {"min_tokens": 1, "tandem": {"rag": True}},
+    ):
+        error = (await served.post(CHAT, chat_body(**more))).json()["error"]
+        assert error["param"] == "min_tokens", more
+
+
+@one_loop
+async def test_a_stop_string_is_part_of_the_text_if_that_is_asked_for(served: HttpSuite) -> None:
+    common: dict[str, Any] = {"max_tokens": 30, "seed": 2}
+    whole = (await served.post(CHAT, chat_body(**common))).json()
+    text = whole["choices"][0]["message"]["content"]
+    stop = "<" + text.split("<")[4]
+    for included in (False, True):
+        body = chat_body(stop=stop, include_stop_str_in_output=included, **common)
+        answer = (await served.post(CHAT, body)).json()["choices"][0]
+        before = text.split(stop)[0]
+        assert answer["message"]["content"] == before + (stop if included else "")
+        assert answer["finish_reason"] == "stop"
+
+
+def test_every_parameter_of_other_servers_is_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "http-api.md").read_text()
+    for kind in (ChatCompletionRequest, CompletionRequest):
+        named = kind.model_json_schema()["properties"].keys() - kind.model_fields.keys()
+        assert len(named) > 30
+        for name in (*named, "n_predict", "repeat_penalty", "min_tokens", "chat_template_kwargs"):
+            assert f"`{name}`" in page, name
