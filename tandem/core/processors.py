@@ -1,10 +1,11 @@
 """Logits processors: what the text so far changes about the next token's logits.
 
 The order is fixed: repetition penalty, frequency and presence penalty, logit bias, then what is
-forbidden (banned ids, ids that are not allowed, the grammar's mask). Temperature and the cuts come
-after all of them (`tandem.core.probs`). Invariant: processed logits are a function of the model's
-logits, the prompt and the answer so far, so both ends apply the same one, to draft and target
-alike, and nothing has to be rolled back, forked or resumed with the keys and values."""
+forbidden (banned ids, ids that are not allowed, the mask of a grammar and of a budget for
+thinking, `tandem.core.thinking`). Temperature and the cuts come after all of them
+(`tandem.core.probs`). Invariant: processed logits are a function of the model's logits, the prompt
+and the answer so far, so both ends apply the same one, to draft and target alike, and nothing has
+to be rolled back, forked or resumed with the keys and values."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from tandem.core.tokens import PrefixedTokens, check_token_ids
 MAX_BIASES = 1024
 MAX_LISTED_IDS = 2**16
 MAX_GRAMMAR_CHARACTERS = 2**16
+MAX_MARK_IDS = 64
+"""Tokens of a mark around thinking; those of known families have five at most."""
 _LARGEST_BIAS = 100.0
 _LARGEST_PENALTY = 2.0
 _LARGEST_REPETITION_PENALTY = 10.0
@@ -50,6 +53,28 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """The thinking that an answer may begin with: `begin_ids`, the thinking's tokens, the first of
+    `end_ids`. No `begin_ids`: the prompt has opened it. After `budget` tokens of thinking (None: no
+    limit) all of `end_ids` follow, whatever the model says. A grammar holds for what follows the
+    thinking, or for the whole answer if there is none."""
+
+    end_ids: tuple[int, ...]
+    begin_ids: tuple[int, ...] = ()
+    budget: int | None = None
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raise InvalidArgument naming the first field that is out of range."""
+        for name in ("begin_ids", "end_ids"):
+            check_count(len(token_ids := getattr(self, name)), MAX_MARK_IDS, f"thinking.{name}")
+            check_token_ids(token_ids, vocabulary_size, f"thinking.{name}")
+        if not self.end_ids:
+            raise InvalidArgument("thinking.end_ids", "is empty")
+        if self.budget is not None and self.budget < 0:
+            raise InvalidArgument("thinking_token_budget", f"{self.budget} is negative")
+
+
+@dataclass(frozen=True, slots=True)
 class Processors:
     """Logits processors of a request. `logit_bias`: (token id, what is added to its logit).
     Presence and frequency penalty count the answer's tokens (OpenAI's definition),
@@ -64,6 +89,7 @@ class Processors:
     banned_token_ids: tuple[int, ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
+    thinking: Thinking | None = None
     min_tokens: int = 0
     end_token_ids: tuple[int, ...] = ()
 
@@ -88,6 +114,9 @@ class Processors:
             raise InvalidArgument("allowed_token_ids", "all of them are banned")
         if len({*self.banned_token_ids}) == vocabulary_size:
             raise InvalidArgument("banned_token_ids", "no token is left")
+        if self.thinking is not None:
+            self.thinking.validate(vocabulary_size)
+            self._check_budget(self.thinking)
         if not 0 <= self.min_tokens < 2**32:
             raise InvalidArgument("min_tokens", f"{self.min_tokens} is not in [0, 2^32)")
         if self.grammar is not None:
@@ -101,6 +130,16 @@ class Processors:
                 raise InvalidArgument(
                     "grammar", "is an end-of-text token, which ignore_eos excludes"
                 )
+
+    def _check_budget(self, thinking: Thinking) -> None:
+        if thinking.budget is None:
+            return
+        ends = {*thinking.end_ids}
+        if ends & {*self.banned_token_ids} or (
+            self.allowed_token_ids and not ends <= {*self.allowed_token_ids}
+        ):
+            why = "the tokens that end the thinking are banned, or not allowed"
+            raise InvalidArgument("thinking_token_budget", why)
 
     def _check_biases(self, vocabulary_size: int) -> None:
         check_count(len(self.logit_bias), MAX_BIASES, "logit_bias")
@@ -126,7 +165,7 @@ class Pending(Protocol):
 
 
 class GrammarMask(Protocol):
-    """A compiled grammar, over one vocabulary."""
+    """A compiled grammar, or another rule of what may follow, over one vocabulary."""
 
     @property
     def vocabulary_size(self) -> int: ...
@@ -262,7 +301,7 @@ class RowsAfter:
 
     def certain(self, token_id: int) -> NDArray[np.float32]:
         """The distribution [V] where the grammar forces a token."""
-        assert self.processor.mask is not None, "only a grammar forces tokens"
+        assert self.processor.mask is not None, "only a mask forces tokens"
         return one_hot(self.processor.mask.vocabulary_size, token_id)
 
 

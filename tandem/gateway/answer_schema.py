@@ -192,6 +192,12 @@ class PromptDetails(Strict):
     cached_tokens: int = Field(description="Prompt tokens found in the cloud's prefix cache.")
 
 
+class CompletionDetails(Strict):
+    reasoning_tokens: int = Field(
+        description="Tokens of thinking, with the tags around it. They count as completion tokens."
+    )
+
+
 class UsageFigures(Strict):
     """Token counts. Each prompt counts once, even if it has several choices."""
 
@@ -199,6 +205,7 @@ class UsageFigures(Strict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
 class _Frame(Strict):
@@ -221,12 +228,16 @@ class _ChunkChoice(Strict):
 class AssistantMessage(Strict):
     role: Literal["assistant"]
     content: str | None = Field(description="Null if the message contains only tool calls.")
+    reasoning_content: str | None = Field(
+        default=None, description="The model's thinking. Present if there is any."
+    )
     tool_calls: list[ToolCall] | None = None
 
 
 class AssistantDelta(Strict):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 

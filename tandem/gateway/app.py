@@ -43,6 +43,7 @@ from tandem.gateway.openapi import (
     openapi_document,
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
+from tandem.gateway.reasoning import ReasoningOptions
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
 from tandem.gateway.responses import RESPONSE_NAMES, ResponsesRequest, ResponseWriter, as_chat
 from tandem.gateway.schema import (
@@ -193,7 +194,13 @@ class _Gateway:
 
     async def chat(self, request: Request) -> Response:
         """Complete a conversation, using the model's chat template."""
-        return await self._answer(request, ChatCompletionRequest, chat_requests, CHAT)
+        return await self._answer(request, ChatCompletionRequest, self._chat_requests, CHAT)
+
+    def _chat_requests(
+        self, body: ChatCompletionRequest, limits: RequestLimits
+    ) -> list[GenerationRequest]:
+        """Once the suite was heard of."""
+        return chat_requests(body, limits, self.catalog.family)
 
     async def complete(self, request: Request) -> Response:
         """Complete one or several prompts, each a text or a list of token ids."""
@@ -244,6 +251,7 @@ class _Gateway:
             request.state.grammar = grammar[0]
         fingerprint = await self.catalog.fingerprint(body.model)
         generation_requests = requests_of(body, self._limits)
+        chat = body if isinstance(body, ChatCompletionRequest) else None
         writer = Writer(
             form=form,
             model=body.model,
@@ -253,8 +261,10 @@ class _Gateway:
             echoes=await self._echoes(body, generation_requests),
             reads_prompt=body.reads_prompt,
             prompt_only=body.prompt_only,
-            tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
-            tool_named=isinstance(body, ChatCompletionRequest) and body.tool_named,
+            tools=chat is not None and bool(chat.offered),
+            tool_named=chat is not None and chat.tool_named,
+            calls=self.catalog.family.calls,
+            reasoning=ReasoningOptions() if chat is None else chat.reasoning,
             provenance=body.tandem.provenance,
             token_texts=body.tandem.token_texts,
             include_usage=bool(body.stream_options and body.stream_options.include_usage),
@@ -269,8 +279,12 @@ class _Gateway:
         if grammar := chat.named_grammar():
             request.state.grammar = grammar[0]
         await self.catalog.fingerprint(body.model)
-        generation_requests = chat_requests(chat, self._limits)
-        writer = ResponseWriter(body, generation_requests[0].params.seed, bool(chat.offered))
+        generation_requests = self._chat_requests(chat, self._limits)
+        writer = ResponseWriter(
+            body,
+            generation_requests[0].params.seed,
+            self.catalog.family.calls if chat.offered else None,
+        )
         return await self._written(request, generation_requests, writer, bool(body.stream))
 
     async def _written(

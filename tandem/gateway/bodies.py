@@ -13,10 +13,12 @@ from typing import Any
 
 from tandem.core.errors import FailedPrecondition
 from tandem.gateway.parallel_choices import ChoiceDelta
+from tandem.gateway.reasoning import ReasoningOptions, ReasoningReader, joined
 from tandem.gateway.tool_calls import ToolAnswer
 from tandem.generation.client import Generated, TopLogprobs
 from tandem.generation.figures import answer_figures
 from tandem.generation.request import GenerationRequest
+from tandem.text.families import HERMES, CallFormat
 from tandem_api.common.v1.generation_pb2 import RoundFigures
 
 
@@ -104,9 +106,10 @@ COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
 @dataclass(slots=True)
 class Writer:
     """Writes the answer to one HTTP request. `include_usage`: a stream ends with it. `tool_named`:
-    the request named the tool to call. `echoes`: the text of each prompt that its choices begin
-    with; None where the prompt's tokens say it. `reads_prompt`: their log-probabilities are told
-    with it. `prompt_only`: nothing else is."""
+    the request named the tool to call. `calls`: how the model writes tool calls, where it is
+    offered `tools`. `echoes`: the text of each prompt that its choices begin with; None where the
+    prompt's tokens say it. `reads_prompt`: their log-probabilities are told with it.
+    `prompt_only`: nothing else is."""
 
     form: Form
     model: str
@@ -118,6 +121,8 @@ class Writer:
     prompt_only: bool = False
     tools: bool = False
     tool_named: bool = False
+    calls: CallFormat = HERMES
+    reasoning: ReasoningOptions = field(default_factory=ReasoningOptions)
     provenance: bool = False
     token_texts: bool = False
     include_usage: bool = False
@@ -125,6 +130,7 @@ class Writer:
     _begun: set[int] = field(default_factory=set)
     _rounds_told: Counter[int] = field(default_factory=Counter)
     _calling: dict[int, ToolAnswer] = field(default_factory=dict)
+    _reading: dict[int, ReasoningReader] = field(default_factory=dict)
     _id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _created: int = field(default_factory=lambda: int(time.time()))
 
@@ -140,7 +146,7 @@ class Writer:
             choices.append(
                 {
                     "index": last.index,
-                    **self._choice(last.index, text, answer),
+                    **self._choice(last, text),
                     "logprobs": self.form.logprobs(answer, 0, end, self.reads_prompt),
                     "finish_reason": self._finish_reason(last),
                     "tandem": self._figures(last)
@@ -199,18 +205,40 @@ class Writer:
         """The last chunk of a stream that tells its usage."""
         return {**self._frame(self.form.chunk), "choices": [], "usage": self._usage()}
 
-    def _choice(self, index: int, text: str, answer: Generated) -> dict[str, Any]:
+    def _choice(self, last: ChoiceDelta, text: str) -> dict[str, Any]:
+        if not self.form.chat:
+            return self.form.choice(self._echo(last.index, last.answer) + text)
+        parts = self._reader(last).push(text, ended=True)
+        answer = joined(parts, thinks=False)
+        choice = self.form.choice(answer)
         if self.tools:
-            return self._tool_answer(index).message(text)
-        return self.form.choice(self._echo(index, answer) + text)
+            choice = self._tool_answer(last.index).message(answer)
+        if thinking := joined(parts, thinks=True):
+            choice["message"]["reasoning_content"] = thinking
+        return choice
 
     def _delta(self, delta: ChoiceDelta, text: str, first: bool) -> dict[str, Any]:
+        if not self.form.chat:
+            return self.form.delta(text, first)
+        parts = self._reader(delta).push(text, delta.ended)
+        answer = joined(parts, thinks=False)
         if self.tools:
-            return self._tool_answer(delta.index).delta(text, first, delta.ended)
-        return self.form.delta(text, first)
+            choice = self._tool_answer(delta.index).delta(answer, first, delta.ended)
+        else:
+            choice = self.form.delta(answer, first)
+        if thinking := joined(parts, thinks=True):
+            choice["delta"]["reasoning_content"] = thinking
+        return choice
+
+    def _reader(self, delta: ChoiceDelta) -> ReasoningReader:
+        if delta.index not in self._reading:
+            self._reading[delta.index] = ReasoningReader(delta.answer, self.reasoning)
+        return self._reading[delta.index]
 
     def _tool_answer(self, index: int) -> ToolAnswer:
-        return self._calling.setdefault(index, ToolAnswer(f"{self._id[:16]}_{index}"))
+        if index not in self._calling:
+            self._calling[index] = ToolAnswer(f"{self._id[:16]}_{index}", self.calls)
+        return self._calling[index]
 
     def _finish_reason(self, ended: ChoiceDelta) -> str:
         assert ended.answer.summary is not None
@@ -282,5 +310,8 @@ class Writer:
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {
                 "cached_tokens": sum(summary.cached_tokens for summary in first_choices)
+            },
+            "completion_tokens_details": {
+                "reasoning_tokens": sum(summary.reasoning_tokens for summary in summaries)
             },
         }

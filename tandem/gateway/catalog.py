@@ -16,6 +16,7 @@ from tandem.generation.client import Generated
 from tandem.generation.request import DEFAULT_PRESET, GenerationRequest
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS, check_logprobs_available
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.text.families import PLAIN, ModelFamily, family_named
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
@@ -104,6 +105,11 @@ class Catalog:
             return UNKNOWN_CONTEXT
         longest = max(described.draft.context_length, described.target.context_length)
         return longest or UNKNOWN_CONTEXT
+
+    @property
+    def family(self) -> ModelFamily:
+        """The model's family, by what the suite said last."""
+        return PLAIN if self._known is None else family_named(self._known.family)
 
     @property
     def unstated_tokens(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
+from tandem.core.processors import Grammar
 from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.gateway.body_parsing import UINT32
@@ -29,6 +30,7 @@ from tandem.generation.request import (
 )
 from tandem.generation.request_fields import given_fields
 from tandem.specdec.overrides import Override, parse_overrides
+from tandem.text.families import PLAIN, ModelFamily
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 _OF_THE_TEMPLATE = (
@@ -49,15 +51,19 @@ class RequestLimits:
     unstated_tokens: int = 4096
 
 
-def chat_requests(body: ChatCompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
-    """Raises ApiError or InvalidArgument for what no suite could answer."""
+def chat_requests(
+    body: ChatCompletionRequest, limits: RequestLimits, family: ModelFamily = PLAIN
+) -> list[GenerationRequest]:
+    """`family`: of the model, which may write tool calls in its own way. Raises ApiError or
+    InvalidArgument for what no suite could answer."""
     body.check()
     turns, images = conversation(body.messages)
     offered = [tool.model_dump(exclude_none=True) for tool in body.offered]
     variables = body.template_variables
     tools = json.dumps(offered) if offered else ""
     template = json.dumps(variables) if variables else ""
-    requests = _requests(body, [turns], limits, images)
+    grammar = body.named_grammar(family)
+    requests = _requests(body, [turns], limits, grammar=grammar, images=images)
     if variables and requests[0].from_two_sides:
         named = next(name for name in _OF_THE_TEMPLATE if getattr(body, name) is not None)
         raise unsupported(named, "presets that answer from documents do not use it; leave it out")
@@ -76,13 +82,15 @@ def completion_requests(body: CompletionRequest, limits: RequestLimits) -> list[
     prompt = body.prompt
     several = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1])
     _check_choices(body, len(prompt) if several else 1, limits)
-    return _requests(body, _prompts(prompt), limits)
+    return _requests(body, _prompts(prompt), limits, grammar=body.named_grammar())
 
 
 def _requests(
     body: CommonParameters,
     prompts: Sequence[Prompt],
     limits: RequestLimits,
+    *,
+    grammar: tuple[str, Grammar] | None,
     images: tuple[bytes, ...] = (),
 ) -> list[GenerationRequest]:
     n = body.n or 1
@@ -94,7 +102,6 @@ def _requests(
     options = body.tandem
     asked_seed = -1 if body.seed is None else body.seed
     seed = secrets.randbits(SEED_BITS) if asked_seed == -1 else asked_seed
-    grammar = body.named_grammar()
     given = given_fields(body.given | dict(options) | {"top_k": _top_k(body)})
     given["seed"] = seed
     given["max_tokens"] = body.max_output_tokens or min(limits.unstated_tokens, most)

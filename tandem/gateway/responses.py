@@ -16,6 +16,7 @@ from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
 from tandem.gateway.errors import validation_error
 from tandem.gateway.messages import Lenient
 from tandem.gateway.parallel_choices import ChoiceDelta
+from tandem.gateway.reasoning import ReasoningOptions, ReasoningReader
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     Count,
@@ -25,6 +26,7 @@ from tandem.gateway.schema import (
 )
 from tandem.gateway.tool_calls import MAX_TOOLS, CallPiece, ToolCallReader, ToolName
 from tandem.generation.figures import answer_figures
+from tandem.text.families import CallFormat
 
 RESPONSE_NAMES: Mapping[str, str] = {
     "prompt": "input",
@@ -72,6 +74,23 @@ class FunctionOutput(Lenient):
     output: str | Annotated[list[InputText], Field(fail_fast=True)]
     id: Ignored = None
     status: Ignored = None
+
+
+class ReasoningText(Strict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(Strict):
+    """The model's thinking, in a response. As input it is ignored: chat templates leave the
+    thinking of earlier answers out."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[Any] = Field(description="Always empty in responses.")
+    content: list[ReasoningText] | None = None
+    encrypted_content: Ignored = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
 class ResponseSchemaFormat(Strict):
@@ -123,7 +142,11 @@ class ResponsesRequest(Strict):
 
     model: str
     input: (
-        str | Annotated[list[InputMessage | FunctionCallItem | FunctionOutput], Field(min_length=1)]
+        str
+        | Annotated[
+            list[InputMessage | FunctionCallItem | FunctionOutput | ReasoningItem],
+            Field(min_length=1),
+        ]
     )
     instructions: str | None = None
     max_output_tokens: Count | None = None
@@ -204,7 +227,7 @@ class ResponseObject(Strict):
     instructions: str | None
     max_output_tokens: int | None
     metadata: dict[str, str]
-    output: list[OutputMessage | FunctionCallItem]
+    output: list[OutputMessage | FunctionCallItem | ReasoningItem]
     parallel_tool_calls: bool
     previous_response_id: None
     temperature: float
@@ -224,10 +247,10 @@ class ResponseEvent(Strict):
     sequence_number: int
     response: ResponseObject | None = None
     output_index: int | None = None
-    item: OutputMessage | FunctionCallItem | None = None
+    item: OutputMessage | FunctionCallItem | ReasoningItem | None = None
     item_id: str | None = None
     content_index: int | None = None
-    part: OutputText | None = None
+    part: OutputText | ReasoningText | None = None
     delta: str | None = None
     text: str | None = None
     logprobs: list[Any] | None = None
@@ -313,12 +336,14 @@ def _call(item: FunctionCallItem) -> dict[str, Any]:
 class ResponseWriter:
     """Writes the one answer to `asked`."""
 
-    def __init__(self, asked: ResponsesRequest, seed: int, has_tools: bool) -> None:
+    def __init__(self, asked: ResponsesRequest, seed: int, calls: CallFormat | None) -> None:
+        """`calls`: how the model writes tool calls; None if it is offered no tools."""
         self._asked = asked
         self._seed = seed
         self._id = uuid.uuid4().hex
         self._created = int(time.time())
-        self._reader = ToolCallReader() if has_tools else None
+        self._reader = ToolCallReader(calls) if calls is not None else None
+        self._reasoning: ReasoningReader | None = None
         self._items: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None
         self._number = 0
@@ -335,7 +360,7 @@ class ResponseWriter:
         if not self._number:
             yield self._event("response.created", response=self._response(None))
             yield self._event("response.in_progress", response=self._response(None))
-        yield from self._pieces(delta.text, delta if delta.ended else None)
+        yield from self._pieces(delta.text, delta)
         if delta.ended:
             response = self._response(delta)
             yield self._event(f"response.{response['status']}", response=response)
@@ -344,11 +369,26 @@ class ResponseWriter:
         """Nothing follows the last event."""
         return iter(())
 
-    def _pieces(self, text: str, ended: ChoiceDelta | None) -> Iterator[dict[str, Any]]:
-        pieces: list[str | CallPiece] = [text] if text else []
-        if self._reader is not None:
-            pieces = self._reader.push(text)
-            pieces += self._reader.finish() if ended is not None else []
+    def _pieces(self, text: str, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+        if self._reasoning is None:
+            self._reasoning = ReasoningReader(delta.answer, ReasoningOptions())
+        for part in self._reasoning.push(text, delta.ended):
+            if part.thinks:
+                if self._open is None or self._open["type"] != "reasoning":
+                    yield from self._begin(self._thought())
+                yield from self._add("reasoning_text", part.text)
+            else:
+                yield from self._answer(self._calls_in(part.text))
+        if delta.ended:
+            yield from self._answer(self._reader.finish() if self._reader is not None else [])
+            if not self._items:
+                yield from self._begin(self._message())
+            yield from self._end("incomplete" if _was_cut(delta) else "completed")
+
+    def _calls_in(self, text: str) -> Sequence[str | CallPiece]:
+        return [text] if self._reader is None else self._reader.push(text)
+
+    def _answer(self, pieces: Sequence[str | CallPiece]) -> Iterator[dict[str, Any]]:
         for piece in pieces:
             if isinstance(piece, CallPiece) and piece.name is not None:
                 yield from self._begin(self._call(piece.name))
@@ -358,10 +398,6 @@ class ResponseWriter:
                 if self._open is None or self._open["type"] != "message":
                     yield from self._begin(self._message())
                 yield from self._add("output_text", piece)
-        if ended is not None:
-            if not self._items:
-                yield from self._begin(self._message())
-            yield from self._end("incomplete" if _was_cut(ended) else "completed")
 
     def _begin(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from self._end("completed")
@@ -369,18 +405,19 @@ class ResponseWriter:
         self._open = item
         yield self._event(
             "response.output_item.added",
-            item={**item, "content": []} if item["type"] == "message" else dict(item),
+            item={**item, "content": []} if "content" in item else dict(item),
             **self._place(),
         )
-        if item["type"] == "message":
+        if "content" in item:
             part = dict(item["content"][0])
             yield self._event("response.content_part.added", part=part, **self._place_of_text())
 
     def _add(self, kind: str, text: str) -> Iterator[dict[str, Any]]:
         assert self._open is not None, "an item was begun"
-        if kind == "output_text":
+        if kind in ("output_text", "reasoning_text"):
             self._open["content"][0]["text"] += text
-            place = self._place_of_text() | {"logprobs": []}
+            logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+            place = self._place_of_text() | logprobs
         else:
             self._open["arguments"] += text
             place = {"item_id": self._open["id"], **self._place()}
@@ -395,6 +432,11 @@ class ResponseWriter:
             place = self._place_of_text()
             yield self._event("response.output_text.done", text=part["text"], logprobs=[], **place)
             yield self._event("response.content_part.done", part=part, **place)
+        elif item["type"] == "reasoning":
+            part = dict(item["content"][0])
+            place = self._place_of_text()
+            yield self._event("response.reasoning_text.done", text=part["text"], **place)
+            yield self._event("response.content_part.done", part=part, **place)
         else:
             yield self._event(
                 "response.function_call_arguments.done",
@@ -408,7 +450,7 @@ class ResponseWriter:
         return {"output_index": len(self._items) - 1}
 
     def _place_of_text(self) -> dict[str, Any]:
-        assert self._open is not None, "a message is open"
+        assert self._open is not None, "an item with text is open"
         return {"item_id": self._open["id"], "content_index": 0, **self._place()}
 
     def _message(self) -> dict[str, Any]:
@@ -416,6 +458,12 @@ class ResponseWriter:
         number = f"msg_{self._id}_{len(self._items)}"
         message = {"type": "message", "id": number, "role": "assistant", "status": "in_progress"}
         return {**message, "content": [part]}
+
+    def _thought(self) -> dict[str, Any]:
+        number = f"rs_{self._id}_{len(self._items)}"
+        part = {"type": "reasoning_text", "text": ""}
+        reasoning = {"type": "reasoning", "id": number, "summary": [], "status": "in_progress"}
+        return {**reasoning, "content": [part]}
 
     def _call(self, name: str) -> dict[str, Any]:
         place = len(self._items)
@@ -472,6 +520,6 @@ def _usage(ended: ChoiceDelta) -> dict[str, Any]:
         "input_tokens": summary.prompt_tokens,
         "input_tokens_details": {"cached_tokens": summary.cached_tokens},
         "output_tokens": summary.tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": summary.reasoning_tokens},
         "total_tokens": summary.prompt_tokens + summary.tokens,
     }

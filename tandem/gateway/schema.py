@@ -13,6 +13,7 @@ from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unknown_parameter, unsupported
 from tandem.gateway.messages import Message
+from tandem.gateway.reasoning import ReasoningOptions
 from tandem.gateway.tool_calls import NamedTool, Tool, ToolChoice, Tools, tool_grammar
 from tandem.generation.request_fields import (
     BodyFields,
@@ -21,6 +22,7 @@ from tandem.generation.request_fields import (
     fields_of,
 )
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
+from tandem.text.families import PLAIN, ModelFamily
 
 MAX_STOPS = 16
 
@@ -115,8 +117,9 @@ _INSTEAD: Mapping[str, str] = {
 _OTHER_NAMES: Mapping[str, str] = {
     "n_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
+    "thinking_budget": "thinking_token_budget",
 }
-"""Parameters under llama.cpp's name, and under the one that they have here."""
+"""Parameters under other names, llama.cpp's and Qwen's, and under the one that they have here."""
 
 
 def _body_field(row: RequestField) -> tuple[Any, Any]:
@@ -286,6 +289,9 @@ class CommonParameters(Constraints, BodyParameters):
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
         default=None, description="llama.cpp's name of `repetition_penalty`."
     )
+    thinking_budget: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
+        default=None, description="Qwen's name of `thinking_token_budget`."
+    )
     seed: Seed | None = Field(
         default=None,
         description="Seed of the sampling. Default, and -1: a random one, which the answer names.",
@@ -385,11 +391,27 @@ class ChatCompletionRequest(CommonParameters):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = Field(default=None, description="Default: `auto`.")
+    include_reasoning: bool | None = Field(
+        default=None,
+        description="Return the model's thinking in `reasoning_content`. Default: true.",
+    )
+    separate_reasoning: bool | None = Field(
+        default=None,
+        description="Take the model's thinking out of `content`. Default: true. If false, the"
+        " content is the text as the model wrote it, with the tags around the thinking.",
+    )
     parallel_tool_calls: bool | None = Field(
         default=None,
         description="Allow more than one tool call in an answer, unless `tool_choice` names a tool."
         " Default: true, or false if `tool_choice` is `required`.",
     )
+
+    @property
+    def reasoning(self) -> ReasoningOptions:
+        return ReasoningOptions(
+            separate=self.separate_reasoning is not False,
+            include=self.include_reasoning is not False,
+        )
 
     @property
     def offered(self) -> list[Tool]:
@@ -426,6 +448,11 @@ class ChatCompletionRequest(CommonParameters):
             raise invalid("tool_choice", "tool_choice: requires tools; send tools, or leave it out")
         if self.tool_choice not in (None, "none", "auto") and not self.offered:
             raise invalid("tool_choice", "tool_choice: does not name any of the tools")
+        if self.include_reasoning is False and self.separate_reasoning is False:
+            raise invalid(
+                "include_reasoning",
+                "include_reasoning: requires separate_reasoning to be true if it is false",
+            )
         for name in ("max_tokens", "n_predict"):
             if getattr(self, name) is not None and self.max_completion_tokens is not None:
                 raise invalid(name, f"{name}: set either {name} or max_completion_tokens, not both")
@@ -468,9 +495,14 @@ class ChatCompletionRequest(CommonParameters):
         sent = self.max_completion_tokens is not None
         return "max_completion_tokens" if sent else super().limit_name
 
-    def named_grammar(self) -> tuple[str, Grammar] | None:
+    def named_grammar(self, family: ModelFamily = PLAIN) -> tuple[str, Grammar] | None:
+        """`family`: of the model, which writes tool calls in its own way."""
         named = super().named_grammar()
         if not self.offered:
+            return named
+        if not family.calls.constrained:
+            if self.tool_choice not in (None, "auto"):
+                raise unsupported("tool_choice", "this model cannot be made to call a tool")
             return named
         text = named[1] if named else None
         if text is not None and text.kind is not GrammarKind.JSON_SCHEMA:
@@ -479,7 +511,12 @@ class ChatCompletionRequest(CommonParameters):
             )
         must_call = self.tool_choice not in (None, "auto")
         return "tools", tool_grammar(
-            self.offered, text=text, must_call=must_call, parallel=self.may_call_again
+            self.offered,
+            text=text,
+            must_call=must_call,
+            parallel=self.may_call_again,
+            calls=family.calls,
+            after_thinking=family.thinking is not None,
         )
 
 

@@ -4,8 +4,9 @@ tools follows, and the calls in its text.
 Invariant: however a text is cut into pieces, its pieces joined are the same calls; arguments are
 JSON that fits the tool's schema once the answer ended by itself.
 
-In the text a call is `<tool_call>`, an object with name and arguments, `</tool_call>`, each on its
-own line, as Hermes and Qwen write it; the grammar holds every model to that."""
+In the text a call stands as the model's family writes it (`tandem.text.families`); where that is
+not known as Hermes does: `<tool_call>`, an object with name and arguments, `</tool_call>`. The
+grammar holds every model to that whose calls need no special tokens."""
 
 import json
 import re
@@ -18,18 +19,18 @@ from pydantic import Field
 
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import Strict
+from tandem.text.families import HERMES, CallFormat
+from tandem.text.thinking import unfinished
 
 MAX_TOOLS = 128
 MAX_CALLS = 8
 """Of one answer: a model that does not know when to stop calling would go on for ever."""
-_BEGIN = "<tool_call>"
-_END = "</tool_call>"
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*')
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _COMPACT = {"x-guidance": {"whitespace_flexible": False}}
 """llguidance's own keyword: a model that may write spaces for ever would."""
-_PLAIN = f"TEXT: /(?s:.*)/ & ~/(?s:.*){_BEGIN}(?s:.*)/"
-"""Text without a call in it."""
+
+LINE_ENDS = "\\n{0,2}"
+"""Between thinking and what follows it, as a regular expression."""
 
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
@@ -88,23 +89,52 @@ class ToolCallDelta(Strict):
 
 
 def tool_grammar(
-    tools: Sequence[Tool], *, text: Grammar | None, must_call: bool, parallel: bool
+    tools: Sequence[Tool],
+    *,
+    text: Grammar | None,
+    must_call: bool,
+    parallel: bool,
+    calls: CallFormat = HERMES,
+    after_thinking: bool = False,
 ) -> Grammar:
     """Calls of `tools`, one or, if `parallel`, several; unless one must be called, or else a text:
-    JSON of the schema `text` where one is given."""
+    JSON of the schema `text` where one is given. `calls`: how they are written. `after_thinking`:
+    line ends may stand before them, as models write them there."""
+    more = f"({_literal(calls.between)} next_call){{0,{MAX_CALLS - 1}}}" if parallel else ""
+    begin, end = calls.first + calls.begin, _literal(calls.end)
+    # One lexeme with what may stand before it: a text may begin in the same way, up to a place.
+    first = f"/{LINE_ENDS}{_escaped(begin)}/" if after_thinking else _literal(begin)
     rules = [
         "start: calls" if must_call else f"start: {'json' if text else 'TEXT'} | calls",
-        f'calls: call ("\\n" call){{0,{MAX_CALLS - 1}}}' if parallel else "calls: call",
-        f'call: "{_BEGIN}\\n{{\\"name\\": " function "}}\\n{_END}"',
+        " ".join(filter(None, ("calls: call", more, _literal(calls.last)))),
+        f"call: BEGIN function {end}",
+        f"BEGIN: {first}",
         "function: " + " | ".join(f"f{index}" for index in range(len(tools))),
     ]
+    if parallel:
+        rules.append(f"next_call: {_literal(calls.begin)} function {end}")
     for index, tool in enumerate(tools):
         parameters = _NO_PARAMETERS | (tool.function.parameters or {}) | _COMPACT
-        rules.append(f'f{index}: "\\"{tool.function.name}\\", \\"arguments\\": " a{index}')
+        rules.append(f"f{index}: {_literal(tool.function.name + calls.middle)} a{index}")
         rules.append(f"a{index}: %json {json.dumps(parameters)}")
     if not must_call:
-        rules.append(f"json: %json {text.source}" if text else _PLAIN)
+        rules.append(f"json: %json {text.source}" if text else _plain(calls))
     return Grammar(GrammarKind.LARK, "\n".join(rules) + "\n")
+
+
+def _plain(calls: CallFormat) -> str:
+    """The rule of text without a call in it."""
+    return f"TEXT: /(?s:.*)/ & ~/(?s:.*){_escaped(calls.first or calls.mark)}(?s:.*)/"
+
+
+def _literal(text: str) -> str:
+    """A string in a grammar; nothing for an empty one."""
+    return json.dumps(text, ensure_ascii=False) if text else ""
+
+
+def _escaped(text: str) -> str:
+    """A string in a regular expression of a grammar, where a slash would end the expression."""
+    return re.escape(text).replace("\\\n", "\\n").replace("/", "\\/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +156,12 @@ class _State(Enum):
 class ToolCallReader:
     """Reads an answer's text as it comes; what is no call is text."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: CallFormat = HERMES) -> None:
+        """`calls`: how the model writes them."""
         self.calls = 0
+        self._format = calls
+        self._head_pattern = re.compile(calls.head)
+        self._marks = tuple(mark for mark in (calls.mark, calls.first, calls.last) if mark)
         self._held = ""
         self._state = _State.TEXT
         self._depth = 0
@@ -156,7 +190,7 @@ class ToolCallReader:
             case _State.ARGUMENTS:
                 return self._arguments()
             case _State.TAIL:
-                _, found, rest = self._held.partition(_END)
+                _, found, rest = self._held.partition(self._format.tail)
                 if not found:
                     return None
                 self._held = rest
@@ -164,25 +198,31 @@ class ToolCallReader:
                 return []
 
     def _text(self) -> list[str | CallPiece] | None:
-        before, found, rest = self._held.partition(_BEGIN)
-        if found:
-            self._held = rest
-            self._state = _State.HEAD
+        places = [(at, mark) for mark in self._marks if (at := self._held.find(mark)) >= 0]
+        if places:
+            place, mark = min(places)
+            before, self._held = self._held[:place], self._held[place + len(mark) :]
+            if mark == self._format.mark:
+                self._state = _State.HEAD
         else:
-            longest = min(len(_BEGIN) - 1, len(before))
-            keep = next((n for n in range(longest, 0, -1) if _BEGIN.startswith(before[-n:])), 0)
-            before, self._held = before[: len(before) - keep], before[len(before) - keep :]
+            end = len(self._held) - unfinished(self._held, self._marks)
+            before, self._held = self._held[:end], self._held[end:]
             if not before:
                 return None
         return [] if self.calls and before.isspace() else [before]
 
     def _head(self) -> list[str | CallPiece] | None:
-        head = _HEAD.match(self._held)
+        head = self._head_pattern.match(self._held)
+        tail_at = self._held.find(self._format.tail)
+        if tail_at >= 0 and (head is None or tail_at < head.end()):  # it only looked like a call
+            before, tail, self._held = self._held.partition(self._format.tail)
+            self._state = _State.TEXT
+            return [self._format.mark + before + tail]
         if head is None or head.end() == len(self._held):  # more space may follow
             return None
         self._held, self._state, self._depth = self._held[head.end() :], _State.ARGUMENTS, 0
         self.calls += 1
-        return [CallPiece(self.calls - 1, name=head[1])]
+        return [CallPiece(self.calls - 1, name=head["name"])]
 
     def _arguments(self) -> list[str | CallPiece] | None:
         for place, letter in enumerate(self._held):
@@ -202,11 +242,11 @@ class ToolCallReader:
 
 class ToolAnswer:
     """One choice of a chat with tools, as OpenAI's message or as deltas of it. `prefix`: of the
-    calls' ids."""
+    calls' ids. `calls`: how the model writes them."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, calls: CallFormat = HERMES) -> None:
         self._prefix = prefix
-        self._reader = ToolCallReader()
+        self._reader = ToolCallReader(calls)
 
     @property
     def has_calls(self) -> bool:

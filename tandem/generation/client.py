@@ -14,7 +14,8 @@ from tandem.generation.request import GenerationRequest, request_to_proto
 from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
 from tandem.net.status import Rejected, details_of
-from tandem.wire.common_codec import token_sources_from_proto
+from tandem.text.thinking import ThinkingStart
+from tandem.wire.common_codec import THINKING_STARTS, token_sources_from_proto
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -23,6 +24,8 @@ MAX_MESSAGE_BYTES = 12 * 2**20
 _OF_LIKELY_TOKENS = ("logprobs", "top_logprobs", "token_texts", "token_bytes")
 _OF_TOKENS = ("token_sources", "token_sides", *_OF_LIKELY_TOKENS)
 """Fields of `Committed` that have something for each token, or nothing at all."""
+
+_STARTS = {number: start for start, number in THINKING_STARTS.items()}
 
 TopLogprobs = tuple[tuple[int, str, float], ...]
 """The likeliest tokens at a position, best first: id, what it would have spelt, log-probability."""
@@ -75,8 +78,9 @@ class Generated(LikelyTokens):
     says who made each token (the values of `TokenSource`, "" where that is not known); of more than
     two sides `token_sides` names those whose draft it was, in the words of `sides`; `logprobs`
     and `token_texts` are there if they were asked for, and `top_logprobs` if those were too, as are
-    `rounds`. `prompt`: the prompt's tokens, if their log-probabilities were asked for, before the
-    first token of the answer."""
+    `rounds`. `family` and `thinking_start` say how the text of an answer to a conversation is read
+    (`tandem.text.families`). `prompt`: the prompt's tokens, if their log-probabilities were asked
+    for, before the first token of the answer."""
 
     preset: str = ""
     session: str = ""
@@ -93,6 +97,8 @@ class Generated(LikelyTokens):
     duration_s: float = 0.0
     last_commit_s: float = 0.0
     summary: pb.Summary | None = None
+    family: str = ""
+    thinking_start: ThinkingStart = ThinkingStart.NONE
 
     def observe(self, answer: pb.GenerateResponse, elapsed_s: float) -> None:
         """Take a message that arrived `elapsed_s` after the request was sent."""
@@ -110,6 +116,8 @@ class Generated(LikelyTokens):
         self.session, self.preset = started.session, started.preset
         self.prompt_tokens = started.prompt_tokens
         self.sides = tuple(started.sides)
+        self.family = started.family
+        self.thinking_start = _STARTS.get(started.thinking_start, ThinkingStart.NONE)
 
     def take(self, committed: pb.Committed, elapsed_s: float) -> None:
         """Add committed tokens that arrived `elapsed_s` after the request was sent. Raises

@@ -91,6 +91,8 @@ class GenerationRequest:
     tools: str = ""
     rounds: bool = False
     token_texts: bool = False
+    thinking_token_budget: int = -1
+    """Most tokens of thinking, for models that think before they answer; -1: no limit."""
     include_stop_str_in_output: bool = False
     chat_template_kwargs: str = ""
     """Variables of the chat template, a JSON object (`tandem.text.chat_rendering`)."""
@@ -151,6 +153,9 @@ class GenerationRequest:
         check_token_ids(self.stop_token_ids, MAX_VOCABULARY_SIZE, "stop_token_ids")
         if not -(2**31) <= self.priority < 2**31:
             raise InvalidArgument("priority", f"must be -2^31…2^31-1, is {self.priority}")
+        if not -1 <= self.thinking_token_budget < 2**32:
+            why = f"must be -1 (no limit), or 0…2^32-1, is {self.thinking_token_budget}"
+            raise InvalidArgument("thinking_token_budget", why)
         if self.suffix and not isinstance(self.prompt, str):
             raise InvalidArgument("suffix", "requires the prompt to be a text")
         if self.truncate is not Truncate.NONE and (self.params.images or self.suffix):
@@ -173,6 +178,10 @@ class GenerationRequest:
                     raise InvalidArgument(
                         name, "not supported by presets that answer from documents"
                     )
+            if self.thinking_token_budget >= 0:
+                raise InvalidArgument(
+                    "thinking_token_budget", "not supported by presets that answer from documents"
+                )
             turns = () if isinstance(self.prompt, str) else self.prompt
             if any(isinstance(turn, Turn) and turn.tool_call_id for turn in turns):
                 raise InvalidArgument(
@@ -216,7 +225,10 @@ def _taken(changes: dict[str, Any], part: type) -> dict[str, Any]:
 
 _POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")
 _TRUNCATE = {Truncate.NONE: pb.TRUNCATE_UNSPECIFIED, Truncate.OLDEST: pb.TRUNCATE_OLDEST}
-_OTHER_FORM = ("prompt", "params", "overrides", "lost_cloud", "truncate")
+_OTHER_FORM = (
+    *("prompt", "params", "overrides", "lost_cloud", "truncate"),
+    "thinking_token_budget",  # absent means no limit, and 0 none
+)
 _SAME = tuple(each.name for each in fields(GenerationRequest) if each.name not in _OTHER_FORM)
 """Fields that have one form here and in protobuf."""
 
@@ -232,6 +244,8 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
             preset_overrides=map(_override_to_proto, request.overrides),
             **{name: getattr(request, name) for name in _SAME},
         )
+        if request.thinking_token_budget >= 0:
+            message.thinking_token_budget = request.thinking_token_budget
         prompt_to_proto(message, request.prompt)
     except (ValueError, TypeError) as error:  # out of the field's range
         raise InvalidArgument("request", str(error)) from None
@@ -257,6 +271,9 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         overrides=_overrides_from_proto(message),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         truncate=truncates.get(message.truncate, Truncate.NONE),
+        thinking_token_budget=message.thinking_token_budget
+        if message.HasField("thinking_token_budget")
+        else -1,
     )
     request.validate()
     return request

@@ -77,6 +77,12 @@ class BodyFields(TypedDict, total=False):
         "What to do with a prompt longer than the context. none: refuse it. oldest: drop the oldest"
         " turns after the system message, or the oldest tokens of a text.",
     ]
+    thinking_token_budget: Annotated[
+        int,
+        "Maximum tokens of thinking, for models that think before they answer; then the answer"
+        " begins. -1: no limit.",
+        Field(ge=-1, lt=2**32),
+    ]
     priority: Annotated[
         int,
         "Scheduling priority among waiting requests of the same caller. Lower values run first.",

@@ -239,6 +239,7 @@ class CloudMachine:
             cached_tokens=self.kv_length,
             same_bits=model.same_bits,
             tells_prompt_logprobs=True,
+            processes_thinking=True,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:

@@ -774,6 +774,8 @@ def check_opened(opened: Opened, request: EdgeRequest) -> None:
     check_processes(opened.processes, request.params.sampling, request.params.processors)
     if request.params.prompt_logprobs and not opened.tells_prompt_logprobs:
         raise FailedPrecondition("the cloud is of a version without log-probabilities of prompts")
+    if request.params.processors.thinking is not None and not opened.processes_thinking:
+        raise FailedPrecondition("the cloud is of a version that knows no thinking before answers")
 
 
 def check_processes(

@@ -122,6 +122,8 @@ class Opened(Frame):
     """Whether other requests change no bit of the target's logits."""
     tells_prompt_logprobs: bool = False
     """Whether this cloud knows `prompt_logprobs`."""
+    processes_thinking: bool = False
+    """Whether this cloud knows budgets for thinking, and grammars that hold after it."""
 
 
 Outcome = Replacement | None

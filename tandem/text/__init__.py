@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from tandem.text.chat_rendering import NO_VARIABLES
+from tandem.text.families import ModelFamily
 from tandem.text.vocabulary import Vocabulary
 
 
@@ -63,6 +64,24 @@ class ToolTokenizer(Protocol):
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
         """Encode as `chat` does; messages may call tools and answer calls."""
+
+
+@runtime_checkable
+class FamilyTokenizer(Protocol):
+    """A tokenizer that knows the family of its model (`tandem.text.families`)."""
+
+    @property
+    def family(self) -> ModelFamily: ...
+
+    def prompt_end(self, token_ids: Sequence[int]) -> str:
+        """The end of a prompt's text, special tokens included."""
+
+    def mark_ids(self, text: str) -> list[int]:
+        """Ids of text inside a text; special tokens spelt out in it are meant."""
+
+    def marked_detokenizer(self) -> IncrementalText:
+        """Like `detokenizer`, but the family's marks are text, even where they are special
+        tokens."""
 
 
 @runtime_checkable

@@ -1,4 +1,5 @@
-"""The text of an answer while its tokens become final: detokenising and stop strings.
+"""The text of an answer while its tokens become final: detokenising, stop strings, and how many of
+the tokens are thinking.
 
 Invariant: text is only appended; what might still become a stop string or a whole UTF-8 sequence is
 held back.
@@ -7,8 +8,9 @@ held back.
 from collections.abc import Iterable, Sequence
 
 from tandem.core.stopping import StopStrings
-from tandem.text import Tokenizer
+from tandem.text import IncrementalText, Tokenizer
 from tandem.text.spelling import Spelling, SpeltToken
+from tandem.text.thinking import ThinkingSplitter
 
 
 class AnswerText:
@@ -22,10 +24,15 @@ class AnswerText:
         *,
         min_tokens: int = 0,
         includes_stop: bool = False,
+        detokenizer: IncrementalText | None = None,
+        splitter: ThinkingSplitter | None = None,
     ) -> None:
         """Stop strings are looked for after `min_tokens` tokens; the text ends with the one that
-        is found, if `includes_stop`, and else before it."""
-        self._detokenizer = tokenizer.detokenizer()
+        is found, if `includes_stop`, and else before it. `detokenizer`: the one that makes the
+        text, if it is not the tokenizer's usual one. `splitter`: of an answer that may think;
+        without one no token is counted as thinking."""
+        self._detokenizer = detokenizer or tokenizer.detokenizer()
+        self._thinking = ThinkingCount(splitter) if splitter is not None else None
         self._spelling = Spelling(tokenizer)
         self._stops = StopStrings(stops, includes_stop)
         self._min_tokens = min_tokens
@@ -44,7 +51,7 @@ class AnswerText:
             self._unread.append(token_id)  # read when the text is asked for: a round waits for this
             return is_stop
         self._tokens += 1
-        piece = self._detokenizer.push((token_id,))
+        piece = self._pushed((token_id,))
         if self._tokens > self._min_tokens:
             piece, self._stopped = self._stops.push(piece)
         self._pieces.append(piece)
@@ -55,10 +62,23 @@ class AnswerText:
         if not self._looks_for_stops:
             token_ids = self._unread[:count]
             del self._unread[:count]
-            return self._detokenizer.push(token_ids)
+            return self._pushed(token_ids)
         text = "".join(self._pieces[:count])
         del self._pieces[:count]
         return text
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of thinking so far, with the marks around it."""
+        return 0 if self._thinking is None else self._thinking.tokens
+
+    def _pushed(self, token_ids: Sequence[int]) -> str:
+        if self._thinking is None:
+            return self._detokenizer.push(token_ids)
+        pieces = [self._detokenizer.push((token_id,)) for token_id in token_ids]
+        for piece in pieces:
+            self._thinking.push(piece)
+        return "".join(pieces)
 
     def spelt(
         self, token_ids: Sequence[int], instead: Sequence[Sequence[int]] = ()
@@ -73,3 +93,25 @@ class AnswerText:
             return ""
         piece, stopped = self._stops.push(self._detokenizer.finish())
         return piece if stopped else piece + self._stops.flush()
+
+
+class ThinkingCount:
+    """Counts the tokens of thinking in an answer: those with whose text the answer is, or was
+    before, in its thinking."""
+
+    def __init__(self, splitter: ThinkingSplitter) -> None:
+        self._splitter = splitter
+        self._undecided = 0
+        self.tokens = 0
+
+    def push(self, text: str) -> None:
+        """Take the text of the next token, which may be empty."""
+        splitter = self._splitter
+        thought = splitter.thinks
+        splitter.push(text)
+        if splitter.undecided:
+            self._undecided += 1
+            return
+        if thought or splitter.thinks:
+            self.tokens += 1 + self._undecided
+        self._undecided = 0

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
+from tandem.text.families import ModelFamily, family_of
 from tandem.text.token_strings import TokenBytes, read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
@@ -21,6 +22,8 @@ _FILLING = (
 )
 """Tokens before a text, before what is to follow, and before what comes between them: Qwen and
 others, StarCoder, DeepSeek."""
+_PROMPT_END = 64
+"""Tokens of a prompt's end that may tell whether it opens the thinking; marks have ten at most."""
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
 
 
@@ -65,6 +68,20 @@ class TextTokenizer:
     @property
     def template_knows_tools(self) -> bool:
         return "tools" in str(self._tokenizer.chat_template)
+
+    @cached_property
+    def family(self) -> ModelFamily:
+        """The model's family, by its chat template."""
+        return family_of(str(self._tokenizer.chat_template or ""))
+
+    def prompt_end(self, token_ids: Sequence[int]) -> str:
+        """The text of the last tokens of a prompt, special tokens included."""
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        return cast(str, self._tokenizer.decode(list(token_ids[-_PROMPT_END:]), **options))
+
+    def mark_ids(self, text: str) -> list[int]:
+        """Ids of text inside a text; special tokens spelt out in it are meant."""
+        return cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
 
     def chat_with_tools(
         self,
@@ -146,6 +163,25 @@ class TextTokenizer:
     def detokenizer(self) -> "Detokenizer":
         return Detokenizer(self)
 
+    def marked_detokenizer(self) -> "Detokenizer":
+        """Like `detokenizer`, but the family's marks are text, even where they are special
+        tokens."""
+        return Detokenizer(self, self._special_marks)
+
+    @cached_property
+    def _special_marks(self) -> dict[int, str]:
+        special = {
+            token_id: token.content
+            for token_id, token in self._tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        marks = self.family.marks
+        return {
+            token_id: content
+            for token_id, content in special.items()
+            if any(content in mark for mark in marks)
+        }
+
 
 class Detokenizer:
     """Turns a stream of token ids into a stream of text.
@@ -155,8 +191,10 @@ class Detokenizer:
     time: some decoders write invalid bytes otherwise when more of them are decoded at once.
     """
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: TextTokenizer, shown: Mapping[int, str] | None = None) -> None:
+        """`shown`: special tokens that are text here, with what they spell."""
         self._tokenizer = tokenizer
+        self._shown = shown or {}
         self._ids: list[int] = []  # settled tokens kept for context, then unsettled ones
         self._settled = 0
 
@@ -166,12 +204,16 @@ class Detokenizer:
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
         pieces = []
         for token in token_ids:
+            if (mark := self._shown.get(token)) is not None:
+                pieces.append(self._settle(complete=True) + mark)
+                self._ids, self._settled = [], 0
+                continue
             self._ids.append(token)
             pieces.append(self._settle(complete=False))
         return "".join(pieces)
 
     def preview(self, token_id: int) -> str:
-        fork = Detokenizer(self._tokenizer)
+        fork = Detokenizer(self._tokenizer, self._shown)
         fork._ids = [*self._ids]
         fork._settled = self._settled
         return fork.push((token_id,))

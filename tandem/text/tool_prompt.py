@@ -7,8 +7,9 @@ from typing import Any
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Turn
-from tandem.text import Tokenizer, ToolTokenizer
+from tandem.text import FamilyTokenizer, Tokenizer, ToolTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
+from tandem.text.families import HERMES, CallFormat
 
 
 def conversation_ids(
@@ -28,7 +29,8 @@ def conversation_ids(
         names = {call["id"]: call["function"]["name"] for turn in turns for call in _calls(turn)}
         structured = [_structured(turn, names) for turn in turns]
         return tokenizer.chat_with_tools(structured, listed, images, variables)
-    return tokenizer.chat(_described(turns, listed), images, variables)
+    calls = tokenizer.family.calls if isinstance(tokenizer, FamilyTokenizer) else HERMES
+    return tokenizer.chat(_described(turns, listed, calls), images, variables)
 
 
 def _structured(turn: Turn, names: dict[str, str]) -> dict[str, Any]:
@@ -42,9 +44,11 @@ def _structured(turn: Turn, names: dict[str, str]) -> dict[str, Any]:
     return message
 
 
-def _described(turns: Sequence[Turn], tools: Sequence[Any]) -> list[dict[str, str]]:
+def _described(
+    turns: Sequence[Turn], tools: Sequence[Any], calls: CallFormat
+) -> list[dict[str, str]]:
     """Return the turns with answers of tools as the user's, and the tools themselves before
-    everything."""
+    everything. `calls`: how the model writes calls."""
     messages: list[dict[str, str]] = []
     for turn in turns:
         if turn.tool_call_id:
@@ -54,12 +58,13 @@ def _described(turns: Sequence[Turn], tools: Sequence[Any]) -> list[dict[str, st
                 continue
             messages.append({"role": "user", "content": content})
             continue
-        called = [json.dumps(call["function"]) for call in _calls(turn)]
+        functions = [call["function"] for call in _calls(turn)]
+        called = [(each["name"], json.dumps(each["arguments"])) for each in functions]
         parts = [turn.content] if turn.content else []
-        parts += [f"<tool_call>\n{call}\n</tool_call>" for call in called]
+        parts += [calls.written(called)] if called else []
         messages.append({"role": turn.role, "content": "\n".join(parts)})
     if tools and messages:
-        words = _description(tools)
+        words = _description(tools, calls)
         first = messages[0]
         system = first["role"] == "system"
         both = (first["content"], words) if system else (words, first["content"])
@@ -67,9 +72,9 @@ def _described(turns: Sequence[Turn], tools: Sequence[Any]) -> list[dict[str, st
     return messages
 
 
-def _description(tools: Sequence[Any]) -> str:
+def _description(tools: Sequence[Any], calls: CallFormat) -> str:
     listed = "\n".join(json.dumps(tool) for tool in tools)
-    example = '<tool_call>\n{"name": NAME, "arguments": OBJECT}\n</tool_call>'
+    example = calls.written([("NAME", "OBJECT")])
     return f"You may call these functions:\n{listed}\nTo call one, answer:\n{example}"
 
 

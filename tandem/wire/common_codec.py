@@ -14,14 +14,17 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import (
     MAX_BIASES,
     MAX_LISTED_IDS,
+    MAX_MARK_IDS,
     NO_PROCESSORS,
     Grammar,
     GrammarKind,
     Processors,
+    Thinking,
 )
 from tandem.core.prompt import MAX_PROMPT_IDS, MAX_TURNS, Prompt, Turn
 from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import GenerationParams
+from tandem.text.thinking import ThinkingStart
 from tandem_api.common.v1 import generation_pb2, sampling_pb2
 from tandem_api.decoding.v1 import decoding_pb2
 from tandem_api.drafter.v1 import drafter_pb2
@@ -103,6 +106,11 @@ def processors_to_proto(processors: Processors) -> sampling_pb2.Processors:
     if (grammar := processors.grammar) is not None:
         message.grammar.kind = _GRAMMARS[grammar.kind]
         message.grammar.source = grammar.source
+    if (thinking := processors.thinking) is not None:
+        message.thinking.begin_ids.extend(thinking.begin_ids)
+        message.thinking.end_ids.extend(thinking.end_ids)
+        if thinking.budget is not None:
+            message.thinking.budget = thinking.budget
     return message
 
 
@@ -114,11 +122,23 @@ def processors_from_proto(message: sampling_pb2.Processors) -> Processors:
     if message.HasField("grammar"):
         kind = choice_of(_GRAMMARS, message.grammar.kind, "grammar")
         grammar = Grammar(kind, message.grammar.source)
+    thinking = _thinking_from_proto(message.thinking) if message.HasField("thinking") else None
     absent = {} if message.HasField("repetition_penalty") else {"repetition_penalty": 1.0}
     return Processors(
         logit_bias=tuple((each.token_id, each.bias) for each in message.logit_bias),
         grammar=grammar,
+        thinking=thinking,
         **same_fields(message, _PROCESSORS) | absent,
+    )
+
+
+def _thinking_from_proto(message: sampling_pb2.Thinking) -> Thinking:
+    for name in ("begin_ids", "end_ids"):
+        check_count(len(getattr(message, name)), MAX_MARK_IDS, f"thinking.{name}")
+    return Thinking(
+        end_ids=tuple(message.end_ids),
+        begin_ids=tuple(message.begin_ids),
+        budget=message.budget if message.HasField("budget") else None,
     )
 
 
@@ -164,6 +184,11 @@ def choice_of(table: dict[Any, Any], number: int, field: str) -> Any:
 
 _GRAMMARS = numbers_of(GrammarKind, sampling_pb2.GrammarKind, "GRAMMAR_KIND")
 _TOKEN_SOURCES = numbers_of(TokenSource, generation_pb2.TokenSource, "TOKEN_SOURCE")
+THINKING_STARTS: dict[ThinkingStart, generation_pb2.ThinkingStart.ValueType] = {
+    ThinkingStart.NONE: generation_pb2.THINKING_START_UNSPECIFIED,
+    ThinkingStart.POSSIBLE: generation_pb2.THINKING_START_POSSIBLE,
+    ThinkingStart.OPENED: generation_pb2.THINKING_START_OPENED,
+}
 _SOURCES_BY_NUMBER = {number: source for source, number in _TOKEN_SOURCES.items()}
 
 

@@ -167,6 +167,7 @@ class EdgeCodec:
             model_name=cleaned(opened.model.model_name),  # it is shown, and the cloud chose it
             exits=opened.exits,
             processes=opened.processes,
+            processes_thinking=opened.processes_thinking,
             cached_tokens=opened.cached_tokens,
             same_bits=opened.same_bits,
             tells_prompt_logprobs=opened.tells_prompt_logprobs,
@@ -263,6 +264,7 @@ class CloudCodec:
                 frame.opened.max_draft_length = message.max_draft_length
                 frame.opened.exits = message.exits
                 frame.opened.processes = message.processes
+                frame.opened.processes_thinking = message.processes_thinking
                 frame.opened.cached_tokens = message.cached_tokens
                 frame.opened.same_bits = message.same_bits
                 frame.opened.tells_prompt_logprobs = message.tells_prompt_logprobs

@@ -15,6 +15,7 @@ from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import http_door
+from tandem.text import Tokenizer
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
 from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
 from tests.services.scripted_suite import Path, Suite, scripted_suite
@@ -54,11 +55,14 @@ async def http_suite(
     key: str = "none",
     draft: Engine | None = None,
     path: Path | None = None,
+    tokenizer: Tokenizer | None = None,
     **settings: Any,
 ) -> AsyncIterator[HttpSuite]:
     """Real services and a real port; callers show `key`."""
     configured = AggregatorSettings(http_port=0, insecure=True, **settings)
-    async with scripted_suite(settings=configured, target=target, draft=draft, path=path) as suite:
+    async with scripted_suite(
+        settings=configured, target=target, draft=draft, path=path, tokenizer=tokenizer
+    ) as suite:
         door = http_door(configured, suite.front_metrics, suite.front)
         async with (
             door as words,

@@ -21,6 +21,8 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
+from tandem.text import Tokenizer
+from tandem.two_sided.interface import Documents
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -89,13 +91,19 @@ async def scripted_suite(
     target: Engine | None = None,
     draft: Engine | None = None,
     path: Path | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> AsyncIterator[Suite]:
-    """Three services and a client, drained at the end; `path` lies between drafter and verifier."""
+    """Three services and a client, drained at the end; `path` lies between drafter and verifier.
+    `tokenizer`: of the models; a scripted one by default."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
-    verifier = await started(VerifierServicer(target, verifier_limits or VerifierLimits(), cloud))
-    tokenizer = ScriptedTokenizer(draft.vocabulary_size)
+    tokenizer = tokenizer or ScriptedTokenizer(draft.vocabulary_size)
+    # Its tokenizer is for grammars alone, which a scripted one cannot be asked for.
+    documents = None if isinstance(tokenizer, ScriptedTokenizer) else Documents(tokenizer)
+    verifier = await started(
+        VerifierServicer(target, verifier_limits or VerifierLimits(), cloud, documents=documents)
+    )
     limits = drafter_limits or DrafterLimits()
     async with AsyncExitStack() as stack:
         address = verifier.target

@@ -27,7 +27,7 @@ Change = Callable[[Any], None]
 SINCE: dict[str, tuple[str, ...]] = {
     "open": ("exit_order", "exits", "with_replacement"),
     "draft": ("hold",),
-    "opened": ("exits", "processes", "tells_prompt_logprobs"),
+    "opened": ("exits", "processes", "processes_thinking", "tells_prompt_logprobs"),
     "verdict": ("path", "logprobs", "top_logprobs"),
     "tokens": ("logprobs", "top_logprobs"),
 }

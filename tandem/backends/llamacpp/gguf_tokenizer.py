@@ -18,6 +18,7 @@ from tandem.backends.llamacpp.native import LlamaModel
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
+from tandem.text.families import ModelFamily, family_of
 from tandem.text.vocabulary import Vocabulary, fallback_byte, hash_vocabulary
 
 _UNKNOWN = 1
@@ -32,6 +33,8 @@ _PIECE_BYTES = 512
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"  # private use; around control tokens that a content spells
 _CONTINUED = "\ue0f2 "  # private use; where the last message ends that an answer continues
 _NONE = -1
+_PROMPT_END = 64
+"""Tokens of a prompt's end that may tell whether it opens the thinking."""
 
 
 class GgufTokenizer:
@@ -87,6 +90,20 @@ class GgufTokenizer:
         parts = re.split(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}", text)  # every second is a content's
         kinds = ((part, index % 2 == 0) for index, part in enumerate(parts) if part)
         return [i for part, ours in kinds for i in self._tokenize(part, False, control=ours)]
+
+    @cached_property
+    def family(self) -> ModelFamily:
+        """The model's family, by its chat template."""
+        return family_of(self._model.chat_template or "")
+
+    def prompt_end(self, token_ids: Sequence[int]) -> str:
+        """The text of the last tokens of a prompt, special tokens included."""
+        ends = [self.piece(t) or self._names.get(t, "").encode() for t in token_ids[-_PROMPT_END:]]
+        return b"".join(ends).decode("utf-8", "replace")
+
+    def mark_ids(self, text: str) -> list[int]:
+        """Ids of text inside a text; special tokens spelt out in it are meant."""
+        return self._tokenize(text, special=False, control=True)
 
     def _rendered(
         self, template: Template, messages: list[dict[str, str]], rendering: ChatRendering
@@ -150,6 +167,17 @@ class GgufTokenizer:
 
     def detokenizer(self) -> "GgufText":
         return GgufText(self)
+
+    def marked_detokenizer(self) -> "GgufText":
+        """Like `detokenizer`, but the family's marks are text, even where they are control
+        tokens."""
+        marks = self.family.marks
+        shown = {
+            token: name.encode()
+            for token, name in self._names.items()
+            if name in self._control and any(name in mark for mark in marks)
+        }
+        return GgufText(self, shown)
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token adds to a text; none for a control token."""
@@ -223,22 +251,25 @@ class GgufTokenizer:
 class GgufText:
     """A stream of ids as a stream of text; half a character waits for its other half."""
 
-    def __init__(self, tokenizer: GgufTokenizer) -> None:
+    def __init__(self, tokenizer: GgufTokenizer, shown: Mapping[int, bytes] | None = None) -> None:
+        """`shown`: control tokens that are text here, with what they spell."""
         self._tokenizer = tokenizer
+        self._shown = shown or {}
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = tokenizer.drops_first_space
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Raises InvalidArgument("token_ids") for an id outside the vocabulary."""
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
-        spelt = b"".join(map(self._tokenizer.piece, token_ids))
+        piece = self._tokenizer.piece
+        spelt = b"".join(self._shown.get(token) or piece(token) for token in token_ids)
         if self._first and spelt:
             self._first = False
             spelt = spelt.removeprefix(b" ")
         return self._bytes.decode(spelt)
 
     def preview(self, token_id: int) -> str:
-        twin = GgufText(self._tokenizer)
+        twin = GgufText(self._tokenizer, self._shown)
         twin._bytes.setstate(self._bytes.getstate())
         twin._first = self._first
         return twin.push((token_id,))

@@ -54,8 +54,10 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     )
 
 
-def request_summary(machine: EdgeMachine, traffic: Traffic) -> pb.Summary:
-    """Summarize a finished request."""
+def request_summary(
+    machine: EdgeMachine, traffic: Traffic, reasoning_tokens: int = 0
+) -> pb.Summary:
+    """Summarize a finished request. `reasoning_tokens`: how many of its tokens are thinking."""
     stats = machine.stats
     return summary_of(
         stats,
@@ -67,6 +69,7 @@ def request_summary(machine: EdgeMachine, traffic: Traffic) -> pb.Summary:
         downlink_bytes=traffic.downlink_bytes,
         lossy=machine.request.preset.lossy,
         choice=_choice(machine.controller),
+        reasoning_tokens=reasoning_tokens,
     )
 
 

@@ -13,7 +13,8 @@ from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
 from tandem.control.objective import Aim
 from tandem.core.errors import InvalidArgument, Unavailable
-from tandem.core.processors import LogitsProcessor, logits_processor
+from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
+from tandem.core.thinking import with_thinking
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.request import GenerationRequest, request_from_proto
@@ -36,6 +37,7 @@ from tandem.net.tenant import (
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
+from tandem.services.drafter.answer_thinking import AnswerThinking, answer_thinking
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
@@ -56,10 +58,10 @@ from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
 from tandem.telemetry.prometheus_server import PrometheusServer, Sample
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
-from tandem.text import Tokenizer
+from tandem.text import FamilyTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
-from tandem.wire.common_codec import prompt_from_proto
+from tandem.wire.common_codec import THINKING_STARTS, prompt_from_proto
 from tandem.wire.verifier_codec import EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2
@@ -189,6 +191,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         except Rejected as error:
             answer.cloud_error = str(error)
         answer.clouds.extend(self._clouds.status())
+        if isinstance(self._tokenizer, FamilyTokenizer):
+            answer.family = self._tokenizer.family.name
         return answer
 
     async def Tokenize(  # noqa: N802  # the RPC's name
@@ -225,7 +229,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         grammar_of = payer if self._masks_drafts(request, preset) else None
         with self._admission.reserve(grammar_of=grammar_of) as reservation:
             # Only from here on may the request cost anything, tokenising its prompt included.
-            edge_request = await self._edge_request(request, images, preset, tenant)
+            edge_request, thinking = await self._edge_request(request, images, preset, tenant)
             capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
             held = capacity + preset.spare_tokens(edge_request.max_tokens)
             reservation.take_more(held * self._engine.kv_bytes_per_token)
@@ -249,6 +253,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                     span=span,
                     reservation=reservation,
                     processor=processor,
+                    thinking=thinking,
                 )
 
     def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
@@ -262,7 +267,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     ) -> LogitsProcessor | None:
         """Return the processors of drafts, if there are any: a grammar takes time to compile."""
         asked = edge_request.params.processors
-        mask = None
+        mask: GrammarMask | None = None
         alone = request.lost_cloud is LostCloud.EDGE
         if not edge_request.preset.drafts and not alone:
             return None
@@ -270,6 +275,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             spend = self._admission.spend_grammar
             found = await self._grammars.session_mask(asked.grammar, payer, spend)
             mask = DraftMask(found, strict=alone)
+        mask = with_thinking(
+            asked.thinking,
+            mask,
+            vocabulary_size=self._engine.vocabulary_size,
+            eos_token_ids=self._engine.eos_token_ids,
+        )
         return logits_processor(
             asked,
             edge_request.prompt_ids,
@@ -290,21 +301,18 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         span: Span,
         reservation: Reservation,
         processor: LogitsProcessor | None,
+        thinking: AnswerThinking,
     ) -> None:
         started = pb.Started(
             session=f"{edge_request.session:08x}",
             preset=request.preset,
             prompt_tokens=len(edge_request.prompt_ids),
             max_tokens=edge_request.max_tokens,
+            family=thinking.family.name,
+            thinking_start=THINKING_STARTS[thinking.start],
         )
         await stream.write(pb.GenerateResponse(started=started))
-        text = AnswerText(
-            self._tokenizer,
-            request.stop,
-            request.stop_token_ids,
-            min_tokens=request.params.processors.min_tokens,
-            includes_stop=request.include_stop_str_in_output,
-        )
+        text = thinking.text(self._tokenizer, request)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         prompt = KeptText(
@@ -379,7 +387,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             cancelling.result()  # raises if what came was no cancel
         if not relaying.cancelled():
             relaying.result()
-        summary = request_summary(session.machine, session.traffic)
+        summary = request_summary(session.machine, session.traffic, text.reasoning_tokens)
         await stream.write(pb.GenerateResponse(summary=summary))
 
     def _checked_preset(self, request: GenerationRequest) -> Preset:
@@ -397,8 +405,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
 
     async def _edge_request(
         self, request: GenerationRequest, images: ImagePrompt, preset: Preset, tenant: Tenant
-    ) -> EdgeRequest:
-        """Tokenised."""
+    ) -> tuple[EdgeRequest, AnswerThinking]:
+        """Tokenised, and how its answer may think."""
         engine = self._engine
         prompt_ids = images.placed(await self._prompts.of(request))
         if not prompt_ids:
@@ -409,12 +417,16 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if room < 1:
             why = f"{len(prompt_ids)} tokens; the context holds {context}"
             raise InvalidArgument("prompt", why)
-        return EdgeRequest(
+        thinking = answer_thinking(self._tokenizer, prompt_ids, request)
+        params = _params_for_both(request, room)
+        params = replace(params, processors=thinking.processors(params.processors))
+        params.processors.validate(engine.vocabulary_size, params.ignore_eos)
+        edge_request = EdgeRequest(
             session=secrets.randbits(32),
             prompt_ids=prompt_ids,
             vocabulary_hash=engine.vocabulary_hash,
             vocabulary_size=engine.vocabulary_size,
-            params=_params_for_both(request, room),
+            params=params,
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
@@ -423,6 +435,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             tenant=self._tenants.id_of(tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
         )
+        return edge_request, thinking
 
     def _stream_opener(
         self,

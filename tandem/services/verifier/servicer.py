@@ -15,7 +15,8 @@ from tandem.backends.interface import Engine, Session
 from tandem.backends.requirements import check_verify_settings
 from tandem.control.pass_budget import HolderBudget, PassBudget
 from tandem.core.errors import InvalidArgument, Unavailable
-from tandem.core.processors import LogitsProcessor, logits_processor
+from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
+from tandem.core.thinking import with_thinking
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Reservation
@@ -265,10 +266,16 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
         asked = opening.params.processors
-        mask = None
+        mask: GrammarMask | None = None
         if asked.grammar is not None:
             spend = self._admission.spend_grammar
             mask = await self._grammars.session_mask(asked.grammar, payer, spend)
+        mask = with_thinking(
+            asked.thinking,
+            mask,
+            vocabulary_size=self._engine.vocabulary_size,
+            eos_token_ids=self._engine.eos_token_ids,
+        )
         ends = frozenset[int]() if opening.params.ignore_eos else self._model.eos_token_ids
         return logits_processor(asked, opening.prompt_ids, mask, eos_token_ids=ends)
 

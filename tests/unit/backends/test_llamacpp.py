@@ -116,6 +116,11 @@ def test_what_tokens_spell_is_the_same(gguf: LoadedModel, torch_model: LoadedMod
     assert gguf.tokenizer.vocabulary() == torch_model.tokenizer.vocabulary()
     assert gguf.tokenizer.starts_with_bos == torch_model.tokenizer.starts_with_bos
     assert gguf.tokenizer.encode_piece(TEXT) == torch_model.tokenizer.encode_piece(TEXT)
+    assert gguf.tokenizer.family is torch_model.tokenizer.family
+    prompt = gguf.tokenizer.chat(MESSAGES)
+    end = torch_model.tokenizer.prompt_end(prompt)
+    assert gguf.tokenizer.prompt_end(prompt) == end
+    assert gguf.tokenizer.mark_ids(end) == torch_model.tokenizer.mark_ids(end)
 
 
 def test_a_gguf_draft_pairs_with_another_format_s_target(

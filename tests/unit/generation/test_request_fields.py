@@ -66,10 +66,12 @@ def test_every_caller_s_values_reach_the_request() -> None:
         **{"repetition_penalty": 1.25, "suffix": "b", "ignore_eos": True, "priority": -2},
         **{"query": "heron", "documents": 2, "lost_cloud": "edge", "truncate": "oldest"},
         **{"min_tokens": 2, "include_stop_str_in_output": True},
+        "thinking_token_budget": 0,
     }
     assert set(values) == {row.name for row in fields_of(RequestFields)}
     # No request has a suffix and drops tokens, nor a suffix and documents.
     of_one_side = {"suffix", "truncate", "min_tokens", "include_stop_str_in_output"}
+    of_one_side.add("thinking_token_budget")
     for left_out in (of_one_side, {"query", "documents", "truncate"}):
         given = {name: value for name, value in values.items() if name not in left_out}
         preset = "dragon-coupled" if "query" in given else "coupled"

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.core.errors import FailedPrecondition, ProtocolError
 from tandem.core.probs import SamplingParams
-from tandem.core.processors import Processors
+from tandem.core.processors import Processors, Thinking
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.edge import EdgeMachine, check_opened
@@ -206,4 +206,15 @@ def test_a_cloud_that_would_pass_over_a_setting_is_not_used(changes: dict[str, A
     with pytest.raises(FailedPrecondition):
         check_opened(older, asking)
     check_opened(replace(older, processes=True), asking)
+    check_opened(older, request)
+
+
+def test_a_cloud_that_would_pass_over_a_budget_for_thinking_is_not_used() -> None:
+    request = request_for(preset("ar"), MODELS)
+    processors = Processors(thinking=Thinking((1,), budget=3))
+    asking = replace(request, params=replace(request.params, processors=processors))
+    older = Opened(7, 0, 2, 0, 8, 64, frozenset(), "scripted", processes=True)
+    with pytest.raises(FailedPrecondition, match="thinking"):
+        check_opened(older, asking)
+    check_opened(replace(older, processes_thinking=True), asking)
     check_opened(older, request)

@@ -24,7 +24,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from tandem.core.probs import SamplingParams
-from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.core.processors import Grammar, GrammarKind, Processors, Thinking
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import TokenSource
@@ -131,8 +131,10 @@ def _verify_request() -> Conversation:
         sampling=SamplingParams(0.5, min_p=0.25, typical_p=0.75),
         processors=PROCESSORS,
     )
+    thinking = GenerationParams(processors=Processors(thinking=Thinking((6, 7), (5,), budget=0)))
     others = {
         "open.processors": replace(opened["open.coupled"], params=processed),
+        "open.thinking": replace(opened["open.coupled"], params=thinking),
         "open.params": replace(opened["open.coupled"], params=asked),
         "open.prompt_logprobs": replace(
             opened["open.coupled"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tandem.core.codecs import sparse_wire_probs, wire_probs
 from tandem.core.probs import SamplingParams
-from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.core.processors import Grammar, GrammarKind, Processors, Thinking
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import SparsePayload
 from tandem.specdec.messages import TokenLogprob, Work
@@ -89,6 +89,13 @@ processors = st.builds(
     banned_token_ids=st.lists(uint32, max_size=3).map(tuple),
     allowed_token_ids=st.lists(uint32, max_size=3).map(tuple),
     grammar=st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), st.text()),
+    thinking=st.none()
+    | st.builds(
+        Thinking,
+        end_ids=st.lists(uint32, max_size=3).map(tuple),
+        begin_ids=st.lists(uint32, max_size=3).map(tuple),
+        budget=st.none() | uint32,
+    ),
 )
 works = st.builds(Work, seconds, seconds, uint32, uint32, uint32)
 prompts = st.one_of(

@@ -1,0 +1,291 @@
+"""Thinking apart from the answer over HTTP: whole and streamed, in chats and responses, with tool
+calls in the format of the model's family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tandem.core.prompt import Turn
+from tandem.gateway.answer_schema import ChatCompletion, ChatCompletionChunk
+from tandem.gateway.responses import ResponseEvent, ResponseObject
+from tandem.text.tokenizer import TextTokenizer
+from tandem.text.tool_prompt import conversation_ids
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.services.speaking import speaking
+from tests.unit.text.family_tokenizers import deepseek_r1, gemma_channel, harmony, qwen3
+
+THOUGHT = "<think>\nIs it ünique? </thin\n</think>\n\nIt is, é.\n"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": CITY}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+@asynccontextmanager
+async def speaker(
+    make: Callable[[], TextTokenizer], text: str, tools: str = ""
+) -> AsyncIterator[HttpSuite]:
+    """A suite whose models answer "hello" with the text."""
+    tokenizer = make()
+    prompt = conversation_ids(tokenizer, (Turn("user", "hello"),), tools)
+    draft, target = speaking(tokenizer, len(prompt), text)
+    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
+        yield suite
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return chat_body("hello", **{"temperature": 0, "max_tokens": 400, **more})
+
+
+def offered() -> str:
+    """The tools as the prompt has them."""
+    return json.dumps(TOOLS)
+
+
+async def whole(suite: HttpSuite, **more: Any) -> dict[str, Any]:
+    answer = await suite.post("/v1/chat/completions", chat(**more))
+    assert answer.status_code == 200, answer.text
+    ChatCompletion.model_validate(answer.json())
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def streamed(suite: HttpSuite, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = await suite.post(path, {**body, "stream": True})
+    assert answer.status_code == 200, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if "data: " in line]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+async def joined(suite: HttpSuite, **more: Any) -> dict[str, Any]:
+    """The message that the deltas of a stream make up."""
+    message: dict[str, Any] = {"content": ""}
+    calls: list[list[str]] = []
+    for chunk in await streamed(suite, "/v1/chat/completions", chat(**more)):
+        ChatCompletionChunk.model_validate(chunk)
+        (choice,) = chunk["choices"]
+        delta = choice["delta"]
+        for name in ("content", "reasoning_content"):
+            if delta.get(name):
+                message[name] = message.get(name, "") + delta[name]
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                calls.append([call["function"]["name"], ""])
+            calls[call["index"]][1] += call["function"]["arguments"]
+    return {**message, "calls": calls, "finish_reason": choice["finish_reason"]}
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "thinking", "content", "tokens"),
+    [
+        (qwen3, THOUGHT, "Is it ünique? </thin", "It is, é.\n", 25),
+        (deepseek_r1, "so\n</think>\n\nyes", "so", "yes", 4),
+        (
+            harmony,
+            "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>yes",
+            "so",
+            "yes",
+            13,
+        ),
+        (gemma_channel, "<|channel>thought\nso\n<channel|>yes", "so", "yes", 13),
+    ],
+)
+async def test_thinking_is_apart_from_the_content(
+    make: Callable[[], TextTokenizer], text: str, thinking: str, content: str, tokens: int
+) -> None:
+    async with speaker(make, text) as suite:
+        answer = await whole(suite)
+        message = answer["choices"][0]["message"]
+        assert message["reasoning_content"] == thinking
+        assert message["content"] == content
+        details = answer["usage"]["completion_tokens_details"]
+        assert details == {"reasoning_tokens": tokens}
+        told = await joined(suite)
+        assert (told["reasoning_content"], told["content"]) == (thinking, content)
+
+
+async def test_a_text_completion_is_as_the_model_wrote_it() -> None:
+    tokenizer = qwen3()
+    draft, target = speaking(tokenizer, 1, THOUGHT)
+    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
+        body = {"model": MODEL, "prompt": "a", "temperature": 0, "max_tokens": 400}
+        answer = (await suite.post("/v1/completions", body)).json()
+    assert answer["choices"][0]["text"] == THOUGHT
+
+
+async def test_a_template_that_knows_it_may_be_told_not_to_think() -> None:
+    """The prompt closes the thinking, so that tags are text, and a grammar holds from the start."""
+    tokenizer = qwen3()
+    quiet = {"enable_thinking": False}
+    prompt = tokenizer.chat([{"role": "user", "content": "hello"}], variables=quiet)
+    draft, target = speaking(tokenizer, len(prompt), "a <think>b</think>")
+    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
+        told = await whole(suite, chat_template_kwargs=quiet, thinking_token_budget=0)
+        asked = {"chat_template_kwargs": quiet, "guided_regex": "a|b"}
+        held = await whole(suite, **asked)
+    assert told["choices"][0]["message"] == {"role": "assistant", "content": "a <think>b</think>"}
+    assert told["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+    assert held["choices"][0]["message"]["content"] == "a"
+
+
+async def test_callers_may_leave_thinking_out_or_in_the_content() -> None:
+    async with speaker(qwen3, THOUGHT) as suite:
+        without = (await whole(suite, include_reasoning=False))["choices"][0]["message"]
+        assert without == {"role": "assistant", "content": "It is, é.\n"}
+        assert "reasoning_content" not in await joined(suite, include_reasoning=False)
+        within = (await whole(suite, separate_reasoning=False))["choices"][0]["message"]
+        assert within == {"role": "assistant", "content": THOUGHT}
+        both = chat(include_reasoning=False, separate_reasoning=False)
+        refused = await suite.post("/v1/chat/completions", both)
+        assert refused.json()["error"]["param"] == "include_reasoning"
+
+
+@pytest.mark.parametrize("stop", ["ünique", "is, é", "</thin"])
+async def test_a_stop_string_ends_either_part(stop: str) -> None:
+    async with speaker(qwen3, THOUGHT) as suite:
+        answer = await whole(suite, stop=stop)
+        message = answer["choices"][0]["message"]
+        told = await joined(suite, stop=stop)
+    before = THOUGHT.partition(stop)[0]
+    thinking, _, content = before.removeprefix("<think>\n").partition("\n</think>\n\n")
+    assert message.get("reasoning_content", "") == thinking
+    assert message["content"] == content
+    assert (told.get("reasoning_content", ""), told["content"]) == (thinking, content)
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("name", ["thinking_token_budget", "thinking_budget"])
+async def test_a_budget_ends_the_thinking(name: str) -> None:
+    async with speaker(deepseek_r1, "so it is</think>yes") as suite:
+        answer = await whole(suite, **{name: 2})
+        message = answer["choices"][0]["message"]
+        assert message["reasoning_content"] == "so"
+        assert message["content"] == "it is</think>yes"
+        assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+        both = chat(thinking_token_budget=1, thinking_budget=2)
+        refused = await suite.post("/v1/chat/completions", both)
+        assert refused.json()["error"]["param"] == "thinking_budget"
+
+
+async def test_a_budget_for_a_model_that_does_not_think_is_refused_by_name() -> None:
+    async with http_suite() as suite:
+        refused = await suite.post("/v1/chat/completions", chat(thinking_token_budget=1))
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "thinking_token_budget"
+
+
+async def test_an_answer_cut_in_its_thinking_has_no_content() -> None:
+    async with speaker(deepseek_r1, "so it goes on and on") as suite:
+        answer = await whole(suite, max_tokens=5)
+    assert answer["choices"][0]["message"]["reasoning_content"] == "so it"
+    assert answer["choices"][0]["message"]["content"] == ""
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+HERMES_CALLS = (
+    '<tool_call>\n{"name": "weather", "arguments": {"city":"Ulm"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+R1_CALLS = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"  # noqa: RUF001
+    '{"city":"Ulm"}\n```<｜tool▁call▁end｜>\n'  # noqa: RUF001
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>"  # noqa: RUF001
+    "<｜tool▁calls▁end｜>"  # noqa: RUF001
+)
+HARMONY_CALL = (
+    "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+    '{"city":"Ulm"}'
+)
+WEATHER, NOW = ["weather", '{"city":"Ulm"}'], ["now", "{}"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(
+    ("make", "text", "calls"),
+    [
+        (qwen3, f"<think>\nso\n</think>\n\n{HERMES_CALLS}", [WEATHER, NOW]),
+        (qwen3, HERMES_CALLS, [WEATHER, NOW]),
+        (deepseek_r1, f"so\n</think>\n\n{R1_CALLS}", [WEATHER, NOW]),
+    ],
+)
+async def test_calls_are_read_and_held_to_the_familys_format(
+    make: Callable[[], TextTokenizer], text: str, calls: list[list[str]], choice: str
+) -> None:
+    more = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": True}
+    async with speaker(make, text, offered()) as suite:
+        answer = await whole(suite, **more)
+        told = await joined(suite, **more)
+    message = answer["choices"][0]["message"]
+    found = [
+        [call["function"]["name"], call["function"]["arguments"]] for call in message["tool_calls"]
+    ]
+    assert found == told["calls"] == calls
+    assert message["content"] is None
+    assert message.get("reasoning_content", "") == ("so" if "so" in text else "")
+    assert answer["choices"][0]["finish_reason"] == told["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("make", [qwen3, deepseek_r1])
+async def test_a_model_that_would_not_call_is_made_to(make: Callable[[], TextTokenizer]) -> None:
+    """Its thinking is its own; what follows is a call of the named tool."""
+    one: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Ulm"]}}}
+    one |= {"required": ["city"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "visit", "parameters": one}}
+    named = {"type": "function", "function": {"name": "visit"}}
+    text = f"{'<think>' if make is qwen3 else ''}so</think>I will not."
+    async with speaker(make, text, json.dumps([tool])) as suite:
+        answer = await whole(
+            suite, tools=[tool, *TOOLS], tool_choice=named, parallel_tool_calls=False
+        )
+    message = answer["choices"][0]["message"]
+    assert message["reasoning_content"] == "so"
+    (call,) = message["tool_calls"]
+    found = (call["function"]["name"], call["function"]["arguments"])
+    assert found == ("visit", '{"city":"Ulm"}')
+
+
+async def test_calls_of_harmony_are_read_and_cannot_be_forced() -> None:
+    text = f"<|channel|>analysis<|message|>so<|end|>{HARMONY_CALL}"
+    async with speaker(harmony, text, offered()) as suite:
+        answer = await whole(suite, tools=TOOLS)
+        told = await joined(suite, tools=TOOLS)
+        refused = await suite.post(
+            "/v1/chat/completions", chat(tools=TOOLS, tool_choice="required")
+        )
+    message = answer["choices"][0]["message"]
+    assert message["reasoning_content"] == told["reasoning_content"] == "so"
+    (call,) = message["tool_calls"]
+    found = [call["function"]["name"], call["function"]["arguments"]]
+    assert [found] == told["calls"] == [WEATHER]
+    assert message["content"] is None
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "tool_choice"
+
+
+async def test_a_response_has_an_item_for_the_thinking() -> None:
+    body = {"model": MODEL, "input": "hello", "temperature": 0, "max_output_tokens": 400}
+    async with speaker(qwen3, THOUGHT) as suite:
+        answer = (await suite.post("/v1/responses", body)).json()
+        events = await streamed(suite, "/v1/responses", body)
+        again = [{"type": "message", "role": "user", "content": "a"}, *answer["output"]]
+        echoed = await suite.post("/v1/responses", {**body, "input": again})
+    ResponseObject.model_validate(answer)
+    for event in events:
+        ResponseEvent.model_validate(event)
+    reasoning, message = answer["output"]
+    assert reasoning["type"] == "reasoning"
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Is it ünique? </thin"}]
+    assert message["content"][0]["text"] == "It is, é.\n"
+    assert answer["usage"]["output_tokens_details"] == {"reasoning_tokens": 25}
+    deltas = [each["delta"] for each in events if each["type"] == "response.reasoning_text.delta"]
+    assert "".join(deltas) == "Is it ünique? </thin"
+    told = [each["item"] for each in events if each["type"] == "response.output_item.done"]
+    plain = [{**item, "id": ""} for item in answer["output"]]
+    assert [{**item, "id": ""} for item in told] == plain
+    assert echoed.status_code == 200, echoed.text
