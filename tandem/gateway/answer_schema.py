@@ -184,6 +184,16 @@ class PromptDetails(Strict):
     cached_tokens: int = Field(description="Prompt tokens found in the cloud's prefix cache.")
 
 
+class CompletionDetails(Strict):
+    accepted_prediction_tokens: int = Field(
+        description="Tokens of the answers that were drafted from `prediction`."
+    )
+    rejected_prediction_tokens: int = Field(
+        description="Tokens drafted from `prediction` that are not in the answers. They are not"
+        " part of `completion_tokens`."
+    )
+
+
 class UsageFigures(Strict):
     """Token counts. Each prompt counts once, even if it has several choices."""
 
@@ -191,6 +201,7 @@ class UsageFigures(Strict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
 class _Frame(Strict):

@@ -72,6 +72,7 @@ def _by_text(top: TopLogprobs) -> dict[str, float] | None:
     return {text: logprob for _, text, logprob in reversed(top)} or None
 
 
+_OF_PREDICTIONS = ("accepted_prediction_tokens", "rejected_prediction_tokens")
 _OF_A_ROUND = tuple(field.name for field in RoundFigures.DESCRIPTOR.fields)
 CHAT = Form("chatcmpl-", "chat.completion", "chat.completion.chunk", chat=True)
 COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
@@ -227,5 +228,9 @@ class Writer:
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {
                 "cached_tokens": sum(summary.cached_tokens for summary in first_choices)
+            },
+            "completion_tokens_details": {
+                name: sum(getattr(summary, name) for summary in summaries)
+                for name in _OF_PREDICTIONS
             },
         }

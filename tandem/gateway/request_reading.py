@@ -83,7 +83,8 @@ def _requests(
     options = body.tandem
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
     grammar = body.named_grammar()
-    given = given_fields(dict(body) | dict(options) | {"top_k": _top_k(body)})
+    own_form = {"top_k": _top_k(body), "prediction": body.predicted_text}
+    given = given_fields(dict(body) | dict(options) | own_form)
     given["max_tokens"] = body.max_output_tokens or limits.max_tokens
     common = GenerationRequest(prompts[0]).with_fields(
         **given,

@@ -39,7 +39,6 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "function_call": ((None, "none", "auto"), "the models answer with text"),
     "modalities": ((None, ["text"]), "the models answer with text"),
     "audio": ((None,), "the models answer with text"),
-    "prediction": ((None,), "the draft model makes the predictions"),
     "reasoning_effort": ((None,), "the model decides how long it reasons"),
     "web_search_options": ((None,), "this server does not search the web"),
     "best_of": ((None, 1), "this server does not rank answers"),
@@ -124,6 +123,19 @@ class TandemOptions(TandemParameters):
 class TextPart(Strict):
     type: Literal["text"]
     text: str
+
+
+class PredictedContent(Strict):
+    """Text that the answer is expected to repeat for the most part."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
 
 
 class ImageAddress(Strict):
@@ -227,6 +239,12 @@ class CommonParameters(Constraints, BodyParameters):
         default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
     )
     seed: Seed | None = None
+    prediction: PredictedContent | None = Field(
+        default=None,
+        description="Text that the answer is expected to repeat for the most part, such as a file"
+        " that is to be edited. Drafts are taken from it. It does not change the distribution of"
+        " the answer. Presets that draft no chains of tokens ignore it.",
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tandem: TandemOptions = TandemOptions()
@@ -250,6 +268,11 @@ class CommonParameters(Constraints, BodyParameters):
     def stops(self) -> tuple[str, ...]:
         given = [] if self.stop is None else self.stop
         return (given,) if isinstance(given, str) else tuple(given)
+
+    @property
+    def predicted_text(self) -> str | None:
+        """What the answer is expected to be much like; None: not given."""
+        return None if self.prediction is None else self.prediction.text
 
     @property
     def num_top_logprobs(self) -> int | None:

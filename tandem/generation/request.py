@@ -66,7 +66,7 @@ RAG_PRESET = "dragon-coupled"
 class GenerationRequest:
     """What a caller asks for. `params` is what the cloud must know too; `overrides` change single
     choices of the preset; `rounds` and `token_texts` have each round told, and what each token
-    spells."""
+    spells. `prediction`: a text that the answer is expected to be much like, to draft from."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
@@ -83,6 +83,7 @@ class GenerationRequest:
     tools: str = ""
     rounds: bool = False
     token_texts: bool = False
+    prediction: str = ""
     tenant: bytes = b""
     """For whom the caller asks, where that is not itself (`tandem.net.tenant`)."""
 
