@@ -204,6 +204,38 @@ class UsageFigures(Strict):
     completion_tokens_details: CompletionDetails
 
 
+class RunningUsage(Strict):
+    """Token counts of one choice up to this chunk."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class SpeculativeDecodingMetrics(Strict):
+    """Statistics of drafting and verifying, in vLLM's form, over all choices. A step is one
+    verification of drafts."""
+
+    mean_acceptance_length: float = Field(
+        description="1 plus the accepted draft tokens per step: each step gives a token of the"
+        " target model, too."
+    )
+    draft_acceptance_rate: Rate
+    acceptance_histogram: list[int] = Field(
+        description="Number of steps that accepted 0, 1, 2, ... draft tokens."
+    )
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int = Field(description="Drafted tokens, verified or not.")
+    num_spec_tokens: int = Field(description="Most draft tokens that a step accepted or rejected.")
+
+
+class AnswerMetrics(Strict):
+    """Present if drafts were verified."""
+
+    speculative_decoding: SpeculativeDecodingMetrics
+
+
 class _Frame(Strict):
     id: str
     created: int
@@ -261,30 +293,34 @@ class ChatCompletion(_Frame):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: UsageFigures
+    metrics: AnswerMetrics | None = None
 
 
 class ChatCompletionChunk(_Frame):
     """Event of a streamed chat completion. If usage was requested, the last event has the usage and
-    no choices."""
+    no choices. The last event has the metrics."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: UsageFigures | None = None
+    usage: UsageFigures | RunningUsage | None = None
+    metrics: AnswerMetrics | None = None
 
 
 class TextCompletion(_Frame):
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
     usage: UsageFigures
+    metrics: AnswerMetrics | None = None
 
 
 class TextCompletionChunk(_Frame):
     """Event of a streamed text completion. If usage was requested, the last event has the usage and
-    no choices."""
+    no choices. The last event has the metrics."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChunkChoice]
-    usage: UsageFigures | None = None
+    usage: UsageFigures | RunningUsage | None = None
+    metrics: AnswerMetrics | None = None
 
 
 class ServedPair(Strict):

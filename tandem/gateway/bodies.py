@@ -1,6 +1,6 @@
 """Answers as OpenAI's objects: whole, or as the chunks of a stream. Invariant: the chunks of a
 choice, joined, are the choice that would have been sent whole; what is Tandem's own stands in the
-field `tandem` of a choice and nowhere else."""
+field `tandem` of a choice and nowhere else; `metrics` are vLLM's."""
 
 import math
 import time
@@ -13,7 +13,7 @@ from typing import Any
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.tool_calls import ToolAnswer
 from tandem.generation.client import Generated, TopLogprobs
-from tandem.generation.figures import answer_figures
+from tandem.generation.figures import answer_figures, speculative_decoding_metrics
 from tandem.generation.request import GenerationRequest
 from tandem_api.common.v1.generation_pb2 import RoundFigures
 
@@ -62,6 +62,14 @@ class Form:
         }
 
 
+def _running_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
 def _likely(text: str, logprob: float | None) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
@@ -80,7 +88,8 @@ COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
 
 @dataclass(slots=True)
 class Writer:
-    """Writes the answer to one HTTP request. `include_usage`: a stream ends with it."""
+    """Writes the answer to one HTTP request. `include_usage`: a stream ends with it;
+    `continuous_usage`: every chunk has that of its choice so far."""
 
     form: Form
     model: str
@@ -92,6 +101,7 @@ class Writer:
     provenance: bool = False
     token_texts: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
     _ended: dict[int, Generated] = field(default_factory=dict)
     _begun: set[int] = field(default_factory=set)
     _rounds_told: Counter[int] = field(default_factory=Counter)
@@ -115,7 +125,8 @@ class Writer:
                     | self._rounds(last),
                 }
             )
-        return {**self._frame(self.form.whole), "choices": choices, "usage": self._usage()}
+        frame = self._frame(self.form.whole)
+        return {**frame, "choices": choices, "usage": self._usage(), **self._metrics()}
 
     def chunk(self, delta: ChoiceDelta) -> dict[str, Any] | None:
         """The piece as a chunk; None where it says nothing."""
@@ -140,8 +151,14 @@ class Writer:
             tandem |= self._figures(delta)
         if tandem:
             choice["tandem"] = tandem
-        frame = self._frame(self.form.chunk)
-        return {**frame, "choices": [choice], **({"usage": None} if self.include_usage else {})}
+        chunk = {**self._frame(self.form.chunk), "choices": [choice]}
+        if self.continuous_usage:
+            chunk["usage"] = _running_usage(delta.answer.prompt_tokens, end)
+        elif self.include_usage:
+            chunk["usage"] = None
+        if len(self._ended) == len(self.requests) and not self.include_usage:
+            chunk |= self._metrics()
+        return chunk
 
     def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
         """The chunk of a piece, if it says anything."""
@@ -155,7 +172,8 @@ class Writer:
 
     def usage_chunk(self) -> dict[str, Any]:
         """The last chunk of a stream that tells its usage."""
-        return {**self._frame(self.form.chunk), "choices": [], "usage": self._usage()}
+        frame = self._frame(self.form.chunk)
+        return {**frame, "choices": [], "usage": self._usage(), **self._metrics()}
 
     def _choice(self, index: int, text: str) -> dict[str, Any]:
         if self.tools:
@@ -213,6 +231,14 @@ class Writer:
         self._rounds_told[delta.index] += len(new)
         rounds = [{name: getattr(each, name) for name in _OF_A_ROUND} for each in new]
         return {"rounds_ended": rounds} if rounds else {}
+
+    def _metrics(self) -> dict[str, Any]:
+        """Over all choices; nothing where no drafts were verified."""
+        summaries = [
+            answer.summary for answer in self._ended.values() if answer.summary is not None
+        ]
+        found = speculative_decoding_metrics(summaries)
+        return {} if found is None else {"metrics": {"speculative_decoding": found}}
 
     def _usage(self) -> dict[str, Any]:
         """Each prompt counts once, however many choices it has, and so does what was kept of it

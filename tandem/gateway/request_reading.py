@@ -100,7 +100,7 @@ def _requests(
         logprobs=body.num_top_logprobs is not None,
         top_logprobs=body.num_top_logprobs or 0,
         rounds=options.rounds,
-        token_texts=options.token_texts,
+        token_texts=options.token_texts or options.even_stream,
     )
     requests = [
         common.with_fields(prompt=prompt, seed=choice_seed(seed, index))

@@ -72,6 +72,10 @@ else:  # with the rows of the table of request fields, which `given_fields` read
 
 class StreamOptions(Strict):
     include_usage: bool = False
+    continuous_usage_stats: bool = Field(
+        default=False,
+        description="Return the token counts of its choice so far with each chunk (vLLM).",
+    )
 
 
 class TandemOptions(TandemParameters):
@@ -102,6 +106,11 @@ class TandemOptions(TandemParameters):
     )
     token_texts: bool = Field(
         default=False, description="Also return the text of each token. Requires `provenance`."
+    )
+    even_stream: bool = Field(
+        default=False,
+        description="Stream token by token: tokens that became final together are spread over the"
+        " time until the next ones are expected.",
     )
     rounds: bool = Field(
         default=False,

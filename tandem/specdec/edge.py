@@ -165,7 +165,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         """True if the caller's prediction says what follows the committed text: the draft model is
         not needed for that."""
         aligned = self._alignment
-        return self.phase is not Phase.ALONE and aligned is not None and aligned.proposed is not None
+        return (
+            self.phase is not Phase.ALONE and aligned is not None and aligned.proposed is not None
+        )
 
     def alignment(self, task: DraftTask) -> Alignment | None:
         """Where in the caller's prediction the text before a task is; None where nothing may be
@@ -681,6 +683,8 @@ class EdgeStats:
     proposed_prediction_tokens: int = 0
     """Drafts from the caller's prediction that were in flight."""
     accepted_prediction_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+    """Verdicts that accepted 0, 1, 2, … drafts; as long as the most that one judged."""
     cached_tokens: int = 0
     same_bits: bool | None = None
     """Whether all clouds so far promise it; None before the first."""
@@ -754,6 +758,9 @@ class EdgeStats:
     def count_verdict(self, verdict: Verdict) -> None:
         self.rounds += 1
         self.accepted += verdict.accepted
+        missing = 1 + verdict.accepted + verdict.rejected - len(self.acceptance_histogram)
+        self.acceptance_histogram += [0] * missing
+        self.acceptance_histogram[verdict.accepted] += 1
         self._count_passes(verdict.work.target_passes)
         self.verify_s += verdict.work.verify_s
         self.queue_s += verdict.work.queue_s
