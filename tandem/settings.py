@@ -92,6 +92,11 @@ class ServiceSettings(BaseSettings):
         min_length=1,
         description="Address of the metrics endpoint. It is plain HTTP without authentication.",
     )
+    metrics_vllm_names: bool = Field(
+        default=False,
+        description="Also export metrics under vLLM's names (`vllm:...`), where both measure the"
+        " same.",
+    )
     health_port: Port = Field(
         default=0,
         description="Additional port for gRPC health checks only, without TLS and"

@@ -24,6 +24,7 @@ from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import ModelSettings, ServiceSettings, variable_of
 from tandem.telemetry.metric import MAX_LABEL_VALUES, OTHER, Metric, Series
 from tandem.telemetry.metrics import ALL_SERIES
+from tandem.telemetry.vllm_names import VLLM_NAMES
 from tools.chart_values import chart_values, default_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -207,6 +208,12 @@ def metrics() -> str:
     ]
     for series in ALL_SERIES:
         parts += [f"## {_title(series)}", _labels(series), _metrics_table(series)]
+    names = [(f"`{other}`", f"`{own}`") for own, other in VLLM_NAMES.items()]
+    parts += [
+        "## Names of vLLM",
+        "With `--metrics-vllm-names` these are exported too, with the labels of ours.",
+        _table(("vLLM", "Tandem"), names),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

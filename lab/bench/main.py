@@ -182,6 +182,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.lookup",
         "Drafts without a model on prompts that answers repeat, against Hugging Face's own.",
     ),
+    "prediction": Experiment(
+        "lab.bench.speculation.predicted_outputs",
+        "Predicted outputs on 50 changes of source code, against the draft model alone.",
+    ),
     "bytes": Experiment(
         "lab.bench.wire.wire_bytes",
         "Serialized bytes of a round per preset, vocabulary 151,936, synthetic distributions.",

@@ -299,6 +299,13 @@ class RowsAfter:
         """The rows after each of these will be asked for, once the pass is over."""
         return self.processor.prepare([(*self.answer, *each[self.skipped :]) for each in fed])
 
+    def allows(self, token_id: int, fed: tuple[int, ...]) -> bool:
+        """Return whether the grammar, if there is one, lets this token follow `fed`."""
+        if (mask := self.processor.mask) is None:
+            return True
+        allowed = mask.allowed((*self.answer, *fed[self.skipped :]))
+        return allowed is not None and bool(allowed[token_id])
+
     def certain(self, token_id: int) -> NDArray[np.float32]:
         """The distribution [V] where the grammar forces a token."""
         assert self.processor.mask is not None, "only a mask forces tokens"

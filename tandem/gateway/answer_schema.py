@@ -196,6 +196,13 @@ class CompletionDetails(Strict):
     reasoning_tokens: int = Field(
         description="Tokens of thinking, with the tags around it. They count as completion tokens."
     )
+    accepted_prediction_tokens: int = Field(
+        description="Tokens of the answers that were drafted from `prediction`."
+    )
+    rejected_prediction_tokens: int = Field(
+        description="Tokens drafted from `prediction` that are not in the answers. They are not"
+        " part of `completion_tokens`."
+    )
 
 
 class UsageFigures(Strict):
@@ -206,6 +213,38 @@ class UsageFigures(Strict):
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails
+
+
+class RunningUsage(Strict):
+    """Token counts of one choice up to this chunk."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class SpeculativeDecodingMetrics(Strict):
+    """Statistics of drafting and verifying, in vLLM's form, over all choices. A step is one
+    verification of drafts."""
+
+    mean_acceptance_length: float = Field(
+        description="1 plus the accepted draft tokens per step: each step gives a token of the"
+        " target model, too."
+    )
+    draft_acceptance_rate: Rate
+    acceptance_histogram: list[int] = Field(
+        description="Number of steps that accepted 0, 1, 2, ... draft tokens."
+    )
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int = Field(description="Drafted tokens, verified or not.")
+    num_spec_tokens: int = Field(description="Most draft tokens that a step accepted or rejected.")
+
+
+class AnswerMetrics(Strict):
+    """Present if drafts were verified."""
+
+    speculative_decoding: SpeculativeDecodingMetrics
 
 
 class _Frame(Strict):
@@ -269,30 +308,34 @@ class ChatCompletion(_Frame):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: UsageFigures
+    metrics: AnswerMetrics | None = None
 
 
 class ChatCompletionChunk(_Frame):
     """Event of a streamed chat completion. If usage was requested, the last event has the usage and
-    no choices."""
+    no choices. The last event has the metrics."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: UsageFigures | None = None
+    usage: UsageFigures | RunningUsage | None = None
+    metrics: AnswerMetrics | None = None
 
 
 class TextCompletion(_Frame):
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
     usage: UsageFigures
+    metrics: AnswerMetrics | None = None
 
 
 class TextCompletionChunk(_Frame):
     """Event of a streamed text completion. If usage was requested, the last event has the usage and
-    no choices."""
+    no choices. The last event has the metrics."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChunkChoice]
-    usage: UsageFigures | None = None
+    usage: UsageFigures | RunningUsage | None = None
+    metrics: AnswerMetrics | None = None
 
 
 class ServedPair(Strict):

@@ -27,6 +27,7 @@ from tandem.gateway.connection_body import BodyReader, CallerLeft, unless_ending
 from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
 from tandem.gateway.errors import ApiError, api_error, json_response
+from tandem.gateway.even_stream import evenly
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, METRICS_PATH, Guard
 from tandem.gateway.known_names import ANY, KnownNames
@@ -252,6 +253,7 @@ class _Gateway:
         fingerprint = await self.catalog.fingerprint(body.model)
         generation_requests = requests_of(body, self._limits)
         chat = body if isinstance(body, ChatCompletionRequest) else None
+        options = body.stream_options
         writer = Writer(
             form=form,
             model=body.model,
@@ -267,9 +269,16 @@ class _Gateway:
             reasoning=ReasoningOptions() if chat is None else chat.reasoning,
             provenance=body.tandem.provenance,
             token_texts=body.tandem.token_texts,
-            include_usage=bool(body.stream_options and body.stream_options.include_usage),
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
         )
-        return await self._written(request, generation_requests, writer, bool(body.stream))
+        return await self._written(
+            request,
+            generation_requests,
+            writer,
+            stream=bool(body.stream),
+            even=body.tandem.even_stream,
+        )
 
     async def respond(self, request: Request) -> Response:
         """Create a response as OpenAI's Responses API does, without storing it."""
@@ -285,17 +294,27 @@ class _Gateway:
             generation_requests[0].params.seed,
             self.catalog.family.calls if chat.offered else None,
         )
-        return await self._written(request, generation_requests, writer, bool(body.stream))
+        return await self._written(
+            request,
+            generation_requests,
+            writer,
+            stream=bool(body.stream),
+            even=body.tandem.even_stream,
+        )
 
     async def _written(
         self,
         request: Request,
         asked: Sequence[GenerationRequest],
         writer: Writer | ResponseWriter,
+        *,
         stream: bool,
+        even: bool,
     ) -> Response:
         answering = deltas(self._suite, asked, self._settings.timeout_s)
         if stream:
+            if even:
+                answering = evenly(answering)
             first = await unless_gone(request.receive, self.ending, _next(answering))
             return EventStream(writer, first, answering, self.ending)
         ended = await unless_gone(request.receive, self.ending, _last_deltas(answering))

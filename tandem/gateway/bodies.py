@@ -1,6 +1,6 @@
 """Answers as OpenAI's objects: whole, or as the chunks of a stream. Invariant: the chunks of a
 choice, joined, are the choice that would have been sent whole; what is Tandem's own stands in the
-field `tandem` of a choice and nowhere else."""
+field `tandem` of a choice and nowhere else; `metrics` are vLLM's."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.reasoning import ReasoningOptions, ReasoningReader, joined
 from tandem.gateway.tool_calls import ToolAnswer
 from tandem.generation.client import Generated, TopLogprobs
-from tandem.generation.figures import answer_figures
+from tandem.generation.figures import answer_figures, speculative_decoding_metrics
 from tandem.generation.request import GenerationRequest
 from tandem.text.families import HERMES, CallFormat
 from tandem_api.common.v1.generation_pb2 import RoundFigures
@@ -67,6 +67,14 @@ class Form:
         }
 
 
+def _running_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
 def _content(answer: Generated, begin: int, end: int) -> list[dict[str, Any]]:
     """Return the tokens from `begin` to `end` with their log-probabilities, as a chat has them. A
     service of an older release tells no bytes."""
@@ -98,6 +106,11 @@ def _by_text(top: TopLogprobs) -> dict[str, float] | None:
     return {text: logprob for _, text, logprob in reversed(top)} or None
 
 
+_COMPLETION_DETAILS = (
+    "reasoning_tokens",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
+)
 _OF_A_ROUND = tuple(field.name for field in RoundFigures.DESCRIPTOR.fields)
 CHAT = Form("chatcmpl-", "chat.completion", "chat.completion.chunk", chat=True)
 COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
@@ -105,11 +118,12 @@ COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
 
 @dataclass(slots=True)
 class Writer:
-    """Writes the answer to one HTTP request. `include_usage`: a stream ends with it. `tool_named`:
-    the request named the tool to call. `calls`: how the model writes tool calls, where it is
-    offered `tools`. `echoes`: the text of each prompt that its choices begin with; None where the
-    prompt's tokens say it. `reads_prompt`: their log-probabilities are told with it.
-    `prompt_only`: nothing else is."""
+    """Writes the answer to one HTTP request. `include_usage`: a stream ends with it;
+    `continuous_usage`: every chunk has that of its choice so far. `tool_named`: the request named
+    the tool to call. `calls`: how the model writes tool calls, where it is offered `tools`.
+    `echoes`: the text of each prompt that its choices begin with; None where the prompt's tokens
+    say it. `reads_prompt`: their log-probabilities are told with it. `prompt_only`: nothing else
+    is."""
 
     form: Form
     model: str
@@ -126,6 +140,7 @@ class Writer:
     provenance: bool = False
     token_texts: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
     _ended: dict[int, Generated] = field(default_factory=dict)
     _begun: set[int] = field(default_factory=set)
     _rounds_told: Counter[int] = field(default_factory=Counter)
@@ -154,7 +169,8 @@ class Writer:
                     | self._rounds(last),
                 }
             )
-        return {**self._frame(self.form.whole), "choices": choices, "usage": self._usage()}
+        frame = self._frame(self.form.whole)
+        return {**frame, "choices": choices, "usage": self._usage(), **self._metrics()}
 
     def chunk(self, delta: ChoiceDelta) -> dict[str, Any] | None:
         """The piece as a chunk; None where it says nothing."""
@@ -188,8 +204,14 @@ class Writer:
             tandem |= self._figures(delta)
         if tandem:
             choice["tandem"] = tandem
-        frame = self._frame(self.form.chunk)
-        return {**frame, "choices": [choice], **({"usage": None} if self.include_usage else {})}
+        chunk = {**self._frame(self.form.chunk), "choices": [choice]}
+        if self.continuous_usage:
+            chunk["usage"] = _running_usage(delta.answer.prompt_tokens, end)
+        elif self.include_usage:
+            chunk["usage"] = None
+        if len(self._ended) == len(self.requests) and not self.include_usage:
+            chunk |= self._metrics()
+        return chunk
 
     def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
         """The chunk of a piece, if it says anything."""
@@ -203,7 +225,8 @@ class Writer:
 
     def usage_chunk(self) -> dict[str, Any]:
         """The last chunk of a stream that tells its usage."""
-        return {**self._frame(self.form.chunk), "choices": [], "usage": self._usage()}
+        frame = self._frame(self.form.chunk)
+        return {**frame, "choices": [], "usage": self._usage(), **self._metrics()}
 
     def _choice(self, last: ChoiceDelta, text: str) -> dict[str, Any]:
         if not self.form.chat:
@@ -296,6 +319,14 @@ class Writer:
         rounds = [{name: getattr(each, name) for name in _OF_A_ROUND} for each in new]
         return {"rounds_ended": rounds} if rounds else {}
 
+    def _metrics(self) -> dict[str, Any]:
+        """Over all choices; nothing where no drafts were verified."""
+        summaries = [
+            answer.summary for answer in self._ended.values() if answer.summary is not None
+        ]
+        found = speculative_decoding_metrics(summaries)
+        return {} if found is None else {"metrics": {"speculative_decoding": found}}
+
     def _usage(self) -> dict[str, Any]:
         """Each prompt counts once, however many choices it has, and so does what was kept of it
         before its first choice."""
@@ -312,6 +343,7 @@ class Writer:
                 "cached_tokens": sum(summary.cached_tokens for summary in first_choices)
             },
             "completion_tokens_details": {
-                "reasoning_tokens": sum(summary.reasoning_tokens for summary in summaries)
+                name: sum(getattr(summary, name) for summary in summaries)
+                for name in _COMPLETION_DETAILS
             },
         }

@@ -102,7 +102,8 @@ def _requests(
     options = body.tandem
     asked_seed = -1 if body.seed is None else body.seed
     seed = secrets.randbits(SEED_BITS) if asked_seed == -1 else asked_seed
-    given = given_fields(body.given | dict(options) | {"top_k": _top_k(body)})
+    converted = {"top_k": _top_k(body), "prediction": body.predicted_text}
+    given = given_fields(body.given | dict(options) | converted)
     given["seed"] = seed
     given["max_tokens"] = body.max_output_tokens or min(limits.unstated_tokens, most)
     common = GenerationRequest(prompts[0]).with_fields(
@@ -120,7 +121,7 @@ def _requests(
         top_logprobs=body.num_top_logprobs or 0,
         prompt_logprobs=body.reads_prompt,
         rounds=options.rounds,
-        token_texts=options.token_texts,
+        token_texts=options.token_texts or options.even_stream,
     )
     requests = [
         common.with_fields(prompt=prompt, seed=choice_seed(seed, index))

@@ -12,7 +12,7 @@ from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unknown_parameter, unsupported
-from tandem.gateway.messages import Message
+from tandem.gateway.messages import Message, TextPart
 from tandem.gateway.reasoning import ReasoningOptions
 from tandem.gateway.tool_calls import NamedTool, Tool, ToolChoice, Tools, tool_grammar
 from tandem.generation.request_fields import (
@@ -60,7 +60,6 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "function_call": ((None, "none", "auto"), "send tool_choice"),
     "modalities": ((None, ["text"]), 'the models answer with text; send ["text"]'),
     "audio": ((None,), "the models answer with text"),
-    "prediction": ((None,), "the draft model makes the predictions"),
     "reasoning_effort": ((None,), "only chats have it; send it to /v1/chat/completions"),
     "chat_template_kwargs": (
         (None,),
@@ -149,8 +148,9 @@ else:  # with the rows of the table of request fields, which `given_fields` read
 class StreamOptions(Strict):
     include_usage: bool = False
     include_obfuscation: Any = Field(default=None, description="Ignored: nothing is padded.")
-    continuous_usage_stats: Literal[False] | None = Field(
-        default=None, description="The last chunk has the usage."
+    continuous_usage_stats: bool | None = Field(
+        default=None,
+        description="Return the token counts of its choice so far with each chunk (vLLM).",
     )
 
 
@@ -183,6 +183,11 @@ class TandemOptions(TandemParameters):
     token_texts: bool = Field(
         default=False, description="Also return the text of each token. Requires `provenance`."
     )
+    even_stream: bool = Field(
+        default=False,
+        description="Stream token by token: tokens that became final together are spread over the"
+        " time until the next ones are expected.",
+    )
     rounds: bool = Field(
         default=False,
         description="Return statistics for each draft-and-verify round: token counts and timings.",
@@ -198,6 +203,19 @@ class TandemOptions(TandemParameters):
     overrides: Annotated[list[str], Field(max_length=32, fail_fast=True)] = Field(
         default_factory=list, description="Settings of the preset to override, each as FIELD=VALUE."
     )
+
+
+class PredictedContent(Strict):
+    """Text that the answer is expected to repeat for the most part."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
 
 
 def read_prompt(prompt: object) -> object:
@@ -296,6 +314,12 @@ class CommonParameters(Constraints, BodyParameters):
         default=None,
         description="Seed of the sampling. Default, and -1: a random one, which the answer names.",
     )
+    prediction: PredictedContent | None = Field(
+        default=None,
+        description="Text that the answer is expected to repeat for the most part, such as a file"
+        " that is to be edited. Drafts are taken from it. It does not change the distribution of"
+        " the answer. Presets that draft no chains of tokens ignore it.",
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tandem: TandemOptions = TandemOptions()
@@ -323,6 +347,11 @@ class CommonParameters(Constraints, BodyParameters):
     def stops(self) -> tuple[str, ...]:
         given = [] if self.stop is None else self.stop
         return (given,) if isinstance(given, str) else tuple(given)
+
+    @property
+    def predicted_text(self) -> str | None:
+        """What the answer is expected to be much like; None: not given."""
+        return None if self.prediction is None else self.prediction.text
 
     @property
     def num_top_logprobs(self) -> int | None:

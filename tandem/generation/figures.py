@@ -1,7 +1,8 @@
 """What a finished answer took: as a service's summary, an object for machines, a line for people.
 Invariant: a figure has one name, in the counting machine's totals, in `Summary` and elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from tandem.control.schedule import CLOUD_ALONE
@@ -45,6 +46,29 @@ def answer_figures(result: Generated) -> dict[str, Any]:
         "unverified": result.unverified,
         **({"choice": _choice_figures(summary.choice)} if summary.HasField("choice") else {}),
         **(_two_sided_figures(summary) if summary.HasField("device") else {}),
+    }
+
+
+def speculative_decoding_metrics(summaries: Sequence[Summary]) -> dict[str, Any] | None:
+    """What vLLM tells of drafting for an answer, over several; None where no drafts were verified,
+    or a drafter of an earlier version does not tell."""
+    histogram = [
+        sum(counts)
+        for counts in zip_longest(*(s.acceptance_histogram for s in summaries), fillvalue=0)
+    ]
+    steps = sum(histogram)
+    if not steps:
+        return None
+    accepted = sum(count * tokens for tokens, count in enumerate(histogram))
+    drafted = sum(summary.drafted for summary in summaries)
+    return {
+        "mean_acceptance_length": 1 + accepted / steps,
+        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+        "acceptance_histogram": histogram,
+        "num_spec_steps": steps,
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "num_spec_tokens": len(histogram) - 1,
     }
 
 

@@ -74,7 +74,7 @@ RAG_PRESET = "dragon-coupled"
 class GenerationRequest:
     """What a caller asks for. `params` is what the cloud must know too; `overrides` change single
     choices of the preset; `rounds` and `token_texts` have each round told, and what each token
-    spells."""
+    spells. `prediction`: a text that the answer is expected to be much like, to draft from."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
@@ -96,6 +96,7 @@ class GenerationRequest:
     include_stop_str_in_output: bool = False
     chat_template_kwargs: str = ""
     """Variables of the chat template, a JSON object (`tandem.text.chat_rendering`)."""
+    prediction: str = ""
     tenant: bytes = b""
     """For whom the caller asks, where that is not itself (`tandem.net.tenant`)."""
 

@@ -42,6 +42,11 @@ class OpenAIFields(TypedDict, total=False):
     suffix: Annotated[
         str, "Text after the completion (fill in the middle), for models that support it."
     ]
+    prediction: Annotated[
+        str,
+        "Text that the answer is expected to repeat for the most part, such as a file that is to be"
+        " edited. Drafts are taken from it. It does not change the answer's distribution.",
+    ]
 
 
 class BodyFields(TypedDict, total=False):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.backends.interface import Session
 from tandem.core.processors import LogitsProcessor, RowsAfter
@@ -75,9 +75,12 @@ class DraftTaskRunner:
             preset=asked.preset,
             on_draft=self._reporter(task),
             rows=self._rows(task),
+            alignment=self._machine.alignment(task),
         )
         if self._start_forced(request):
             return
+        if not asked.predicts_within_tasks:
+            request = replace(request, alignment=None)
         job: DraftJob
         if task.branch:
             job = BranchJob(self._thread.engine, self._kv, request)
@@ -90,14 +93,21 @@ class DraftTaskRunner:
         handle.future.add_done_callback(lambda _: self._done(task, job, handle))
 
     def _start_forced(self, request: DraftRequest) -> bool:
-        """Start a task that a grammar determines completely, without the model. Returns whether it
-        did."""
+        """Start a task that a grammar or the caller's prediction determines completely, without the
+        model. Returns whether it did."""
         began_s = time.perf_counter()
         task = request.task
         drafts = forced_drafts(
-            task, request.rows, most=task.count + task.spare, by_token=request.by_token
+            task,
+            request.rows,
+            most=task.count + task.spare,
+            by_token=request.by_token,
+            alignment=request.alignment,
         )
-        if not drafts or (len(drafts) < task.count and drafts[-1].token_id not in task.ends):
+        if not drafts:
+            return False
+        ended = drafts[-1].ends_chunk or drafts[-1].token_id in task.ends
+        if len(drafts) < task.count and not ended:
             return False
         self._running[id(task)] = (task, None)
         ready = DraftsReady(task, drafts, task.keep, time.perf_counter() - began_s)

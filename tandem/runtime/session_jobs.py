@@ -20,6 +20,7 @@ from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.judge import DistributionAt, RemoteJudge, RemoteReading, Verification
 from tandem.specdec.messages import EarlyVerdict
+from tandem.specdec.predicted_text import Alignment
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule
 
@@ -38,7 +39,8 @@ def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
     """A draft task and how its tokens are drawn. `rows`: how the text before changes the model's
-    logits; None where it does not. `on_draft`: see `DraftJob`."""
+    logits; None where it does not. `alignment`: where in the caller's prediction that text is; None
+    where nothing is drafted from it. `on_draft`: see `DraftJob`."""
 
     task: DraftTask
     sampling: SamplingParams
@@ -46,6 +48,7 @@ class DraftRequest:
     preset: Preset
     on_draft: OnDraft | None = None
     rows: RowsAfter | None = None
+    alignment: Alignment | None = None
 
     @property
     def by_token(self) -> bool:
@@ -54,8 +57,8 @@ class DraftRequest:
 
 
 class DraftJob:
-    """Drafts the tokens of a work one by one, and those that a grammar forces without a pass; ends
-    early after an end-of-text token, or one below the preset's confidence threshold. With
+    """Drafts the tokens of a work one by one, and without a pass those that a grammar forces or the
+    caller predicts; ends early after an end-of-text token, or one that is not sure enough. With
     `stepwise` work every token but the last ones is handed to `on_draft` with the length of the
     draft KV and the seconds it took, on the engine thread; the result is then what is left."""
 
@@ -71,6 +74,7 @@ class DraftJob:
         self._by_token = request.by_token
         self._on_draft = request.on_draft if request.task.stepwise else None
         self._rows = request.rows
+        self._alignment = request.alignment
         self._token_ids: tuple[int, ...] = ()  # all that were drafted
         self._fed: int | None = None  # of these; None before the first pass
         self._drafts: list[Drafted] = []
@@ -93,6 +97,8 @@ class DraftJob:
         if self._drafts[-1].ends_chunk:
             return True
         self._draft_forced(self._work.count - len(self._token_ids))
+        if self._drafts[-1].ends_chunk:
+            return True
         if len(self._token_ids) == self._work.count or self._token_ids[-1] in self._work.ends:
             self._draft_forced(self._work.spare)
             return True
@@ -116,7 +122,12 @@ class DraftJob:
 
     def _draft_forced(self, most: int) -> None:
         forced = forced_drafts(
-            self._work, self._rows, self._token_ids, most=most, by_token=self._by_token
+            self._work,
+            self._rows,
+            self._token_ids,
+            most=most,
+            by_token=self._by_token,
+            alignment=self._alignment,
         )
         for drafted in forced:
             self._add(drafted)
@@ -124,6 +135,8 @@ class DraftJob:
     def _add(self, drafted: Drafted) -> None:
         self._token_ids += (drafted.token_id,)
         self._drafts.append(drafted)
+        if self._alignment is not None:
+            self._alignment = self._alignment.after((drafted.token_id,), confirmed=False)
 
     def _hand_over(self) -> None:
         """Report what is drafted, oldest first, each with no more of the KV than lies before it."""

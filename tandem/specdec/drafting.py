@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import inf
 
 import numpy as np
@@ -33,7 +34,7 @@ class _Chunk:
     """The chunk that is being drafted and sent.
 
     `sent`: drafts of it that are sent. `forced`: drafts beyond its length, which a grammar forces
-    after its last one. `draft_s`: what drafting it took so far."""
+    after its last one, or the caller predicts. `draft_s`: what drafting it took so far."""
 
     sent: int = 0
     forced: int = 0
@@ -209,7 +210,8 @@ class Drafting:
         way."""
         if task is not self.task:
             return False
-        self.feeds_few = self._fed_with_task <= FEW
+        without_model = all(drafted.predicted for drafted in drafts)
+        self.feeds_few = without_model or self._fed_with_task <= FEW
         self._fed_with_task = 0
         most = self._awaited + task.spare
         if not 1 <= len(drafts) <= most:
@@ -288,6 +290,15 @@ class Drafting:
         self._in_flight.clear()
         self._chunk = _Chunk()
         self._kv_length = min(self.kv_length, len(self._committed))
+        self.ahead = None
+        return self.interrupt()
+
+    def discard_predicted(self) -> list[DraftTask]:
+        """Keep only what the draft model drafted before the first draft that the caller predicted;
+        returns the task to interrupt."""
+        self._in_flight.cut_predicted()
+        self._chunk = _Chunk()
+        self._kv_length = min(self.kv_length, self.position)
         self.ahead = None
         return self.interrupt()
 
@@ -402,6 +413,12 @@ class DraftsInFlight:
         """Take out the first ones, sent or not."""
         del self._drafts[:count]
         self.sent = max(0, self.sent - count)
+
+    def cut_predicted(self) -> None:
+        """Take out the first predicted one and all after it."""
+        own = [*takewhile(lambda drafted: not drafted.predicted, self._drafts)]
+        del self._drafts[len(own) :]
+        self.sent = min(self.sent, len(own))
 
     def clear(self) -> None:
         self._drafts.clear()

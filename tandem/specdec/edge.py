@@ -73,6 +73,7 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
+from tandem.specdec.predicted_text import Alignment
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
@@ -122,6 +123,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._leaving = False
+        predicted = request.predicted if request.preset.drafts_chains else None
+        self._alignment = None if predicted is None else Alignment(predicted)
 
     # What the shell may ask at any time.
 
@@ -164,6 +167,23 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return False
         wanted = self.phase is Phase.ALONE or self.controller.may_draft
         return wanted and not self._drafting.task and not self._drafting.token_ids
+
+    @property
+    def predicts(self) -> bool:
+        """True if the caller's prediction says what follows the committed text: the draft model is
+        not needed for that."""
+        aligned = self._alignment
+        return (
+            self.phase is not Phase.ALONE and aligned is not None and aligned.proposed is not None
+        )
+
+    def alignment(self, task: DraftTask) -> Alignment | None:
+        """Where in the caller's prediction the text before a task is; None where nothing may be
+        drafted from it: nobody would verify what is drafted with the cloud lost."""
+        if self._alignment is None or self.phase is Phase.ALONE:
+            return None
+        in_flight = self.context(task)[len(self.committed) :]
+        return self._alignment.after(in_flight, confirmed=False)
 
     def adopt_prefix(self, kv_length: int) -> None:
         """The draft KV holds the first `kv_length` committed tokens, which no task has fed.
@@ -232,6 +252,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
         ahead = [*self._drafting.discard_ahead(), *self._predrafting.clear()]
+        if self._alignment is not None:
+            ahead += self._drafting.discard_predicted()
         return [*map(Interrupt, ahead), *self._commit_alone()]
 
     # Frames of the cloud.
@@ -289,7 +311,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             work=verdict.work,
             now=now,
         )
+        judged = self._drafting.drafts
         outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
+        self.stats.count_predicted(judged[: len(self.committed) - verdict.base])
         self._drafting.settle(verdict)
         if self.phase is Phase.DONE:
             return outputs
@@ -377,6 +401,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         drafted = self._drafting.next_token
         self.controller.overtaken(drafted == token if drafted is not None else None)
         if drafted == token:
+            self.stats.count_predicted(self._drafting.drafts[:1])
             self._drafting.confirm_next()
             return self._commit([token])
         if drafted is None and self._drafting.bonus_token == token:
@@ -384,6 +409,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             if self.phase is not Phase.DONE:
                 self.stats.count_resolved(hit=True)
                 self.stats.drafted += self._drafting.adopt_ahead()
+                self.stats.count_proposed(self._drafting.drafts)
             return outputs
         # Drafts that were never sent end no epoch: the cloud knows nothing of them.
         return self._diverge(token, new_epoch=self._drafting.sent > 0)
@@ -402,6 +428,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.stats.count_resolved(hit=branch is not None)
             self.controller.resolved(hit=branch is not None)
             self.stats.drafted += self._drafting.adopt(branch.drafts) if branch else 0
+            self.stats.count_proposed(branch.drafts if branch else ())
         return outputs
 
     # Drafting and sending.
@@ -461,6 +488,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return []
         positions = self._drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
+        self.stats.count_proposed(drafts)
         self.controller.drafted(positions, draft_s, now, self._drafting.feeds_few)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
@@ -490,6 +518,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         committed, reason = self._text.append(token_ids)
         if not committed:
             return []
+        if self._alignment is not None:
+            self._alignment = self._alignment.after(committed, confirmed=True)
         count = len(committed)
         unverified = token_source is TokenSource.EDGE
         self.stats.count_commit(count, unverified)
@@ -668,6 +698,11 @@ class EdgeStats:
     predraft_hits: int = 0
     predraft_misses: int = 0
     early_verdicts: int = 0
+    proposed_prediction_tokens: int = 0
+    """Drafts from the caller's prediction that were in flight."""
+    accepted_prediction_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+    """Verdicts that accepted 0, 1, 2, … drafts; as long as the most that one judged."""
     cached_tokens: int = 0
     same_bits: bool | None = None
     """Whether all clouds so far promise it; None before the first."""
@@ -683,6 +718,11 @@ class EdgeStats:
     _streams: int = 0
     _round_started_s: float | None = None
     _round_draft_s: float = 0.0
+
+    @property
+    def rejected_prediction_tokens(self) -> int:
+        """Those that were proposed and are not in the answer."""
+        return self.proposed_prediction_tokens - self.accepted_prediction_tokens
 
     @property
     def resumes(self) -> int:
@@ -720,6 +760,14 @@ class EdgeStats:
         self.draft_s += draft_s
         self._round_draft_s += draft_s
 
+    def count_proposed(self, drafts: Sequence[Drafted]) -> None:
+        """Drafts were put in flight."""
+        self.proposed_prediction_tokens += sum(drafted.predicted for drafted in drafts)
+
+    def count_predicted(self, drafts: Sequence[Drafted]) -> None:
+        """Drafts are in the answer."""
+        self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
+
     def count_resolved(self, hit: bool) -> None:
         """A token came that the drafts in flight did not hold; `hit`: it had been drafted for."""
         self.predraft_hits += hit
@@ -728,6 +776,9 @@ class EdgeStats:
     def count_verdict(self, verdict: Verdict) -> None:
         self.rounds += 1
         self.accepted += verdict.accepted
+        missing = 1 + verdict.accepted + verdict.rejected - len(self.acceptance_histogram)
+        self.acceptance_histogram += [0] * missing
+        self.acceptance_histogram[verdict.accepted] += 1
         self._count_passes(verdict.work.target_passes)
         self.verify_s += verdict.work.verify_s
         self.queue_s += verdict.work.queue_s

@@ -14,6 +14,7 @@ from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control
 from tandem.specdec.messages import EdgeMessage, GenerationParams, Open, TokenLogprob
+from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, VerifySettings
 
 
@@ -34,6 +35,8 @@ class EdgeRequest:
     tenant: bytes = b""
     public_tokens: int = 0
     """See `Open`."""
+    predicted: PredictedText | None = None
+    """What the caller expects of the answer. It stays at the edge."""
 
     @property
     def max_tokens(self) -> int:
@@ -64,12 +67,19 @@ class EdgeRequest:
 
     @property
     def lengthens_forced(self) -> bool:
-        """True if a chunk goes on with what a grammar forces after its last draft: where chunks are
-        judged whole, and a draft costs a few bytes."""
+        """True if a chunk goes on with what a grammar forces after its last draft, or the caller
+        predicts: where chunks are judged whole, and a draft costs a few bytes."""
         preset = self.preset
         whole = preset.drafts and preset.schedule.stop_and_wait and preset.control is Control.FIXED
         few = not (preset.carries_probs or preset.expansion)
-        return self.params.processors.grammar is not None and whole and few
+        without_model = self.params.processors.grammar is not None or self.predicted is not None
+        return without_model and whole and few
+
+    @property
+    def predicts_within_tasks(self) -> bool:
+        """True if the caller's prediction may take over in the middle of a task. Not where arrival
+        times decide how drafts are judged: when drafts arrive would depend on the drafts."""
+        return not self.preset.timing_dependent
 
     @property
     def _announced(self) -> VerifySettings:
@@ -97,7 +107,7 @@ class DraftTask:
     `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
     children, but none after a token among `ends`. `path`: the KV holds a tree after its first
     `keep` tokens; keep these nodes in place of a rollback. `spare`: how many more tokens may follow
-    the last, as long as a grammar leaves no other."""
+    the last, as long as a grammar leaves no other or the caller predicts them."""
 
     keep: int
     token_ids: tuple[int, ...]
@@ -122,13 +132,15 @@ class Drafted:
     """A draft token and the distribution it was drawn from, in wire precision. `alternatives`: the
     likeliest tokens in its place, best first, with weights (the draft token's is 1). `parent`: the
     node it follows in a tree, -1 for the committed text. `ends_chunk`: the draft model was not sure
-    of it, so what would follow is not worth drafting before it is judged."""
+    of it, so what would follow is not worth drafting before it is judged. `predicted`: it is not
+    the draft model's, but stands in the caller's prediction."""
 
     token_id: int
     draft_probs: Array
     alternatives: RunnersUp = ()
     parent: int = -1
     ends_chunk: bool = False
+    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

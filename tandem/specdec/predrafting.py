@@ -114,7 +114,8 @@ class Predrafting:
         return None
 
     def _task_for(self, outcome: LikelyOutcome) -> DraftTask | None:
-        """None where nothing is drafted after the outcome: at an end, or at the length limit."""
+        """None where nothing is drafted after the outcome: at an end, at the length limit, or where
+        the branch would first have to feed a long text that the caller predicted."""
         drafting = self._drafting
         ends = self._request.draft_ends
         room = drafting.room + drafting.position - outcome.position - 1
@@ -122,6 +123,9 @@ class Predrafting:
         if count < 1 or outcome.token_id in ends:
             return None
         keep = min(drafting.kv_length, outcome.position)
+        lags = outcome.position - keep > self._request.preset.schedule.window
+        if lags and self._request.predicted is not None:
+            return None
         return DraftTask(
             keep=keep,
             token_ids=(*drafting.unfed(outcome.position, keep), outcome.token_id),

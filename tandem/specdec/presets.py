@@ -108,6 +108,20 @@ class Preset:
         return self.schedule.window > 0
 
     @property
+    def drafts_chains(self) -> bool:
+        """True if drafts are chains, which may be taken from a text, unlike a tree's candidates."""
+        return self.drafts and not self.expansion
+
+    def widened(self) -> Preset:
+        """The same method with room in its window for drafts that cost no model pass, where a
+        controller chooses how much of it is used."""
+        chosen = self.control in (Control.WINDOW, Control.LEAST_COST)
+        if not chosen or not self.drafts_chains:
+            return self
+        window = max(self.schedule.window, MAX_DRAFT_LENGTH)
+        return replace(self, schedule=replace(self.schedule, window=window))
+
+    @property
     def decode_when_idle(self) -> bool:
         return self.schedule.decode_when_idle
 

@@ -9,7 +9,7 @@ monotonic clock, never as a difference of two machines'.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,6 +19,7 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.registry import Collector
 
 from tandem.core.version import __version__
 from tandem.telemetry.cloud_series import CloudSeries
@@ -87,6 +88,18 @@ class MethodSeries(Series):
     )
     accepted_tokens = Metric(
         Counter, "spec_decode_num_accepted_tokens_total", "Draft tokens accepted."
+    )
+    accepted_tokens_per_position = Metric(
+        Counter,
+        "spec_decode_num_accepted_tokens_per_pos_total",
+        "Draft tokens accepted, by their position in the draft, from 0.",
+        more=("position",),
+    )
+    prediction_tokens = Metric(
+        Counter,
+        "prediction_tokens_total",
+        "Tokens drafted from the predictions of callers, by outcome: accepted or rejected.",
+        more=("outcome",),
     )
     judged_tokens = Metric(
         Counter,
@@ -194,6 +207,20 @@ class MethodSeries(Series):
     def request_ended(self, status: str) -> None:
         """Count one request that ended with `status`, a gRPC status name such as "OK"."""
         self.count(MethodSeries.requests, "status", status)
+
+    def accepted_at(self, histogram: Sequence[int]) -> None:
+        """Count accepted drafts by position; `histogram`: verdicts that accepted 0, 1, 2, …"""
+        reached = sum(histogram)
+        for position, ended in enumerate(histogram[:-1]):
+            reached -= ended
+            admitted = self.exported.admit("position", str(position))
+            child = MethodSeries.accepted_tokens_per_position.child(self, position=admitted)
+            child.inc(reached)
+
+    def predicted(self, accepted: int, rejected: int) -> None:
+        """Count tokens of a caller's prediction."""
+        for outcome, count in (("accepted", accepted), ("rejected", rejected)):
+            MethodSeries.prediction_tokens.child(self, outcome=outcome).inc(count)
 
     def judged(self, judged: int, agreed: int, side: Side) -> None:
         """Count drafts of `side` that were compared with the token that came, whoever tells."""
@@ -384,6 +411,10 @@ class Metrics:
     def access(self) -> AccessSeries:
         """The series of this process's certificate and keys files; used by those that have them."""
         return AccessSeries(self._exported, {"side": self.side})
+
+    def family(self, name: str) -> Collector:
+        """What is exported under one of our names."""
+        return cast(Collector, self._exported.families[name])
 
     def admit(self, label: str, name: str) -> str:
         """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""

@@ -11,7 +11,7 @@ from tandem.specdec.events import Drafted, EdgeOutput, Send
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import Tokens, Verdict
 from tandem.specdec.presets import Preset
-from tests.virtual_time.cases import opposed_pair, preset, scheduled
+from tests.virtual_time.cases import TokenIds, opposed_pair, preset, scheduled
 from tests.virtual_time.lockstep import request_for
 
 MODELS = opposed_pair()
@@ -42,8 +42,9 @@ def edge_of(
     lost_cloud: LostCloud = LostCloud.WAIT,
     ends: frozenset[int] = frozenset(),
     max_tokens: int = 12,
+    predicted: TokenIds | None = None,
 ) -> EdgeMachine:
-    request = request_for(chosen, MODELS, ends=ends, max_tokens=max_tokens)
+    request = request_for(chosen, MODELS, ends=ends, max_tokens=max_tokens, predicted=predicted)
     return EdgeMachine(request, Liveness(lost_cloud, TIMES, now=0.0))
 
 
@@ -54,8 +55,8 @@ def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01, 0.0)
 
 
-def drafts_of(*token_ids: int) -> list[Drafted]:
-    return [Drafted(token_id, PROBS) for token_id in token_ids]
+def drafts_of(*token_ids: int, predicted: bool = False) -> list[Drafted]:
+    return [Drafted(token_id, PROBS, predicted=predicted) for token_id in token_ids]
 
 
 def sent(outputs: list[EdgeOutput]) -> list[Any]:

@@ -1,11 +1,15 @@
 """Both machines face to face, without a link: one frame at a time, and a look at each."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
 
 from tandem.core.probs import truncate
 from tandem.core.randomness import RandomSource
+from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
@@ -28,6 +32,7 @@ from tandem.specdec.messages import (
     Open,
     Work,
 )
+from tandem.specdec.predicted_text import Alignment, PredictedText
 from tandem.specdec.presets import Preset
 from tandem.specdec.tree_drafting import TreeGrowth
 from tests.virtual_time.cases import ModelPair, TokenIds
@@ -47,6 +52,7 @@ def request_for(
     prompt_ids: TokenIds = (1, 2),
     max_tokens: int = 12,
     ends: frozenset[int] = frozenset(),
+    predicted: TokenIds | None = None,
 ) -> EdgeRequest:
     return EdgeRequest(
         session=7,
@@ -56,6 +62,7 @@ def request_for(
         params=GenerationParams(sampling=models.sampling, seed=seed, max_tokens=max_tokens),
         preset=chosen,
         eos_token_ids=ends,
+        predicted=None if predicted is None else PredictedText(predicted, models.vocabulary_size),
     )
 
 
@@ -94,18 +101,21 @@ class Pace:
 
 @dataclass(eq=False)
 class _Drafting:
-    """A work under way: the tokens not handed over yet, and the turns they take."""
+    """A work under way: the tokens not handed over yet, and the turns they take. What the caller
+    predicted takes none."""
 
     work: DraftTask
     drafts: list[Drafted]
     started_turn: int
     turns_each: int
     handed: int = 0
+    handed_own: int = 0
 
     @property
     def due_turn(self) -> int:
-        tokens = self.handed + (1 if self.work.stepwise else len(self.drafts))
-        return self.started_turn + self.turns_each * tokens
+        ready = self.drafts[:1] if self.work.stepwise else self.drafts
+        own = self.handed_own + sum(not drafted.predicted for drafted in ready)
+        return self.started_turn + self.turns_each * own
 
     @property
     def kv_length(self) -> int:
@@ -115,6 +125,7 @@ class _Drafting:
         ready = 1 if self.work.stepwise else len(self.drafts)
         taken, self.drafts = self.drafts[:ready], self.drafts[ready:]
         self.handed += len(taken)
+        self.handed_own += sum(not drafted.predicted for drafted in taken)
         return taken
 
 
@@ -138,8 +149,11 @@ class Lockstep:
         pace: Pace | None = None,
         to_cloud: ToCloud = lambda cloud, message: None,
         to_edge: ToEdge = lambda edge, message: True,
+        predicted: TokenIds | None = None,
     ) -> None:
-        request = request_for(chosen, models, seed=seed, max_tokens=max_tokens, ends=ends)
+        request = request_for(
+            chosen, models, seed=seed, max_tokens=max_tokens, ends=ends, predicted=predicted
+        )
         liveness = Liveness(LostCloud.WAIT, LivenessTimes(), now=0.0)
         self.edge = EdgeMachine(request, liveness, rng=rng)
         self.cloud: CloudMachine | None = None
@@ -205,11 +219,21 @@ class Lockstep:
         if work.expansion:
             return self._tree(work)
         context, rule = self.edge.context(work), self.edge.rule
-        drafts: list[Drafted] = []
+        alignment = self.edge.alignment(work)
+        drafts = self._predicted(work, alignment, (), work.count + work.spare)
+        if len(drafts) >= work.count or (drafts and drafts[-1].ends_chunk):
+            return drafts
+        if not self.edge.request.predicts_within_tasks:
+            alignment = None
+        drafts = []
         threshold = self.edge.request.preset.confidence_threshold
         while len(drafts) < work.count and not (
             drafts and (drafts[-1].token_id in work.ends or drafts[-1].ends_chunk)
         ):
+            if found := self._predicted(work, alignment, drafts, 1):
+                drafts += found
+                context = (*context, found[0].token_id)
+                continue
             probs = truncate(self._models.draft_probs(context), self.edge.request.preset.truncation)
             draw = rule.target_token if work.guess and not drafts else rule.propose
             token = draw(probs, len(context))
@@ -219,6 +243,22 @@ class Lockstep:
             drafts.append(Drafted(token, probs, runners_up, ends_chunk=unsure))
             context = (*context, token)
         return drafts
+
+    def _predicted(
+        self, work: DraftTask, alignment: Alignment | None, drafts: Sequence[Drafted], most: int
+    ) -> list[Drafted]:
+        """What the prediction says follows the `drafts`, in the arithmetic of the models."""
+        if alignment is None:
+            return []
+        token_ids = tuple(drafted.token_id for drafted in drafts)
+        after = alignment.after(token_ids, confirmed=False)
+        found = forced_drafts(work, None, token_ids, most=most, by_token=False, alignment=after)
+        if not self._models.draft_probs((1, 2)).dtype.hasobject:
+            return found
+        return [
+            replace(drafted, draft_probs=np.array([Fraction(int(p)) for p in drafted.draft_probs]))
+            for drafted in found
+        ]
 
     def _tree(self, work: DraftTask) -> list[Drafted]:
         growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}

@@ -207,6 +207,7 @@ def probs_through_the_machines(
     pace: Pace,
     ends: frozenset[int] = frozenset(),
     models: ModelPair = MODELS,
+    predicted: TokenIds | None = None,
 ) -> dict[TokenIds, Fraction]:
     def answer(rng: ExactRandom) -> TokenIds:
         return Lockstep(
@@ -216,6 +217,7 @@ def probs_through_the_machines(
             ends=ends,
             pace=pace,
             rng=NumberPerDecision(rng),
+            predicted=predicted,
         ).run()
 
     return outcome_probs(answer, once=False)
@@ -268,6 +270,23 @@ def test_so_it_is_where_the_cloud_goes_on_alone(method: str, ends: frozenset[int
     for pace in PACES:
         probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, ends)
         assert probs == exact_payload_probs(3, ends), pace
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("predicted", [(1, 0, 2), (2, 2, 1, 0), (0,)], ids=str)
+def test_so_it_is_where_the_caller_predicts_the_answer(method: str, predicted: TokenIds) -> None:
+    """Whatever he predicts, and wherever the answer departs from it and comes back."""
+    chosen, max_tokens = METHODS[method]
+    probs = probs_through_the_machines(chosen, max_tokens, Pace(), predicted=predicted)
+    assert probs == exact_payload_probs(max_tokens, frozenset())
+
+
+@pytest.mark.parametrize("method", OWN_TOKENS)
+@pytest.mark.parametrize("predicted", [(1, 0, 2), (2, 2, 1)], ids=str)
+def test_so_it_is_where_the_cloud_overtakes_a_prediction(method: str, predicted: TokenIds) -> None:
+    for pace in PACES:
+        probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, predicted=predicted)
+        assert probs == exact_payload_probs(3, frozenset()), pace
 
 
 def test_chunks_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:

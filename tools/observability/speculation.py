@@ -69,6 +69,31 @@ SPECULATION = Dashboard(
                     (Query(ratio(_DRAFTED, rate(Method.drafts, "preset", AT_EDGE)), "{{preset}}"),),
                 ),
                 Panel(
+                    "Accepted by position",
+                    "Drafted tokens that the target accepted, by their position in the draft; 0 is "
+                    "the first. How much less each further position has tells how long drafts "
+                    "should be.",
+                    "suffix: tok/s",
+                    (
+                        Query(
+                            rate(Method.accepted_tokens_per_position, "position", AT_EDGE),
+                            "{{position}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Tokens of predictions",
+                    "Tokens drafted from what callers predicted, by what became of them.",
+                    "suffix: tok/s",
+                    (
+                        Query(
+                            or_zero(rate(Method.prediction_tokens, "outcome", AT_EDGE)),
+                            "{{outcome}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
                     "Window",
                     "Draft tokens that may be in flight, as schedules stood when requests ended. "
                     "A preset with a controller moves it with the link; 0 is closed: the cloud "

@@ -35,8 +35,11 @@ class DraftPrefill:
 
     @property
     def due(self) -> bool:
-        """True if drafts are wanted after a text of which whole blocks are not computed."""
+        """True if drafts are wanted after a text of which whole blocks are not computed. What the
+        caller predicted is not computed before the text departs from it."""
         if not self._machine.may_prefill:
+            return False
+        if self._prefix is not None and self._machine.predicts:
             return False
         missing = len(self._machine.committed) - self._machine.kv_length
         return self._prefix is None or missing > KV_BLOCK

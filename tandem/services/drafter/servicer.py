@@ -362,7 +362,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)
         measured = machine.controller.estimates.snapshot(time.monotonic())
-        self._warm_starts.ended(request.preset, machine.target_name, measured)
+        predicted = edge_request.predicted is not None
+        self._warm_starts.ended(request.preset, machine.target_name, measured, predicted)
 
     async def _relay(
         self,
@@ -398,6 +399,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         preset = request.composed_preset(engine.vocabulary_size, usual)
         preset = fitted_to(preset, engine.capabilities)
         check_preset(preset, draft=engine)
+        if request.prediction and preset.schedule == PRESETS[request.preset].schedule:
+            preset = preset.widened()  # nobody asked for another window
         request.params.sampling.validate(engine.vocabulary_size)
         check_token_ids(request.stop_token_ids, engine.vocabulary_size, "stop_token_ids")
         request.params.processors.validate(engine.vocabulary_size, request.params.ignore_eos)
@@ -417,6 +420,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if room < 1:
             why = f"{len(prompt_ids)} tokens; the context holds {context}"
             raise InvalidArgument("prompt", why)
+        predicted = None
+        if request.prediction and preset.drafts_chains:
+            predicted = await self._prompts.predicted(
+                request.prediction, engine.vocabulary_size, tenant=request.tenant
+            )
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
         params = replace(params, processors=thinking.processors(params.processors))
@@ -430,10 +438,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
-            warm_start=self._warm_starts.known(request.preset),
+            warm_start=self._warm_starts.known(request.preset, predicted is not None),
             prices=self._limits.aim.prices,
             tenant=self._tenants.id_of(tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
+            predicted=predicted,
         )
         return edge_request, thinking
 

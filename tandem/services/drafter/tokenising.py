@@ -13,7 +13,8 @@ from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
 from tandem.net.fair_executor import FairExecutor
 from tandem.net.tenant import paying_tenant
-from tandem.text import FillingTokenizer, Tokenizer
+from tandem.specdec.predicted_text import PredictedText
+from tandem.text import ComparableTokenizer, FillingTokenizer, Tokenizer
 from tandem.text.chat_rendering import NO_VARIABLES, read_variables
 from tandem.text.spelling import Spelling, SpeltToken
 from tandem.text.tool_prompt import conversation_ids
@@ -63,6 +64,15 @@ class PromptTokens:
         """Ids of a text or a conversation; given ids as they are. Raises InvalidArgument."""
         return await self._soon(self._checked(prompt), lambda: self._ids(prompt, images), tenant)
 
+    async def predicted(
+        self, text: str, vocabulary_size: int, *, tenant: bytes = b""
+    ) -> PredictedText:
+        """Tokenize and index the text that a caller expects as the answer. Raises
+        InvalidArgument("prediction") for one that no answer could be as long as."""
+        length = self._checked_length(len(text), "prediction")
+        work = partial(self._predicted, text, vocabulary_size)
+        return await self._soon(length, work, tenant)
+
     async def spelt(self, token_ids: Sequence[int], *, tenant: bytes = b"") -> list[str]:
         """Return the text of each token after those before it; the last one gets the rest."""
         spelling = Spelling(self._tokenizer)
@@ -105,11 +115,13 @@ class PromptTokens:
 
     def _checked(self, prompt: Prompt) -> int:
         """Characters, which are not more than might fit."""
-        length = _characters(prompt)
-        if length > MAX_CHARACTERS_PER_TOKEN * self._context_length:
-            why = f"{length} characters; the context holds {self._context_length} tokens"
-            raise InvalidArgument("prompt", why)
-        return length
+        return self._checked_length(_characters(prompt), "prompt")
+
+    def _checked_length(self, characters: int, field: str) -> int:
+        if characters > MAX_CHARACTERS_PER_TOKEN * self._context_length:
+            why = f"{characters} characters; the context holds {self._context_length} tokens"
+            raise InvalidArgument(field, why)
+        return characters
 
     async def _soon(self, length: int, work: Callable[[], Found], tenant: bytes) -> Found:
         if length <= LONG_CHARACTERS:
@@ -129,6 +141,17 @@ class PromptTokens:
         if turns:
             return tuple(conversation_ids(self._tokenizer, turns, tools, images, variables))
         return tuple(item for item in prompt if isinstance(item, int))
+
+    def _predicted(self, text: str, vocabulary_size: int) -> PredictedText:
+        tokenizer = self._tokenizer
+        if isinstance(tokenizer, ComparableTokenizer):  # no beginning-of-text token
+            ids = tokenizer.encode_piece(text)
+        else:
+            ids = tokenizer.encode(text)
+        if len(ids) > self._context_length:
+            why = f"{len(ids)} tokens; the context holds {self._context_length}"
+            raise InvalidArgument("prediction", why)
+        return PredictedText(ids, vocabulary_size)
 
     def _newest(
         self, prompt: Prompt, most: int, tools: str, variables: Mapping[str, Any]

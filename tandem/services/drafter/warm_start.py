@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from tandem.control.config import DEFAULT_CONFIG
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Aged, WarmStart
@@ -29,6 +30,19 @@ _KEEP = 0.8
 """What the acceptance of an earlier request counts for beside that of the next one."""
 _SERVER_TOKENS = 16.0
 """Drafts that the acceptance of a Prometheus server counts for."""
+_OF_DRAFTS = ("draft", "draft_busy", "branching", "rounds_factor", "stream_factor")
+"""Measurements of a draft model's steps, and of schedules with them."""
+_NO_STEPS: dict[str, Any] = {
+    "draft": ((0.0, 1e-4),),
+    "draft_busy": ((0.0, 1e-4),),
+    "branching": (),
+    "rounds_factor": (),
+    "stream_factor": (),
+}
+"""The same of drafts that are looked up in a text."""
+_PREDICTION = AcceptanceKnown(0.9, DEFAULT_CONFIG.few_tokens)
+"""What is believed of a caller's prediction before any was judged: he would not send it for less.
+It weighs little, so that a few wrong drafts outweigh it."""
 
 
 class WarmStarts:
@@ -52,26 +66,39 @@ class WarmStarts:
     def _forget(self) -> None:
         self._last = NO_WARM_START
         self._ended_s = self._clock()
-        self._acceptance: dict[Acceptance, _Rate] = {}
+        self._acceptance: dict[tuple[Acceptance, bool], _Rate] = {}
 
-    def ended(self, preset: str, target_name: str, measured: WarmStart) -> None:
+    def ended(
+        self, preset: str, target_name: str, measured: WarmStart, predicted: bool = False
+    ) -> None:
         """A request ended that measured this; `preset` is the name of one that is listed. It knew
-        what those before it had measured, so what it measured takes the place of that."""
+        what those before it had measured, so what it measured takes the place of that. `predicted`:
+        its drafts were mostly the caller's, and say nothing of the draft model."""
         if target_name != self._target_name:
             self._forget()
             self._target_name = target_name
-        self._last = measured
-        self._ended_s = self._clock()
-        if (known := measured.acceptance) is not None:
-            rate = self._acceptance.setdefault(PRESETS[preset].acceptance, _Rate())
-            rate.add(known, self._ended_s)
-
-    def known(self, preset: str) -> WarmStart:
-        """Return the current measurements for a request of this preset."""
         now = self._clock()
-        rate = self._acceptance.get(PRESETS[preset].acceptance)
+        if predicted:
+            before = self._last.later(now - self._ended_s)
+            kept = {name: getattr(before, name) for name in _OF_DRAFTS}
+            measured = replace(measured, **kept)
+        self._last = measured
+        self._ended_s = now
+        if (known := measured.acceptance) is not None:
+            key = PRESETS[preset].acceptance, predicted
+            self._acceptance.setdefault(key, _Rate()).add(known, now)
+
+    def known(self, preset: str, predicted: bool = False) -> WarmStart:
+        """Return the current measurements for a request of this preset. `predicted`: its caller
+        predicted the answer, so that most drafts take no time."""
+        now = self._clock()
+        rate = self._acceptance.get((PRESETS[preset].acceptance, predicted))
         known = self._last.later(now - self._ended_s)
         known = replace(known, acceptance=rate.aged(now) if rate else None)
+        if predicted:
+            acceptance = known.acceptance or _PREDICTION
+            known = self._with_samples(known, preset, 0.0)
+            return replace(known, **_NO_STEPS, acceptance=acceptance)
         return self._with_samples(known, preset, now - rate.at_s if rate else inf)
 
     def _with_samples(self, known: WarmStart, preset: str, rate_age_s: float) -> WarmStart:

@@ -28,6 +28,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "hf",
             "peers",
             "lookup",
+            "prediction",
             "bytes",
             "batching",
             "prefix",

@@ -67,6 +67,7 @@ def test_every_caller_s_values_reach_the_request() -> None:
         **{"query": "heron", "documents": 2, "lost_cloud": "edge", "truncate": "oldest"},
         **{"min_tokens": 2, "include_stop_str_in_output": True},
         "thinking_token_budget": 0,
+        "prediction": "an old text",
     }
     assert set(values) == {row.name for row in fields_of(RequestFields)}
     # No request has a suffix and drops tokens, nor a suffix and documents.
@@ -80,7 +81,8 @@ def test_every_caller_s_values_reach_the_request() -> None:
         flags = [flag.removesuffix("=True") for flag in flags]
         command = generate.make_context("generate", ["--prompt=a", f"--preset={preset}", *flags])
         in_tandem = {name: given.pop(name) for name in IN_TANDEM if name in given}
-        body = {"model": "m", "prompt": "a", **given, "tandem": {"preset": preset, **in_tandem}}
+        over = given | {"prediction": {"type": "content", "content": given["prediction"]}}
+        body = {"model": "m", "prompt": "a", **over, "tandem": {"preset": preset, **in_tandem}}
         (over_http,) = completion_requests(CompletionRequest.model_validate(body), RequestLimits())
         from_python = request_of("a", {"preset": preset, **given, **in_tandem})  # type: ignore[typeddict-item]
         assert build_request(command.params) == over_http == from_python == expected

@@ -16,10 +16,12 @@ from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftJob, DraftRequest, VerifyJob
 from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
+from tandem.specdec.predicted_text import Alignment, PredictedText
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -52,13 +54,17 @@ class Decided:
 
 
 def drafts_of(
-    mask: Decided, name: str, work: DraftTask, handed: list[tuple[int, int]] | None = None
+    mask: Decided | None,
+    name: str,
+    work: DraftTask,
+    handed: list[tuple[int, int]] | None = None,
+    alignment: Alignment | None = None,
 ) -> tuple[list[Drafted], int, int]:
     """The result of a job, and how many passes it took."""
     engine: Engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
     chosen, session, passes = PRESETS[name], engine.open(20), 0
     rule = acceptance_rule(chosen, 3, SeededRandom(3))
-    rows = RowsAfter(LogitsProcessor(Processors(), PROMPT, mask), ())
+    rows = None if mask is None else RowsAfter(LogitsProcessor(Processors(), PROMPT, mask), ())
     told = handed if handed is not None else []
     request = DraftRequest(
         work,
@@ -67,6 +73,7 @@ def drafts_of(
         preset=chosen,
         on_draft=lambda drafted, kv_length, _: told.append((drafted.token_id, kv_length)),
         rows=rows,
+        alignment=alignment,
     )
     job = DraftJob(session, request)
     while True:
@@ -159,6 +166,77 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
             works.interrupt(again)
             await asyncio.sleep(0)
             assert ready.empty()
+    finally:
+        await asyncio.to_thread(thread.stop)
+
+
+def after(predicted: tuple[int, ...], answer: tuple[int, ...] = ()) -> Alignment:
+    return Alignment(PredictedText(predicted, VOCABULARY)).after(answer, confirmed=True)
+
+
+@pytest.mark.parametrize("name", ["coupled", "dsd", "dssd"])
+def test_predicted_tokens_cost_no_pass_and_are_certain(name: str) -> None:
+    """The model drafts where the prediction ends."""
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=5)
+    drafts, kv_length, passes = drafts_of(None, name, work, alignment=after((5, 6, 7, 4)))
+    assert [drafted.token_id for drafted in drafts][:4] == [5, 6, 7, 4]
+    assert [drafted.predicted for drafted in drafts] == [True] * 4 + [False]
+    assert (passes, kv_length) == (1, 2 + 4)
+    if name != "coupled":
+        assert all(drafted.draft_probs[drafted.token_id] == 1 for drafted in drafts[:4])
+    rest = replace(work, token_ids=(*PROMPT, 5, 6, 7, 4), position=6, count=1)
+    assert drafts[4].token_id == drafts_of(None, name, rest)[0][0].token_id, "after that text"
+
+
+def test_a_draft_of_the_model_s_own_may_lead_back_into_the_prediction() -> None:
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
+    alone, _, passes = drafts_of(None, "coupled", work)
+    first = alone[0].token_id
+    others = [token_id for token_id in range(VOCABULARY) if token_id != first]
+    elsewhere = after((*others, first, 0, 0), (others[3],))
+    assert elsewhere.proposed is not None
+    alignment = replace(elsewhere, place=None)
+    drafts, _, passes = drafts_of(None, "coupled", work, alignment=alignment)
+    assert [drafted.token_id for drafted in drafts][:3] == [first, 0, 0]
+    assert [drafted.predicted for drafted in drafts][:3] == [False, True, True]
+    assert passes < 6
+
+
+def test_after_a_short_match_a_chunk_ends_with_the_few_tokens_that_are_tried() -> None:
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
+    alignment = after((1, 2, 3, 4, 5, 6, 7, 0, 1, 2), (1, 2, 3, 0, 5))
+    assert alignment.matched == 1
+    found = forced_drafts(work, None, most=6, by_token=True, alignment=alignment)
+    assert [drafted.token_id for drafted in found] == [6, 7, 0, 1]
+    assert [drafted.ends_chunk for drafted in found] == [False, False, False, True]
+
+
+def test_what_a_grammar_forbids_is_not_proposed() -> None:
+    """It would be rejected, and so would all after it."""
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
+    mask = Decided((None, 5, None, None, 7, 1))
+    drafts, _, _ = drafts_of(mask, "coupled", work, alignment=after((3, 5, 4, 6, 7, 1)))
+    assert [drafted.token_id for drafted in drafts][:3] == [3, 5, 4]
+    assert [drafted.predicted for drafted in drafts][:4] == [True, False, True, False]
+    assert drafts[3].token_id in (3, 4)
+
+
+async def test_a_work_that_is_predicted_as_a_whole_never_reaches_the_engine() -> None:
+    engine = ScriptedEngine(3, scripted_probs(1, 3))
+    thread = EngineThread(engine, "draft-engine")
+    ready: asyncio.Queue[DraftsReady] = asyncio.Queue()
+    edge = edge_of(preset("coupled", 4), max_tokens=20, predicted=(2, 1, 2, 2))
+    edge.connect(0.0)
+    try:
+        async with thread.session(32) as kv:
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
+            work = edge.work(0.0)
+            assert work is not None
+            works.start(work)
+            happened = await ready.get()
+            edge.drafted(happened.task, *happened.outcome(), 0.0)
+            assert edge.drafts_in_flight == (2, 1, 2, 2)
+            assert (edge.kv_length, kv.length) == (0, 0)
     finally:
         await asyncio.to_thread(thread.stop)
 

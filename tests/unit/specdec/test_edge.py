@@ -286,6 +286,70 @@ def test_alone_the_edge_commits_what_it_drafted() -> None:
     assert edge.lost(11.0) == edge.tick(11.0) == []
 
 
+def predict(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
+    """Do the draft work that is due, with these tokens of the caller's prediction."""
+    work = edge.work(0.0)
+    assert work is not None
+    drafts = drafts_of(*token_ids, predicted=True)
+    return edge.drafted(work, drafts, work.keep, 0.0, 0.0)
+
+
+def test_alone_nothing_is_committed_that_the_caller_predicted() -> None:
+    """Nobody but the caller has said it: the draft model goes on where its own drafts end."""
+    chosen = scheduled("coupled", Schedule(4, 2, bonus=False))
+    edge = edge_of(chosen, LostCloud.EDGE, max_tokens=20, predicted=(1, 1))
+    edge.connect(0.0)
+    draft(edge, 0, 2)
+    predict(edge, 1, 1)
+    assert edge.drafts_in_flight == (0, 2, 1, 1)
+    outputs = time_passes(edge, 0.0, 10.0)
+    assert Commit((0, 2), unverified=True) in outputs
+    work = edge.work(10.0)
+    assert work is not None
+    assert (work.position, edge.alignment(work), edge.predicts) == (4, None, False)
+    assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (0, 2)
+
+
+def test_tokens_of_the_prediction_are_counted_as_they_end() -> None:
+    edge = edge_of(preset("coupled", 3), max_tokens=20, predicted=(0, 1, 2, 0, 1))
+    edge.connect(0.0)
+    assert edge.predicts
+    predict(edge, 0, 1, 2)
+    assert edge.kv_length == 0, "no model was fed for them"
+    edge.receive(verdict_of(edge, 2, True, 1), 0.0)
+    assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (2, 1)
+    draft(edge, 0, 0, 0)
+    edge.receive(verdict_of(edge, 3), 0.0)
+    counted = (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens)
+    assert counted == (2, 1), "the draft model's own are not among them"
+
+
+def test_the_cloud_s_own_token_may_confirm_a_predicted_one() -> None:
+    edge = edge_of(STREAM, predicted=(0, 1))
+    edge.connect(0.0)
+    predict(edge, 0)
+    edge.receive(tokens_of(edge, 0), 0.0)
+    assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (1, 0)
+    predict(edge, 1)
+    edge.receive(tokens_of(edge, 2), 0.0)
+    assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["ar", "mc-dsd"])
+def test_what_drafts_no_chains_has_no_use_for_a_prediction(name: str) -> None:
+    assert not edge_of(preset(name), predicted=(0, 1)).predicts
+
+
+def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None:
+    edge = edge_of(preset("coupled", 2), max_tokens=40, predicted=(0, 1) * 20)
+    (opening,) = sent(edge.connect(0.0))
+    assert opening.settings.window == 64
+    edge.receive(Opened(*frame_of(edge), 32, 64, frozenset(), "scripted"), 0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert (work.count, work.spare) == (2, 30)
+
+
 def test_a_method_without_drafts_drafts_alone() -> None:
     edge = edge_of(preset("ar"), LostCloud.EDGE, ends=frozenset({2}))
     edge.connect(0.0)

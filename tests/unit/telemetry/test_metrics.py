@@ -29,6 +29,8 @@ PUBLISHED = {
     "tandem_spec_decode_num_drafts_total": ("counter", METHOD),
     "tandem_spec_decode_num_draft_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_accepted_tokens_total": ("counter", METHOD),
+    "tandem_spec_decode_num_accepted_tokens_per_pos_total": ("counter", METHOD | {"position"}),
+    "tandem_prediction_tokens_total": ("counter", METHOD | {"outcome"}),
     "tandem_spec_decode_num_judged_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_agreed_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_target_passes_total": ("counter", METHOD),
@@ -109,6 +111,8 @@ def metrics(registry: CollectorRegistry) -> Metrics:
 
 def touch_everything(metrics: Metrics) -> None:
     method = metrics.method(preset="dsd", model_name="m")
+    method.accepted_at([1, 2])
+    method.predicted(3, 1)
     metrics.http().answered("/v1/models", 200)
     metrics.access().certificate_valid.set(1)
     metrics.access().follow_keys_file("keys_file", KeysFileState)

@@ -1,0 +1,121 @@
+"""Predicted outputs: the caller's text is drafted from, and changes nothing but the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.core.probs import SamplingParams
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
+from tandem.services.drafter.tokenising import MAX_CHARACTERS_PER_TOKEN
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import GenerationParams
+from tandem.specdec.presets import PRESETS
+from tandem.testing.paced import PacedEngine
+from tests.services.scripted_suite import (
+    CONTEXT,
+    VOCABULARY,
+    Suite,
+    scripted_suite,
+    target_engine,
+)
+
+GREEDY = SamplingParams(temperature=0.0)
+DRAFTS_CHAINS = [name for name, preset in PRESETS.items() if preset.drafts_chains]
+COUPLED = [name for name in DRAFTS_CHAINS if PRESETS[name].drafter_invariant]
+PARAMS = GenerationParams(max_tokens=60, seed=3, ignore_eos=True)
+
+
+def spelt(token_ids: list[int]) -> str:
+    """A text of which the scripted tokenizer makes these ids."""
+    return "".join(chr(VOCABULARY + token_id) for token_id in token_ids)
+
+
+def counts(answer: Generated) -> tuple[int, int]:
+    assert answer.summary is not None
+    return answer.summary.accepted_prediction_tokens, answer.summary.rejected_prediction_tokens
+
+
+def passes(answer: Generated) -> int:
+    assert answer.summary is not None
+    return answer.summary.target_passes
+
+
+async def asked(suite: Suite, preset: str, **more: Any) -> Generated:
+    request = GenerationRequest("edit this", preset, PARAMS)
+    return await suite.client.generate(replace(request, **more))
+
+
+@pytest.mark.parametrize("preset", DRAFTS_CHAINS)
+async def test_the_text_is_the_same_whatever_is_predicted(preset: str) -> None:
+    """Greedy, or coupled by the seed: the target's own. Right predictions save its passes."""
+    for sampling in (GREEDY, SamplingParams())[: 1 + (preset in COUPLED)]:
+        params = replace(PARAMS, sampling=sampling)
+        # Presets that measure draft nothing for a target that takes no time.
+        async with scripted_suite(target=PacedEngine(target_engine(), 0.006, 0.0)) as suite:
+            own = await asked(suite, preset, params=params)
+            right = await asked(suite, preset, params=params, prediction=spelt(own.token_ids))
+            edited = [*own.token_ids[:20], 5, *own.token_ids[22:]]
+            nearly = await asked(suite, preset, params=params, prediction=spelt(edited))
+            wrong = await asked(suite, preset, params=params, prediction="\u0100" * 300)
+        assert own.token_ids == right.token_ids == nearly.token_ids == wrong.token_ids
+        assert counts(own) == (0, 0)
+        assert counts(right)[0] > 30
+        assert counts(nearly)[0] > 20
+        assert passes(right) < passes(own)
+        assert sum(counts(wrong)) < 150, "it is not proposed again and again"
+
+
+async def test_a_chunk_takes_all_of_a_prediction_that_holds() -> None:
+    """60 tokens are two passes or three, whatever the draft length: the first chunk may leave
+    before the cloud has said how many drafts it takes."""
+    async with scripted_suite() as suite:
+        own = await asked(suite, "coupled")
+        right = await asked(suite, "coupled", prediction=spelt(own.token_ids))
+        assert right.token_ids == own.token_ids
+        assert passes(right) <= 3 < passes(own)
+        assert counts(right)[0] >= 58, "the target adds one after drafts that are all accepted"
+        assert counts(right)[1] == 0
+        assert suite.draft.sessions_open == 0
+
+
+@pytest.mark.parametrize("preset", ["ar", "mc-dsd"])
+async def test_presets_that_draft_no_chains_ignore_it(preset: str) -> None:
+    async with scripted_suite() as suite:
+        params = replace(PARAMS, sampling=GREEDY)
+        own = await asked(suite, preset, params=params)
+        answer = await asked(suite, preset, params=params, prediction=spelt(own.token_ids))
+        assert (answer.token_ids, counts(answer)) == (own.token_ids, (0, 0))
+
+
+async def test_a_prediction_longer_than_any_answer_is_refused() -> None:
+    async with scripted_suite() as suite:
+        for length in (CONTEXT + 1, MAX_CHARACTERS_PER_TOKEN * CONTEXT + 1):
+            with pytest.raises(Rejected, match=r"prediction: .* the context holds 512"):
+                await asked(suite, "coupled", prediction="a" * length)
+        assert suite.verifier.service.open_requests == 0
+
+
+async def test_a_lost_cloud_s_place_is_not_taken_by_the_prediction() -> None:
+    """Tokens that nobody verified are the draft model's, as they are without a prediction."""
+    lost = replace(PARAMS, max_tokens=12, sampling=GREEDY)
+    async with scripted_suite() as suite:
+        await suite.verifier.drain(0.0)
+        own = await asked(suite, "coupled", params=lost, lost_cloud=LostCloud.EDGE)
+        answer = await asked(
+            suite, "coupled", params=lost, lost_cloud=LostCloud.EDGE, prediction="\u0107" * 12
+        )
+        assert answer.unverified == own.unverified == [*range(12)]
+        assert answer.token_ids == own.token_ids
+
+
+async def test_a_prediction_is_in_no_log_line(capsys: pytest.CaptureFixture[str]) -> None:
+    async with scripted_suite() as suite:
+        await asked(suite, "auto", prediction="xyzzy" * 10)
+        await suite.idle()
+    captured = capsys.readouterr()
+    assert "xyzzy" not in captured.out + captured.err
