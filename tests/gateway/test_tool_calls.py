@@ -13,6 +13,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests
 from tandem.gateway.schema import ChatCompletionRequest
 from tandem.gateway.tool_calls import ToolAnswer
+from tandem.text.families import FAMILIES, ModelFamily
 from tests.gateway.http_suite import chat_body
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -72,6 +73,32 @@ def test_calls_are_read_as_they_were_written() -> None:
     assert found == [("weather", ODD), ("now", "{}")]
     assert len({call["id"] for call in message["tool_calls"]}) == 2
     assert ToolAnswer("a").message(CALLS)["message"]["content"] is None
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
+def test_every_family_s_calls_are_read_as_it_writes_them(family: ModelFamily, step: int) -> None:
+    calls = [("weather", ODD), ("now", "{}")][: 2 if family.calls.constrained else 1]
+    text = "so: " + family.calls.written(calls)
+    answer, found = ToolAnswer("a", family.calls), list[list[str]]()
+    content = ""
+    for place in range(0, len(text), step):
+        delta = answer.delta(text[place : place + step], place == 0, place + step >= len(text))
+        content += delta["delta"].get("content", "")
+        for call in delta["delta"].get("tool_calls", ()):
+            if "id" in call:
+                found.append([call["function"]["name"], ""])
+            found[call["index"]][1] += call["function"]["arguments"]
+    assert content == "so: "
+    assert [(name, arguments) for name, arguments in found] == calls
+
+
+@pytest.mark.parametrize("step", [1, 5, 1000])
+def test_what_only_looks_like_a_call_is_text(step: int) -> None:
+    text = "<tool_call>\nI will not.</tool_call> yes"
+    content, calls = joined(text, step)
+    assert (content, calls) == (text, [])
+    assert ToolAnswer("a").message(text)["message"]["content"] == text
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from tandem.core.prompt import Turn
 from tandem.core.thinking import with_thinking
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
+from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.text.thinking import ThinkingStart
 from tandem.text.tokenizer import TextTokenizer
-from tests.services.scripted_suite import scripted_suite
+from tests.services.scripted_suite import emulated, scripted_suite
 from tests.services.speaking import speaking
 from tests.services.test_processors import INVARIANT, TELLING
 from tests.unit.text.family_tokenizers import deepseek_r1, harmony, qwen3
@@ -94,6 +95,32 @@ async def test_edge_and_cloud_agree_where_the_thinking_is_ended() -> None:
             if preset.drafts and exact and preset.schedule.stop_and_wait:
                 assert answer.summary is not None
                 assert answer.summary.accepted == answer.summary.drafted, name
+
+
+async def test_without_chance_every_exact_preset_gives_the_text_of_the_target_alone() -> None:
+    async with scripted_suite(target=thinker(), draft=thinker(0.3), tokenizer=R1) as suite:
+        alone = await suite.client.generate(asking("ar", sampling=SamplingParams(0)))
+        assert alone.token_ids.index(END) <= 12
+        for name in (name for name, preset in PRESETS.items() if not preset.lossy):
+            answer = await suite.client.generate(asking(name, sampling=SamplingParams(0)))
+            assert answer.token_ids == alone.token_ids, name
+
+
+@pytest.mark.parametrize("preset", ["coupled", "stream", "ar"])
+async def test_a_budget_outlasts_a_lost_link(preset: str) -> None:
+    """The cloud that takes over counts the thinking in the committed text."""
+    links: list[TcpLinkEmulator] = []
+    way = lambda address: emulated(address, links, 0.005)  # noqa: E731
+    suite_of = scripted_suite(target=thinker(), draft=thinker(0.3), tokenizer=R1, path=way)
+    async with suite_of as suite:
+        cut = False
+        async for answer in suite.client.stream(asking(preset, thinking_token_budget=20)):
+            if len(answer.token_ids) > 4 and not cut:
+                links[0].drop()
+                cut = True
+    assert answer.token_ids.index(END) <= 20
+    assert answer.summary is not None
+    assert answer.summary.resumes > 0
 
 
 THOUGHT = "<think>\nso it is</think>\n\nyes"
