@@ -177,7 +177,7 @@ class _Search:
         """Return a lower bound of the `count`-th best token's sum, by the blocks with the highest
         bounds and weights."""
         many = min(count, len(self._maxima))
-        sides = [np.argpartition(each, -many)[-many:] for each in (self.bounds, self._maxima)]
+        sides = [np.argpartition(scores, -many)[-many:] for scores in (self.bounds, self._maxima)]
         _, sums = self.look_into(np.unique(sides), -np.inf)
         return float(np.partition(sums, -count)[-count]) if len(sums) >= count else -np.inf
 

@@ -178,11 +178,11 @@ class LogitsProcessor:
     def weighted(self, scores: NDArray[np.float32], answer: tuple[int, ...]) -> NDArray[np.float32]:
         """The same array after all others, which add to a token's logit what the text alone says: a
         factor of its probability, 0 for what may not follow."""
-        own = self._processors
-        if own.presence_penalty or own.frequency_penalty:
+        processors = self._processors
+        if processors.presence_penalty or processors.frequency_penalty:
             seen, counts = np.unique(np.array(answer, dtype=np.intp), return_counts=True)
-            scores[seen] -= np.float32(own.presence_penalty)
-            scores[seen] -= np.float32(own.frequency_penalty) * counts.astype(np.float32)
+            scores[seen] -= np.float32(processors.presence_penalty)
+            scores[seen] -= np.float32(processors.frequency_penalty) * counts.astype(np.float32)
         scores[self._bias_ids] += self._biases
         if len(self._allowed):
             kept = scores[self._allowed]
@@ -243,7 +243,9 @@ class RowsAfter:
 
     def prepare(self, fed: Sequence[tuple[int, ...]]) -> Pending | None:
         """The rows after each of these will be asked for, once the pass is over."""
-        return self.processor.prepare([(*self.answer, *each[self.skipped :]) for each in fed])
+        return self.processor.prepare(
+            [(*self.answer, *token_ids[self.skipped :]) for token_ids in fed]
+        )
 
     def certain(self, token_id: int) -> NDArray[np.float32]:
         """The distribution [V] where the grammar forces a token."""

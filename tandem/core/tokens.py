@@ -116,8 +116,8 @@ class PrefixedTokens:
         """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond`:
         tokens that follow this sequence."""
         if position <= len(self):
-            own = self._prefixes[position]
+            computed = self._prefixes[position]
         else:
-            own = self.prefix_with(beyond[: position - len(self)])
-        if own != prefix:
+            computed = self.prefix_with(beyond[: position - len(self)])
+        if computed != prefix:
             raise PrefixMismatch(position)

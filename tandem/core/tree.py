@@ -30,10 +30,10 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 def children(parents: Sequence[int]) -> dict[int, list[int]]:
     """Expanded node to its children, both in ascending order."""
-    found: dict[int, list[int]] = {}
+    by_parent: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
-        found.setdefault(parent, []).append(node)
-    return dict(sorted(found.items()))
+        by_parent.setdefault(parent, []).append(node)
+    return dict(sorted(by_parent.items()))
 
 
 def expansion_nodes(expansion: Sequence[int]) -> int:

@@ -845,7 +845,7 @@ def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest
     check_logprobs(
         message.logprobs,
         tokens=tokens,
-        asked=request.params,
+        params=request.params,
         vocabulary_size=request.vocabulary_size,
         message=type(message).__name__,
     )

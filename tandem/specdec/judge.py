@@ -258,10 +258,10 @@ class RemoteJudge:
             replacement = judge.payloads.payload(target, proposal, judge.base + len(path))
         return Verification(path, token_ids, (*token_ids, target), replacement)
 
-    def _target(self, found: TargetProbs) -> TargetProbs:
-        if isinstance(found, int) and not self.judge.rule.drafter_invariant:
-            return one_hot(self.vocabulary_size, found)
-        return found
+    def _target(self, target: TargetProbs) -> TargetProbs:
+        if isinstance(target, int) and not self.judge.rule.drafter_invariant:
+            return one_hot(self.vocabulary_size, target)
+        return target
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -67,7 +67,7 @@ class Liveness:
         self._ticked_s = now
         self._pinged_s: float | None = None
         self._nonce = 0
-        self._asked_s = 0.0
+        self._ping_sent_s = 0.0
 
     @property
     def goes_on_alone(self) -> bool:
@@ -117,13 +117,13 @@ class Liveness:
         silent = self._silent_s(now) >= self._times.ping_after_s
         if not wanted and (self._pinged_s is not None or not silent):
             return None
-        self._pinged_s = self._asked_s = now
+        self._pinged_s = self._ping_sent_s = now
         self._nonce += 1
         return self._nonce
 
     def ponged(self, nonce: int, now: float) -> float | None:
         """The round trip of the last ping; None of an older one."""
-        return now - self._asked_s if nonce == self._nonce else None
+        return now - self._ping_sent_s if nonce == self._nonce else None
 
     def is_dead(self, now: float) -> bool:
         return self._silent_s(now) >= self._times.dead_after_s

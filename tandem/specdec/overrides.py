@@ -116,7 +116,9 @@ def _with_override(preset: Composed, name: str, value: OverrideValue) -> Compose
 def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) -> tuple[int, ...]:
     """One or several; Raises InvalidArgument naming the field."""
     numbers = value if isinstance(value, tuple) else (value,)
-    whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
+    whole = tuple(
+        number for number in numbers if isinstance(number, int) and not isinstance(number, bool)
+    )
     if len(whole) < len(numbers) or not whole or (most is not None and len(whole) > most):
         wanted = "a whole number" if most == 1 else "whole numbers, for example 2,2,2"
         raise InvalidArgument(field, f"must be {wanted}; is {value!r}")
@@ -148,12 +150,12 @@ def _leaves(part: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _changed(part: Any, path: tuple[str, ...], given: OverrideValue) -> Any:
-    own, *below = path
-    value = getattr(part, own)
+    name, *below = path
+    value = getattr(part, name)
     if below:
-        return replace(part, **{own: _changed(value, tuple(below), given)})
-    words = get_args(get_type_hints(type(part))[own])
-    return replace(part, **{own: _of_its_kind(value, given, own, words)})
+        return replace(part, **{name: _changed(value, tuple(below), given)})
+    words = get_args(get_type_hints(type(part))[name])
+    return replace(part, **{name: _of_its_kind(value, given, name, words)})
 
 
 def _of_its_kind(value: Any, given: OverrideValue, field: str, words: tuple[Any, ...]) -> Any:

@@ -116,18 +116,18 @@ def processors_from_proto(message: sampling_pb2.Processors) -> Processors:
         grammar = Grammar(kind, message.grammar.source)
     absent = {} if message.HasField("repetition_penalty") else {"repetition_penalty": 1.0}
     return Processors(
-        logit_bias=tuple((each.token_id, each.bias) for each in message.logit_bias),
+        logit_bias=tuple((bias.token_id, bias.bias) for bias in message.logit_bias),
         grammar=grammar,
         **same_fields(message, _PROCESSORS) | absent,
     )
 
 
 def params_to_proto(params: GenerationParams) -> sampling_pb2.GenerationParams:
-    own: dict[str, Message] = {"sampling": sampling_to_proto(params.sampling)}
+    nested: dict[str, Message] = {"sampling": sampling_to_proto(params.sampling)}
     if params.processors.active:
-        own["processors"] = processors_to_proto(params.processors)
+        nested["processors"] = processors_to_proto(params.processors)
     same = {name: getattr(params, name) for name in _PARAMS if name not in _MESSAGES}
-    return sampling_pb2.GenerationParams(**same | own)
+    return sampling_pb2.GenerationParams(**same | nested)
 
 
 def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParams:
@@ -145,7 +145,7 @@ def same_fields(message: Message, names: Iterable[str]) -> dict[str, Any]:
     """Fields that a dataclass has under the same names: repeated ones as tuples."""
     values = {name: getattr(message, name) for name in names}
     repeated = {field.name for field in message.DESCRIPTOR.fields if field.is_repeated}
-    return {name: tuple(own) if name in repeated else own for name, own in values.items()}
+    return {name: tuple(value) if name in repeated else value for name, value in values.items()}
 
 
 def numbers_of(choices: Iterable[Choice], enum: Any, prefix: str) -> dict[Choice, Any]:
