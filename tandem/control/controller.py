@@ -388,8 +388,10 @@ class Controller:
         self._follow(best)
 
     def _gain_wanted(self, alone_s: float) -> float:
-        """The share by which a schedule with drafts must be better. Where a pass takes hardly longer
-        than the processors' work on a message, a cost is not known better than that work is."""
+        """Return the share by which a schedule with drafts must be better.
+
+        Where a pass takes hardly longer than the processors' work on a message, a cost is known no
+        better than that work is."""
         return max(self._config.switch_gain, self._config.message_s / max(alone_s, TINY))
 
     def _branches_pay(self, conditions: Conditions) -> bool:
@@ -403,7 +405,7 @@ class Controller:
         self, conditions: Conditions, alone: Estimate
     ) -> Mapping[Plan, tuple[float, Estimate]]:
         """Of all candidates, as the objective values them, and what a token takes."""
-        found = {}
+        costs = {}
         weight = self._objective.idle_weight
         for plan in candidates(self._limits, conditions, weight, self._config):
             estimate = alone
@@ -411,8 +413,8 @@ class Controller:
                 estimate = token_cost(plan, conditions, self._config)
                 estimate = replace(estimate, tpot_s=self._factor(plan) * estimate.tpot_s)
             value = self._objective.value(estimate, alone)
-            found[plan] = value + self._config.negligible * estimate.tpot_s / alone.tpot_s, estimate
-        return found
+            costs[plan] = value + self._config.negligible * estimate.tpot_s / alone.tpot_s, estimate
+        return costs
 
     def _factor(self, plan: Plan) -> float:
         """By which expectations of the family are off, as far as that was seen."""
@@ -444,14 +446,14 @@ class Controller:
             )
         hoped = self.estimates.conditions(self._now, hope=True)
         assert hoped is not None
-        found = [
+        promising = [
             (estimate.tpot_s, plan)
             for plan, (_, estimate) in costs.items()
             if plan != alone
             and few * (estimate.tpot_s - alone_s) <= allowance_s
             and self._factor(plan) * token_cost(plan, hoped, self._config).tpot_s < gain * alone_s
         ]
-        return min(found, key=lambda each: each[0])[1] if found else None
+        return min(promising, key=lambda timed: timed[0])[1] if promising else None
 
     def _allowance_s(self, alone_s: float) -> float:
         """What trials may still lose. Where earlier answers told what drafts are worth, a short

@@ -37,19 +37,19 @@ def candidates(
 ) -> list[Plan]:
     """What to compare. `idle_weight` below 1: passes count for more than time, and a cloud that may
     wait for drafts would wait for ever if none came. A cloud that others use waits for nobody."""
-    found = [Plan(cloud_alone(limits))] if idle_weight >= 1 else []
+    plans = [Plan(cloud_alone(limits))] if idle_weight >= 1 else []
     longest = limits.window if idle_weight < 1 else limits.chunk
     if not conditions.shared or idle_weight < 1:
         for length in (length for length in config.lengths if length <= longest):
             rounds = Schedule(length, length)
-            found += [Plan(rounds), Plan(rounds, ahead=True)]
+            plans += [Plan(rounds), Plan(rounds, ahead=True)]
     for window in sorted({*config.lengths, limits.window}):
         if window <= limits.window:
             stream = replace(limits, window=window, chunk=min(limits.chunk, window))
-            found.append(Plan(stream))
+            plans.append(Plan(stream))
             if not conditions.shared:
-                found.append(Plan(replace(stream, decode_when_idle=False)))
-    return found
+                plans.append(Plan(replace(stream, decode_when_idle=False)))
+    return plans
 
 
 def cheapest(
@@ -229,9 +229,9 @@ def _stream(
         drafted = ready
     if position >= depth:  # it goes on as in its second half
         half = depth // 2
-        before = max((each.end for each in passes if each.end <= half), default=0)
+        before = max((pass_.end for pass_ in passes if pass_.end <= half), default=0)
         goes_on = survives / max(1 - rate, TINY)
         sums.tokens += goes_on
-        for each in passes:
-            if each.end > half:
-                sums.add(each, goes_on / (position - before))
+        for pass_ in passes:
+            if pass_.end > half:
+                sums.add(pass_, goes_on / (position - before))

@@ -87,15 +87,17 @@ class Objective:
     energy_weight: float = 0.0
     prices: Prices = NO_PRICES
 
-    def value(self, found: Estimate, alone: Estimate) -> float:
+    def value(self, estimate: Estimate, alone: Estimate) -> float:
         """Of one way to make a token, against the target alone: a weighted mean of ratios."""
         rest = 1.0 - self.energy_weight
         ratios = (
-            (rest * self.idle_weight, found.tpot_s, alone.tpot_s),
-            (rest * (1.0 - self.idle_weight), found.cost(self.prices), alone.cost(self.prices)),
-            (self.energy_weight, found.edge_joules(self.prices), alone.edge_joules(self.prices)),
+            (rest * self.idle_weight, estimate.tpot_s, alone.tpot_s),
+            (rest * (1.0 - self.idle_weight), estimate.cost(self.prices), alone.cost(self.prices)),
+            (self.energy_weight, estimate.edge_joules(self.prices), alone.edge_joules(self.prices)),
         )
-        return sum(weight * own / max(other, TINY) for weight, own, other in ratios if weight)
+        return sum(
+            weight * planned / max(baseline, TINY) for weight, planned, baseline in ratios if weight
+        )
 
 
 _WORDS = {"latency": (1.0, 0.0), "cost": (0.0, 0.0), "energy": (1.0, 1.0)}
