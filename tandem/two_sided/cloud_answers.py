@@ -63,7 +63,7 @@ class CloudAnswers:
         opening = collaboration.opening
         request = opening.request
 
-        async def found() -> tuple[ContextDocument, ...]:
+        async def cloud_documents() -> tuple[ContextDocument, ...]:
             return await search(request.query, request.documents)
 
         if request.preset.transfer is not DocumentTransfer.NONE:
@@ -75,11 +75,11 @@ class CloudAnswers:
                 deadline_s=self._request_timeout_s,
                 headers=headers,
             )
-            await exported.serve(found)
+            await exported.serve(cloud_documents)
             return
 
         async def open_decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
-            documents = () if request.preset.sources is Sources.DEVICE else await found()
+            documents = () if request.preset.sources is Sources.DEVICE else await cloud_documents()
             return self._decoder_link(opening, documents, events, headers)
 
         session = CloudSession(

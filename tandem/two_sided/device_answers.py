@@ -93,7 +93,7 @@ class _PreparedRequest:
     """A request with the documents for it. `aggregation` lacks what only the decoder knows: the
     prompt's ids, the vocabulary and the room for the answer."""
 
-    asked: DeviceRequest
+    request: DeviceRequest
     aggregation: AggregationRequest
     documents: tuple[ContextDocument, ...]
     traffics: tuple[Traffic, ...]
@@ -190,7 +190,9 @@ class DeviceAnswers:
                 )
                 if isinstance(session.machine, ManySidesMachine):
                     self._many_sides.summarize(ended.summary, session.machine, prepared.traffics)
-                used = dict.fromkeys(each.name for each in prepared.documents if each.name)
+                used = dict.fromkeys(
+                    document.name for document in prepared.documents if document.name
+                )
                 ended.summary.device.names.extend(used)
                 yield ended
             finally:
@@ -215,31 +217,31 @@ class DeviceAnswers:
             documents=request.documents,
             processors=request.processors,
         )
-        found: tuple[ContextDocument, ...] = ()
+        documents: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
-            found = await request.search(request.query, request.documents)
+            documents = await request.search(request.query, request.documents)
         prepared = _PreparedRequest(
-            asked=request,
+            request=request,
             aggregation=aggregation,
-            documents=found,
+            documents=documents,
             traffics=tuple(Traffic() for _ in range(1 + len(self._more_sides))),
         )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
-        return replace(prepared, documents=(*found, *await self._imported(prepared)))
+        return replace(prepared, documents=(*documents, *await self._imported(prepared)))
 
     async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
         assert self._cloud is not None, "no preset that needs a cloud is asked for without one"
-        asked = prepared.asked
-        waits = asked.lost_cloud is LostCloud.WAIT
+        request = prepared.request
+        waits = request.lost_cloud is LostCloud.WAIT
         imported = ImportedDocuments(
             cloud=self._cloud,
             decoder=self._decoder,
             traffic=prepared.traffics[0],
-            deadline_s=asked.timeout_s,
-            patience_s=asked.timeout_s if waits else self._give_up_after_s,
-            headers=asked.headers,
-            tenant=asked.tenant,
+            deadline_s=request.timeout_s,
+            patience_s=request.timeout_s if waits else self._give_up_after_s,
+            headers=request.headers,
+            tenant=request.tenant,
         )
         opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:
@@ -247,37 +249,37 @@ class DeviceAnswers:
         return await imported.fetch(opening)
 
     def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
-        asked = prepared.asked
+        request = prepared.request
         preset = prepared.preset
-        drafting = local_drafting(preset, asked.sampling)
+        drafting = local_drafting(preset, request.sampling)
         opening = DecodingOpen(
             session=prepared.aggregation.session,
             epoch=0,
             base=0,
             prefix_hash=0,
-            prompt=asked.prompt,
+            prompt=request.prompt,
             committed_ids=(),
             documents=prepared.documents,
             sampling=drafting.sampling,
-            seed=asked.seed,
+            seed=request.seed,
             side=Side.DEVICE,
             probs=drafting.probs,
             ahead=0 if preset.sources is Sources.CLOUD else preset.ahead,
-            max_tokens=asked.max_tokens,
+            max_tokens=request.max_tokens,
             wants_text=True,
-            stop=asked.stop,
+            stop=request.stop,
             preset=preset.name,
             reweigh_every=preset.reweigh_every,
-            wants_token_texts=asked.token_texts,
-            processors=asked.processors,
+            wants_token_texts=request.token_texts,
+            processors=request.processors,
         )
         return DecoderLink(
             self._decoder,
             opening,
             events=events,
-            deadline_s=asked.timeout_s,
+            deadline_s=request.timeout_s,
             closing_tasks=self._closing_tasks,
-            headers=asked.headers,
+            headers=request.headers,
         )
 
     def _machine(
@@ -294,7 +296,7 @@ class DeviceAnswers:
         request.sampling.validate(request.vocabulary_size)
         now = time.monotonic()
         lives = [
-            self._liveness(other, prepared.asked.lost_cloud, now)
+            self._liveness(other, prepared.request.lost_cloud, now)
             for other in (self._others(prepared.preset) if prepared.needs_cloud else ())
         ]
         if self._many_sides.take_part(prepared.preset):
@@ -334,9 +336,9 @@ class DeviceAnswers:
             return FrameStream(
                 other,
                 lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
-                    timeout=prepared.asked.timeout_s,
+                    timeout=prepared.request.timeout_s,
                     wait_for_ready=True,
-                    metadata=prepared.asked.headers,
+                    metadata=prepared.request.headers,
                 ),
                 codec=DeviceCodec(here.vocabulary_size, prepared.preset.probs),
                 traffic=traffic,
@@ -362,10 +364,10 @@ class DeviceAnswers:
     async def _why_silent(self, preset: AggregationPreset) -> str:
         """Of those that take part."""
         others = self._others(preset)
-        reasons = await asyncio.gather(*(each.why_silent() for each in others))
+        reasons = await asyncio.gather(*(other.why_silent() for other in others))
         named = zip(("cloud", *self._more_sides), reasons, strict=False)
-        found = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
-        return "; ".join(found)
+        known = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
+        return "; ".join(known)
 
 
 def _has_others(connection: Connection) -> bool:

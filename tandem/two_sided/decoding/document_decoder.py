@@ -206,12 +206,12 @@ class DocumentDecoder:
         tenant: Tenant,
         spend: Callable[[Tenant, float], None],
     ) -> LogitsProcessor | None:
-        asked = opening.processors
+        processors = opening.processors
         mask = None
-        if asked.grammar is not None:
+        if processors.grammar is not None:
             ends = frozenset(opening.end_ids)
-            mask = await self._grammars.session_mask(asked.grammar, tenant, spend, ends)
-        return logits_processor(asked, prompt_ids, mask)
+            mask = await self._grammars.session_mask(processors.grammar, tenant, spend, ends)
+        return logits_processor(processors, prompt_ids, mask)
 
     async def forget(self, texts: Sequence[str], owner: str = "") -> int:
         """Keep nothing of these documents of an owner's; how many there were. Raises
@@ -232,11 +232,11 @@ class DocumentDecoder:
         self._check_lengths({"document": len(document.text)})
         text = _whole("document", document.text)
         context = self.model.context_length
-        found = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
-        if len(found) >= context:
-            why = f"{len(found)} tokens leave nothing of a context of {context}"
+        token_ids = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
+        if len(token_ids) >= context:
+            why = f"{len(token_ids)} tokens leave nothing of a context of {context}"
             raise InvalidArgument("document", why)
-        return found
+        return token_ids
 
     def _check_sizes(self, opening: DecodingOpen) -> None:
         prompt = opening.prompt
@@ -335,7 +335,7 @@ class DecodingRun:
         self._thread = thread
         self._store = store
         self._documents = documents
-        self._importers = [importer_of(each, caller) for each in machine.opening.documents]
+        self._importers = [importer_of(document, caller) for document in machine.opening.documents]
         self._owners = [document.owner for document in machine.opening.documents]
         self._text = _resumed(text, machine.opening.committed_ids)
         self._group: DocumentGroup | None = None
@@ -400,8 +400,8 @@ class DecodingRun:
             if (estimate := self.machine.estimate()) is None:
                 await self._wake.wait()
                 return
-            found = await asyncio.to_thread(self._estimate, self.machine, estimate)
-            self.machine.estimated(estimate, found)
+            scores = await asyncio.to_thread(self._estimate, self.machine, estimate)
+            self.machine.estimated(estimate, scores)
             return
         # Not for the future's result: a job is cancelled when its work has become void.
         await asyncio.wait([running.handle.future])
@@ -469,9 +469,9 @@ class DecodingRun:
                 self._stopped = True
                 self.machine.text_ended()
                 break
-        found = text.take(count)
+        final_text = text.take(count)
         if target.last and not self._stopped:
-            found += text.rest()
+            final_text += text.rest()
         spelt: list[str] = []
         if self.machine.opening.wants_token_texts:
             spelt, _ = text.spelt(target.token_ids[:count])
@@ -480,7 +480,7 @@ class DecodingRun:
             epoch=self.machine.epoch,
             base=target.base,
             prefix_hash=target.prefix_hash,
-            text=found,
+            text=final_text,
             tokens=count,
             stopped=self._stopped,
             token_texts=tuple(spelt),

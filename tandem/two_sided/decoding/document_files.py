@@ -94,8 +94,8 @@ class DocumentFiles:
         """Remove the files of these documents of a owner's, those of other models that read them
         alike and those that were being written included; the hashes of what was there. Raises
         OSError."""
-        found = (document_hash(token_ids, owner) for token_ids in documents)
-        hashes = {each[:_HASH_IN_NAME]: each for each in found}
+        removed = (document_hash(token_ids, owner) for token_ids in documents)
+        hashes = {document[:_HASH_IN_NAME]: document for document in removed}
         there = set()
         for path in self._folder.glob(f"*{_SUFFIX}*"):
             if (document := hashes.get(path.name[:_HASH_IN_NAME])) is not None:
@@ -116,13 +116,13 @@ class DocumentFiles:
 
     def _prune(self, newest: Path) -> None:
         """Remove the least recently read. A mapped file keeps its content."""
-        found = []
+        files = []
         for path in self._folder.glob("*" + _SUFFIX):
             with suppress(FileNotFoundError):  # another process prunes as well
                 stat = path.stat()
-                found.append((stat.st_mtime_ns, stat.st_size, path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+                files.append((stat.st_mtime_ns, stat.st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
             if total <= self._budget_bytes:
                 return
             if path != newest:

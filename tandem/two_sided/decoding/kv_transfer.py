@@ -59,8 +59,8 @@ class KvTransfer:
                 engine = self._thread.engine
                 weights = self._weights
                 assert weights is not None, "checked before"
-                found = await asyncio.to_thread(weights)
-                self._model = KvModel(found, engine.vocabulary_hash, engine.model_name)
+                weights_hash = await asyncio.to_thread(weights)
+                self._model = KvModel(weights_hash, engine.vocabulary_hash, engine.model_name)
         return self._model
 
     async def cached(self, documents: Sequence[ContextDocument], caller: str) -> list[bool]:

@@ -88,12 +88,12 @@ class ArgmaxRule(TokenRule):
     """Temperature 0: the argmax of the mixture, from the other side's top list."""
 
     def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
-        own = drafts.of(at).probs
+        local = drafts.of(at).probs
         other = drafts.of(at.other).probs
-        assert isinstance(own, np.ndarray), "a side knows its own distributions"
+        assert isinstance(local, np.ndarray), "a side knows its own distributions"
         assert isinstance(other, TopList), "checked on receipt"
         count = len(other.ids)
-        lists = {at: top_list(own, count, other.ids), at.other: other}
+        lists = {at: top_list(local, count, other.ids), at.other: other}
         argmax = certified_argmax(
             [lists[side] for side in Side],
             side_weights(drafts.device.log_mass, drafts.cloud.log_mass),

@@ -177,7 +177,7 @@ def _check_shapes(one: Array, other: Array) -> None:
 
 
 def _checked(scores: Sequence[float]) -> NDArray[np.float64]:
-    found = np.asarray(scores, dtype=np.float64)
-    if not (found < np.inf).all():  # False for NaN as well
+    values = np.asarray(scores, dtype=np.float64)
+    if not (values < np.inf).all():  # False for NaN as well
         raise InvalidArgument("relevances", "are not all finite numbers or -inf")
-    return found
+    return values

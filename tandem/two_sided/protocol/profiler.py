@@ -377,10 +377,10 @@ def _fitted(square: Any, products: Any, energy: float) -> NDArray[np.float64]:
         return best
     for terms in ((0, 1), (0, 2), (0, 1, 2)):
         freedom = weight - len(terms)
-        found, loss = _solved(square, products, energy, terms)
+        solution, loss = _solved(square, products, energy, terms)
         limit = alone / (1 + SURE * (len(terms) - 1) / max(freedom, _ROUNDING))
-        if weight > _LEAST_EXCHANGES and (found >= 0).all() and loss < min(limit, chosen_loss):
-            best = found
+        if weight > _LEAST_EXCHANGES and (solution >= 0).all() and loss < min(limit, chosen_loss):
+            best = solution
             chosen_loss = loss
     return best
 
@@ -391,6 +391,8 @@ def _solved(
     """All three terms, those not chosen 0, and the sum of squares that is left."""
     chosen = list(terms)
     ridge = np.diag([0.0, _RIDGE_MB2, _RIDGE_MB2])[np.ix_(chosen, chosen)]
-    found = np.zeros(3)
-    found[chosen] = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
-    return found, max(0.0, energy + float(found @ square @ found - 2 * found @ products))
+    solution = np.zeros(3)
+    solution[chosen] = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
+    return solution, max(
+        0.0, energy + float(solution @ square @ solution - 2 * solution @ products)
+    )

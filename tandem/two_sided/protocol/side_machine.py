@@ -417,12 +417,12 @@ class DraftSender:
     def __init__(
         self,
         request: AggregationRequest,
-        own: OwnDrafts,
+        drafts: OwnDrafts,
         committed: PrefixedTokens,
         counters: AggregationCounters,
     ) -> None:
         self._request = request
-        self._own = own
+        self._drafts = drafts
         self._committed = committed
         self._counters = counters
         self._sent: set[tuple[int, int]] = set()
@@ -438,12 +438,12 @@ class DraftSender:
         """Return the drafts that the other side needs and has not been sent."""
         self._sent = {sent for sent in self._sent if sent[0] >= len(self._committed)}
         frames = []
-        for draft in self._own:
+        for draft in self._drafts:
             key = (draft.position, draft.prefix)
             if key not in self._sent and rule.sends_draft(draft.position):
                 self._sent.add(key)
                 frames.append(self._frame(draft, rule, self._request.preset.top, now))
-        if (owed := self._owed) is not None and self._own.at(
+        if (owed := self._owed) is not None and self._drafts.at(
             owed.base, owed.prefix_hash
         ) is not None:
             frames += self.fetched(owed, rule, now)
@@ -453,7 +453,7 @@ class DraftSender:
         """Return more of the distribution of a draft that was sent, which is asked for once: of a
         decoder that begins again as soon as it has drawn the draft again, if it ever does. Raises
         InvalidArgument where no distributions are kept."""
-        draft = self._own.at(fetch.base, fetch.prefix_hash)
+        draft = self._drafts.at(fetch.base, fetch.prefix_hash)
         self._owed = fetch if draft is None else None
         if draft is None:
             return []

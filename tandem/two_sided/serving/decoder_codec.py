@@ -335,9 +335,9 @@ def head_fields(message: Frame) -> dict[str, Any]:
 def same_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Return these fields of a message or dataclass as keyword arguments, repeated ones as
     tuples."""
-    found = {name: getattr(source, name) for name in names}
+    values = {name: getattr(source, name) for name in names}
     plain = (str, bytes, int, float)
-    return {name: it if isinstance(it, plain) else tuple(it) for name, it in found.items()}
+    return {name: it if isinstance(it, plain) else tuple(it) for name, it in values.items()}
 
 
 def check_log_mass(log_mass: float) -> float:

@@ -262,10 +262,10 @@ class KvTransferService:
         most = self._transfer.size_bytes(await self._transfer.token_count(document))
         with self._admission.reserve(most):
             async with _in_time():
-                found = await self._transfer.exported(document, user)
-                for part in parts_of(found.kv, found.packed):
+                document_kv = await self._transfer.exported(document, user)
+                for part in parts_of(document_kv.kv, document_kv.packed):
                     await stream.write(pb.ExportDocumentResponse(part=part_to_proto(part)))
-        log.info("document exported", tokens=found.kv.tokens, bytes=found.kv.size_bytes)
+        log.info("document exported", tokens=document_kv.kv.tokens, bytes=document_kv.kv.size_bytes)
 
     async def import_document(self, stream: ImportStream) -> None:
         """Read a document's parts, and answer when there is room and when it is stored."""

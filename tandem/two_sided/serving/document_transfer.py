@@ -105,12 +105,12 @@ class ImportedDocuments:
             try:
                 by_kv = opening.request.preset.transfer is DocumentTransfer.KV
                 texts = await stream.opened()
-                found = tuple(
+                documents = tuple(
                     replace(document, imported=by_kv, imported_for=self._tenant)
                     for document in texts
                 )
-                if by_kv and found:
-                    await self._fetch_missing(stream, found)
+                if by_kv and documents:
+                    await self._fetch_missing(stream, documents)
                 await call.done_writing()
             except Rejected as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
@@ -118,7 +118,7 @@ class ImportedDocuments:
                 raise
             finally:
                 call.cancel()
-        return found
+        return documents
 
     async def _reach(self, channel: grpc.aio.Channel) -> None:
         """Wait for the connection. Raises Rejected with what stands in its way."""
@@ -134,12 +134,14 @@ class ImportedDocuments:
         finally:
             ready.cancel()
 
-    async def _fetch_missing(self, stream: _CloudStream, found: Sequence[ContextDocument]) -> None:
-        cached = (await self._look_up(found)).cached
+    async def _fetch_missing(
+        self, stream: _CloudStream, documents: Sequence[ContextDocument]
+    ) -> None:
+        cached = (await self._look_up(documents)).cached
         missing = [index for index, present in enumerate(cached) if not present]
-        await stream.ask(missing)
+        await stream.request_documents(missing)
         for index in missing:
-            await self._import(stream, found[index])
+            await self._import(stream, documents[index])
 
     async def _look_up(self, documents: Sequence[ContextDocument]) -> pb.LookUpDocumentsResponse:
         return await look_up_documents(self._decoder, documents, self._deadline_s, self._headers)
@@ -188,7 +190,7 @@ class _CloudStream:
             raise _broken(f"{type(message).__name__} instead of opened")
         return message.texts
 
-    async def ask(self, indices: Sequence[int]) -> None:
+    async def request_documents(self, indices: Sequence[int]) -> None:
         """Ask for documents, all before the first comes: it costs one round trip together."""
         for index in indices:
             await self._write(DocumentRequest(**self._opening.answer_header, index=index))
@@ -308,14 +310,14 @@ class ExportedDocuments:
         opening = self._opening
         if opening.document_kv is not None:
             await self._check_model(opening.document_kv)
-        found = await search()
-        await self._stream.write(self._codec.encode(_opened(opening, found)))
+        documents = await search()
+        await self._stream.write(self._codec.encode(_opened(opening, documents)))
         if opening.document_kv is None:
             return
         try:
             async with asyncio.timeout(self._deadline_s):
-                while (index := await self._next_index(len(found))) is not None:
-                    await self._relay(found[index], opening.document_kv)
+                while (index := await self._next_index(len(documents))) is not None:
+                    await self._relay(documents[index], opening.document_kv)
         except TimeoutError:
             why = f"document_kv: not over after {self._deadline_s:g} s"
             raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
