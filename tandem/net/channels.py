@@ -48,7 +48,9 @@ async def replicas_of(target: str) -> list[str]:
     loop = asyncio.get_running_loop()
     resolved = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     addresses = dict.fromkeys(str(address[0]) for *_, address in resolved)
-    return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in addresses]
+    return [
+        f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses
+    ]
 
 
 def open_channel(

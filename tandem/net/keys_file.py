@@ -78,7 +78,7 @@ class KeysFile:
 
     def _look(self) -> tuple[KeyLines, KeysFileState]:
         lines, failure = self._lines.current_and_failure()
-        numbers = tuple(each.number for each in lines.malformed)
+        numbers = tuple(line.number for line in lines.malformed)
         # A failure of this moment is one, too.
         unreadable_s = 0.0 if failure is None else max(failure.for_s, 1e-3)
         state = KeysFileState(numbers, unreadable_s)
@@ -91,7 +91,7 @@ class KeysFile:
         # A line that is no text is a malformed one; with these bytes in it none is well-formed.
         lines = read_lines(read_file(self._path).decode(errors="surrogateescape"))
         if lines.malformed:
-            numbers = [each.number for each in lines.malformed]
+            numbers = [line.number for line in lines.malformed]
             log.warning("malformed lines of the keys file", file=str(self._path), lines=numbers)
         return lines
 

@@ -56,7 +56,7 @@ class Quota:
     @classmethod
     def parse(cls, words: dict[str, str]) -> Self:
         """Parse NAME=VALUE fields; missing ones are 0. InvalidArgument names the field."""
-        known = {each.name for each in fields(cls)}
+        known = {field_.name for field_ in fields(cls)}
         for name, value in words.items():
             if name in known and not (value.isascii() and value.isdigit() and len(value) <= 18):
                 raise InvalidArgument(name, f"must be a whole number, got {value[:40]!r}")
@@ -64,17 +64,17 @@ class Quota:
 
     def words(self) -> list[str]:
         """Return NAME=VALUE fields; unlimited ones are left out."""
-        said = ((each.name, getattr(self, each.name)) for each in fields(self))
+        said = ((field_.name, getattr(self, field_.name)) for field_ in fields(self))
         return [f"{name}={value}" for name, value in said if value]
 
     def over(self, default: "Quota") -> "Quota":
         """This one, and `default` where it says nothing."""
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        said = {field_.name: getattr(self, field_.name) for field_ in fields(self)}
         return replace(default, **{name: value for name, value in said.items() if value})
 
 
 NO_QUOTA = Quota()
-QUOTA_FIELDS = frozenset(each.name for each in fields(Quota))
+QUOTA_FIELDS = frozenset(field_.name for field_ in fields(Quota))
 
 
 class HolderRefused(ResourceExhausted):
@@ -168,13 +168,20 @@ class FairShares:
         keys."""
         if not holder or not self.sessions:
             return 1.0
-        holders = sum(1 for account in self._accounts.values() if account.sessions)
-        return self.held_by(holder) * holders / self.sessions
+        active = sum(1 for account in self._accounts.values() if account.sessions)
+        return self.held_by(holder) * active / self.sessions
 
-    def take(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
-        """A place and so many bytes of keys and values; `own`: what the holder's key says. Raises
-        ResourceExhausted naming the limit, HolderRefused where it is the holder's own."""
-        quota = self._quota if own is None else own.over(self._quota)
+    def take(self, holder: str, kv_bytes: int, now: float, key_quota: Quota | None = None) -> None:
+        """Take a place and `kv_bytes` bytes of keys and values.
+
+        Args:
+            key_quota: the quota that the holder's key states.
+
+        Raises:
+            ResourceExhausted: names the limit of the service that is reached.
+            HolderRefused: the limit is the holder's own.
+        """
+        quota = self._quota if key_quota is None else key_quota.over(self._quota)
         account = self._accounts.setdefault(holder, _Account(Bucket(now), Bucket(now)))
         account.asked_s = now
         self._check_rates(holder, account, quota, now)
@@ -186,20 +193,22 @@ class FairShares:
         self.sessions += 1
         self.kv_bytes += kv_bytes
 
-    def take_more(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
-        """So many bytes more for a session that has its place. Raises as `take`."""
-        quota = self._quota if own is None else own.over(self._quota)
+    def take_more(
+        self, holder: str, kv_bytes: int, now: float, key_quota: Quota | None = None
+    ) -> None:
+        """Take `kv_bytes` bytes more for a session that has its place. Raises as `take`."""
+        quota = self._quota if key_quota is None else key_quota.over(self._quota)
         account = self._accounts[holder]
         self._check_kv(holder, account, quota, wanted=kv_bytes, now=now)
         account.kv_bytes += kv_bytes
         self.kv_bytes += kv_bytes
 
     def check_grammar(
-        self, holder: str, tenant: bytes, now: float, own: Quota | None = None
+        self, holder: str, tenant: bytes, now: float, key_quota: Quota | None = None
     ) -> None:
         """Check that a tenant of the holder (b"": the holder itself) may use a grammar. Raises
         HolderRefused."""
-        quota = self._quota if own is None else own.over(self._quota)
+        quota = self._quota if key_quota is None else key_quota.over(self._quota)
         most = quota.grammar_s_per_minute
         for payer, limit in self._payers(holder, tenant, most):
             if payer not in self._grammars and len(self._grammars) >= MOST_TENANTS:

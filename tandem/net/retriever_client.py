@@ -90,8 +90,8 @@ class RetrieverClient:
         request = pb.SearchRequest(
             query=query, count=count, mode=wanted, rerank=rerank, tenant=tenant
         )
-        (found,) = [found async for found in self.searches([request], timeout_s)]
-        return found
+        (response,) = [response async for response in self.searches([request], timeout_s)]
+        return response
 
     async def searches(
         self, requests: Iterable[pb.SearchRequest], timeout_s: float = 30.0
@@ -99,8 +99,8 @@ class RetrieverClient:
         """The answers to several queries, in order, over one stream."""
         call = self._stub.Search(iter(requests), timeout=timeout_s)
         try:
-            async for found in call:
-                yield found
+            async for response in call:
+                yield response
         except grpc.aio.AioRpcError as error:
             raise await refusal(error, self.describe) from None
         finally:

@@ -135,7 +135,7 @@ async def converse(
     """Run all of `work` until one part ends, and raise what it raised; cancel the others.
     `end_writing` lets the present frame leave: cancelled in the middle, it would take the place of
     the call's status, which then never reaches the caller."""
-    tasks = [asyncio.create_task(each) for each in work]
+    tasks = [asyncio.create_task(part) for part in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -317,7 +317,7 @@ async def _reset_this_call() -> None:
         if getattr(coroutine, "__name__", "") != "_schedule_rpc_coro":
             continue
         scopes = gc.get_referents(coroutine)
-        if any(each is handler for scope in scopes for each in gc.get_referents(scope)):
+        if any(referent is handler for scope in scopes for referent in gc.get_referents(scope)):
             waiter = getattr(task, "_fut_waiter", None)
             if isinstance(waiter, asyncio.Task):
                 return  # one of the call's own works: it is ending already

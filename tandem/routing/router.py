@@ -200,29 +200,31 @@ class Router:
 
     @property
     def _known(self) -> list[int]:
-        return [number for number, each in enumerate(self.clouds) if not each.forgotten]
+        return [number for number, cloud in enumerate(self.clouds) if not cloud.forgotten]
 
     def _weigh_prices(self) -> None:
-        cheapest = min((each.price for each in self.clouds if each.price), default=0.0)
-        for each in self.clouds:
-            times = each.price / cheapest if each.price else 1.0
-            each.weighed(self._price_weight * (times - 1))
+        cheapest = min((cloud.price for cloud in self.clouds if cloud.price), default=0.0)
+        for cloud in self.clouds:
+            times = cloud.price / cheapest if cloud.price else 1.0
+            cloud.weighed(self._price_weight * (times - 1))
 
     def _usable(self, model: str, without: Collection[int]) -> list[int]:
         wanted = model or self._model
-        usable = [n for n, each in enumerate(self.clouds) if each.usable and each.model == wanted]
+        usable = [
+            n for n, cloud in enumerate(self.clouds) if cloud.usable and cloud.model == wanted
+        ]
         return [n for n in usable if n not in without] if without else usable
 
     @property
     def _model(self) -> str:
         """The model of the first cloud that ever answered: the others must serve the same."""
-        for each in self.clouds:
-            if each.model:
-                return each.model
+        for cloud in self.clouds:
+            if cloud.model:
+                return cloud.model
         return ""
 
     def _untried(self, model: str, refused: Collection[int]) -> int:
-        fits = {"", model} if model else {each.model for each in self.clouds}
+        fits = {"", model} if model else {cloud.model for cloud in self.clouds}
         known = self._known
         left = [n for n in known if self.clouds[n].model in fits and n not in refused]
         return min(left or known, key=lambda n: self.clouds[n].doubt)
@@ -235,7 +237,7 @@ class Router:
             return []
         best_s = min(self.clouds[n].cost_s for n in best)
         limit_s = best_s + max(NEAR_S, NEAR * best_s)
-        near = [n for n, each in enumerate(self.clouds) if each.offer_s <= limit_s]
+        near = [n for n, cloud in enumerate(self.clouds) if cloud.offer_s <= limit_s]
         if len(self._best) > 1:
             near = [n for n in near if self.clouds[n].model == wanted]
         return [n for n in near if n not in without] if without else near
@@ -255,14 +257,14 @@ class Router:
         state = self.clouds[cloud]
         best = self._best.get(state.model, [])
         enters = state.usable and (len(best) < 2 or self._rank(cloud) < self._rank(best[-1]))
-        if enters or any(cloud in each for each in self._best.values()):
+        if enters or any(cloud in pair for pair in self._best.values()):
             self._compare_all(now)
         else:
             self._compare_with_best(cloud, self._model, now)
 
     def _compare_all(self, now: float) -> None:
         self._best.clear()
-        usable = [number for number, each in enumerate(self.clouds) if each.usable]
+        usable = [number for number, cloud in enumerate(self.clouds) if cloud.usable]
         for number in sorted(usable, key=lambda n: self.clouds[n].cost_s):
             best = self._best.setdefault(self.clouds[number].model, [])
             if len(best) < 2:
