@@ -14,7 +14,7 @@ LEAST_S = 100e-6
 SLACK = 2.0
 """Reactions may take so many times as long as they usually do."""
 _FOLLOW, _KEEP = 0.1, 0.98
-_MOST_EACH = 17
+_MOST_JOB_TOKENS = 17
 """Tokens of a job that are not a prompt: a window of 16 and the one before it."""
 
 
@@ -29,7 +29,7 @@ class BatchingDelay:
 
     def passed(self, seconds: float, tokens: int, jobs: int) -> None:
         """A pass over so many tokens of so many jobs took so long."""
-        if tokens <= _MOST_EACH * jobs:
+        if tokens <= _MOST_JOB_TOKENS * jobs:
             self._seconds.add(tokens, seconds)
 
     def reacted(self, seconds: float, ended: int, came: int) -> None:

@@ -67,12 +67,12 @@ class DraftTaskRunner:
         return not self._running
 
     def start(self, task: DraftTask) -> None:
-        asked = self._machine.request
+        edge_request = self._machine.request
         request = DraftRequest(
             task,
-            sampling=asked.params.sampling,
+            sampling=edge_request.params.sampling,
             rule=self._machine.rule,
-            preset=asked.preset,
+            preset=edge_request.preset,
             on_draft=self._reporter(task),
             rows=self._rows(task),
         )

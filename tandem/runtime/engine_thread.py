@@ -188,7 +188,7 @@ class EngineThread:
         except BaseException:
             # Runs after the opening; shielded, because a cancelled call must free its keys and
             # values all the same.
-            await self.close(lambda: [each.close() for each in opened])
+            await self.close(lambda: [session.close() for session in opened])
             raise
         return opened[0]
 
@@ -395,8 +395,8 @@ class EngineThread:
         for handle, _ in fed:
             handle.started_s = handle.started_s or started_s
             handle.batch_size = max(handle.batch_size, len(fed))
-        self._take([each for each in fed if not each[0].low_priority])
-        if low_priority := [each for each in fed if each[0].low_priority]:
+        self._take([job for job in fed if not job[0].low_priority])
+        if low_priority := [job for job in fed if job[0].low_priority]:
             self._notifier.send()
             self._take(low_priority)
         set_aside = len(self._aside) - aside

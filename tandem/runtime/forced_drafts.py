@@ -17,12 +17,12 @@ def forced_drafts(
 ) -> list[Drafted]:
     """At most `most` drafts of `task` that must follow the `drafted` ones, up to one that ends it.
     `by_token`: nobody asks for their distributions."""
-    found = list[Drafted]()
+    forced = list[Drafted]()
     if task.expansion:  # trees grow layer by layer
-        return found
-    while rows is not None and len(found) < most and task.ends.isdisjoint(drafted[-1:]):
+        return forced
+    while rows is not None and len(forced) < most and task.ends.isdisjoint(drafted[-1:]):
         if (token_id := rows.forced(drafted)) is None:
             break
-        found.append(Drafted(token_id, NO_PROBS if by_token else rows.certain(token_id)))
+        forced.append(Drafted(token_id, NO_PROBS if by_token else rows.certain(token_id)))
         drafted += (token_id,)
-    return found
+    return forced

@@ -204,8 +204,8 @@ class KeptPrefix:
 
         def copy() -> None:
             made = copies.copy(session, first, len(token_ids))
-            for block, own in zip(blocks, made, strict=True):
-                block.copy = own
+            for block, content in zip(blocks, made, strict=True):
+                block.copy = content
 
         with suppress(Unavailable):  # nothing is kept of an engine that does not work
             copying = self._thread.call(copy)

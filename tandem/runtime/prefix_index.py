@@ -59,13 +59,13 @@ class PrefixIndex(Generic[Content]):
         self, tenant: Tenant, token_ids: Sequence[int], public_tokens: int = 0
     ) -> list[Content]:
         """The blocks that the text begins with, which count as used now."""
-        found = []
+        hits = []
         for owner, key in _owned_keys(tenant, token_ids, public_tokens):
             if not self._has(owner, key):
                 break
-            found.append((owner, key))
-        self._touch(found)
-        return [self._blocks[owner][key].content for owner, key in found]
+            hits.append((owner, key))
+        self._touch(hits)
+        return [self._blocks[owner][key].content for owner, key in hits]
 
     def put(
         self,
@@ -115,7 +115,7 @@ class PrefixIndex(Generic[Content]):
 
     def _forget_oldest_of(self, caller: str) -> None:
         sizes = self._owner_sizes[caller]
-        owner = max(sizes, key=lambda each: sizes[each])
+        owner = max(sizes, key=lambda user: sizes[user])
         _, block = self._blocks[owner].popitem(last=False)
         self._grow(owner, -block.size_bytes)
         if not self._blocks[owner]:

@@ -85,7 +85,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Called by `serve_forever` twice a second."""
         before_s = time.monotonic() - CALLER_S
         with self._changing:
-            for caller in [each for each, came_s in self._came_s.items() if came_s < before_s]:
+            for caller in [
+                request for request, came_s in self._came_s.items() if came_s < before_s
+            ]:
                 self._cut_off(caller)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

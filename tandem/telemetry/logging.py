@@ -129,8 +129,8 @@ class TextFormatter(logging.Formatter):
 
 def _entry(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, object]:
     """Return the log entry of `record`, whose private fields are already replaced."""
-    own: Mapping[str, object] = getattr(record, _FIELDS, {})
-    fields = {**_context.get(), **own}
+    logged: Mapping[str, object] = getattr(record, _FIELDS, {})
+    fields = {**_context.get(), **logged}
     if record.levelno >= logging.INFO:
         fields = {name: _shown(name, value) for name, value in fields.items()}
     moment = datetime.fromtimestamp(record.created, UTC)

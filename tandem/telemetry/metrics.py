@@ -323,7 +323,10 @@ ALL_SERIES: tuple[type[Series], ...] = (
 """Every kind of series there is; a metric of another class would not be exported."""
 
 ALL_METRICS: tuple[Metric[Any], ...] = tuple(
-    each for series in ALL_SERIES for each in vars(series).values() if isinstance(each, Metric)
+    metric
+    for series in ALL_SERIES
+    for metric in vars(series).values()
+    if isinstance(metric, Metric)
 )
 
 
