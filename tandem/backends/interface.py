@@ -79,11 +79,13 @@ class PrefixTotals:
     queried_tokens: int = 0
     hit_tokens: int = 0
 
-    def looked_up(self, tokens: int, found: int) -> "PrefixTotals":
-        """Return the totals with one more text, of which `found` tokens were cached."""
-        hits = self.hits + (found > 0)
-        misses = self.misses + (not found)
-        return PrefixTotals(hits, misses, self.queried_tokens + tokens, self.hit_tokens + found)
+    def looked_up(self, tokens: int, hit_tokens: int) -> "PrefixTotals":
+        """Return the totals with one more text, of which `hit_tokens` were cached."""
+        hits = self.hits + (hit_tokens > 0)
+        misses = self.misses + (not hit_tokens)
+        return PrefixTotals(
+            hits, misses, self.queried_tokens + tokens, self.hit_tokens + hit_tokens
+        )
 
     def since(self, before: "PrefixTotals") -> tuple[int, int, int, int]:
         """Return how much each total grew since `before`, in their order."""

@@ -38,10 +38,10 @@ def missing_capabilities(
     }
     return tuple(
         f"{name} of the {side} model"
-        for side, found in (("draft", draft), ("target", target))
-        if found is not None
+        for side, capabilities in (("draft", draft), ("target", target))
+        if capabilities is not None
         for name in needed[side].names
-        if name not in found.names
+        if name not in capabilities.names
     )
 
 

@@ -48,12 +48,12 @@ class TranslatedEngine(EngineDefaults):
         self.vocabulary_hash = vocabulary_hash
         self.eos_token_ids = eos_token_ids
         self.context_length = engine.context_length
-        own = engine.capabilities
+        inner = engine.capabilities
         self.capabilities = Capabilities(
-            trees=own.trees,
-            forks=own.forks,
-            cancellation=own.cancellation,
-            same_bits=own.same_bits,
+            trees=inner.trees,
+            forks=inner.forks,
+            cancellation=inner.cancellation,
+            same_bits=inner.same_bits,
         )
         self.kv_bytes_per_token = SPARE * engine.kv_bytes_per_token
         self._engine = engine
@@ -90,7 +90,7 @@ class TranslatedEngine(EngineDefaults):
         )
 
     def fork(self, parent: Session, length: int, capacity: int) -> "TranslatedSession":
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         shared = source.draft_length(length)
@@ -100,7 +100,7 @@ class TranslatedEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         batch = [session.whole(request) for session, request in zip(sessions, batch, strict=True)]
         for session, request in zip(sessions, batch, strict=True):
@@ -137,7 +137,7 @@ class TranslatedEngine(EngineDefaults):
         room = max(_LEAST_ROOM, SPARE * capacity + len(self.translation.lead))
         return min(self._engine.context_length, room)
 
-    def _own(self, session: Session) -> "TranslatedSession":
+    def _open_session(self, session: Session) -> "TranslatedSession":
         if not isinstance(session, TranslatedSession) or session not in self._open:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session

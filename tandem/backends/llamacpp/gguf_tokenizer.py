@@ -164,7 +164,7 @@ class GgufTokenizer:
         content = content.replace(_OPEN, "").replace(_CLOSE, "")
         if not self._control:
             return content
-        return self._spelt_control.sub(lambda found: _OPEN + found[0] + _CLOSE, content)
+        return self._spelt_control.sub(lambda match: _OPEN + match[0] + _CLOSE, content)
 
     def _tokenize(self, text: str, special: bool, control: bool) -> list[int]:
         """`special`: with the tokens before and after every text. `control`: those spelt out in the

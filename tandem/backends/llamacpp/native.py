@@ -171,8 +171,8 @@ class LlamaContext:
     def _logits(self, rows: int) -> Logits:
         logits: Logits = np.empty((rows, self._logits_per_row), np.float32)
         if rows:
-            found = library.llama_get_logits(self._pointer)
-            ctypes.memmove(logits.ctypes.data, found, logits.nbytes)
+            rows_pointer = library.llama_get_logits(self._pointer)
+            ctypes.memmove(logits.ctypes.data, rows_pointer, logits.nbytes)
         return logits
 
     def copy(self, source: int, target: int, length: int) -> None:

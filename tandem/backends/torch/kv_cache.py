@@ -213,17 +213,17 @@ class KvSession:
         """Fill an empty session with copies: [piece][layer], in order."""
         for layer in range(len(self.pool.layers)):
             for pieces, slots in ((keys, self._tail.keys), (values, self._tail.values)):
-                torch.cat([each[layer] for each in pieces], dim=1, out=slots[layer][:, :length])
+                torch.cat([piece[layer] for piece in pieces], dim=1, out=slots[layer][:, :length])
         self.length = length
 
     def read(self, layer: int, start: int, end: int) -> list[tuple[Tensor, Tensor]]:
         """Views [kv_heads, tokens, size] of keys and values at positions start..end-1, in order."""
-        found = []
+        views = []
         for block, block_end in [*self._prefix, (self._tail, end)]:
             if start < block_end:
                 part = slice(max(start - block.origin, 0), block_end - block.origin)
-                found.append((block.keys[layer][:, part], block.values[layer][:, part]))
-        return found
+                views.append((block.keys[layer][:, part], block.values[layer][:, part]))
+        return views
 
     def _replace_tail(self) -> None:
         fresh = self.pool.allocate(self.length, self.slots - self.length)

@@ -51,7 +51,9 @@ class VllmEngine(EngineDefaults):
         self.model_name = model_name
         self.vocabulary_hash = vocabulary_hash
         self.vocabulary_size = vocabulary_size
-        self.eos_token_ids = frozenset(each for each in eos_token_ids if each < vocabulary_size)
+        self.eos_token_ids = frozenset(
+            token_id for token_id in eos_token_ids if token_id < vocabulary_size
+        )
         self.context_length = int(core.vllm_config.model_config.max_model_len)
         self.kv_bytes_per_token = kv_bytes_per_token
         self._core = core
@@ -84,7 +86,7 @@ class VllmEngine(EngineDefaults):
         return PagedSession(self.pages, capacity, salt=salt)
 
     def fork(self, parent: Session, length: int, capacity: int) -> PagedSession:
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return PagedSession(self.pages, capacity, source.tokens[:length], salt=source.salt)
@@ -92,7 +94,7 @@ class VllmEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         feeds = [
             self.pages.fed(request, session)
@@ -162,7 +164,7 @@ class VllmEngine(EngineDefaults):
         """End the workers; they also end with this process."""
         self._core.shutdown()
 
-    def _own(self, session: Session) -> PagedSession:
+    def _open_session(self, session: Session) -> PagedSession:
         if not isinstance(session, PagedSession) or session not in self.pages.sessions:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session

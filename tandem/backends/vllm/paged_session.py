@@ -200,12 +200,12 @@ class PagePool:
         self.found = self.found.looked_up(len(settled), hits)
         return pages, hits
 
-    def _scheduled(self, fed: Fed, found: tuple[Any, int]) -> Any:
+    def _scheduled(self, fed: Fed, computed: tuple[Any, int]) -> Any:
         """A request that the workers know is sent as if it were new, with those of its tokens that
         they have not: they then replace what they know of it, by which drafts are taken back."""
         from vllm.v1.core.sched.output import NewRequestData
 
-        pages, hits = found
+        pages, hits = computed
         record = fed.session.request
         allocated = self._cache.allocate_slots(
             record, fed.count, num_new_computed_tokens=hits, new_computed_blocks=pages

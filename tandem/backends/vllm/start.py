@@ -100,13 +100,13 @@ def _start(choice: ModelChoice, source: ModelSource) -> Any:
 def _kv_bytes_per_token(core: Any, source: str) -> int:
     """Return the KV bytes per token of all workers together. A state that is not kept token by
     token cannot be rolled back, and a sliding window gives up pages that a rollback would need."""
-    each = [spec for specs in core.model_executor.get_kv_cache_specs() for spec in specs.values()]
-    for spec in each:
+    layers = [spec for specs in core.model_executor.get_kv_cache_specs() for spec in specs.values()]
+    for spec in layers:
         if not isinstance(spec, FullAttentionSpec) or spec.sliding_window:
             why = f"{source} uses {type(spec).__name__}; only full attention can be rolled back"
             raise InvalidArgument("model", why)
     page_tokens = int(core.scheduler.block_size)
-    return -(-sum(int(spec.page_size_bytes) for spec in each) // page_tokens)
+    return -(-sum(int(spec.page_size_bytes) for spec in layers) // page_tokens)
 
 
 def _check_device(device: str) -> None:
