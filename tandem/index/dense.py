@@ -152,16 +152,16 @@ def _cells_to_probe(index: Any, numbers: Numbers, vectors: Vectors, target_recal
     probed = 1
     while probed < index.nlist:
         index.nprobe = probed
-        _, found = index.search(queries, CALIBRATION_COUNT)
-        if recall(found, truth) >= target_recall:
+        _, hits = index.search(queries, CALIBRATION_COUNT)
+        if recall(hits, truth) >= target_recall:
             break
         probed = min(index.nlist, probed + max(1, probed // 2))
     return probed
 
 
-def recall(found: Numbers, truth: Numbers) -> float:
+def recall(hits: Numbers, truth: Numbers) -> float:
     """Share of the true neighbours that were found, over all rows."""
-    return sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)) / truth.size
+    return sum(len(np.intersect1d(a, b)) for a, b in zip(hits, truth, strict=True)) / truth.size
 
 
 def _catch_up(index: Any, built: dict[int, Vectors], now: dict[int, Vectors]) -> None:

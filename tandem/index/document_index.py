@@ -229,7 +229,7 @@ class DocumentIndex:
                 raise InvalidArgument("owner", "all documents of a change must have the same owner")
         check_owner(owner)
         if owner != OPERATOR:
-            documents = [replace(each, id=clean_name(each.id)) for each in documents]
+            documents = [replace(document, id=clean_name(document.id)) for document in documents]
         else:
             quota = None
         with self._writing:

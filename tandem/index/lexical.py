@@ -81,11 +81,14 @@ class LexicalIndex:
             telling = set(visible.telling(terms))
             words = {term: set(visible.scores(term)[0].tolist()) for term in telling}
             frequencies = {term: visible.frequency(term) for term in terms}
-            asked = {t: n for t, n in frequencies.items() if t in telling or not n}
+            query_terms = {t: n for t, n in frequencies.items() if t in telling or not n}
             chunks = visible.chunks
             self._bound_what_is_kept()
         return [
-            (number, coverage(asked, {t for t, has in words.items() if number in has}, chunks))
+            (
+                number,
+                coverage(query_terms, {t for t, has in words.items() if number in has}, chunks),
+            )
             for number in numbers
         ]
 
@@ -121,7 +124,7 @@ class LexicalIndex:
 
     def _visible(self, tenant: str) -> _VisibleWords:
         return _VisibleWords(
-            [words for each, words in self._words.items() if each.visible_to(tenant)]
+            [words for collection, words in self._words.items() if collection.visible_to(tenant)]
         )
 
 

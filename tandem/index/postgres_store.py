@@ -248,12 +248,12 @@ class PostgresStore:
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         statement = "SELECT number, content, collection FROM tandem_chunk WHERE number = ANY(%s)"
-        found = self._select(statement, [list(numbers)])
+        hits = self._select(statement, [list(numbers)])
         rows = self._select(
             f"SELECT DISTINCT ON (first) first, owner, id, checksum, {_TEXT_COLUMNS}"
             " FROM tandem_content"
             " JOIN tandem_document ON content = first WHERE first = ANY(%s) ORDER BY first, seq",
-            [list({content for _, content, _ in found})],
+            [list({content for _, content, _ in hits})],
         )
         texts: dict[int, StoredText] = {}
         collections: dict[int, str] = {}
@@ -266,7 +266,7 @@ class PostgresStore:
             )
             collections[first] = collection_of(row[0]).name
         chunks: dict[int, StoredChunk] = {}
-        for number, first, collection in found:
+        for number, first, collection in hits:
             if first in texts:
                 if collection != collections[first]:
                     raise FolderDamaged(f"{self._place}: the chunk {number} has another owner")
@@ -452,5 +452,5 @@ def _tsvector(text: str) -> str:
     places: dict[str, list[int]] = defaultdict(list)
     for place, word in enumerate(words_of(text), 1):
         places[word[:_LONGEST_WORD]].append(min(place, _LAST_PLACE))
-    kept = {word: ",".join(map(str, found[:_MOST_PLACES])) for word, found in places.items()}
-    return " ".join(f"'{word}':{found}" for word, found in kept.items())
+    kept = {word: ",".join(map(str, numbers[:_MOST_PLACES])) for word, numbers in places.items()}
+    return " ".join(f"'{word}':{numbers}" for word, numbers in kept.items())

@@ -96,7 +96,7 @@ class Searcher:
         dense = list[int]()
         covered = dict[int, float]()
         searched = self._dense.copy().items()
-        visible = [index for each, index in searched if each.visible_to(tenant)]
+        visible = [index for collection, index in searched if collection.visible_to(tenant)]
         if mode is not SearchMode.LEXICAL and vector is not None:
             dense = _nearest(visible, vector, depth)
         if mode is not SearchMode.DENSE:

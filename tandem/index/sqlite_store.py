@@ -192,7 +192,7 @@ class SqliteStore:
         return self._lexical.rank(query, count, tenant)
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
-        found: dict[int, StoredChunk] = {}
+        chunks: dict[int, StoredChunk] = {}
         texts: dict[int, StoredText] = {}
         with errors_of(self._path), self._reading() as database:
             for number in numbers:
@@ -200,8 +200,8 @@ class SqliteStore:
                 if first is None or number - first >= len(texts[first].spans):
                     first = self._read_text(database, number, texts)
                 if first is not None:
-                    found[number] = texts[first].chunk(number - first)
-        return found
+                    chunks[number] = texts[first].chunk(number - first)
+        return chunks
 
     def documents(
         self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
@@ -359,13 +359,13 @@ class SqliteStore:
     ) -> list[_DocumentRow]:
         """These ids, or all, of an owner or of everybody, in the order in which they were put."""
         select = "SELECT seq, owner, id, content, checksum FROM document"
-        whose, asked = ("owner = ?", [owner]) if owner is not None else ("?", [True])
+        whose, parameters = ("owner = ?", [owner]) if owner is not None else ("?", [True])
         if document_ids is None:
-            rows = database.execute(f"{select} WHERE {whose} ORDER BY seq", asked).fetchall()
+            rows = database.execute(f"{select} WHERE {whose} ORDER BY seq", parameters).fetchall()
         else:
             statement = f"{select} WHERE {whose} AND id = ?"
-            found = (database.execute(statement, [*asked, key]) for key in document_ids)
-            rows = sorted(set(chain.from_iterable(found)))
+            cursors = (database.execute(statement, [*parameters, key]) for key in document_ids)
+            rows = sorted(set(chain.from_iterable(cursors)))
         for _, stored_owner, document_id, first, checksum in rows:
             self._check_document(stored_owner, document_id, first, checksum)
         return [_DocumentRow(owner, document_id, first) for _, owner, document_id, first, _ in rows]
@@ -409,10 +409,10 @@ def _usage(database: sqlite3.Connection, owner: str) -> OwnerUsage:
 
 
 def _by_collection(contents: Sequence[Numbered]) -> dict[Collection, list[Numbered]]:
-    found: dict[Collection, list[Numbered]] = {}
+    groups: dict[Collection, list[Numbered]] = {}
     for first, content in contents:
-        found.setdefault(content.collection, []).append((first, content))
-    return found
+        groups.setdefault(content.collection, []).append((first, content))
+    return groups
 
 
 def _indexed_chunks(contents: Sequence[Numbered]) -> Iterator[tuple[int, str]]:

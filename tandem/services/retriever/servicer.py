@@ -169,10 +169,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> None:
         async with served(context, self._limits.streams) as stream:
             self._admit(context)
-            asked = await stream.read(first=True)
-            while isinstance(asked, pb.SearchRequest):
-                await stream.write(await self._search(asked, context.invocation_metadata()))
-                asked = await self._unless_leaving(stream.read())
+            request = await stream.read(first=True)
+            while isinstance(request, pb.SearchRequest):
+                await stream.write(await self._search(request, context.invocation_metadata()))
+                request = await self._unless_leaving(stream.read())
 
     async def Embed(  # noqa: N802  # the RPC's name
         self, request: pb.EmbedRequest, context: Context

@@ -254,12 +254,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 log.info("session closed", target_passes=machine.target_passes)
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
-        asked = opening.params.processors
+        processors = opening.params.processors
         mask = None
-        if asked.grammar is not None:
+        if processors.grammar is not None:
             spend = self._admission.spend_grammar
-            mask = await self._grammars.session_mask(asked.grammar, payer, spend)
-        return logits_processor(asked, opening.prompt_ids, mask)
+            mask = await self._grammars.session_mask(processors.grammar, payer, spend)
+        return logits_processor(processors, opening.prompt_ids, mask)
 
 
 @dataclass(frozen=True, slots=True)

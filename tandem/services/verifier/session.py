@@ -163,17 +163,17 @@ class VerifierSession:
         """The tokens that alone may follow the committed text, one after the other, where a grammar
         says so and nobody drafts them. Its masks are computed elsewhere, as all wait for the
         loop."""
-        found = list[int]()
+        forced = list[int]()
         if self._processor is None or self._machine.settings.drafts:
-            return iter(found)
+            return iter(forced)
         committed = self._machine.committed
         rows = RowsAfter.text(self._processor, committed, len(committed))
-        while len(found) < MAX_FORCED and not self._machine.finished:
-            await masks_there(rows, tuple(found))
-            if (token_id := rows.forced(tuple(found))) is None:
+        while len(forced) < MAX_FORCED and not self._machine.finished:
+            await masks_there(rows, tuple(forced))
+            if (token_id := rows.forced(tuple(forced))) is None:
                 break
-            found.append(token_id)
-        return iter(found)
+            forced.append(token_id)
+        return iter(forced)
 
     async def _pass_after_pass(self, kv: Session) -> NoReturn:
         begun = False
