@@ -37,7 +37,8 @@ def probs_to_bytes(probs: Array, precision: Precision) -> bytes:
 
 
 def survives_float16(probs: Array) -> NDArray[np.bool_]:
-    """Which entries of a distribution [V], or of its positive entries, float16 does not drop."""
+    """Return a mask of the entries of a distribution [V], or of its positive entries, that float16
+    does not drop."""
     weights = probs.astype(np.float32)
     kept: NDArray[np.bool_] = weights / weights.max() >= _SMALLEST_FLOAT16
     return kept

@@ -124,8 +124,8 @@ class GrammarMask(Protocol):
     def vocabulary_size(self) -> int: ...
 
     def allowed(self, answer: tuple[int, ...]) -> Mask | None:
-        """Which tokens [V] may follow the answer so far; None after a text that is none of the
-        grammar's, or is complete and has ended."""
+        """Return a mask [V] of the tokens that may follow the answer so far; None after a text that
+        is none of the grammar's, or is complete and has ended."""
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
         """The token that follows, where no other may."""

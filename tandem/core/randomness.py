@@ -87,7 +87,8 @@ class SeededRandom:
         return drawn
 
     def gumbel_categorical(self, weights: Array, position: int, purpose: Purpose) -> int:
-        """By `core.gumbel`, which makes them equal more often than one number can."""
+        """Draw with the noise of `core.gumbel`, which makes both sides' draws equal more often than
+        one shared number can."""
         return coupled_token(weights, self.seed, position)
 
 

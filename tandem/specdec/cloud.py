@@ -622,7 +622,7 @@ class PendingDrafts:
         return tuple(proposal.token_ids[0] for proposal in self._drafts)
 
     def first_ready(self) -> tuple[Proposal, ...]:
-        """Those that may be judged."""
+        """Return the drafts that may be judged."""
         return tuple(islice(self._drafts, self.ready))
 
     def check(self, draft: Draft) -> None:
@@ -684,7 +684,7 @@ class EarlyQueue:
         return bool(self._waiting)
 
     def push(self, verdict: EarlyVerdict) -> None:
-        """One per exit at most: what an exit says again replaces what it said."""
+        """Queue a verdict; a later one of the same exit replaces it."""
         self._waiting = [v for v in self._waiting if v.exit_index != verdict.exit_index]
         self._waiting.append(verdict)
 
@@ -816,7 +816,8 @@ def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
 
 
 def _distributions_of_tokens(draft: Draft) -> list[int]:
-    """Which of the draft's distributions each token was drawn from; in a tree, its parent's."""
+    """Return which of the draft's distributions each token was drawn from; in a tree, its
+    parent's."""
     if draft.parents is None:
         return list(range(len(draft.token_ids)))
     order = {node: index for index, node in enumerate(children(draft.parents))}

@@ -65,7 +65,7 @@ class Drafting:
 
     @property
     def drafts(self) -> tuple[Drafted, ...]:
-        """Those in flight, sent or not, oldest first."""
+        """Drafts in flight, sent or not, oldest first."""
         return self._in_flight.all
 
     @property
@@ -75,7 +75,7 @@ class Drafting:
 
     @property
     def sent(self) -> int:
-        """How many of these are on the stream that is open now."""
+        """Number of drafts on the stream that is open now."""
         return self._in_flight.sent
 
     @property
@@ -90,22 +90,22 @@ class Drafting:
 
     @property
     def alternatives(self) -> int:
-        """How many alternatives of a draft are wanted."""
+        """Number of alternatives wanted for a draft."""
         return ALTERNATIVES if self._from_distributions and self._drafts_ahead else 0
 
     @property
     def position(self) -> int:
-        """The one after all that is committed or in flight."""
+        """Position after all that is committed or in flight."""
         return len(self._committed) + len(self._in_flight)
 
     @property
     def room(self) -> int:
-        """How many more tokens the answer may have, if all that is in flight is accepted."""
+        """Number of tokens that the answer may still have if all that is in flight is accepted."""
         return self._length_limit - self.position
 
     @property
     def draftable(self) -> int:
-        """How many tokens the schedule would have drafted now."""
+        """Number of tokens that the schedule would draft now."""
         if not self._request.preset.drafts or self._in_flight.unsure:
             return 0
         if self._in_flight.ends_in(self._request.draft_ends):
@@ -229,7 +229,7 @@ class Drafting:
         return True
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
-        """For how many positions these are drafts."""
+        """Return how many positions these drafts cover."""
         return len(drafts)
 
     def interrupt(self) -> list[DraftTask]:
@@ -379,7 +379,7 @@ class DraftsInFlight:
 
     @property
     def unsent(self) -> int:
-        """How many are not sent."""
+        """Number of drafts that are not sent."""
         return len(self._drafts) - self.sent
 
     @property

@@ -129,7 +129,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     @property
     def drafts_sent(self) -> int:
-        """How many of these are on the stream that is open now."""
+        """Number of drafts on the stream that is open now."""
         return self._drafting.sent
 
     @property
@@ -203,7 +203,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return self._leave_between_rounds()
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
-        """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
+        """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
         if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
             return []
         self.stats.departures += 1

@@ -71,7 +71,7 @@ class EdgeRequest:
 
     @property
     def _announced(self) -> VerifySettings:
-        """With room for longer chunks."""
+        """The settings that the cloud is told, with room for longer chunks."""
         settings = self.preset.verify_settings
         return replace(settings, window=MAX_DRAFT_LENGTH) if self.lengthens_forced else settings
 

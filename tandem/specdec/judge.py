@@ -130,7 +130,8 @@ class Judge:
         return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 
     def row(self, node: int) -> int:
-        """Which row of the pass's logits follows a node; -1 for the frontier known before."""
+        """Return the row of the pass's logits that follows a node; -1 for the frontier known
+        before."""
         return node + 1 - (self.frontier is not None)
 
     def _target(self, node: int, position: int, distribution_at: DistributionAt) -> TargetProbs:

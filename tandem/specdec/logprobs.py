@@ -79,7 +79,7 @@ class LogprobsBuffer:
         self._by_position.update(enumerate(message.logprobs, start=message.base))
 
     def drawn(self, position: int, token_id: int, payload: FullPayload | SparsePayload) -> None:
-        """The edge drew the token at `position` from a payload that has it."""
+        """Record that the edge drew the token at `position` from a payload that has it."""
         if self._enabled:
             self._by_position[position] = _of_drawn(token_id, payload, self._top)
 
@@ -99,7 +99,8 @@ def check_logprobs(
     vocabulary_size: int,
     message: str,
 ) -> None:
-    """ProtocolError unless there are logprobs, and likeliest tokens in them, just as asked for."""
+    """Raise ProtocolError unless there are exactly the logprobs, and likeliest tokens in them, that
+    `params` asks for."""
     if len(logprobs) != (tokens if params.logprobs else 0):
         raise ProtocolError(f"{tokens} tokens", f"{message} with {len(logprobs)} logprobs")
     values = [entry.logprob for entry in logprobs]
@@ -128,7 +129,7 @@ def _of_drawn(token_id: int, payload: FullPayload | SparsePayload, top: int) -> 
 
 
 def _likeliest(probs: Array, count: int) -> tuple[tuple[int, float], ...]:
-    """At most `count` tokens with a probability, best first, equal ones by their ids."""
+    """Return at most `count` tokens with a probability, best first, equal ones by their ids."""
     if not count:
         return ()
     count = min(count, len(probs))

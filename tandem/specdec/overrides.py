@@ -60,7 +60,7 @@ def parse_override(text: str) -> Override:
 
 
 def parse_overrides(texts: Iterable[str]) -> tuple[Override, ...]:
-    """In their order; raises as `parse_override`."""
+    """Parse overrides in their order; raises as `parse_override`."""
     return tuple(parse_override(text) for text in texts)
 
 
@@ -76,16 +76,16 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 
 def with_overrides(preset: Composed, overrides: Iterable[Override]) -> Composed:
-    """The preset with each override applied in order, not validated. `draft_length` and `expansion`
-    change all that goes with them, `objective` both weights. Raises InvalidArgument naming
-    `overrides` for an unknown field or a value that is none of its type."""
+    """Return the preset with each override applied in order, not validated. `draft_length` and
+    `expansion` change all that goes with them, `objective` both weights. Raises InvalidArgument
+    naming `overrides` for an unknown field or a value that is none of its type."""
     for override in overrides:
         preset = _with_override(preset, override.field, override.value)
     return preset
 
 
 def _parse_value(text: str) -> OverrideValue:
-    """Without knowing the field: a word stays a word, also "on" and "off"."""
+    """Parse a value without knowing its field: a word stays a word, also "on" and "off"."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     for kind in (int, float):
@@ -114,7 +114,8 @@ def _with_override(preset: Composed, name: str, value: OverrideValue) -> Compose
 
 
 def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) -> tuple[int, ...]:
-    """One or several; Raises InvalidArgument naming the field."""
+    """Return one or several whole numbers, at most `most`. Raises InvalidArgument naming the
+    field."""
     numbers = value if isinstance(value, tuple) else (value,)
     whole = tuple(
         number for number in numbers if isinstance(number, int) and not isinstance(number, bool)
@@ -126,7 +127,7 @@ def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) ->
 
 
 def field_names(preset: Any) -> tuple[str, ...]:
-    """Every field that can be set, by its full name."""
+    """Return every field that can be set, by its full name."""
     return tuple(".".join(path) for path, _ in _leaves(preset))
 
 

@@ -332,14 +332,16 @@ def _check_range(field: str, value: float, least: int, most: int) -> None:
 
 
 def _check_expansion(expansion: tuple[int, ...]) -> None:
-    """Its length first: the number of nodes grows as a product, and its digits with it."""
+    """Check an expansion, its length first: the number of nodes grows as a product, and its digits
+    with it."""
     fits = 1 <= len(expansion) <= MAX_DRAFT_LENGTH and min(expansion) >= 1
     why = f"must be numbers from 1, with at most {MAX_DRAFT_LENGTH} nodes in all"
     _require(fits and expansion_nodes(expansion) <= MAX_DRAFT_LENGTH, "expansion", why)
 
 
 def _of_length(expansion: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """So many layers, single candidates at the end; too many nodes give up the deepest branches."""
+    """Return the expansion with `length` layers, single candidates at the end; if the nodes are too
+    many, the deepest branches are given up."""
     wanted = [*expansion[:length], *(1 for _ in range(length - len(expansion)))]
     while expansion_nodes(wanted) > MAX_DRAFT_LENGTH:
         deepest = max(layer for layer, width in enumerate(wanted) if width > 1)

@@ -46,7 +46,8 @@ class TreeInFlight(DraftsInFlight):
 
     @property
     def fed(self) -> int:
-        """How many nodes the draft KV holds: all layers but the last, which nothing followed."""
+        """Number of nodes that the draft KV holds: all layers but the last, which nothing
+        followed."""
         return sum(depth + 1 < len(self) for depth in depths(self._parents))
 
     def tokens_at(self, nodes: Sequence[int]) -> tuple[int, ...]:
@@ -178,7 +179,7 @@ class TreeGrowth:
 
     @property
     def width(self) -> int:
-        """How many candidates each node of the last layer is to get."""
+        """Number of candidates that each node of the last layer gets."""
         return self._task.expansion[self._layers]
 
     @property

@@ -142,7 +142,7 @@ def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParam
 
 
 def same_fields(message: Message, names: Iterable[str]) -> dict[str, Any]:
-    """Fields that a dataclass has under the same names: repeated ones as tuples."""
+    """Return the fields that a dataclass has under the same names, repeated ones as tuples."""
     values = {name: getattr(message, name) for name in names}
     repeated = {field.name for field in message.DESCRIPTOR.fields if field.is_repeated}
     return {name: tuple(value) if name in repeated else value for name, value in values.items()}
@@ -170,12 +170,13 @@ _SOURCES_BY_NUMBER = {number: source for source, number in _TOKEN_SOURCES.items(
 def token_sources_to_proto(
     token_sources: Iterable[TokenSource],
 ) -> list[generation_pb2.TokenSource.ValueType]:
-    """In their order."""
+    """Return the messages of token sources, in their order."""
     return [_TOKEN_SOURCES[token_source] for token_source in token_sources]
 
 
 def token_sources_from_proto(
     numbers: Iterable[generation_pb2.TokenSource.ValueType],
 ) -> list[TokenSource | None]:
-    """In their order; None for what this version does not know."""
+    """Return the token sources of messages, in their order; None for one that this version does not
+    know."""
     return [_SOURCES_BY_NUMBER.get(number) for number in numbers]
