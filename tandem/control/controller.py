@@ -125,12 +125,12 @@ class Controller:
 
     @property
     def may_draft(self) -> bool:
-        """Whether the draft model had better be ready: something is drafted, or soon may be."""
+        """True if the draft model should be ready: something is drafted, or soon may be."""
         drafts = self.schedule.window > 0
         return drafts or (self.on and self.decision is None)
 
     def connected(self, now: float) -> None:
-        """What was sent before will not be answered."""
+        """Record that a stream begins: what was sent on the one before will not be answered."""
         if not self._began:
             self._began = True
             self._now = now
@@ -183,17 +183,20 @@ class Controller:
             self._stretch.judged(int(agreed), int(not agreed))
 
     def resolved(self, hit: bool) -> None:
-        """A correction came; `hit`: it had been drafted for."""
+        """Record a correction; `hit`: it had been drafted for."""
         if self.on:
             self.estimates.resolved(hit, self._now)
 
     def discarded(self) -> None:
-        """What was sent will not be judged."""
+        """Forget what was sent: it will not be judged."""
         self._sent.clear()
 
     def trip_wanted(self, now: float) -> bool:
-        """Whether a ping is to tell the round trip, now and then: drafts wait for passes, and where
-        none are sent nothing else tells it."""
+        """Return whether a ping should measure the round trip.
+
+        This is so now and then: drafts wait for passes, and where none are sent nothing else
+        measures it.
+        """
         wanted = self._control is Control.LEAST_COST or not self.schedule.window
         return self.on and wanted and now >= self._ping_at
 
@@ -235,7 +238,7 @@ class Controller:
             self._lost_s = max(0.0, self._lost_s + took_s - tokens * self.decision.alone_tpot_s)
 
     def _measure(self, tokens: int, gap_s: float | None, work: PassCost, now: float) -> None:
-        """What an answer of the schedule in use tells. The first pass of a stream is over the
+        """Learn from an answer to the schedule in use. The first pass of a stream is over the
         prompt; one that others share says nothing of the cloud alone."""
         if gap_s is not None:
             self._stretch.took(tokens, gap_s)
@@ -257,8 +260,8 @@ class Controller:
         return "rounds" if self.schedule.stop_and_wait else "stream"
 
     def _learn(self, conditions: Conditions) -> None:
-        """What the tokens of the last stretch took, relative to what they should have taken with
-        the drafts that stood, over the link as it was: these are told by estimates of their own."""
+        """Compare the time of the last stretch's tokens with the time that its acceptance and its
+        round trip would explain: these two have estimates of their own."""
         stretch = self._stretch
         schedule = self.schedule
         few = self._config.few_tokens
@@ -296,8 +299,8 @@ class Controller:
             self.chunk_budget_s = chunk_budget_s(conditions)
 
     def _hoped(self, conditions: Conditions | None) -> Conditions | None:
-        """Where nothing tells how fast drafts are any more, they are believed faster, and right as
-        usual, with each token: so a window that was closed is opened again in the end."""
+        """Assume faster drafts, accepted as often as usual, the longer nothing was drafted: so a
+        window that was closed is opened again in the end."""
         acceptance = self.estimates.acceptance
         if conditions is None or not acceptance.idle_tokens:
             return conditions
@@ -329,12 +332,12 @@ class Controller:
 
     @property
     def _shared(self) -> bool:
-        """Whether other sessions share the passes."""
+        """True if other sessions share the passes."""
         return several(self.estimates.sharing.value or 1.0)
 
     def _needs_alone(self, conditions: Conditions | None) -> bool:
-        """Whether what the cloud alone takes is yet to be measured, which costs nothing at the
-        start: it decodes anyway while the first drafts are made."""
+        """Return whether the time of the cloud alone is still to be measured. That costs nothing at
+        the start: it decodes anyway while the first drafts are made."""
         if not self._may_rest or self._shared or self.decision is not None:
             return False
         unknown = conditions is None or not self.estimates.knows_alone(self._now)
@@ -395,8 +398,8 @@ class Controller:
         return max(self._config.switch_gain, self._config.message_s / max(alone_s, TINY))
 
     def _branches_pay(self, conditions: Conditions) -> bool:
-        """Whether drafts that are begun with a correction would come late, since a chunk takes
-        longer than a pass, and clearly slow nothing."""
+        """Return whether drafts that are begun with a correction would come late, since a chunk
+        takes longer than a pass, and clearly slow nothing."""
         late = self._limits.chunk * conditions.pair.draft_s > conditions.pair.verify_first_s
         slows = max(conditions.branching, conditions.pass_slowdown)
         return late and slows < 1 + self._config.doubt
@@ -404,7 +407,8 @@ class Controller:
     def _costs(
         self, conditions: Conditions, alone: Estimate
     ) -> Mapping[Plan, tuple[float, Estimate]]:
-        """Of all candidates, as the objective values them, and what a token takes."""
+        """Return all candidates, each with its value by the objective and the estimate of a
+        token."""
         costs = {}
         weight = self._objective.idle_weight
         for plan in candidates(self._limits, conditions, weight, self._config):
@@ -417,7 +421,8 @@ class Controller:
         return costs
 
     def _factor(self, plan: Plan) -> float:
-        """By which expectations of the family are off, as far as that was seen."""
+        """Return the factor by which estimates of the plan's family are off, as far as that was
+        seen."""
         seen = self.estimates.factors[not plan.schedule.stop_and_wait]
         weight = seen.weight(self._now)
         off = log(seen.value or 1.0)
@@ -427,8 +432,8 @@ class Controller:
     def _worth_trying(
         self, best: Plan, costs: Mapping[Plan, tuple[float, Estimate]]
     ) -> Plan | None:
-        """What may be better than the best for all that is known, at a price that the answer can
-        bear; None where nothing is."""
+        """Return a plan that may be better than the best known one, at a price that the answer can
+        bear; None where there is none."""
         alone = Plan(cloud_alone(self._limits))
         alone_s = costs[alone][1].tpot_s
         best_s = costs[best][1].tpot_s
@@ -456,8 +461,8 @@ class Controller:
         return min(promising, key=lambda timed: timed[0])[1] if promising else None
 
     def _allowance_s(self, alone_s: float) -> float:
-        """What trials may still lose. Where earlier answers told what drafts are worth, a short
-        answer bears none."""
+        """Return the seconds that trials may still lose. Where earlier answers showed what drafts
+        are worth, a short answer bears none."""
         tokens = self._tokens
         short = self._config.short_answer_tokens
         if self.estimates.acceptance.begins_guessed:
@@ -474,7 +479,7 @@ class Controller:
         self._trial = _Trial(int(answers), self.estimates.acceptance.judged)
 
     def _trial_over(self) -> bool:
-        """Whether it told enough, or lost too much."""
+        """Return whether the trial has shown enough, or lost too much."""
         assert self._trial is not None
         assert self.decision is not None
         self._trial.answers -= 1
@@ -508,7 +513,7 @@ class Controller:
         self._stretch = _Stretch()
 
     def _reason(self, now: Conditions) -> Reason:
-        """What has changed most since the schedule in use was chosen."""
+        """Return what has changed most since the schedule in use was chosen."""
         if (before := self._chosen_under) is None:
             return Reason.FIRST
         pass_s = max(before.pair.verify_first_s, now.pair.verify_first_s)

@@ -25,7 +25,7 @@ class Plan:
 
     @property
     def busy(self) -> bool:
-        """Whether the edge drafts while the cloud computes."""
+        """True if the edge drafts while the cloud computes."""
         return self.schedule.window > 0 and (self.ahead or not self.schedule.stop_and_wait)
 
 
@@ -35,8 +35,9 @@ def candidates(
     idle_weight: float,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> list[Plan]:
-    """What to compare. `idle_weight` below 1: passes count for more than time, and a cloud that may
-    wait for drafts would wait for ever if none came. A cloud that others use waits for nobody."""
+    """Return the plans to compare. `idle_weight` below 1: passes count for more than time, and a
+    cloud that may wait for drafts would wait for ever if none came. A cloud that others use waits
+    for nobody."""
     plans = [Plan(cloud_alone(limits))] if idle_weight >= 1 else []
     longest = limits.window if idle_weight < 1 else limits.chunk
     if not conditions.shared or idle_weight < 1:
@@ -58,7 +59,7 @@ def cheapest(
     objective: Objective,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> Schedule:
-    """The schedule that the objective values least."""
+    """Return the schedule that the objective values least."""
     alone = token_cost(Plan(cloud_alone(limits)), conditions, config)
     plans = candidates(limits, conditions, objective.idle_weight, config)
     best = min(plans, key=lambda plan: objective.value(token_cost(plan, conditions, config), alone))
@@ -68,7 +69,7 @@ def cheapest(
 def token_cost(
     plan: Plan, conditions: Conditions, config: ControllerConfig = DEFAULT_CONFIG
 ) -> Estimate:
-    """Of one token, in seconds, target passes and bytes."""
+    """Return the expected cost of one token, in seconds, target passes and bytes."""
     schedule = plan.schedule
     if not schedule.window:
         return Estimate(
@@ -188,8 +189,9 @@ def _stream(
     arrival = [rtt_s]
 
     def arrive(position: int) -> float:
-        """When its draft is at the cloud. The edge drafts one after the other, goes on after a
-        token of the cloud's own as soon as it hears of it, and keeps `window` in flight."""
+        """Return when the draft for a position is at the cloud, in seconds. The edge drafts one
+        after the other, goes on after a token of the cloud's own as soon as it hears of it, and
+        keeps `window` in flight."""
         while (number := len(arrival)) <= position:
             at = arrival[-1] + (draft_s if number > head else 0.0)
             if number <= len(decided):

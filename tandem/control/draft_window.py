@@ -38,7 +38,8 @@ def latency_aware(schedule: Schedule, conditions: Conditions) -> Schedule:
 
 
 def chunk_budget_s(conditions: Conditions) -> float:
-    """How long a chunk may take before the cloud idles and the rest is left out (PicoSpec §3.3)."""
+    """Return how many seconds a chunk may take before the cloud idles and the rest is left out
+    (PicoSpec §3.3)."""
     return conditions.rtt_s + conditions.pair.verify_first_s
 
 
@@ -85,9 +86,10 @@ def window_for(
 
 
 def _can_lead(conditions: Conditions, negligible: float) -> bool:
-    """Whether drafts can get ahead of a cloud that decodes alone. After a correction the i-th draft
-    reaches the cloud rtt + i·draft_s later, when the cloud has made (rtt + i·draft_s)/verify_first
-    tokens itself: drafts lead from i = rtt/(verify - draft) on, if all before agree."""
+    """Return whether drafts can get ahead of a cloud that decodes alone. After a correction the
+    i-th draft reaches the cloud rtt + i·draft_s later, when the cloud has made (rtt +
+    i·draft_s)/verify_first tokens itself: drafts lead from i = rtt/(verify - draft) on, if all
+    before agree."""
     pair = conditions.pair
     if pair.draft_s >= pair.verify_first_s:
         return False

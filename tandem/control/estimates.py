@@ -47,21 +47,21 @@ class Recent:
 
     @property
     def mean(self) -> float:
-        """Of all, each weighing the same; 0 before the first."""
+        """The mean of all readings with equal weights; 0 before the first."""
         return sum(value for _, value in self._readings) / max(1, len(self._readings))
 
     @property
     def at_s(self) -> float:
-        """When the last reading was taken."""
+        """Time of the last reading; -inf before the first."""
         return self._readings[-1][0] if self._readings else -inf
 
     def weight(self, now: float) -> float:
-        """How many readings it is worth by now."""
+        """Return how many fresh readings the value is worth at `now`."""
         half_life_s = self._config.half_life_s
         return sum((0.5 ** ((now - at) / half_life_s) for at, _ in self._readings), 0.0)
 
     def doubt(self, now: float) -> float:
-        """By what share the value may be wrong."""
+        """Return the share by which the value may be wrong."""
         return self._config.doubt / (1 + self.weight(now))
 
     def aged(self, now: float) -> Aged:
@@ -78,7 +78,7 @@ def _middle(values: Sequence[float]) -> float:
 
 
 class RecentTime(Recent):
-    """Of a time, which may jump as a load begins or ends."""
+    """Recent readings of a time, which may jump as a load begins or ends."""
 
     __slots__ = ()
 
@@ -133,8 +133,8 @@ class AcceptanceKnown:
 
 
 class AcceptanceRate:
-    """How often drafts are right: of all, and of the first after a correction, which may differ
-    from those after one that stood."""
+    """The rate at which drafts are accepted: of all, and of the first after a correction, which may
+    differ from those after one that stood."""
 
     def __init__(self, config: ControllerConfig, earlier: AcceptanceKnown | None = None) -> None:
         self.judged = self.agreed = 0
@@ -152,7 +152,7 @@ class AcceptanceRate:
         """Since the last draft was judged."""
 
     def add(self, accepted: int, rejected: int) -> None:
-        """So many drafts in a row were right, and then one (or none) was wrong."""
+        """Record `accepted` drafts in a row, and then `rejected` (1 or 0)."""
         if not accepted + rejected:
             return
         self.idle_tokens = 0
@@ -181,20 +181,20 @@ class AcceptanceRate:
 
     @property
     def is_guess(self) -> bool:
-        """Whether neither earlier answers nor this one's drafts told it."""
+        """True if neither earlier answers nor this one's drafts measured it."""
         return self.begins_guessed and self.judged < self._config.few_tokens
 
     @property
     def deviation(self) -> float:
-        """By how much it may be off."""
+        """Standard deviation of the rate."""
         surest = self._config.surest
         rate = min(surest, max(1 - surest, self.rate))
         return sqrt(rate * (1 - rate) / (self._tokens + 1))
 
     @property
     def regained(self) -> float:
-        """How much higher it is if it is back at what was usual, as after a long time without
-        drafts it may be."""
+        """Difference to the usual rate, to which it may have returned after a long time without
+        drafts."""
         forgotten = 1 - self._keep**self.idle_tokens
         return forgotten * (self._prior - self.rate)
 
@@ -211,7 +211,7 @@ class AcceptanceRate:
 
     @property
     def known(self) -> AcceptanceKnown | None:
-        """What this request measured; None where nothing was judged."""
+        """The rate that this request measured; None where nothing was judged."""
         if not self.judged:
             return None
         return AcceptanceKnown(self.agreed / self.judged, self.judged)
@@ -219,8 +219,8 @@ class AcceptanceRate:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """What earlier answers of a pair and its cloud measured; times as aged readings, in seconds.
-    `row_share`: what a further row of a pass adds, relative to the first."""
+    """Measurements of earlier answers of a pair and its cloud; times as aged readings, in seconds.
+    `row_share`: the time that a further row of a pass adds, relative to the first."""
 
     draft: Aged = ()
     draft_busy: Aged = ()
@@ -250,7 +250,7 @@ NO_WARM_START = WarmStart()
 
 
 class Estimates:
-    """Of one request; begins with a warm start as of `now`."""
+    """Estimates of one request; begins with a warm start as of `now`."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class Estimates:
     def drafted(
         self, count: int, seconds: float, now: float, *, busy: bool, branches: bool
     ) -> None:
-        """So many draft steps in a row took so long together."""
+        """Record draft steps in a row and the seconds that they took together."""
         step_s = seconds / count
         if branches:
             usual = self.draft.seconds()
@@ -316,7 +316,7 @@ class Estimates:
 
     @property
     def row_share(self) -> float:
-        """What a further row of a pass adds, relative to the first."""
+        """Time that a further row of a pass adds, relative to the first."""
         return self._config.prior_row_share if self._share is None else self._share
 
     def decoded_alone(self, token_s: float, pass_s: float, now: float) -> None:
@@ -333,7 +333,7 @@ class Estimates:
 
     @property
     def _sped_up(self) -> float:
-        """What passes take by now, relative to those of the cloud alone; 1 at most."""
+        """Return the time of passes by now, relative to those of the cloud alone; 1 at most."""
         pass_s = self.alone_pass.value
         share = 1.0
         for other in (self.first.quiet, self.first.busy):
@@ -342,7 +342,8 @@ class Estimates:
         return share
 
     def knows_alone(self, now: float) -> bool:
-        """Whether two readings of the cloud alone are not old, and nothing contradicts them."""
+        """Return whether two readings of the cloud alone are not old, and nothing contradicts
+        them."""
         return several(self.alone.weight(now)) and self._sped_up > 1 - self._config.doubt
 
     def tripped(self, trip_s: float, now: float) -> None:
@@ -361,8 +362,8 @@ class Estimates:
         self._hits.add(float(hit), now)
 
     def conditions(self, now: float, *, hope: bool = False) -> Conditions | None:
-        """As far as it is measured; None before a pass and a round trip were. `hope`: as good for
-        drafting as it may well be."""
+        """Return the conditions as measured; None before a pass and a round trip were. `hope`: as
+        good for drafting as they may well be."""
         config = self._config
         rtt_s = self.rtt_s
         first = self.first.seconds()
@@ -402,11 +403,11 @@ class Estimates:
 
     @property
     def hit_rate(self) -> float:
-        """How often a correction had been drafted for."""
+        """Share of the corrections that had been drafted for."""
         return self._hits.mean
 
     def snapshot(self, now: float) -> WarmStart:
-        """For the requests after this one."""
+        """Return the measurements for the requests after this one."""
         return WarmStart(
             draft=self.draft.quiet.aged(now),
             draft_busy=self.draft.busy.aged(now),

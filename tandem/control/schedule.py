@@ -37,7 +37,7 @@ class Schedule:
 
     @property
     def stop_and_wait(self) -> bool:
-        """Whether a verdict judges everything that is in flight."""
+        """True if a verdict judges everything that is in flight."""
         alone = self.window == self.chunk and not self.verify_on_arrival
         return alone and not self.decode_when_idle
 
