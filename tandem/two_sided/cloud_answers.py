@@ -173,5 +173,5 @@ class Collaboration:
 
     @property
     def preset(self) -> str:
-        """What the device calls its preset; any text."""
+        """The device's name of its preset; any text."""
         return self.opening.request.preset.name

@@ -105,7 +105,7 @@ class _PreparedRequest:
 
     @property
     def needs_cloud(self) -> bool:
-        """Whether the cloud takes part once the documents are here."""
+        """True if the cloud takes part once the documents are here."""
         return self.preset.needs_cloud and self.preset.transfer is DocumentTransfer.NONE
 
 
@@ -201,7 +201,8 @@ class DeviceAnswers:
                 session.close()
 
     async def _prepare(self, request: DeviceRequest) -> _PreparedRequest:
-        """The request with this side's documents, and with the cloud's where they are sent here."""
+        """Return the request with this side's documents, and with the cloud's where they are sent
+        here."""
         preset = self._many_sides.preset(request.preset)
         aggregation = AggregationRequest(
             session=secrets.randbits(32),
@@ -318,8 +319,8 @@ class DeviceAnswers:
     def _stream_opener(
         self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
     ) -> OpenStream[Any, Any] | None:
-        """What opens the stream to the cloud, or those to all other sides, if the preset needs
-        them; `opened`: the decoder's."""
+        """Return what opens the stream to the cloud, or the streams to all other sides, if the
+        preset needs them. `opened` returns the answer of the device's decoder to its opening."""
         others = self._others(prepared.preset)
         if not others or not prepared.needs_cloud:
             return None
@@ -355,14 +356,14 @@ class DeviceAnswers:
         return partial(SideStreams, openers, self._closing_tasks)
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:
-        """The other sides of such an answer, the cloud first."""
+        """Return the other sides of an answer by such a preset, the cloud first."""
         if self._cloud is None:
             return []
         many = self._many_sides.take_part(preset)
         return [self._cloud, *(self._more_sides.values() if many else ())]
 
     async def _why_silent(self, preset: AggregationPreset) -> str:
-        """Of those that take part."""
+        """Return why those of the other sides that take part are silent."""
         others = self._others(preset)
         reasons = await asyncio.gather(*(other.why_silent() for other in others))
         named = zip(("cloud", *self._more_sides), reasons, strict=False)
@@ -371,7 +372,7 @@ class DeviceAnswers:
 
 
 def _has_others(connection: Connection) -> bool:
-    """Whether the next stream may be to another address."""
+    """Return whether the next stream may be to another address."""
     return isinstance(connection, NearestConnection)
 
 

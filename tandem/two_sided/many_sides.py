@@ -173,7 +173,8 @@ class ManySidesStats(AggregationStats):
 
 @dataclass(slots=True)
 class _OtherSide:
-    """What the device knows of one other side: for one stream, but for its signs of life."""
+    """State of one other side, as the device knows it: for one stream, but for its signs of
+    life."""
 
     number: int
     liveness: Liveness
@@ -280,7 +281,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
 
     @property
     def queued(self) -> tuple[int, int]:
-        """How many drafts wait: own, the other sides'."""
+        """Numbers of drafts that wait: the device's, the other sides'."""
         return len(self._drafts), sum(len(other.drafts) for other in self._others)
 
     # Connection
@@ -432,7 +433,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         return outputs
 
     def _next(self, position: int) -> _Decision | NeedsTopList | None:
-        """The next token, if the drafts are here that it takes."""
+        """Return the next token, if the drafts are here that it takes."""
         local = self._drafts.first
         if self.phase is Phase.ALONE:
             return None if local is None else _Decision(local.token_id, ())
@@ -515,7 +516,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         return [ToPeer(ToLink(other.link, message))]
 
     def _header(self) -> FrameHeader:
-        """What every frame carries."""
+        """Return the fields that every frame carries."""
         return {
             "session": self.request.session,
             "epoch": self._epoch,
@@ -555,7 +556,7 @@ class JointLiveness:
 
     @property
     def goes_on_alone(self) -> bool:
-        """Whether the device goes on once a side is given up."""
+        """True if the device goes on once a side is given up."""
         return any(other.goes_on_alone for other in self._others)
 
     def connected(self, now: float) -> None:
@@ -626,8 +627,8 @@ class SideStreams:
 
 
 class ManySides:
-    """What a device that knows more than two sides adds to its answers: whose each token is, what
-    each side did, and the same as metrics."""
+    """Adds to the answers of a device with more than two sides: whose each token is, what each side
+    did, and the same as metrics."""
 
     def __init__(self, names: Sequence[str], metrics: Metrics) -> None:
         """`names`: what settings call the sides beyond the cloud, in the order of their numbers."""

@@ -71,7 +71,7 @@ Rescore = Callable[[str, Sequence[str]], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What a service brings for decoding documents. Without a tokenizer there are only token ids;
+    """The parts of a service that decode documents. Without a tokenizer there are only token ids;
     without files documents stay in memory, without `weights` (reads the model's content hash) in
     this process; `rescore` judges how relevant texts are to a query, slowly, on any thread."""
 
@@ -118,7 +118,7 @@ class Documents:
 
 
 class DocumentDecoder:
-    """What one service decodes documents with, on the thread of its engine."""
+    """Decodes documents for one service, on the thread of its engine."""
 
     def __init__(
         self,
@@ -269,8 +269,8 @@ class DocumentDecoder:
         return self._rescore(query, [document.text for document in machine.opening.documents])
 
     def _bos_length(self, prompt_ids: tuple[int, ...]) -> int:
-        """How many tokens begin every text of this model: they stand before the document only,
-        since a second one would cut the document off."""
+        """Return how many tokens begin every text of this model: they stand before the document
+        only, since a second one would cut the document off."""
         assert self._tokenizer is not None, "there are documents"
         bos_length = tuple(self._tokenizer.encode(""))
         shares = len(prompt_ids) > len(bos_length) and prompt_ids[: len(bos_length)] == bos_length
@@ -460,8 +460,8 @@ class DecodingRun:
             self._send(frame)
 
     def _text_of(self, target: DecodingTarget, text: AnswerText) -> DecodingText:
-        """The text that became final with a target, and how many of its tokens count: none once a
-        stop string is complete, of which targets under way did not know."""
+        """Return the text that became final with a target, and how many of its tokens count: none
+        once a stop string is complete, of which targets under way did not know."""
         count = 0
         for token_id in () if self._stopped else target.token_ids:
             count += 1

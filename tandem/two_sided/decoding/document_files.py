@@ -91,9 +91,9 @@ class DocumentFiles:
         return True
 
     def remove(self, documents: Iterable[Sequence[int]], owner: str = "") -> set[str]:
-        """Remove the files of these documents of a owner's, those of other models that read them
-        alike and those that were being written included; the hashes of what was there. Raises
-        OSError."""
+        """Remove the files of these documents of an owner's, those of other models that read them
+        alike and those that were being written included. Return the hashes of the documents that
+        had files. Raises OSError."""
         removed = (document_hash(token_ids, owner) for token_ids in documents)
         hashes = {document[:_HASH_IN_NAME]: document for document in removed}
         there = set()
@@ -104,7 +104,7 @@ class DocumentFiles:
         return there
 
     def path(self, token_ids: Sequence[int], owner: str = "") -> Path:
-        """Return where the file of a owner's document is, if there is one."""
+        """Return where the file of an owner's document is, if there is one."""
         origin = self._origin(token_ids)
         # Files of releases that kept imports among their own have names without "own".
         of = hashlib.sha256(f"own\n{origin.model}\n{origin.vocabulary}".encode()).hexdigest()

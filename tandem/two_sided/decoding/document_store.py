@@ -210,8 +210,8 @@ class DocumentStore:
         wanted: Iterable[tuple[tuple[int, ...], Tenant | None, str]],
         taken: list[_Entry],
     ) -> list[_Entry]:
-        """Hold every document, given with its importer and its owner, and say which of them are
-        to be made."""
+        """Hold every document, given with its importer and its owner, and return those that are to
+        be made."""
         fresh: list[_Entry] = []
         try:
             for token_ids, importer, owner in wanted:
@@ -232,7 +232,8 @@ class DocumentStore:
     def _cached_entry(
         self, token_ids: tuple[int, ...], importer: Tenant | None, owner: str
     ) -> _Entry | None:
-        """The store's own; an import only where there is none, not on disk either."""
+        """Return the store's own entry, if any; an import only where there is none, not on disk
+        either."""
         key = document_hash(token_ids, owner)
         local = self._entries.get((None, key))
         if local is not None or importer is None or self._on_disk(token_ids, owner):

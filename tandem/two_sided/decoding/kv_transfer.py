@@ -33,7 +33,7 @@ class PackedKv:
 
 
 class KvTransfer:
-    """Of one decoder; used on the event loop only."""
+    """The transfer of keys and values of one decoder; used on the event loop only."""
 
     def __init__(
         self,

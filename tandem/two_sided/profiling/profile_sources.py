@@ -142,7 +142,7 @@ MEASURED = {
 
 
 class RegistrySource:
-    """What earlier requests of this process measured: the gauges it exports itself."""
+    """Measurements of earlier requests of this process: the gauges that it exports itself."""
 
     name = "registry"
 
@@ -182,7 +182,7 @@ def earlier_reading(
 def _others(
     samples: Sequence[Sample], preset: str, own_side: SideName, instance: str
 ) -> dict[str, Aged | None]:
-    """What the server knows of each side, by fields of a reading."""
+    """Return what the server knows of each side, by fields of a reading."""
     values: dict[str, Aged | None] = {}
     for side in SIDES:
         here = {"instance": instance} if side == own_side else {}

@@ -109,7 +109,7 @@ class ArgmaxRule(TokenRule):
 
 
 class AggregationRule:
-    """What a side's machine asks before it decides, sends or waits. As it stands here, both sides
+    """Tells a side's machine whether it decides, sends or waits. As it stands here, both sides
     decide each token and find the same."""
 
     sends_targets = False
@@ -320,7 +320,7 @@ def token_rule_at_device(greedy: bool) -> TokenRule:
 
 
 def weights_change_every(request: AggregationRequest) -> int:
-    """After how many tokens the sides' weights change; 0: never."""
+    """Number of tokens after which the sides' weights change; 0: never."""
     # Processors leave more of one side's mass than of another's, position by position.
     return 1 if request.processors.active else request.preset.reweigh_every
 

@@ -47,7 +47,7 @@ class DecoderPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecoderModel:
-    """What the machine needs to know of its engine."""
+    """Properties of the engine that the machine needs to know."""
 
     name: str
     vocabulary_hash: str
@@ -320,7 +320,7 @@ class DecoderMachine:
             raise InvalidArgument("epoch", f"{epoch} is ahead of the decoder's {self.epoch}")
 
     def _header(self) -> FrameHeader:
-        """What every frame carries."""
+        """Return the fields that every frame carries."""
         return {
             "session": self.opening.session,
             "epoch": self.epoch,

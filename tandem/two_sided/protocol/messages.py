@@ -25,8 +25,8 @@ KV_PART_BYTES = 60 * 2**10
 
 @dataclass(frozen=True, slots=True)
 class KvModel:
-    """What makes keys and values: content hashes of weights (with configuration and precision) and
-    of the vocabulary; and a name for people, which is not compared."""
+    """Identity of a model's keys and values: content hashes of weights (with configuration and
+    precision) and of the vocabulary; and a name for people, which is not compared."""
 
     weights: str
     vocabulary_hash: str
@@ -141,7 +141,7 @@ class CollaborationOpen(Frame):
 
     @property
     def answer_header(self) -> FrameHeader:
-        """What the answers to the opening carry, which begin with epoch 0."""
+        """Fields that the answers to the opening carry, which begin with epoch 0."""
         return {
             "session": self.session,
             "epoch": 0,

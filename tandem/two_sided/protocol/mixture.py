@@ -21,7 +21,7 @@ from tandem.core.randomness import Purpose, RandomSource
 
 
 class Side(IntEnum):
-    """Where documents are. The values pick a side's own random numbers: never renumber them."""
+    """The place of documents. The values pick a side's own random numbers: never renumber them."""
 
     DEVICE = 0
     CLOUD = 1

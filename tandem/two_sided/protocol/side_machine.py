@@ -109,7 +109,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
 
     @property
     def queued(self) -> tuple[int, int]:
-        """How many drafts wait: own, the other side's."""
+        """Numbers of drafts that wait: this side's, the other side's."""
         return len(self._drafts.own), len(self._drafts.peer)
 
     # Connection
@@ -312,7 +312,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         return outputs + self._flush(now) if hands_over else outputs
 
     def _hands_over(self, position: int) -> bool:
-        """Whether the other side aggregates from here on."""
+        """Return whether the other side aggregates from here on."""
         rule = self._rule
         if not isinstance(rule, SingleAggregator) or not rule.here:
             return False
@@ -370,7 +370,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         return [ToPeer(message) for message in messages]
 
     def _header(self) -> FrameHeader:
-        """What every frame carries."""
+        """Return the fields that every frame carries."""
         return {
             "session": self.request.session,
             "epoch": self._epoch,
@@ -412,7 +412,7 @@ NEVER_MISSED = _NeverMissed()
 
 
 class DraftSender:
-    """Belongs to one machine, over all its streams."""
+    """Sends the drafts of one machine, over all its streams."""
 
     def __init__(
         self,

@@ -231,7 +231,8 @@ MAX_TRANSFER_S = 600.0
 
 
 class KvTransferService:
-    """One decoder's end; `exports`, `imports`: whether it exports and imports documents."""
+    """One decoder's end of transfers; `exports`, `imports`: whether it exports and imports
+    documents."""
 
     def __init__(
         self, transfer: KvTransfer, admission: Admission, exports: bool, imports: bool

@@ -66,7 +66,7 @@ log = get_logger(__name__)
 
 
 class ImportedDocuments:
-    """What one request fetches."""
+    """The documents that one request fetches from the cloud."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _CloudStream:
             await self._write(DocumentRequest(**self._opening.answer_header, index=index))
 
     async def begin(self) -> DocumentKv:
-        """Return what will follow in chunks of the next document that was asked for."""
+        """Return the header of the next document that was asked for; its chunks follow."""
         part = await self._part()
         if not isinstance(part, DocumentKv):
             raise _broken("a chunk before it was said of what")
@@ -260,7 +260,8 @@ async def _answer(call: Any, expected: str) -> None:
 
 
 def _refused(code: grpc.StatusCode, details: str) -> Rejected:
-    """Why the decoder did not take a document in. What is wrong with it is the cloud's fault."""
+    """Return why the decoder did not take a document in. What is wrong with it is the cloud's
+    fault."""
     code, details = actual_status(code, cleaned(details))
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return _broken(details)
@@ -272,7 +273,7 @@ def _part(part: KvPart) -> pb.ImportDocumentRequest:
 
 
 def _ended(code: grpc.StatusCode, details: str, again_s: float | None = None) -> Rejected:
-    """Why the cloud ended the stream, or what became of it."""
+    """Return why the cloud ended the stream, or what became of it."""
     if code in FATAL:
         return upstream_rejection(code, details or "the cloud refused", again_s)
     if code in BROKEN:
@@ -329,7 +330,7 @@ class ExportedDocuments:
         model_from_proto(here.model, "model").check_used_by(user)
 
     async def _next_index(self, count: int) -> int | None:
-        """Which document the device asks for next; None when it is done."""
+        """Return the index of the document that the device asks for next; None when it is done."""
         frame = await self._stream.read()
         if not isinstance(frame, aggregator_pb2.CollaborateRequest):  # EOF
             return None
