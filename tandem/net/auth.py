@@ -41,12 +41,13 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 def known_keys(path: Path) -> KeysFile:
-    """The hashed keys in the file at `path`; a change is used by the next call. Raises BadFile."""
+    """Return the hashed keys in the file at `path`; a change is used by the next call. Raises
+    BadFile."""
     return KeysFile(path)
 
 
 def own_key(path: Path) -> Reloaded[str]:
-    """The one key in the file at `path`, which this process shows. Raises BadFile."""
+    """Return the one key in the file at `path`, which this process shows. Raises BadFile."""
 
     def read() -> str:
         try:

@@ -38,7 +38,7 @@ class Traffic:
 
 
 class Codec(Protocol[Sent, Received]):
-    """One end's way to write and read frames; `decode` raises InvalidArgument."""
+    """Writes and reads the frames of one end; `decode` raises InvalidArgument."""
 
     def encode(self, message: Sent) -> Any: ...
     def decode(self, frame: Any) -> Received: ...

@@ -69,7 +69,7 @@ class KeysFile:
             raise BadFile(path, malformed[0].why)
 
     def current(self) -> KeyRing:
-        """Those known now; none once the file has been unreadable for `UNREADABLE_S`."""
+        """Return the keys known now; none once the file has been unreadable for `UNREADABLE_S`."""
         lines, state = self._look()
         return KeyRing() if state.closed else lines.ring
 

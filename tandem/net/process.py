@@ -90,8 +90,8 @@ def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
 
 
 def _leave(signal_number: int, frame: object) -> NoReturn:
-    """At once. The kernel ends a process of its own accord, but not the first of a container; and
-    asyncio answers Ctrl-C once the model is loaded."""
+    """Leave at once. The kernel ends a process of its own accord, but not the first of a container;
+    and asyncio answers Ctrl-C once the model is loaded."""
     if signal_number == signal.SIGINT:
         os.write(2, b"interrupted\n")
     os._exit(128 + signal_number)
@@ -212,7 +212,7 @@ def run_loop(main: Any) -> Any:
 
 
 def flags_of(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
-    """One `--flag` per field; the settings model checks the values."""
+    """Return one `--flag` per field; the settings model checks the values."""
     parser = _OneLineParser(
         prog=f"python -m {model.__module__.rsplit('.', 1)[0]}",
         description=model.__doc__,

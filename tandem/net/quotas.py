@@ -68,7 +68,7 @@ class Quota:
         return [f"{name}={value}" for name, value in said if value]
 
     def over(self, default: "Quota") -> "Quota":
-        """This one, and `default` where it says nothing."""
+        """Return this quota, with the values of `default` where it states none."""
         said = {field_.name: getattr(self, field_.name) for field_ in fields(self)}
         return replace(default, **{name: value for name, value in said.items() if value})
 
@@ -78,7 +78,7 @@ QUOTA_FIELDS = frozenset(field_.name for field_ in fields(Quota))
 
 
 class HolderRefused(ResourceExhausted):
-    """A holder took what it may; `kind` says of what."""
+    """Raised for a holder that has reached its quota or its share; `kind` names which."""
 
     def __init__(self, kind: Refusal, why: str, retry_after_s: float) -> None:
         super().__init__(f"{why}; try again in {retry_after_s:.3g} s")
@@ -87,8 +87,8 @@ class HolderRefused(ResourceExhausted):
 
 
 class Bucket:
-    """So many a minute, and a minute's worth at once. It may be left in debt, since what a request
-    costs is known when it is over."""
+    """A token bucket: a rate per minute, and a minute's worth at once. It may be left in debt,
+    since what a request costs is known when it is over."""
 
     def __init__(self, now: float) -> None:
         self._per_minute = self._level = 0.0
@@ -100,7 +100,7 @@ class Bucket:
         return self._level >= self._per_minute
 
     def set_rate(self, per_minute: float, now: float) -> None:
-        """Another rate from now on; 0: no limit."""
+        """Set another rate from `now` on; 0: no limit."""
         self._refill(now)
         if not self._per_minute:
             self._level = per_minute
@@ -159,13 +159,13 @@ class FairShares:
         self.kv_bytes = 0
 
     def held_by(self, holder: str) -> int:
-        """Its sessions."""
+        """Return how many sessions the holder has."""
         account = self._accounts.get(holder)
         return 0 if account is None else account.sessions
 
     def claim(self, holder: str) -> float:
-        """Its sessions to those of an even share among all who hold some; 1 for callers without
-        keys."""
+        """Return the holder's sessions relative to an even share among all holders with sessions; 1
+        for callers without keys."""
         if not holder or not self.sessions:
             return 1.0
         active = sum(1 for account in self._accounts.values() if account.sessions)

@@ -96,7 +96,7 @@ class RetrieverClient:
     async def searches(
         self, requests: Iterable[pb.SearchRequest], timeout_s: float = 30.0
     ) -> AsyncIterator[pb.SearchResponse]:
-        """The answers to several queries, in order, over one stream."""
+        """Yield the answers to several queries, in order, over one stream."""
         call = self._stub.Search(iter(requests), timeout=timeout_s)
         try:
             async for response in call:
@@ -109,14 +109,15 @@ class RetrieverClient:
     async def delete(
         self, ids: Sequence[str], timeout_s: float = 60.0, owner: str = ""
     ) -> list[bool]:
-        """Which of them the owner had."""
+        """Delete documents; return, for each id, whether the owner had it."""
         call = self._stub.Delete(pb.DeleteRequest(ids=ids, owner=owner), timeout=timeout_s)
         return list((await _answered(call)).deleted)
 
     async def listed(
         self, owner: str = "", after: str = "", count: int = 0, timeout_s: float = 30.0
     ) -> pb.ListResponse:
-        """At most `count` of the owner's documents (0: 100), those whose ids come after `after`."""
+        """Return at most `count` of the owner's documents (0: 100), those whose ids come after
+        `after`."""
         request = pb.ListRequest(owner=owner, after=after, count=count)
         return await _answered(self._stub.List(request, timeout=timeout_s))
 
@@ -134,7 +135,7 @@ class RetrieverClient:
 
 
 def messages_of(number: int, upload: Upload) -> Iterator[pb.IngestRequest]:
-    """One document as messages of bounded size."""
+    """Yield one document as messages of bounded size."""
     parts = range(0, max(1, len(upload.content)), PART_BYTES)
     for start in parts:
         content = upload.content[start : start + PART_BYTES]

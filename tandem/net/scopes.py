@@ -99,5 +99,5 @@ def current_caller() -> Caller:
 
 
 def note_caller(caller: Caller) -> None:
-    """From now on this task, and the tasks that it starts, serve `caller`."""
+    """Note that this task, and the tasks that it starts from now on, serve `caller`."""
     _CALLER.set(caller)

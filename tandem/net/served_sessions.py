@@ -31,7 +31,7 @@ class Reservation:
         self._caller = caller
 
     def take_more(self, kv_bytes: int) -> None:
-        """So many bytes more, once it is known how long the session's text is. Raises
+        """Take `kv_bytes` bytes more, once the length of the session's text is known. Raises
         ResourceExhausted."""
         self._admission.take_more(self._caller, kv_bytes)
         self.kv_bytes += kv_bytes

@@ -268,8 +268,8 @@ async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any]) -> Async
 
 
 def _metadata_of(error: Exception) -> Metadata:
-    """After how many seconds it may be worth another try, as HTTP says it, and how long the engine
-    had been stuck."""
+    """Return the metadata of a refusal: after how many seconds another try may be worth it, as in
+    HTTP, and for how many seconds the engine had been stuck."""
     if isinstance(error, Unavailable) and error.silent_s:
         return ((ENGINE_SILENT_S, f"{error.silent_s:.3f}"),)
     again_s = getattr(error, "retry_after_s", None)

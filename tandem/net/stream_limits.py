@@ -28,7 +28,7 @@ Response = TypeVar("Response")
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """In seconds."""
+    """The time limits of a stream, in seconds."""
 
     first_message_s: float = 10.0
     idle_s: float = 60.0

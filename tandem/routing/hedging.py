@@ -52,14 +52,15 @@ class StallWatch:
             self._since_s = now
 
     def answered(self, now: float, more: bool) -> None:
-        """One came; `more`: the next one is awaited already."""
+        """Record an answer; `more`: the next one is awaited already."""
         if self._since_s is not None and not self._first:  # the first one waits for the prompt
             self._usual_s.append(now - self._since_s)
         self._first = False
         self._since_s = now if more else None
 
     def moved(self) -> None:
-        """To another stream, whose first answer waits for the text to be fed there."""
+        """Record a move to another stream, whose first answer waits for the text to be fed
+        there."""
         self._first = True
         self._since_s = None
 

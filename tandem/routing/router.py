@@ -159,7 +159,8 @@ class Router:
         return min(first, second, key=lambda cloud: self.clouds[cloud].load)
 
     def beside(self, clouds: Collection[int], model: str) -> int | None:
-        """Which one to ask for what one of `clouds` does not answer, and none of them."""
+        """Return the cloud to ask for what one of `clouds` does not answer: none of these, or
+        None."""
         usable = self._usable(model, clouds)
         return min(usable, key=lambda n: self.clouds[n].cost_s, default=None)
 
@@ -230,7 +231,7 @@ class Router:
         return min(left or known, key=lambda n: self.clouds[n].doubt)
 
     def _near(self, model: str, without: Collection[int]) -> list[int]:
-        """Those that work and cost little more than the best of them."""
+        """Return the clouds that work and cost little more than the best of them."""
         wanted = model or self._model
         best = [n for n in self._best.get(wanted, ()) if n not in without]
         if not best and not (best := self._usable(model, without)):
@@ -252,8 +253,8 @@ class Router:
         return self.clouds[other].cost_s <= state.left_at_s if state.usable else state.silent
 
     def _compare(self, cloud: int, now: float) -> None:
-        """Something new is known of this one alone: the others are concerned if it was one of the
-        best, or is now."""
+        """Compare a cloud of which something new is known. The others are compared as well if it
+        was one of the best, or is now."""
         state = self.clouds[cloud]
         best = self._best.get(state.model, [])
         enters = state.usable and (len(best) < 2 or self._rank(cloud) < self._rank(best[-1]))
@@ -356,8 +357,8 @@ class _Cloud:
 
     @property
     def doubt(self) -> tuple[int, float]:
-        """How little there is to hope of one that is not usable: one that does not answer is worse
-        than one that was just lost."""
+        """Order among clouds that are not usable: one that does not answer is worse than one that
+        was just lost."""
         return min(self._failures, FAILURES), self.failed_s
 
     @property
