@@ -43,7 +43,8 @@ class ChunkedPrefill:
         return self._unfed() is None
 
     def next_chunk(self, rows: int) -> tuple[ForwardRequest]:
-        """At most `rows` more, a multiple of CHUNK_ROWS; the same again until they are `done`."""
+        """Return a request for at most `rows` more rows, a multiple of CHUNK_ROWS; the same again
+        until they are `done`."""
         number = self._unfed()
         assert number is not None, "all chunks but the last have run"
         request = self._requests[number]

@@ -174,19 +174,19 @@ class JobHandle(Generic[Result]):
         return Done(self.job.result(), cost)
 
     def close(self) -> None:
-        """On the engine thread: free what is the job's own."""
+        """Free, on the engine thread, what is the job's own."""
         try:
             self._close_job()
         except Exception as error:  # the job's own; the thread goes on
             log.error("a job could not be closed", error=repr(error))
 
     def post(self, outcome: Done[Result] | Exception, notifier: LoopNotifier) -> None:
-        """Wake the waiting coroutine with this."""
+        """Wake the waiting coroutine with the outcome."""
         notifier.add(self.loop, lambda: settle(self.future, outcome))
 
 
 def settle(future: asyncio.Future[Any], outcome: object) -> None:
-    """On the event loop: resolve the future, unless it is cancelled."""
+    """Resolve the future, on the event loop, unless it is cancelled."""
     if future.done():
         return
     if isinstance(outcome, Exception):

@@ -239,7 +239,7 @@ class EngineThread:
             _fail(future, _unavailable(self._state))
 
     def _watch(self) -> None:
-        """On a thread of its own, until the engine's ends."""
+        """Watch the engine, on a thread of its own, until the engine's thread ends."""
         while self._thread.is_alive():
             self._state = state = self._watchdog.tick(time.monotonic())
             if state.stuck:
@@ -332,7 +332,8 @@ class EngineThread:
         return min((aside.due_s - now for aside in self._aside), default=None)
 
     def _pass(self, handles: list[JobHandle[object]]) -> None:
-        """One packed forward; if it fails, each job gets its own, and only its own error."""
+        """Run one packed forward pass; if it fails, each job gets a pass of its own, and only its
+        own error."""
         started_s = time.perf_counter()
         self._wait_until_s = 0.0
         try:
@@ -505,7 +506,7 @@ def _unavailable(state: EngineState) -> Unavailable:
 
 
 def _fail(future: asyncio.Future[Any], why: Unavailable) -> None:
-    """On the event loop; who does not wait for the future is not told."""
+    """Fail a future, on the event loop; no warning is logged if nobody waits for it."""
     if not future.done():
         future.set_exception(Unavailable(str(why), why.silent_s))
         future.exception()

@@ -15,8 +15,8 @@ def forced_drafts(
     most: int,
     by_token: bool,
 ) -> list[Drafted]:
-    """At most `most` drafts of `task` that must follow the `drafted` ones, up to one that ends it.
-    `by_token`: nobody asks for their distributions."""
+    """Return at most `most` drafts of `task` that must follow the `drafted` ones, up to one that
+    ends it. `by_token`: nobody asks for their distributions."""
     forced = list[Drafted]()
     if task.expansion:  # trees grow layer by layer
         return forced

@@ -155,7 +155,8 @@ class PrefixCache:
 
 
 class KeptPrefix:
-    """One session's: what it found of `text`, and what it leaves."""
+    """The kept prefix of one session: the blocks of `text` that were cached, and those that it
+    leaves."""
 
     def __init__(
         self, kept: PrefixCache, thread: EngineThread, text: KeptText, blocks: list[_Block]

@@ -49,7 +49,7 @@ class DraftRequest:
 
     @property
     def by_token(self) -> bool:
-        """Whether nobody asks for the distributions of the drafts."""
+        """True if nobody asks for the distributions of the drafts."""
         return self.rule.drafter_invariant and self.preset.sends_ids_alone
 
 

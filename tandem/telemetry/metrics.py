@@ -308,7 +308,7 @@ class LoopSeries(Series):
 
 
 class BuildSeries(Series):
-    """Which program a process runs."""
+    """The version of the program that a process runs."""
 
     LABELS = ("side",)
 

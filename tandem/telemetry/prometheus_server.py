@@ -42,7 +42,8 @@ def window_s(rule: str) -> float:
 
 
 def labels_of(text: str) -> dict[str, str]:
-    """From "suite=tandem,release=prod". Raises InvalidArgument("prometheus_labels")."""
+    """Parse labels like "suite=tandem,release=prod". Raises
+    InvalidArgument("prometheus_labels")."""
     labels = {}
     for part in filter(str.strip, text.split(",")):
         if (match := _LABEL.fullmatch(part)) is None:
@@ -69,7 +70,7 @@ class Aged:
 
 
 def freshest(*known: Aged | None) -> float | None:
-    """The number that was measured last; the first of those as fresh."""
+    """Return the number that was measured last; the first of those as fresh."""
     there = [number for number in known if number is not None]
     return min(there, key=lambda number: number.age_s).value if there else None
 
@@ -80,9 +81,9 @@ def mean_of(
     labels: Mapping[str, str],
     preferred: Mapping[str, str] | None = None,
 ) -> Aged | None:
-    """The mean of a rule's samples with these labels, of those with the `preferred` ones where
-    there are any. It is as old as the middle of what the rule looks back on. A label wanted as ""
-    may be any, but then the same one everywhere: what differs is not averaged."""
+    """Return the mean of a rule's samples with these labels, of those with the `preferred` ones
+    where there are any. It is as old as the middle of what the rule looks back on. A label wanted
+    as "" may be any, but then the same one everywhere: what differs is not averaged."""
     matching = [sample for sample in samples if sample.rule == rule and _agrees(sample, labels)]
     for name in (name for name, value in labels.items() if not value):
         if len({sample.labels.get(name) for sample in matching}) > 1:
@@ -142,7 +143,7 @@ class PrometheusServer:
             await asyncio.sleep(self._period_s)
 
     async def refresh(self) -> bool:
-        """Ask once; whether it answered. Nothing is raised for a server that does not."""
+        """Query once; return whether the server answered. Nothing is raised if it does not."""
         try:
             rows = (await self._get("query", query=self._query))["result"]
             samples = (_sample(row["metric"], row["value"][1]) for row in rows)
@@ -177,7 +178,7 @@ class PrometheusServer:
         return answer["data"]
 
     def _report(self, reached: bool, why: str = "") -> None:
-        """A line when it is lost and one when it is back, not one every time."""
+        """Log a line when the server is lost and one when it is back, not one every time."""
         if reached and not self._reached:
             log.info("metrics server answers", address=self._api)
         elif not reached and self._reached is not False:

@@ -73,7 +73,7 @@ _callers: ContextVar[Headers] = ContextVar("tandem_caller_headers", default=())
 
 @contextmanager
 def called_with(headers: Headers) -> Iterator[None]:
-    """In here, and in tasks begun in here, a span that is given no headers takes these."""
+    """Use `headers` for spans that are given none, within the context and in tasks begun in it."""
     outer = _callers.get()
     _callers.set(tuple(headers))
     try:
