@@ -121,7 +121,7 @@ def load_served(
 
 
 def _warm(engine: Engine) -> None:
-    """One pass, which reads weights from disk and builds kernels: the first of a caller's would
+    """Run one pass, which reads weights from disk and builds kernels: a caller's first pass would
     look stuck."""
     session = engine.open(1)
     try:

@@ -140,7 +140,7 @@ class Session(Protocol):
         InvalidArgument("length") unless 0 <= length <= self.length."""
 
     def keep_path(self, indices: Sequence[int]) -> None:
-        """After a tree forward: commit these nodes, given from the root down, and drop the others.
+        """Commit these nodes after a tree forward, given from the root down, and drop the others.
         `indices` point into the tree request's `token_ids`; an empty path drops the whole tree.
         Raises InvalidArgument without a pending tree, or if they are no path from a root."""
 
@@ -191,10 +191,12 @@ class Vision(Protocol):
         """The tokens before and after an image."""
 
     def tokens_per_image(self, images: Sequence[bytes]) -> list[int]:
-        """By their headers. Raises InvalidArgument("images")."""
+        """Return how many tokens each image takes, read from its header. Raises
+        InvalidArgument("images")."""
 
     def prepare(self, images: Sequence[bytes]) -> object:
-        """Decoded and scaled, for `attach`; on any thread. Raises InvalidArgument("images")."""
+        """Decode and scale the images for `attach`; on any thread. Raises
+        InvalidArgument("images")."""
 
     def attach(self, session: Session, prompt_ids: Sequence[int], pixels: object) -> None:
         """Embed the images at their placeholders; on the engine's thread, before any pass."""
@@ -241,13 +243,16 @@ class KvFiles(Protocol):
         """Return the bytes that `write` would write; on any thread."""
 
     def unpack(self, packed: bytes, origin: KvOrigin) -> Any:
-        """The inverse of `pack`, checked like a file; on any thread. Raises KvFileRefused."""
+        """Return the tensors of `packed`, checked like a file; on any thread. Raises
+        KvFileRefused."""
 
     def write(self, path: Path, tensors: Any, origin: KvOrigin) -> None:
-        """On any thread; durable when it returns. Raises OSError, with the old file kept."""
+        """Write a file, on any thread; durable when it returns. Raises OSError, with the old file
+        kept."""
 
     def read(self, path: Path, origin: KvOrigin) -> Any:
-        """On any thread. Raises FileNotFoundError, and KvFileRefused for any other origin."""
+        """Read a file, on any thread. Raises FileNotFoundError, and KvFileRefused for any other
+        origin."""
 
 
 @runtime_checkable

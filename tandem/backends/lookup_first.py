@@ -168,7 +168,7 @@ class LookupFirstSession:
         return LookupPlan(whole, followers, share)
 
     def finish(self, plan: LookupPlan) -> None:
-        """After the pass."""
+        """Commit a chain, or hold a tree, after a pass."""
         if plan.whole.parents is None:
             self.token_ids += tuple(plan.whole.token_ids)
         else:

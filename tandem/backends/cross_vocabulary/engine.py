@@ -244,7 +244,7 @@ class TranslatedSession:
         self.inner.close()
 
     def prepare(self, request: ForwardRequest) -> None:
-        """Before a pass: drop a pending tree and make room. Raises InvalidArgument("token_ids")."""
+        """Drop a pending tree and make room, before a pass. Raises InvalidArgument("token_ids")."""
         self._tree = None
         if self._start > self.length:  # a cancelled pass had forgotten more than there is now
             self._start = 0
@@ -255,7 +255,8 @@ class TranslatedSession:
         self._forget(request, max(1, needed))
 
     def plan(self, request: ForwardRequest) -> Plan:
-        """The pass that does what the request asks for, committed tokens that are owed included."""
+        """Return the pass that does what the request asks for, committed tokens that are owed
+        included."""
         if request.parents is not None:
             return self._tree_plan(request)
         spelt = self._spelt(self._due(request))
@@ -276,7 +277,7 @@ class TranslatedSession:
         )
 
     def finish(self, plan: Plan) -> None:
-        """After the pass: its tokens are held."""
+        """Hold the tokens of a pass that is over."""
         if plan.tree is not None:
             self._tree = plan
             return

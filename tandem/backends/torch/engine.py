@@ -138,8 +138,9 @@ class HuggingFaceEngine(EngineDefaults):
         return [by_number[number] for number in range(len(batch))]
 
     def _passes(self, batch: Sequence[ForwardRequest]) -> list[list[int]]:
-        """Which requests share a pass. Where weights are laid out for single rows, few and many
-        rows are multiplied differently, so that a prompt must not share one with single tokens."""
+        """Return the indices of the requests that share each pass. Where weights are laid out for
+        single rows, few and many rows are multiplied differently, so that a prompt must not share
+        one with single tokens."""
         if not self._single_rows:
             return [list(range(len(batch)))] if batch else []
         passes: tuple[list[int], list[int]] = ([], [])

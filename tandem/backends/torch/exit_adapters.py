@@ -80,7 +80,7 @@ class ExitAdapters:
         return tuple((layer + 1) / about.layer_count for layer in about.layers)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """By the names that they have in a file."""
+        """Return the parameters by the names that they have in a file."""
         return dict(torch.nn.ModuleList(self.adapters).named_parameters())
 
     def placed(self, like: Tensor) -> "tuple[PlacedAdapter, ...]":
@@ -160,7 +160,8 @@ def save_adapters(exits: ExitAdapters, folder: Path) -> None:
 
 
 def load_adapters(folder: Path, base_hash: str, layer_count: int, hidden_size: int) -> ExitAdapters:
-    """The adapters of a folder. Raises InvalidArgument("exits") for bad ones or another model's."""
+    """Return the adapters of a folder. Raises InvalidArgument("exits") for bad ones or another
+    model's."""
     description = read_description(folder)
     if description.base_hash != base_hash:
         why = f"base_hash is {description.base_hash[:16]}, this model's is {base_hash[:16]}"

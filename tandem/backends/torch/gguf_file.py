@@ -68,7 +68,7 @@ class GgufFile:
             raise InvalidArgument("model", f"{why} {', '.join(_CONFIGS)}")
 
     def model(self, dtype: torch.dtype) -> Any:
-        """transformers' own, with the file's weights dequantised."""
+        """Return transformers' own model, with the file's weights dequantised."""
         weights = {
             self._name(tensor.name): self._weight(tensor, dtype) for tensor in self._reader.tensors
         }
@@ -92,7 +92,7 @@ class GgufFile:
         return TextTokenizer(self.own_tokenizer(), ends, self._rows())
 
     def own_tokenizer(self) -> Any:
-        """transformers' own."""
+        """Return transformers' own tokenizer of the file. Raises InvalidArgument("model")."""
         place = {"gguf_file": self.path.name, "local_files_only": True}
         try:
             return AutoTokenizer.from_pretrained(str(self.path.parent), **place)
@@ -148,14 +148,14 @@ class GgufFile:
         return _CONFIGS[self._architecture](**named)
 
     def _rows(self) -> int:
-        """Tokens that there are logits for."""
+        """Return for how many tokens there are logits."""
         (embedding,) = (
             tensor for tensor in self._reader.tensors if tensor.name == "token_embd.weight"
         )
         return int(embedding.shape[1])
 
     def _name(self, name: str) -> str:
-        """transformers' name of a tensor."""
+        """Return transformers' name of a tensor. Raises InvalidArgument("model")."""
         match = _TENSOR.fullmatch(name)
         layer, part, kind = match.groups() if match else (None, "", "")
         known = _OUTSIDE if layer is None else _LAYER

@@ -19,7 +19,8 @@ from tandem.core.tree import check_path
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer stores per token, and how far back it looks (None: everything)."""
+    """Sizes that one attention layer stores per token, and how far back it looks (None:
+    everything)."""
 
     kv_heads: int
     key_size: int
@@ -164,7 +165,7 @@ class KvSession:
         return len(self.tree or ())
 
     def prepare(self, extends_tree: bool = False) -> None:
-        """Before a pass: drop a pending tree unless it `extends_tree`; make new slots writable."""
+        """Drop a pending tree before a pass, unless it `extends_tree`; make new slots writable."""
         if extends_tree:
             return  # its own first pass made them so, and nobody can have shared them since
         self.tree = None
@@ -173,7 +174,7 @@ class KvSession:
             self._replace_tail()
 
     def finish(self, count: int, parents: tuple[int, ...] | None) -> None:
-        """After a forward pass of `count` tokens: commit a chain, or hold a tree."""
+        """Commit a chain, or hold a tree, after a forward pass of `count` tokens."""
         if parents is None:
             self.length += count
         else:

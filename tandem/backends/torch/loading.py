@@ -276,7 +276,7 @@ def _refuse(folder_or_name: str | Path, error: Exception) -> NoReturn:
 
 
 def _has_tokenizer(source: ModelSource) -> bool:
-    """Without one, prompts are token ids."""
+    """Return whether a model has a tokenizer; without one, prompts are token ids."""
     folder = Path(source.name)
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
     return not source.local or any((folder / name).exists() for name in names)

@@ -67,7 +67,7 @@ def quantise_modules(model: nn.Module, bits: int, *, spared: str = "visual") -> 
 
 
 class _QuantisedModule(nn.Module):
-    """In the place of an `nn.Linear`."""
+    """A quantised module in the place of an `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear, bits: int) -> None:
         super().__init__()

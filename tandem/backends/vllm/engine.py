@@ -126,7 +126,7 @@ class VllmEngine(EngineDefaults):
         return none
 
     def _piece(self, waiting: Sequence[Fed]) -> None:
-        """One pass of the workers."""
+        """Run one pass of the workers."""
         taken, scheduled = self.pages.next_pass(waiting)
         requests = {fed.session.request.request_id: fed for fed in taken if fed.rows}
         readers = {}

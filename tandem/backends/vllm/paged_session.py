@@ -100,8 +100,8 @@ class PagedSession:
 
 @dataclass(eq=False)
 class PagePool:
-    """Which session has which pages: vLLM's own scheduler-side cache, driven from here. `core` is
-    its EngineCore, which is never stepped."""
+    """The pages of each session: vLLM's own scheduler-side cache, driven from here. `core` is its
+    EngineCore, which is never stepped."""
 
     core: Any
     sessions: set[PagedSession] = field(default_factory=set)
@@ -146,7 +146,8 @@ class PagePool:
             self.release(session)
 
     def release(self, session: PagedSession) -> None:
-        """Its pages go back; what they hold stays in the prefix cache until they are needed."""
+        """Give a session's pages back; what they hold stays in the prefix cache until they are
+        needed."""
         if session.request is not None:
             self._cache.free(session.request)
             self._finished.add(session.request.request_id)
