@@ -65,7 +65,7 @@ def chunk_spans(text: str, chunking: Chunking, count_tokens: CountTokens) -> lis
 
 
 def count_pieces(pieces: Sequence[str]) -> Sequence[int]:
-    """Without a tokenizer every piece counts for one token."""
+    """Count every piece for one token, as there is no tokenizer."""
     return [1] * len(pieces)
 
 

@@ -73,7 +73,7 @@ class DenseIndex:
             self._index.remove_ids(numbers)
 
     def search(self, query: Vectors, count: int) -> list[tuple[int, float]]:
-        """At most `count` nearest to `query` (dimension,), as (number, inner product)."""
+        """Return at most `count` nearest to `query` (dimension,), as (number, inner product)."""
         with self._lock:
             if not self._rows or count < 1:
                 return []

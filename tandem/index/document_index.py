@@ -271,7 +271,8 @@ class DocumentIndex:
         return [document_id in hashes for document_id in document_ids]
 
     def listed(self, owner: str, after: str = "", count: int = MAX_LISTED) -> list[ListedDocument]:
-        """At most `count` of the owner's documents by name, those that come after `after`."""
+        """Return at most `count` of the owner's documents by name, those that come after
+        `after`."""
         check_owner(owner)
         if not 1 <= count <= MAX_LISTED:
             raise InvalidArgument("count", f"must be 1…{MAX_LISTED}, is {count}")
@@ -377,8 +378,9 @@ class DocumentIndex:
     def _searched(
         self, query: str, vector: Vectors | None, count: int, mode: SearchMode, tenant: str
     ) -> list[Hit]:
-        """From a ranking that knows every chunk it found: between a commit and the ranking's
-        following it, an updated document would have neither its old text nor its new one."""
+        """Return hits of a ranking that knows every chunk it found: between a commit and the
+        ranking's following it, an updated document would have neither its old text nor its new
+        one."""
         for tries in range(MOST_OUTDATED):
             try:
                 return self._searcher.search(
@@ -411,7 +413,7 @@ class DocumentIndex:
         return outcomes, puts, {key: latest[key] for key in dict.fromkeys(puts.values())}
 
     def _unheld(self, wanted: Mapping[str, Document]) -> list[Document]:
-        """Those whose contents are not stored yet."""
+        """Return the documents whose contents are not stored yet."""
         held = self._store.holds(wanted)
         return [document for key, document in wanted.items() if key not in held]
 
@@ -450,7 +452,7 @@ class DocumentIndex:
             raise InvalidArgument("rerank", "no re-ranking model is loaded")
 
     def _reranked(self, query: str, hits: list[Hit]) -> list[Hit]:
-        """By the cross-encoder's score, which becomes theirs."""
+        """Return the hits by the cross-encoder's score, which becomes theirs."""
         assert self._reranker is not None
         scores = self._reranker.score(query, [hit.text for hit in hits])
         judged = [replace(hit, score=score) for hit, score in zip(hits, scores, strict=True)]

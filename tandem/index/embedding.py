@@ -34,7 +34,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Which model it is, with a hash of its content; two that differ never mix in one index."""
+        """Name of the model, with a hash of its content; two that differ never mix in one index."""
 
     @property
     def dimension(self) -> int:

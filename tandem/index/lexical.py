@@ -72,8 +72,8 @@ class LexicalIndex:
                 del self._words[collection]
 
     def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        """The numbers that `search` finds, in its order, each with the chunk's `coverage` of the
-        query."""
+        """Return the numbers that `search` finds, in its order, each with the chunk's `coverage` of
+        the query."""
         numbers = [number for number, _ in self.search(query, count, tenant)]
         with self._lock:
             visible = self._visible(tenant)
@@ -93,8 +93,8 @@ class LexicalIndex:
         ]
 
     def search(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        """At most `count` chunks that `tenant` may find and that share a word with `query`, as
-        (number, score), best first; of equal ones the smaller number first."""
+        """Return at most `count` chunks that `tenant` may find and that share a word with `query`,
+        as (number, score), best first; of equal ones the smaller number first."""
         with self._lock:
             visible = self._visible(tenant)
             scores = [visible.scores(term) for term in visible.telling(query_terms(query))]

@@ -120,7 +120,7 @@ def settle(database: Connection, manifest: Manifest, place: str) -> None:
 
 
 def take_turn(database: Connection) -> None:
-    """Until the end of the transaction no other process writes."""
+    """Keep other processes from writing until the end of the transaction."""
     database.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
 
 

@@ -443,12 +443,13 @@ def _delete_unmeant(database: Connection, firsts: Iterable[int], generation: int
 
 
 def _storable(document_ids: Iterable[str]) -> list[str]:
-    """Those that can be there: PostgreSQL's text holds no zero byte."""
+    """Return the ids that can be stored: PostgreSQL's text holds no zero byte."""
     return [name for name in document_ids if "\0" not in name]
 
 
 def _tsvector(text: str) -> str:
-    """The words of a text with their places, made here so that both sides of a search are."""
+    """Return the words of a text with their places, split here so that texts and queries are split
+    alike."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, word in enumerate(words_of(text), 1):
         places[word[:_LONGEST_WORD]].append(min(place, _LAST_PLACE))

@@ -89,9 +89,9 @@ class Searcher:
         mode: SearchMode,
         tenant: str = OPERATOR,
     ) -> list[Hit]:
-        """At most `count` chunks that `tenant` may find, best first. `vector` is the query's; DENSE
-        needs one. Raises RankingOutdated when a chunk was removed, or replaced by one that is not
-        ranked yet."""
+        """Return at most `count` chunks that `tenant` may find, best first. `vector` is the
+        query's; DENSE needs one. Raises RankingOutdated when a chunk was removed, or replaced by
+        one that is not ranked yet."""
         depth = max(_LEAST_DEPTH, 2 * count)
         dense = list[int]()
         covered = dict[int, float]()

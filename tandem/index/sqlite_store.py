@@ -306,7 +306,7 @@ class SqliteStore:
         self._writer.execute(statement, (owner, document_id, row[0], checksum))
 
     def _delete_unmeant(self, firsts: Iterable[int]) -> list[Numbered]:
-        """Those of these contents that no id means any more."""
+        """Delete and return those of these contents that no id means any more."""
         unmeant = "first = ? AND NOT EXISTS (SELECT 1 FROM document WHERE content = first)"
         contents = [self._contents_where(self._writer, unmeant, first) for first in firsts]
         gone = list(chain.from_iterable(contents))
@@ -357,7 +357,8 @@ class SqliteStore:
         document_ids: Iterable[str] | None,
         owner: str | None,
     ) -> list[_DocumentRow]:
-        """These ids, or all, of an owner or of everybody, in the order in which they were put."""
+        """Return the rows of these ids, or of all, of an owner or of everybody, in the order in
+        which they were put. Raises FolderDamaged."""
         select = "SELECT seq, owner, id, content, checksum FROM document"
         whose, parameters = ("owner = ?", [owner]) if owner is not None else ("?", [True])
         if document_ids is None:
@@ -376,7 +377,7 @@ class SqliteStore:
             raise FolderDamaged(f"{self._path}: {why}")
 
     def _select_each(self, statement: str, keys: Iterable[str], *more: str) -> dict[str, str]:
-        """The one column that `statement` selects for each key, where it finds a row."""
+        """Return the one column that `statement` selects for each key, where it finds a row."""
         with errors_of(self._path), self._reading() as database:
             rows = [(key, database.execute(statement, (key, *more)).fetchone()) for key in keys]
         return {key: row[0] for key, row in rows if row is not None}

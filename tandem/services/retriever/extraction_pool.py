@@ -118,8 +118,8 @@ class ExtractionPool:
         self._give_turns()
 
     def _give_turns(self) -> None:
-        """To the tenants whose last turn is the longest ago; once more when somebody's seconds are
-        there again."""
+        """Give turns to the tenants whose last turn is the longest ago; once more when a tenant has
+        seconds to spend again."""
         now = time.monotonic()
         while self._free:
             able = [tenant for tenant in self._waiting if self._may_run(tenant, now)]

@@ -101,8 +101,8 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One document of a number, or why there is none; `last` of its number. `document` is None for
-    a file without documents."""
+    """One document of an upload's number, or why there is none; `last` of its number. `document` is
+    None for a file without documents."""
 
     number: int
     document: Document | Refusal | None

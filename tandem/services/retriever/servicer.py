@@ -360,8 +360,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     async def _on(
         self, threads: FairExecutor, work: Callable[[], Answer], owner: str = ""
     ) -> Answer:
-        """In the caller's turn among others who have work for these threads; `owner`: for which of
-        its tenants."""
+        """Run `work` on these threads, in the caller's turn among others who have work for them.
+        `owner`: the tenant of the caller's that it is for."""
         return await asyncio.wrap_future(threads.submit(paying_tenant(owner.encode()), work))
 
     def _admit(self, context: Context) -> None:

@@ -123,7 +123,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         )
 
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
-        """On the engine thread."""
+        """Record a pass; called on the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
         self._recent.passed(pass_s, time.monotonic())
         self._prefixes.count_engine_s_own()
@@ -264,7 +264,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
 @dataclass(frozen=True, slots=True)
 class _KvContents:
-    """What a session's keys and values begin with, and what stays of them for later sessions."""
+    """The beginning of a session's keys and values, and what is kept of them for later sessions."""
 
     thread: EngineThread
     prompt_ids: Sequence[int]
@@ -273,13 +273,13 @@ class _KvContents:
     reservation: Reservation
 
     async def show(self, kv: Session) -> None:
-        """Before the first pass."""
+        """Give the session its images and its kept prefix, before the first pass."""
         await self.images.show(self.thread, kv, self.prompt_ids)
         await self.prefix.show(kv)
 
     def leave(self, kv: Session, token_ids: Sequence[int], ends: bool) -> None:
-        """After the first pass, and before the session closes (`ends`), whose bytes are then to be
-        had for what is kept."""
+        """Keep blocks after the first pass, and before the session closes (`ends`), whose bytes are
+        then available for what is kept."""
         self.prefix.leave(kv, token_ids, ends, self.reservation.kv_bytes if ends else 0)
 
 

@@ -160,9 +160,9 @@ class VerifierSession:
         return RowsAfter.text(self._processor, self._machine.committed, work.kept)
 
     async def _forced(self) -> Iterator[int]:
-        """The tokens that alone may follow the committed text, one after the other, where a grammar
-        says so and nobody drafts them. Its masks are computed elsewhere, as all wait for the
-        loop."""
+        """Return the tokens that alone may follow the committed text, one after the other, where a
+        grammar says so and nobody drafts them. Its masks are computed elsewhere, as all wait for
+        the loop."""
         forced = list[int]()
         if self._processor is None or self._machine.settings.drafts:
             return iter(forced)
