@@ -10,12 +10,7 @@ from dataclasses import replace
 from tandem.net.connection import Connection
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import (
-    ContextDocument,
-    DecodingOpen,
-    DecodingOpened,
-)
-from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import CollaborationOpen
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import DocumentTransfer, Sources
@@ -113,27 +108,10 @@ class CloudAnswers:
         headers: Sent,
     ) -> DecoderLink:
         request = opening.request
-        preset = request.preset
-        drafting = local_drafting(preset, request.sampling)
-        decoding = DecodingOpen(
-            session=opening.session,
-            epoch=0,
-            base=0,
-            prefix_hash=0,
-            prompt=request.prompt_ids,
-            committed_ids=request.committed_ids,
-            documents=documents,
-            sampling=drafting.sampling,
-            seed=request.seed,
-            side=Side.CLOUD,
-            probs=drafting.probs,
-            ahead=preset.ahead,
-            max_tokens=request.max_tokens,
+        decoding = replace(
+            request.decoding_opening(Side.CLOUD, prompt=request.prompt_ids, documents=documents),
             vocabulary_hash=request.vocabulary_hash,
             vocabulary_size=request.vocabulary_size,
-            preset=preset.name,
-            reweigh_every=preset.reweigh_every,
-            processors=request.processors,
             end_ids=tuple(sorted(request.eos_token_ids)),
         )
         return DecoderLink(

@@ -30,12 +30,7 @@ from tandem.telemetry.tracing import Sent
 from tandem.two_sided.many_sides import LastOpened, ManySides, ManySidesMachine, SideStreams
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.profiling.side_metrics import AggregationGauge
-from tandem.two_sided.protocol.decoder_messages import (
-    ContextDocument,
-    DecodingOpen,
-    DecodingOpened,
-)
-from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
@@ -251,29 +246,16 @@ class DeviceAnswers:
 
     def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
         request = prepared.request
-        preset = prepared.preset
-        drafting = local_drafting(preset, request.sampling)
-        opening = DecodingOpen(
-            session=prepared.aggregation.session,
-            epoch=0,
-            base=0,
-            prefix_hash=0,
-            prompt=request.prompt,
-            committed_ids=(),
-            documents=prepared.documents,
-            sampling=drafting.sampling,
-            seed=request.seed,
-            side=Side.DEVICE,
-            probs=drafting.probs,
-            ahead=0 if preset.sources is Sources.CLOUD else preset.ahead,
-            max_tokens=request.max_tokens,
+        opening = replace(
+            prepared.aggregation.decoding_opening(
+                Side.DEVICE, prompt=request.prompt, documents=prepared.documents
+            ),
             wants_text=True,
             stop=request.stop,
-            preset=preset.name,
-            reweigh_every=preset.reweigh_every,
             wants_token_texts=request.token_texts,
-            processors=request.processors,
         )
+        if prepared.preset.sources is Sources.CLOUD:
+            opening = replace(opening, ahead=0)
         return DecoderLink(
             self._decoder,
             opening,
