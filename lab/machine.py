@@ -124,10 +124,10 @@ def _busy_s() -> float | None:
 
 
 def _own_s() -> float:
-    own, children = (
+    usage, children = (
         resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _processor() -> str:

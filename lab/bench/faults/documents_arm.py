@@ -290,8 +290,8 @@ async def documents_arm(place: Path, seed: int) -> AsyncIterator[DocumentsArm]:
         members = {RETRIEVER: _member(folder, port, switches)}
         async with Fleet(members, place, {RETRIEVER: port}) as fleet:
             arm, stop = DocumentsArm(fleet, folder, switches, disk, seed), asyncio.Event()
-            clients: list[Awaitable[None]] = [arm.write(each, stop) for each in range(WRITERS)]
-            clients += [arm.read(each, stop) for each in range(READERS)]
+            clients: list[Awaitable[None]] = [arm.write(number, stop) for number in range(WRITERS)]
+            clients += [arm.read(number, stop) for number in range(READERS)]
             running = asyncio.gather(*clients)
             try:
                 yield arm
@@ -308,7 +308,7 @@ def _member(folder: Path, port: int, switches: Switches | None) -> Member:
 
 
 def _upload(document: str, number: int, words: int) -> Upload:
-    text = " ".join(f"w{(number * 31 + each) % 997}" for each in range(words))
+    text = " ".join(f"w{(number * 31 + place) % 997}" for place in range(words))
     return Upload(document, text.encode(), title=f"{document} {number}")
 
 

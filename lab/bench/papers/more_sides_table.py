@@ -52,11 +52,11 @@ def tables() -> tuple[PaperTable, ...]:
 
 def _rates(testbed: Testbed, labels: Labels) -> Figures:
     sides, rtt_s = int(float(labels[0])), float(labels[1])
-    asked = testbed.once("many sides", lambda: _asked(testbed))
+    questions = testbed.once("many sides", lambda: _asked(testbed))
     coupled, waiting = (
         [
             answer(preset, one, sides, rtt_s, testbed.seed + number)
-            for number, one in enumerate(asked)
+            for number, one in enumerate(questions)
         ]
         for preset in methods(sides).values()
     )

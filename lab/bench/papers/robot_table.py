@@ -92,7 +92,7 @@ def _with_exits(testbed: Testbed, labels: Labels) -> Figures:
     )
     sd = PRESETS["dssd"].with_draft_length(DRAFT_LENGTH)
     plain, fast = (_answers(one, pairs, tasks, conditions, testbed.seed) for one in (sd, fsd))
-    plain_s, fast_s = (float(answers_figures(each)["tpot_s"]) for each in (plain, fast))
+    plain_s, fast_s = (float(answers_figures(answers)["tpot_s"]) for answers in (plain, fast))
     tokens = expected_tokens_per_round(verified_acceptance(plain) or 0.0, DRAFT_LENGTH)
     missed = cache_miss_rate(fast)
     return (
