@@ -62,7 +62,7 @@ def probs_from_bytes(
 
 
 def wire_probs(probs: Array, precision: Precision) -> NDArray[np.float32]:
-    """The distribution [V] that the other end reconstructs from `probs_to_bytes`."""
+    """Return the distribution [V] that the other end reconstructs from `probs_to_bytes`."""
     return probs_from_bytes(probs_to_bytes(probs, precision), len(probs), precision, "probs")
 
 
@@ -102,7 +102,7 @@ def sparse_probs_from_bytes(
 
 
 def sparse_wire_probs(distribution: Array, precision: Precision) -> NDArray[np.float32]:
-    """The distribution [V] that the other end reconstructs from `sparse_probs_to_bytes`: its
+    """Return the distribution [V] that the other end reconstructs from `sparse_probs_to_bytes`: its
     positive entries travel as a distribution of their own."""
     ids = np.flatnonzero(distribution)
     if precision == "float16":

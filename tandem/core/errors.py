@@ -56,8 +56,8 @@ def listen_words(error: OSError) -> str:
 
 
 def check_count(count: int, most: int, field: str) -> None:
-    """InvalidArgument(field) for more than `most` of something. Decoders ask it of the number of
-    entries, before anything is made of them."""
+    """Raise InvalidArgument(field) for more than `most` of something. Decoders check the number of
+    entries with it, before anything is made of them."""
     if count > most:
         raise InvalidArgument(field, f"has {count} entries; the maximum is {most}")
 

@@ -128,7 +128,7 @@ class GrammarMask(Protocol):
         is none of the grammar's, or is complete and has ended."""
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
-        """The token that follows, where no other may."""
+        """Return the token that follows, where no other may."""
 
     def prepare(self, answers: Sequence[tuple[int, ...]]) -> Pending | None:
         """Have the masks after these computed elsewhere; None where they are there. Who asks for
@@ -158,15 +158,16 @@ class LogitsProcessor:
         self._strict = strict
 
     def processed(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
-        """The model's logits [V] after the answer so far, float32, with -inf for what may not
-        follow."""
+        """Return the model's logits [V] after the answer so far, float32, with -inf for what may
+        not follow."""
         scores = self.weighted(self.repeated(logits, answer), answer)
         if self._forbids and scores.max() == -np.inf and logits.max() > -np.inf:
             return self._dead_end(logits, answer)
         return scores
 
     def repeated(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
-        """A copy, float32, after the repetition penalty: all that depends on a token's logit."""
+        """Return a copy, float32, after the repetition penalty: all that depends on a token's
+        logit."""
         scores = logits.astype(np.float32)
         penalty = np.float32(self._processors.repetition_penalty)
         if penalty != 1:
@@ -176,8 +177,8 @@ class LogitsProcessor:
         return scores
 
     def weighted(self, scores: NDArray[np.float32], answer: tuple[int, ...]) -> NDArray[np.float32]:
-        """The same array after all others, which add to a token's logit what the text alone says: a
-        factor of its probability, 0 for what may not follow."""
+        """Return the same array after all others, which add to a token's logit what the text alone
+        says: a factor of its probability, 0 for what may not follow."""
         processors = self._processors
         if processors.presence_penalty or processors.frequency_penalty:
             seen, counts = np.unique(np.array(answer, dtype=np.intp), return_counts=True)
@@ -199,7 +200,8 @@ class LogitsProcessor:
         return None if self.mask is None else self.mask.prepare(answers)
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
-        """The token that alone may follow, whatever the model says; None where several may."""
+        """Return the token that alone may follow, whatever the model says; None where several
+        may."""
         if self.mask is None:
             return None
         token_id = self.mask.forced(answer)
@@ -248,14 +250,14 @@ class RowsAfter:
         )
 
     def certain(self, token_id: int) -> NDArray[np.float32]:
-        """The distribution [V] where the grammar forces a token."""
+        """Return the distribution [V] where the grammar forces a token."""
         assert self.processor.mask is not None, "only a grammar forces tokens"
         return one_hot(self.processor.mask.vocabulary_size, token_id)
 
 
 def keep_only(scores: NDArray[np.float32], allowed: Mask | None) -> None:
-    """-inf, in place, for all tokens but those allowed. No branch: of a mask nobody can guess, and
-    a row of a large vocabulary would take ten times as long."""
+    """Set all tokens but those allowed to -inf, in place. There is no branch, as a mask cannot be
+    predicted: a row of a large vocabulary would take ten times as long."""
     if allowed is None:
         scores.fill(-np.inf)
         return
@@ -276,5 +278,5 @@ def logits_processor(
     mask: GrammarMask | None = None,
     strict: bool = True,
 ) -> LogitsProcessor | None:
-    """None where the logits stay as they are, which costs nothing."""
+    """Return a processor of logits; None where these stay as they are, which costs nothing."""
     return LogitsProcessor(processors, prompt_ids, mask, strict) if processors.active else None

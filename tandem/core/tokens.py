@@ -54,7 +54,7 @@ def check_token_ids(ids: Sequence[int] | NDArray[Any], vocabulary_size: int, fie
 
 
 def extend_prefix(prefix: PrefixHash, token_ids: Iterable[int]) -> PrefixHash:
-    """The hash of the prefix with `token_ids` appended. Order, length and every id count."""
+    """Return the hash of the prefix with `token_ids` appended. Order, length and every id count."""
     for token in token_ids:
         prefix = mix(prefix + (int(token) + 1) * GOLDEN)  # int: numpy integers overflow
     return prefix
@@ -93,7 +93,7 @@ class PrefixedTokens:
         return self._prefixes[-1]
 
     def since(self, position: int) -> tuple[int, ...]:
-        """The tokens from an absolute position on."""
+        """Return the tokens from an absolute position on."""
         return tuple(self._token_ids[position:])
 
     def append(self, token_id: int) -> None:

@@ -116,7 +116,8 @@ class VerifyWork:
         return [self.kept + step + 1 for step in steps][count - self.logits_to_keep :]
 
     def fed_before(self, row: int) -> tuple[int, ...]:
-        """The fed tokens that the wanted distribution in `row` follows, its node's own last."""
+        """Return the fed tokens that the wanted distribution in `row` follows, its node's own
+        last."""
         node = len(self.token_ids) - self.logits_to_keep + row
         if self.parents is None:
             return self.token_ids[: node + 1]
@@ -215,7 +216,7 @@ class CloudMachine:
         self._kv_length = kv_length
 
     def opened(self) -> Opened:
-        """The first frame to the edge."""
+        """Return the first frame to the edge."""
         model = self._model
         return Opened(
             **self._header(len(self.committed)),
@@ -332,7 +333,7 @@ class CloudMachine:
     # The forward pass that is due.
 
     def work(self) -> VerifyWork | None:
-        """The forward pass that is due now, if any; it stays in flight until `complete`."""
+        """Return the forward pass that is due now, if any; it stays in flight until `complete`."""
         if self._in_flight or self.ended or self.finished or self.awaits_recovered:
             return None
         unfed = self.committed.since(self.kv_length + len(self._kept_path))
@@ -346,7 +347,8 @@ class CloudMachine:
         return work
 
     def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyWork:
-        """The pass over the drafts that are ready, if any, after the text that is not fed yet."""
+        """Return the pass over the drafts that are ready, if any, after the text that is not fed
+        yet."""
         drafts = self._pending.ready
         proposals = self._pending.first_ready()
         if (budget := self._budget) is not None:
@@ -369,7 +371,7 @@ class CloudMachine:
         )
 
     def _tree_pass(self, tree: DraftTree, unfed: tuple[int, ...]) -> VerifyWork:
-        """The pass over a tree after the committed token that is `unfed`, if one is."""
+        """Return the pass over a tree after the committed token that is `unfed`, if one is."""
         before = len(unfed)
         return VerifyWork(
             keep=self.kv_length,
@@ -501,7 +503,7 @@ class CloudMachine:
         self._logprobs_recorder.note(target, token_id)
 
     def _bonus_token(self, verification: Verification) -> int | None:
-        """The cloud's own token after the accepted drafts; None at the end or if a draft is
+        """Return the cloud's own token after the accepted drafts; None at the end or if a draft is
         next."""
         target = verification.next_target
         if target is None:
@@ -689,7 +691,7 @@ class EarlyQueue:
         self._waiting.append(verdict)
 
     def pop(self) -> EarlyVerdict:
-        """The next one to send. Only while there is one."""
+        """Take the next verdict to send. Only while there is one."""
         first = min(self._waiting, key=self._rank)
         self._waiting.remove(first)
         return first
@@ -844,7 +846,7 @@ def _check_tree(
 
 
 def _proposals(draft: Draft) -> Iterator[Proposal]:
-    """The draft's tokens, each with what the uplink carried for it."""
+    """Yield the draft's tokens, each with what the uplink carried for it."""
     for index, token_id in enumerate(draft.token_ids):
         yield Proposal(
             (token_id,),

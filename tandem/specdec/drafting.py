@@ -124,7 +124,7 @@ class Drafting:
         return (*self._committed.since(0), *self._in_flight.token_ids)
 
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
-        """The tokens committed or in flight from `kv_length` up to `position`."""
+        """Return the tokens committed or in flight from `kv_length` up to `position`."""
         committed = len(self._committed)
         drafts = self._in_flight.token_ids
         return (
@@ -166,12 +166,13 @@ class Drafting:
     # Tasks: one at a time.
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
-        """The task that drafts the next `count` tokens, or up to the first that is among `ends`."""
+        """Return the task that drafts the next `count` tokens, or up to the first that is among
+        `ends`."""
         self._forget_ahead()  # a wider window: these take the place of what was drafted past it
         return self._start(count, ends, guess=False)
 
     def begin_ahead(self) -> DraftTask | None:
-        """The task that drafts past the predicted bonus token, if that pays now."""
+        """Return the task that drafts past the predicted bonus token, if that pays now."""
         if self.ahead is not None or not self.alternatives or not self._in_flight:
             return None
         schedule = self.schedule
@@ -241,7 +242,7 @@ class Drafting:
     # What becomes of the drafts in flight.
 
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        """The tokens sent that a verdict may speak of, oldest first."""
+        """Return the tokens sent that a verdict may speak of, oldest first."""
         if verdict.path:
             raise ProtocolError("a chain in flight", f"a verdict on the path {verdict.path}")
         return self.sent_token_ids
@@ -259,8 +260,8 @@ class Drafting:
         self._in_flight.remove(1)
 
     def adopt_ahead(self) -> int:
-        """All was accepted and `ahead` predicted the next token: put the rest in flight. Returns
-        how many tokens that is."""
+        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token.
+        Returns how many tokens that is."""
         assert self.ahead, "nothing was drafted ahead"
         drafts = self.ahead[1:]
         self.ahead = None
@@ -308,8 +309,8 @@ class Drafting:
     # Frames.
 
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
-        """The frames that are to leave now, whole chunks or what there is of one; they count as
-        sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
+        """Return the frames that are to leave now, whole chunks or what there is of one; they count
+        as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Draft] = []
         while self._in_flight.unsent:
             # A window that was closed still lets out what had been drafted for this outcome.
@@ -328,8 +329,8 @@ class Drafting:
         return frames
 
     def resent(self, epoch: int) -> list[Draft]:
-        """The drafts that are sent, for another stream beside the one that is open now. How they
-        are cut decides no text, but what is judged as a whole stays whole."""
+        """Return the drafts that are sent, for another stream beside the one that is open now. How
+        they are cut decides no text, but what is judged as a whole stays whole."""
         sent = self._in_flight.sent
         begun = min(self._chunk.sent, sent)
         chunk = sent if self.schedule.stop_and_wait else max(1, self.schedule.chunk)
@@ -395,7 +396,7 @@ class DraftsInFlight:
         self._drafts += drafts
 
     def next_chunk(self, length: int) -> list[Drafted]:
-        """The first unsent ones, at most `length`."""
+        """Return the first unsent ones, at most `length`."""
         return self._drafts[self.sent : self.sent + length]
 
     def remove(self, count: int) -> None:
@@ -446,7 +447,7 @@ def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
 
 
 def probs_to_draft_from(probs: Array, preset: Preset) -> Array:
-    """The draft model's distribution [V] after sampling settings, in wire precision."""
+    """Return the draft model's distribution [V] after sampling settings, in wire precision."""
     truncated = truncate(probs, preset.truncation)
     if preset.uplink_precision == "float32":  # distributions are float32 from the start
         return truncated

@@ -319,7 +319,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     # A rejection whose token the edge draws.
 
     def _recover(self, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
-        """The first draft in flight was rejected: draw the token in its place."""
+        """Draw the token in the place of the first draft in flight, which was rejected."""
         rejected = self._drafting.drafts[0]
         token = self._recovery.start(payload, rejected, len(self.committed))
         if token is not None:
@@ -389,8 +389,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     # Drafting and sending.
 
     def work(self, now: float) -> DraftTask | None:
-        """The next task to start, if any: the tokens to send next, or those that would follow a
-        verdict. Ask again until there is none: tasks run concurrently."""
+        """Return the next task to start, if any: the tokens to send next, or those that would
+        follow a verdict. Ask again until there is none: tasks run concurrently."""
         if self.phase is Phase.DONE or self.paused:
             return None
         task = None if self._drafting.task else self._main_task(now)
@@ -417,7 +417,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return leaving or self._recovery.waits
 
     def context(self, task: DraftTask) -> tuple[int, ...]:
-        """All tokens before the first one of a task."""
+        """Return all tokens before the first one of a task."""
         if task.branch and task is not self._drafting.task:
             return self._predrafting.context(task)
         return self._drafting.context[: task.position]
@@ -590,7 +590,7 @@ class Recovery:
     def start(
         self, payload: FullPayload | SparsePayload, rejected: Drafted, position: int
     ) -> int | None:
-        """The recovered token, or None when the draw needs the full distribution."""
+        """Return the recovered token, or None when the draw needs the full distribution."""
         if isinstance(payload, FullPayload):
             proposal = Proposal((rejected.token_id,), draft_probs=rejected.draft_probs)
             return self._rule.recovered(payload.target_probs, proposal, position)
@@ -601,8 +601,8 @@ class Recovery:
         return drawn
 
     def predict(self, payload: SparsePayload, rejected: Drafted, position: int) -> int | None:
-        """The token that a verdict like this early one would bring, by the same random numbers;
-        None where the payload does not say. Changes nothing."""
+        """Return the token that a verdict like this early one would bring, by the same random
+        numbers; None where the payload does not say. Changes nothing."""
         if not self._whole_distributions:
             drawn = draw_from_sparse_payload(payload, rejected.draft_probs, self._rng, position)
             return None if isinstance(drawn, TailExhausted) else drawn
@@ -614,8 +614,9 @@ class Recovery:
         return self._rule.recovered(probs, proposal, position)
 
     def finish(self, target_probs: Array, rejected: Drafted, position: int) -> int:
-        """The recovered token: the draw goes on with the full distribution. Only while `waits`, and
-        still so after InvalidArgument for a distribution that the sparse payload cannot be of."""
+        """Return the recovered token: the draw goes on with the full distribution. Only while
+        `waits`, and still so after InvalidArgument for a distribution that the sparse payload
+        cannot be of."""
         assert self._unfinished is not None, "no draw waits for a full distribution"
         payload, need = self._unfinished
         token = finish_with_full_distribution(

@@ -44,7 +44,7 @@ class EdgeRequest:
         return self.params.ignore_eos
 
     def opening(self, epoch: int, committed: PrefixedTokens) -> Open:
-        """The frame that opens a stream at the committed text."""
+        """Return the frame that opens a stream at the committed text."""
         return Open(
             session=self.session,
             epoch=epoch,

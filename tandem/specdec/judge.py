@@ -45,7 +45,7 @@ Steps = Mapping[int, Step]
 
 
 def chain_steps(proposals: Iterable[Proposal]) -> Steps:
-    """The drafts of a chain, one for each position."""
+    """Return the drafts of a chain, one for each position."""
     return {index - 1: Step((index,), proposal) for index, proposal in enumerate(proposals)}
 
 
@@ -195,8 +195,8 @@ class EarlyJudge:
 def early_payload_rule(
     settings: VerifySettings, rule: AcceptanceRule, rng: RandomSource
 ) -> PayloadRule:
-    """The rejection payload of early verdicts: the session's own, made small. Where the edge draws,
-    it is a sparse one, whatever it is in the end."""
+    """Return the rejection payload of early verdicts: the session's own, made small. Where the edge
+    draws, it is a sparse one, whatever it is in the end."""
     payload = settings.rejection_payload
     top = min(settings.payload_top, EARLY_TOP)
     if payload is RejectionPayload.FULL_DISTRIBUTION:
@@ -235,7 +235,7 @@ class RemoteJudge:
         return LogitsReader(rest, self.sampling)
 
     def whole(self, reading: RemoteReading) -> Verification:
-        """The verification of the whole chain, with what a rejection brings."""
+        """Return the verification of the whole chain, with what a rejection brings."""
         judge = self.judge
         if judge.frontier is None:
             return self._finished(reading, ())

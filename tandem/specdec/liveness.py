@@ -139,5 +139,5 @@ class Liveness:
 
 
 def _later(at_s: float, by_s: float, now: float) -> float:
-    """`at_s` moved by `by_s`, but not into the future."""
+    """Return `at_s` moved by `by_s`, but not into the future."""
     return max(at_s, min(at_s + by_s, now))

@@ -20,7 +20,7 @@ MAX_TOP_LOGPROBS = 5
 
 
 def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
-    """InvalidArgument for a preset whose edge draws tokens from what is not the target's
+    """Raise InvalidArgument for a preset whose edge draws tokens from what is not the target's
     distribution, or hears of fewer than `top` likeliest tokens where it draws one."""
     if settings.cloud_draws:
         return
@@ -36,7 +36,7 @@ def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
 
 
 def check_top_logprobs(logprobs: bool, top: int) -> None:
-    """InvalidArgument("top_logprobs") for more than are sent, or without `logprobs`."""
+    """Raise InvalidArgument("top_logprobs") for more than are sent, or without `logprobs`."""
     if top > MAX_TOP_LOGPROBS:
         raise InvalidArgument("top_logprobs", f"at most {MAX_TOP_LOGPROBS}, is {top}")
     if top and not logprobs:

@@ -160,7 +160,8 @@ def _changed(part: Any, path: tuple[str, ...], given: OverrideValue) -> Any:
 
 
 def _of_its_kind(value: Any, given: OverrideValue, field: str, words: tuple[Any, ...]) -> Any:
-    """`given` as what `value` is one of; `words` are all values of a field that has only some."""
+    """Return `given` as what `value` is one of; `words` are all values of a field that has only
+    some."""
     number = isinstance(given, int | float) and not isinstance(given, bool)
     if isinstance(value, bool):
         switch = _SWITCHES.get(given.lower()) if isinstance(given, str) else given

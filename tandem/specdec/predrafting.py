@@ -91,7 +91,7 @@ class Predrafting:
             self.expect(self._likely())
 
     def _likely(self) -> Iterator[LikelyOutcome]:
-        """Every draft's runners-up, with the draft model's probability that it comes."""
+        """Yield every draft's runners-up, with the draft model's probability that it comes."""
         survives = 1.0
         bonus = (self._drafting.ahead or ())[:1]
         sure = (*self._drafting.drafts, *bonus)
@@ -102,7 +102,7 @@ class Predrafting:
             survives /= whole
 
     def task(self) -> DraftTask | None:
-        """The task of the next branch to draft, if one waits and a worker is free."""
+        """Return the task of the next branch to draft, if one waits and a worker is free."""
         while self.on and self._cache.open_count < self._workers:
             if (branch := self._cache.next_waiting()) is None:
                 return None
@@ -134,7 +134,7 @@ class Predrafting:
         )
 
     def context(self, task: DraftTask) -> tuple[int, ...]:
-        """All tokens before the first one of a branch's task."""
+        """Return all tokens before the first one of a branch's task."""
         before = self._drafting.context[: task.position - 1]
         return (*before, task.token_ids[-1])
 
@@ -192,7 +192,7 @@ class Predrafts:
             self.drop(max(waiting, key=self._rank))
 
     def next_waiting(self) -> Branch | None:
-        """The outcome to draft for next, if any waits."""
+        """Return the outcome to draft for next, if any waits."""
         return min(self._waiting(), key=self._rank, default=None)
 
     def _waiting(self) -> list[Branch]:
@@ -203,7 +203,7 @@ class Predrafts:
         branch.open = True
 
     def of(self, task: DraftTask) -> Branch | None:
-        """The branch this task drafts for."""
+        """Return the branch this task drafts for."""
         return next((branch for branch in self._branches.values() if branch.task is task), None)
 
     def resolve(self, position: int, token_id: int) -> tuple[Branch | None, list[DraftTask]]:

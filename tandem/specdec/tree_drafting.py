@@ -101,7 +101,8 @@ class TreeDrafting(Drafting):
         return 0 if self._in_flight else min(len(self._expansion), self.room)
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
-        """The task that drafts the next `count` layers, unbranched if more than the preset has."""
+        """Return the task that drafts the next `count` layers, unbranched if more than the preset
+        has."""
         deeper = count > len(self._expansion)
         path = self._kept
         self._kept = ()
@@ -219,12 +220,12 @@ class TreeGrowth:
 
 
 def layers(drafts: Sequence[Drafted]) -> int:
-    """The depth of a tree of drafts."""
+    """Return the depth of a tree of drafts."""
     return max(depths([drafted.parent for drafted in drafts]), default=-1) + 1
 
 
 def tree_frame(frame: Frame, nodes: Sequence[Drafted], preset: Preset) -> Draft:
-    """A whole tree as a message, with one distribution per expanded node, in their order."""
+    """Return a whole tree as a message, with one distribution per expanded node, in their order."""
     draft = draft_frame(frame, nodes, preset)
     parents = tuple(drafted.parent for drafted in nodes)
     if draft.distributions is None:

@@ -149,13 +149,13 @@ def same_fields(message: Message, names: Iterable[str]) -> dict[str, Any]:
 
 
 def numbers_of(choices: Iterable[Choice], enum: Any, prefix: str) -> dict[Choice, Any]:
-    """The number of each choice in protobuf, where its name begins with `prefix`."""
+    """Return the number of each choice in protobuf, where its name begins with `prefix`."""
     names = {choice: choice.name if isinstance(choice, Enum) else choice for choice in choices}
     return {choice: enum.Value(f"{prefix}_{name}".upper()) for choice, name in names.items()}
 
 
 def choice_of(table: dict[Any, Any], number: int, field: str) -> Any:
-    """The choice with that number; InvalidArgument(field) for an unknown one."""
+    """Return the choice with that number. Raises InvalidArgument(field) for an unknown one."""
     for choice, value in table.items():
         if value == number:
             return choice
