@@ -141,12 +141,13 @@ class Controller:
         self.switched()
 
     def switched(self) -> None:
-        """The answers are another stream's from now on; they are not timed by when frames left."""
+        """Note that the answers are another stream's from now on; they are not timed by when frames
+        left."""
         self._sent.clear()
         self._begin_stretch()
 
     def drafted(self, count: int, draft_s: float, now: float, usual: bool = True) -> None:
-        """`usual`: whether nothing but draft steps took that time."""
+        """Record draft steps and their seconds; `usual`: nothing but draft steps took that time."""
         if usual:
             branches = self._control is Control.LEAST_COST and self.branches
             self.estimates.drafted(count, draft_s, now, busy=self._plan.busy, branches=branches)

@@ -19,7 +19,7 @@ def schedule_for(
     idle_weight: float,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> Schedule:
-    """The schedule to go on with; never beyond the window and chunk of `limits`."""
+    """Return the schedule to go on with; never beyond the window and chunk of `limits`."""
     match control:
         case Control.FIXED:
             return limits
@@ -30,8 +30,8 @@ def schedule_for(
 
 
 def latency_aware(schedule: Schedule, conditions: Conditions) -> Schedule:
-    """The chunk that takes as long to draft as the chunk before it takes to be answered, and as
-    many chunks in the window as before. (PicoSpec's eq. 8 has no gap there.)"""
+    """Return the chunk that takes as long to draft as the chunk before it takes to be answered, and
+    as many chunks in the window as before. (PicoSpec's eq. 8 has no gap there.)"""
     wanted = ceil(chunk_budget_s(conditions) / max(conditions.pair.draft_s, TINY))
     length = max(1, min(schedule.chunk, wanted))
     return replace(schedule, chunk=length, window=schedule.window // schedule.chunk * length)

@@ -109,8 +109,8 @@ class StepTime:
         (self.busy if busy else self.quiet).add(seconds, now)
 
     def seconds(self) -> tuple[float, float] | None:
-        """(quiet, busy); the one that is not known is believed to be like the other. No step is
-        faster beside other work: where readings say so, the newer ones are right."""
+        """Return (quiet, busy); the one that is not known is believed to be like the other. No step
+        is faster beside other work: where readings say so, the newer ones are right."""
         quiet = self.quiet.value
         busy = self.busy.value
         if quiet is None or busy is None:
@@ -199,8 +199,8 @@ class AcceptanceRate:
         return forgotten * (self._prior - self.rate)
 
     def by_position(self) -> tuple[float, float]:
-        """(of the first draft, of later ones), each believed like all for as many drafts as the
-        prior counts."""
+        """Return (of the first draft, of later ones), each believed like all for as many drafts as
+        the prior counts."""
         guess = self._config.sentence_tokens
         rate = self.rate
         first = (guess * rate + self._first_right) / (guess + self._first_tokens)
@@ -237,7 +237,7 @@ class WarmStart:
     acceptance: AcceptanceKnown | None = None
 
     def later(self, by_s: float) -> WarmStart:
-        """The same readings, so much later."""
+        """Return the same readings, so much later."""
         aged: dict[str, Any] = {
             name: tuple((age + by_s, value) for age, value in getattr(self, name))
             for name in self.__slots__

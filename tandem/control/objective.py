@@ -105,8 +105,8 @@ _WORDS = {"latency": (1.0, 0.0), "cost": (0.0, 0.0), "energy": (1.0, 1.0)}
 
 
 def weights_of(text: str) -> tuple[float, float]:
-    """(`idle_weight`, `energy_weight`) of a word, of a number (1 latency, 0 cost), or of parts of a
-    whole as `latency=2,energy=1,cost=1`. InvalidArgument("objective")."""
+    """Return (`idle_weight`, `energy_weight`) of a word, of a number (1 latency, 0 cost), or of
+    parts of a whole as `latency=2,energy=1,cost=1`. Raises InvalidArgument("objective")."""
     if text in _WORDS:
         return _WORDS[text]
     try:

@@ -56,5 +56,5 @@ CLOUD_ALONE = "the cloud alone"
 
 
 def cloud_alone(limits: Schedule) -> Schedule:
-    """The schedule in which nothing is drafted."""
+    """Return the schedule in which nothing is drafted."""
     return replace(limits, window=0, chunk=0)

@@ -26,7 +26,7 @@ class HedgeBudget:
         self._left = 1.0 if share else 0.0
 
     def answered(self) -> None:
-        """A round was."""
+        """Record an answer to a round."""
         self._left = min(self._left + self._share, MOST_SAVED)
 
     def take(self) -> bool:
@@ -47,7 +47,7 @@ class StallWatch:
         self._ticked_s: float | None = None
 
     def waits(self, now: float) -> None:
-        """An answer is awaited from now on, if none was before."""
+        """Note that an answer is awaited from now on, if none was before."""
         if self._since_s is None:
             self._since_s = now
 

@@ -93,19 +93,19 @@ class Router:
         """Of each model the two best: with a hundred clouds too, no other has to be compared."""
 
     def know(self, cloud: int) -> None:
-        """A cloud of which nothing is known yet has this number: the next one, or one of those that
-        were forgotten."""
+        """Give this number to a cloud of which nothing is known yet: the next one, or one of those
+        that were forgotten."""
         self.clouds[cloud : cloud + 1] = [_Cloud()]
 
     def forget(self, cloud: int, now: float) -> None:
-        """It is no longer to be used: its sessions go where another works."""
+        """Use a cloud no longer: its sessions go where another works."""
         self.clouds[cloud] = _Cloud()
         self.clouds[cloud].forgotten = True
         self._weigh_prices()
         self._compare_all(now)
 
     def reported(self, cloud: int, report: CloudReport, now: float) -> None:
-        """A cloud answered."""
+        """Record the answer of a cloud."""
         state = self.clouds[cloud]
         model = self._model
         price = state.price
@@ -119,21 +119,21 @@ class Router:
             self._compare(cloud, now)
 
     def unanswered(self, cloud: int, now: float) -> None:
-        """A cloud was asked, and did not answer."""
+        """Record that a cloud did not answer."""
         self.clouds[cloud].unanswered(now)
         self._compare(cloud, now)
 
     def lost(self, cloud: int, now: float) -> None:
-        """A stream to it broke, or it was silent for too long."""
+        """Record that a stream to a cloud broke, or that it was silent for too long."""
         self.clouds[cloud].failed(now)
         self._compare(cloud, now)
 
     def leaves(self, cloud: int, now: float) -> None:
-        """It asked its sessions to go."""
+        """Record that a cloud asked its sessions to go."""
         self.lost(cloud, now)
 
     def opened(self, cloud: int) -> None:
-        """A session begins there, of which its last report does not know."""
+        """Count a session that begins at a cloud, of which its last report does not know."""
         self.clouds[cloud].opened += 1
 
     def choose(
@@ -144,10 +144,11 @@ class Router:
         leaving: int | None = None,
         kept: int | None = None,
     ) -> int:
-        """The cloud for a session that begins or is `leaving` one: of two of the near ones the less
-        loaded, by the power of two choices; `kept`, which has its text's keys and values, if it is
-        near. Clouds that `refused` it and, with `model`, those of other models are out. Where no
-        other is known to work: one that was not asked yet, or that failed the longest ago."""
+        """Return the cloud for a session that begins or is `leaving` one: of two of the near ones
+        the less loaded, by the power of two choices; `kept`, which has its text's keys and values,
+        if it is near. Clouds that `refused` it and, with `model`, those of other models are out.
+        Where no other is known to work: one that was not asked yet, or that failed the longest
+        ago."""
         near = self._near(model, refused if leaving is None else {*refused, leaving})
         if not near:
             return self._untried(model, refused)
@@ -187,12 +188,14 @@ class Router:
         return nearest_s <= state.round_trip_s - max(LEAST_MARGIN_S, MARGIN * state.cost_s)
 
     def warm(self) -> tuple[int, ...]:
-        """The two that sessions would be moved to: channels to them are worth keeping open."""
+        """Return the two that sessions would be moved to: channels to them are worth keeping
+        open."""
         candidates = sorted(chain.from_iterable(self._best.values()), key=self._rank)
         return tuple(candidates[:2] if len(candidates) > 1 else self.ranked()[:2])
 
     def ranked(self) -> list[int]:
-        """Every cloud, best first: those that work by what a round costs, then the others."""
+        """Return every cloud, best first: those that work by what a round costs, then the
+        others."""
         return sorted(self._known, key=self._rank)
 
     def _rank(self, cloud: int) -> tuple[bool, float, int]:
