@@ -526,7 +526,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
 
 
 def _all_of(drafts: Sequence[QueuedDraft | None]) -> tuple[QueuedDraft, ...] | None:
-    """All sides' drafts, once they are here."""
+    """Return all sides' drafts, once they are here."""
     here = tuple(draft for draft in drafts if draft is not None)
     return here if len(here) == len(drafts) else None
 

@@ -226,7 +226,7 @@ class DocumentDecoder:
         return [tuple(self._tokenizer.encode(_whole("texts", text))) for text in fitting]
 
     async def _document_ids(self, document: ContextDocument) -> tuple[int, ...]:
-        """A document by itself, as the model reads it."""
+        """Return a document by itself, as the model reads it."""
         if self._tokenizer is None:
             raise InvalidArgument("document", "this model has no tokenizer")
         self._check_lengths({"document": len(document.text)})
@@ -257,8 +257,8 @@ class DocumentDecoder:
                 raise InvalidArgument(field, why)
 
     def _estimate(self, machine: DecoderMachine, estimate: RelevanceEstimate) -> Sequence[float]:
-        """The relevances of a session's documents to the end of its text (DRAGON's R(d, x<t)), the
-        same words on both sides, whichever got the prompt as text."""
+        """Return the relevances of a session's documents to the end of its text (DRAGON's R(d,
+        x<t)), the same words on both sides, whichever got the prompt as text."""
         assert self._rescore is not None, "checked as the session was prepared"
         assert self._tokenizer is not None, "there are documents"
         token_ids = (*machine.prompt_ids, *estimate.answer_ids)[machine.bos_length :][
@@ -513,7 +513,7 @@ class _Running:
 
 
 def _resumed(text: AnswerText | None, committed_ids: Sequence[int]) -> AnswerText | None:
-    """The text after the tokens of the resume point, which the caller has already."""
+    """Return the text after the tokens of the resume point, which the caller has already."""
     if text is not None:
         for token_id in committed_ids:
             text.completes_stop(token_id)

@@ -163,7 +163,7 @@ def measure_fit(
 def _decode(
     engine: Engine, *, documents: int, document_tokens: int, context_tokens: int, seed: int
 ) -> list[float]:
-    """The duration of each step of one run."""
+    """Return the duration of each step of one run."""
     source = np.random.default_rng(seed)
     sessions = [engine.open(context_tokens) for _ in range(documents)]
     try:

@@ -305,8 +305,8 @@ def aggregation_rule_for(
 
 
 def _only_side(preset: AggregationPreset, device: float | None, cloud: float | None) -> Side | None:
-    """The side that answers alone, by choice or since the other has no documents; with none at all
-    the cloud, whose model is no smaller."""
+    """Return the side that answers alone, by choice or since the other has no documents; with none
+    at all the cloud, whose model is no smaller."""
     if preset.sources is Sources.DEVICE or preset.transfer is not DocumentTransfer.NONE:
         return Side.DEVICE
     if preset.sources is Sources.CLOUD or device == -np.inf:
@@ -320,7 +320,7 @@ def token_rule_at_device(greedy: bool) -> TokenRule:
 
 
 def weights_change_every(request: AggregationRequest) -> int:
-    """Number of tokens after which the sides' weights change; 0: never."""
+    """Return the number of tokens after which the sides' weights change; 0: never."""
     # Processors leave more of one side's mass than of another's, position by position.
     return 1 if request.processors.active else request.preset.reweigh_every
 

@@ -343,7 +343,8 @@ def _granted(
     model: DecoderModel,
     bos_length: int,
 ) -> int:
-    """The answer's length limit; InvalidArgument naming the field that leaves no room."""
+    """Return the answer's length limit. Raises InvalidArgument naming the field that leaves no
+    room."""
     _check_vocabulary(opening, model)
     opening.probs.validate(model.vocabulary_size)
     opening.sampling.validate(model.vocabulary_size)

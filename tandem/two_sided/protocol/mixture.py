@@ -157,8 +157,9 @@ def _redrawn(
     rng: RandomSource,
     position: int,
 ) -> int:
-    """A draw from the mixture, the side's draft where possible: where the side's distribution
-    exceeds the other's, it is dropped with the *other* side's weight times the excess."""
+    """Return a draw from the mixture, the side's draft where possible: where the side's
+    distribution exceeds the other's, it is dropped with the *other* side's weight times the
+    excess."""
     token = draft.token_id
     probs = draft.probs
     if not 0 <= token < len(probs):

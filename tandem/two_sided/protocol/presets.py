@@ -204,7 +204,7 @@ AGGREGATION_PRESETS: Mapping[str, AggregationPreset] = _presets()
 
 
 def find_aggregation_preset(name: str) -> AggregationPreset:
-    """Return the preset of that name; InvalidArgument lists the names there are."""
+    """Return the preset of that name. Raises InvalidArgument, which lists the names."""
     if name not in AGGREGATION_PRESETS:
         raise unknown_name("preset", name, AGGREGATION_PRESETS)
     return AGGREGATION_PRESETS[name]

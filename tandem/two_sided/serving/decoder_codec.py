@@ -304,7 +304,8 @@ def fill_control(frame: Any, message: Cancel | Ping | Pong | GoingAway) -> None:
 
 
 def read_control(header: FrameHeader, frame: Any) -> Any:
-    """Return the control message of a frame; InvalidArgument for a frame without any message."""
+    """Return the control message of a frame. Raises InvalidArgument for a frame without any
+    message."""
     name = frame.WhichOneof("message")
     if name not in _CONTROLS:
         raise InvalidArgument("message", "the frame carries none")

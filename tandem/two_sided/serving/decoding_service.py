@@ -296,7 +296,8 @@ def parts_of(kv: DocumentKv, packed: bytes) -> list[KvPart]:
 
 
 async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
-    """All of them; InvalidArgument for more or fewer bytes than were announced."""
+    """Return all chunks, joined. Raises InvalidArgument for more or fewer bytes than were
+    announced."""
     packed = bytearray()
     while len(packed) < size_bytes:
         chunk = part_from_proto((await _next(stream, "part")).part)
