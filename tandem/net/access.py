@@ -51,11 +51,12 @@ class ClientAccess:
     )
 
     def to_cloud(self) -> "ClientAccess":
-        """The credentials for the other side."""
+        """Return the credentials for the other side."""
         return self if self.cloud_key is None else ClientAccess(self.identity, self.cloud_key)
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """The same object until the certificate, not the key, changes; None: plain connection."""
+        """Return the same object until the certificate, not the key, changes; None: plain
+        connection."""
         if self.identity is None:
             return None
         identity = self.identity.channel_credentials()

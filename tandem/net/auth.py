@@ -105,7 +105,7 @@ class KeyGuard(grpc.aio.ServerInterceptor):
 
 
 def _watched(handler: Handler, why_not: Callable[[], _WhyNot | None], recheck_s: float) -> Handler:
-    """`handler`; a stream's ends with a status once `why_not` says why it may not go on."""
+    """Return `handler`; a stream's ends with a status once `why_not` says why it may not go on."""
     if handler is None or not (handler.request_streaming or handler.response_streaming):
         return handler
     kind = _KINDS[handler.request_streaming, handler.response_streaming]
@@ -170,7 +170,7 @@ class Recheck(Generic[Reason]):
 
 
 def presented_key(metadata: Metadata) -> str | None:
-    """The key that a call shows; None where it shows none, or more than one thing."""
+    """Return the key that a call shows; None where it shows none, or more than one thing."""
     shown = [entry for name, entry in metadata if name == HEADER]
     if len(shown) == 1 and isinstance(shown[0], str) and shown[0].lower().startswith(SCHEME):
         return shown[0][len(SCHEME) :].strip()

@@ -53,8 +53,8 @@ class Connection:
             await self.release(channel)
 
     async def every_replica(self) -> AsyncIterator[grpc.aio.Channel]:
-        """A fresh channel to each replica that the target stands for now, one after the other.
-        Raises OSError for a name that cannot be resolved."""
+        """Yield a fresh channel to each replica that the target stands for now, one after the
+        other. Raises OSError for a name that cannot be resolved."""
         name = self.target.removeprefix("dns:///").rpartition(":")[0]
         for address in await replicas_of(self.target):
             called = name if address != self.target else ""
@@ -63,7 +63,7 @@ class Connection:
                 yield channel
 
     def acquire(self) -> grpc.aio.Channel:
-        """A channel for one call; give it back with `release`."""
+        """Return a channel for one call; give it back with `release`."""
         credentials = self._access.channel_credentials()
         now = asyncio.get_running_loop().time()
         stale = now - self._opened_s >= self._fresh_for_s

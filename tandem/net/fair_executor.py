@@ -154,7 +154,7 @@ class FairExecutor:
         return True
 
     def _next(self) -> tuple[Tenant, _Task] | None:
-        """The oldest task of the tenant whose turn it is; None after a while without any."""
+        """Return the oldest task of the tenant whose turn it is; None after a while without any."""
         with self._changed:
             while (tenant := self._tenant_in_turn()) is None:
                 self._idle += 1

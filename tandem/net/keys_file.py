@@ -97,6 +97,6 @@ class KeysFile:
 
 
 def _numbers(lines: tuple[int, ...], most: int = 8) -> str:
-    """The first `most` of them."""
+    """Return the first `most` of them."""
     more = f" and {len(lines) - most} more" if len(lines) > most else ""
     return ", ".join(map(str, lines[:most])) + more

@@ -80,7 +80,8 @@ def run_service(
 
 
 def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
-    """The one that is named, not asked yet. Raises SettingsError for one that cannot be asked."""
+    """Return the one that is named, not asked yet. Raises SettingsError for one that cannot be
+    asked."""
     if not settings.prometheus:
         return None
     try:

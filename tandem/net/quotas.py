@@ -55,7 +55,7 @@ class Quota:
 
     @classmethod
     def parse(cls, words: dict[str, str]) -> Self:
-        """Parse NAME=VALUE fields; missing ones are 0. InvalidArgument names the field."""
+        """Parse NAME=VALUE fields; missing ones are 0. Raises InvalidArgument naming the field."""
         known = {field_.name for field_ in fields(cls)}
         for name, value in words.items():
             if name in known and not (value.isascii() and value.isdigit() and len(value) <= 18):

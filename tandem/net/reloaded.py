@@ -112,7 +112,7 @@ class Reloaded(Generic[Value]):
 
 
 def read_file(path: Path, longest: int = MOST_BYTES) -> bytes:
-    """The bytes of a small file. Raises BadFile."""
+    """Return the bytes of a small file. Raises BadFile."""
     try:
         with path.open("rb") as file:
             content = file.read(longest + 1)

@@ -56,7 +56,8 @@ class RetrieverClient:
     async def ingest(
         self, uploads: Iterable[Upload], timeout_s: float = 3600.0
     ) -> AsyncIterator[pb.IngestResponse]:
-        """The answers as they come; `number` counts `uploads`, read as they are taken, from 0."""
+        """Yield the answers as they come; `number` counts `uploads`, read as they are taken, from
+        0."""
         call = self._stub.Ingest(timeout=timeout_s)
         sending = asyncio.create_task(_send(call, uploads))
         try:
@@ -85,7 +86,7 @@ class RetrieverClient:
         timeout_s: float = 30.0,
         tenant: str = "",
     ) -> pb.SearchResponse:
-        """The best chunks that `tenant` may find; `mode` is hybrid, dense or lexical."""
+        """Return the best chunks that `tenant` may find; `mode` is hybrid, dense or lexical."""
         wanted = pb.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}")
         request = pb.SearchRequest(
             query=query, count=count, mode=wanted, rerank=rerank, tenant=tenant

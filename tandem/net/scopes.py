@@ -68,7 +68,7 @@ SCOPE_OF: Mapping[str, Scope | None] = {
 
 
 def scopes_from(text: str) -> frozenset[Scope]:
-    """Parse names separated by commas. InvalidArgument names one that is no scope."""
+    """Parse names separated by commas. Raises InvalidArgument naming one that is no scope."""
     try:
         return frozenset(map(Scope, text.split(",")))
     except ValueError:

@@ -123,14 +123,15 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
 
     @abstractmethod
     def cancel_machine(self) -> Sequence[Output]:
-        """The request is over, whoever ended it."""
+        """End the machine's request, whoever ended it."""
 
     def time_passed(self, now: float) -> Sequence[Output]:
         """Tell the machine."""
         return self.machine.tick(now)
 
     def peer_failed(self, code: grpc.StatusCode) -> bool:
-        """The peer ended the stream; whether the next stream will be to another one."""
+        """Handle a stream that the peer ended; return whether the next stream will be to another
+        peer."""
         return False
 
     def admits(self, message: In) -> bool:
@@ -141,7 +142,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         """Begin what the machine's new state makes due."""
 
     def notify(self) -> None:
-        """An event was taken: wake whoever reads."""
+        """Wake whoever reads, after an event was taken."""
 
     @property
     def ended(self) -> bool:

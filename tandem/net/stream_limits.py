@@ -110,14 +110,15 @@ class ServedStream(Generic[Request, Response]):
         self.peer = context.peer
 
     async def first(self, kind: type[Frame], field: str = "open") -> Frame:
-        """The first message; InvalidArgument for `field` if the caller hangs up instead."""
+        """Return the first message. Raises InvalidArgument for `field` if the caller hangs up
+        instead."""
         frame = await self.read(first=True)
         if not isinstance(frame, kind):  # EOF
             raise InvalidArgument(field, "the stream ended before it")
         return frame
 
     async def read(self, first: bool = False) -> Any:
-        """The next message, or `grpc.aio.EOF` once the caller has half-closed."""
+        """Return the next message, or `grpc.aio.EOF` once the caller has half-closed."""
         self._clock.waits(time.monotonic(), first)
         frame = await self._context.read()
         self._clock.heard()

@@ -35,7 +35,7 @@ class Job(Protocol[ResultOut]):
         """Take the pass's logits [logits_to_keep, vocabulary]; True when the job is done."""
 
     def result(self) -> ResultOut:
-        """The outcome of a job that is done."""
+        """Return the outcome of a job that is done."""
 
 
 class GroupJob(Protocol[ResultOut]):
@@ -48,7 +48,7 @@ class GroupJob(Protocol[ResultOut]):
         """Take the logits of each request; True when the job is done."""
 
     def result(self) -> ResultOut:
-        """The outcome of a job that is done."""
+        """Return the outcome of a job that is done."""
 
 
 class Closing(Protocol):
@@ -196,20 +196,20 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
 
 
 def close_of(job: object) -> Callable[[], None]:
-    """The `close` of a job that is `Closing`; of another one nothing. Asked by name: a protocol's
-    `isinstance` looks through all names there are, in every round."""
+    """Return the `close` of a job that is `Closing`; of another one nothing. Asked by name: a
+    protocol's `isinstance` looks through all names there are, in every round."""
     close: Callable[[], None] = getattr(job, "close", _no_close)
     return close
 
 
 def awaited_by(job: object) -> Pending | None:
-    """The `awaits` of a job that is `Awaiting`."""
+    """Return the `awaits` of a job that is `Awaiting`."""
     pending: Pending | None = getattr(job, "awaits", None)
     return pending
 
 
 def overdue_of(job: object) -> Exception:
-    """The `overdue` of a job that is `Awaiting`."""
+    """Return the `overdue` of a job that is `Awaiting`."""
     overdue: Exception = getattr(job, "overdue", None) or TimeoutError("what a job needs is late")
     return overdue
 

@@ -360,7 +360,7 @@ class EngineThread:
         return _Batch([*jobs, (prompt, chunk)], shares_chunk=bool(jobs))
 
     def _forward(self, batch: _Batch) -> list[Logits]:
-        """The logits of each request."""
+        """Return the logits of each request."""
         watchdog = self._watchdog
 
         def cancelled() -> bool:

@@ -27,13 +27,13 @@ class RecentPasses:
         self._waits.append((now, queue_s))
 
     def pass_s(self, now: float) -> float:
-        """The median pass of the last seconds, else the quickest that is remembered, since others
-        may have shared the rest or fed them prompts; 0 before the first."""
+        """Return the median pass of the last seconds, else the quickest that is remembered, since
+        others may have shared the rest or fed them prompts; 0 before the first."""
         passes = self._passes.copy()
         recent = [seconds for at, seconds in passes if now - at <= COUNT_S]
         return median(recent) if recent else min((seconds for _, seconds in passes), default=0.0)
 
     def queue_s(self, now: float) -> float:
-        """The median wait of the last seconds; 0 where nothing waited."""
+        """Return the median wait of the last seconds; 0 where nothing waited."""
         recent = [seconds for at, seconds in self._waits.copy() if now - at <= COUNT_S]
         return median(recent) if recent else 0.0

@@ -152,7 +152,7 @@ class DraftJob:
         return self._rule.top_alternatives(whole, token_id, position, wanted)
 
     def result(self) -> tuple[list[Drafted], int]:
-        """The drafts that were not handed over yet, and the length of the draft KV."""
+        """Return the drafts that were not handed over yet, and the length of the draft KV."""
         return self._drafts, self._session.length
 
 

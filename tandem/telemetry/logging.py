@@ -41,7 +41,7 @@ _FIELDS = "tandem_fields"
 
 
 def get_logger(name: str) -> EventLogger:
-    """The logger of a module: `log.info("event", field=value, …)`."""
+    """Return the logger of a module: `log.info("event", field=value, …)`."""
     return EventLogger(logging.getLogger(name))
 
 
@@ -160,7 +160,8 @@ def _shown(name: str, value: object) -> object:
 
 
 def _word(value: object) -> str:
-    """`value` without quotes where it is one plain word, else as JSON: no line can be forged."""
+    """Return `value` without quotes where it is one plain word, else as JSON: no line can be
+    forged."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     plain = text.isprintable() and not any(mark in text for mark in ' "=') and text != ""
     return text if plain or not isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -201,7 +201,7 @@ class MethodSeries(Series):
         MethodSeries.agreed_tokens.child(self, side=side).inc(agreed)
 
     def aggregating_at(self, side: Side) -> Gauge:
-        """The gauge of requests aggregated at `side`, whichever side reports it."""
+        """Return the gauge of requests aggregated at `side`, whichever side reports it."""
         return MethodSeries.aggregation_side.child(self, side=side)
 
 
@@ -346,13 +346,13 @@ class Metrics:
         BuildSeries.build.child(build, version=__version__).set(1)
 
     def method(self, preset: str, model_name: str) -> MethodSeries:
-        """The series of requests that `preset` serves with the target model `model_name`."""
+        """Return the series of requests that `preset` serves with the target model `model_name`."""
         bounded = {"preset": preset, "model_name": model_name}
         labels = {label: self.admit(label, name) for label, name in bounded.items()}
         return MethodSeries(self._exported, {**labels, "side": self.side})
 
     def engine(self, model_name: str) -> EngineSeries:
-        """The series of the engine that runs `model_name` in this process."""
+        """Return the series of the engine that runs `model_name` in this process."""
         model_name = self.admit("model_name", model_name)
         return EngineSeries(self._exported, {"model_name": model_name, "side": self.side})
 
@@ -360,7 +360,7 @@ class Metrics:
         return SchedulerSeries(self._exported, {"side": self.side})
 
     def measured_side(self, side: Side) -> MeasuredSideSeries:
-        """The series of what this process's scheduler holds of `side`."""
+        """Return the series of what this process's scheduler holds of `side`."""
         return MeasuredSideSeries(self._exported, {"side": side})
 
     def other_sides(self) -> OtherSideSeries:
@@ -373,28 +373,30 @@ class Metrics:
         return HttpSeries(self._exported, {"side": self.side})
 
     def clouds(self) -> CloudSeries:
-        """The series of the clouds that this process chooses among."""
+        """Return the series of the clouds that this process chooses among."""
         return CloudSeries(self._exported, {"side": self.side})
 
     def loop(self) -> LoopSeries:
-        """The series of this process's event loop."""
+        """Return the series of this process's event loop."""
         return LoopSeries(self._exported, {"side": self.side})
 
     def holders(self) -> HolderSeries:
-        """The series of this process's callers."""
+        """Return the series of this process's callers."""
         return HolderSeries(self._exported, {"side": self.side})
 
     def access(self) -> AccessSeries:
-        """The series of this process's certificate and keys files; used by those that have them."""
+        """Return the series of this process's certificate and keys files; used by those that have
+        them."""
         return AccessSeries(self._exported, {"side": self.side})
 
     def admit(self, label: str, name: str) -> str:
-        """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""
+        """Return `name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else
+        "other"."""
         return self._exported.admit(label, name)
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry of its own, with the process's CPU, memory and open files on it."""
+    """Return a registry of its own, with the process's CPU, memory and open files on it."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry

@@ -60,8 +60,8 @@ class Tracing:
     def span(
         self, name: str, headers: Headers | None = None, **attributes: Attribute
     ) -> AbstractContextManager[Span]:
-        """A span around what happens inside; a child of the one in the caller's `headers`, if any.
-        An exception that leaves it marks it as failed, by its type alone."""
+        """Return a span around what happens inside; a child of the one in the caller's `headers`,
+        if any. An exception that leaves it marks it as failed, by its type alone."""
         return NOT_RECORDED
 
     def close(self) -> None:
