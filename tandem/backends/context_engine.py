@@ -218,7 +218,7 @@ class ContextCopies:
 
 
 def _fed_path(request: ForwardRequest, node: int) -> tuple[int, ...]:
-    """The fed tokens that position `node` of the request attends to, itself last."""
+    """Return the fed tokens that position `node` of the request attends to, itself last."""
     if request.parents is None:
         return tuple(request.token_ids[: node + 1])
     path: list[int] = []

@@ -237,7 +237,7 @@ class KvFiles(Protocol):
         that."""
 
     def adopt(self, tensors: Any) -> Session:
-        """A full session of what `read` returned; on the engine's thread."""
+        """Return a full session of what `read` returned; on the engine's thread."""
 
     def pack(self, tensors: Any, origin: KvOrigin) -> bytes:
         """Return the bytes that `write` would write; on any thread."""
@@ -325,13 +325,14 @@ class Engine(Protocol):
         """The share of a pass that lies before each early exit: ascending, in (0, 1)."""
 
     def open(self, capacity: int, spare: int = 0) -> Session:
-        """An empty session for up to `capacity` tokens, and `spare` more nodes of a pending tree.
-        Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length."""
+        """Return an empty session for up to `capacity` tokens, and `spare` more nodes of a pending
+        tree. Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length."""
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
-        """A session that starts with the parent's first `length` tokens, without copying them; both
-        are independent afterwards. Raises InvalidArgument unless 0 <= length <= parent.length and
-        max(1, length) <= capacity <= context_length; FailedPrecondition without the capability."""
+        """Return a session that starts with the parent's first `length` tokens, without copying
+        them; both are independent afterwards. Raises InvalidArgument unless 0 <= length <=
+        parent.length and max(1, length) <= capacity <= context_length; FailedPrecondition without
+        the capability."""
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never

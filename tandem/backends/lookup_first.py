@@ -214,7 +214,8 @@ def _sure_follower(context: NDArray[np.int64]) -> int | None:
 def _context(
     tokens: NDArray[np.int64], length: int, parents: tuple[int, ...] | None, node: int
 ) -> NDArray[np.int64]:
-    """The tokens up to a node of what is fed after the first `length`, the node's own included."""
+    """Return the tokens up to a node of what is fed after the first `length`, the node's own
+    included."""
     if parents is None:
         return tokens[: length + node + 1]
     path: list[int] = []

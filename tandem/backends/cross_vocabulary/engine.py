@@ -189,8 +189,8 @@ class TranslatedSession:
         return None if plan is None or plan.tree is None else plan.tree.parents
 
     def whole(self, request: ForwardRequest) -> ForwardRequest:
-        """The request, or the whole tree that it grows: making room may change all of its logits,
-        so it is fed again from its roots on."""
+        """Return the request, or the whole tree that it grows: making room may change all of its
+        logits, so it is fed again from its roots on."""
         if not request.extends_tree or self._tree is None or self._tree.tree is None:
             return request
         return grown(self._tree.tree, request)
@@ -206,7 +206,8 @@ class TranslatedSession:
         return self._ends[held - 1] if held > 0 else 0
 
     def copy(self, inner: Session, length: int, capacity: int) -> "TranslatedSession":
-        """A session of the first `length` tokens, around a fork of this one's inner session."""
+        """Return a session of the first `length` tokens, around a fork of this one's inner
+        session."""
         made = TranslatedSession(self._open_sessions, self._translation, inner, capacity)
         made._token_ids = self._token_ids[:length]
         if length > self._start:
@@ -358,6 +359,6 @@ def _plan(
 
 
 def _consecutive(spelt: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """The indices of each token's draft tokens when they are fed side by side."""
+    """Return the indices of each token's draft tokens when they are fed side by side."""
     ends = list(accumulate(len(ids) for ids in spelt))
     return tuple(tuple(range(end - len(ids), end)) for ids, end in zip(spelt, ends, strict=True))

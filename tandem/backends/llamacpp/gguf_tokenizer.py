@@ -59,17 +59,18 @@ class GgufTokenizer:
         self._spelt_control = re.compile("|".join(map(re.escape, sorted(self._control)[::-1])))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
+        """Return the ids of a prompt, with the beginning-of-text token where the model is used to
+        one."""
         return self._tokenize(text, special=True, control=True)
 
     def encode_piece(self, text: str) -> list[int]:
-        """Ids of text inside a text; control tokens spelt out in it are text."""
+        """Return the ids of text inside a text; control tokens spelt out in it are text."""
         return self._tokenize(text, special=False, control=False)
 
     def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
-        """Ids of a conversation, up to where the assistant's answer begins; control tokens spelt
-        out in a content are text. Raises InvalidArgument("messages") when the file has no chat
-        template or it refuses them."""
+        """Return the ids of a conversation, up to where the assistant's answer begins; control
+        tokens spelt out in a content are text. Raises InvalidArgument("messages") when the file has
+        no chat template or it refuses them."""
         if self._template is None:
             raise InvalidArgument("messages", "this model has no chat template; send a prompt")
         for index, message in enumerate(messages):
@@ -127,7 +128,7 @@ class GgufTokenizer:
         return GgufText(self)
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token adds to a text; none for a control token."""
+        """Return the bytes that a token adds to a text; none for a control token."""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         size = library.llama_token_to_piece(self._pointer, token, buffer, _PIECE_BYTES, 0, False)
         if size < 0:

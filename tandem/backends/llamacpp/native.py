@@ -74,7 +74,7 @@ class LlamaModel:
         self._refuse_unfit(path)
 
     def text(self, key: str) -> str | None:
-        """A field of the file's metadata, as text."""
+        """Return a field of the file's metadata, as text."""
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         size = library.llama_model_meta_val_str(self.pointer, key.encode(), buffer, _TEXT_BYTES)
         return buffer.value.decode("utf-8", "replace") if size >= 0 else None
@@ -96,7 +96,7 @@ class LlamaModel:
         return sum(of_layers) * (keys[0] + values[0])
 
     def _numbers(self, key: str) -> list[int]:
-        """An attention field, which is a number or one number for each layer."""
+        """Return an attention field, which is a number or one number for each layer."""
         value = self.text(f"{self.text('general.architecture')}.attention.{key}") or ""
         return [int(number) for number in value.strip("[] ").split(",") if number.strip()]
 
@@ -156,9 +156,9 @@ class LlamaContext:
         sequences: Sequence[Sequence[int]],
         wanted: NDArray[np.bool_],
     ) -> Logits:
-        """The logits [wanted, V] after the `wanted` ones of these tokens, at most `most_tokens`.
-        Raises ResourceExhausted where there are too few free cells, TandemError for a failed pass;
-        either may leave some of the tokens in their sequences."""
+        """Return the logits [wanted, V] after the `wanted` ones of these tokens, at most
+        `most_tokens`. Raises ResourceExhausted where there are too few free cells, TandemError for
+        a failed pass; either may leave some of the tokens in their sequences."""
         batch = self._batch.filled(token_ids, positions, sequences, wanted)
         status = library.llama_decode(self._pointer, batch)
         if status == _NO_ROOM:

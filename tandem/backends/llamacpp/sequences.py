@@ -167,7 +167,7 @@ class _Branches:
         return twin
 
     def end_of(self, sequence: int) -> int:
-        """Number of tokens in a sequence."""
+        """Return the number of tokens in a sequence."""
         return self._length + self._depth(self._ends[sequence]) + 1
 
     def grow(self, pool: SequencePool, parents: Sequence[int]) -> Placed:

@@ -247,7 +247,8 @@ def weights_hash(files: Sequence[Path]) -> str:
 
 
 def _tensor_hashes(path: Path) -> Iterable[tuple[str, str]]:
-    """(name, hash of type, shape and bytes) of each tensor; the layout is safetensors' own."""
+    """Yield (name, hash of type, shape and bytes) of each tensor; the layout is safetensors'
+    own."""
     try:
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))

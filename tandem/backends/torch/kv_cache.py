@@ -68,7 +68,8 @@ class KvPool:
         )
 
     def fork(self, parent: "KvSession", length: int, capacity: int) -> "KvSession":
-        """A session that reads the parent's first `length` tokens and writes its own tail."""
+        """Return a session that reads the parent's first `length` tokens and writes its own
+        tail."""
         tail = self.allocate(length, capacity - length)
         session = KvSession(
             pool=self,
@@ -82,8 +83,8 @@ class KvPool:
         return session
 
     def adopt(self, keys: list[Tensor], values: list[Tensor]) -> "KvSession":
-        """A full session around given keys and values, [kv_heads, tokens, size] of each layer. They
-        are not copied where they lie on the pool's device already."""
+        """Return a full session around given keys and values, [kv_heads, tokens, size] of each
+        layer. They are not copied where they lie on the pool's device already."""
         length = keys[0].shape[1]
         size = length * self.bytes_per_token
         self.bytes_in_use += size
@@ -181,7 +182,8 @@ class KvSession:
             self.tree = (*(self.tree or ()), *parents)
 
     def share(self, length: int) -> list[tuple[KvBlock, int]]:
-        """(block, end position) pairs that hold the first `length` tokens, with one more reader."""
+        """Return (block, end position) pairs that hold the first `length` tokens, with one more
+        reader."""
         blocks = [*self._prefix, (self._tail, length)]
         chain = [(block, min(end, length)) for block, end in blocks if block.origin < length]
         for block, end in chain:

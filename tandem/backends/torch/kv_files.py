@@ -116,14 +116,14 @@ class TorchKvFiles:
     def _described(
         self, tensors: KvTensors, origin: KvOrigin
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The tensors by name, and what a file says of itself."""
+        """Return the tensors by name, and what a file says of itself."""
         named = _named(tensors)
         return named, {**_header(origin, self._pool.dtype), "crc32": _checksum(named.values())}
 
     def _accepted(
         self, source: str, header: dict[str, str], named: dict[str, Tensor], origin: KvOrigin
     ) -> KvTensors:
-        """The tensors in order; KvFileRefused unless they are whole and of this origin."""
+        """Return the tensors in order; KvFileRefused unless they are whole and of this origin."""
         for field, wanted in _header(origin, self._pool.dtype).items():
             if header.get(field) != wanted:
                 raise KvFileRefused(f"{source}: {field} is {header.get(field)}, not {wanted}")
@@ -155,7 +155,7 @@ def _named(tensors: KvTensors) -> dict[str, Tensor]:
 
 
 def _checked(source: str, named: dict[str, Tensor], pool: KvPool, tokens: int) -> KvTensors:
-    """The tensors in order, if they are those of so many tokens in this model."""
+    """Return the tensors in order, if they are those of so many tokens in this model."""
     shapes = {}
     for number, layer in enumerate(pool.layers):
         shapes[f"{number}.key"] = (layer.kv_heads, tokens, layer.key_size)
@@ -168,7 +168,7 @@ def _checked(source: str, named: dict[str, Tensor], pool: KvPool, tokens: int) -
 
 
 def _checksum(tensors: Iterable[Tensor]) -> str:
-    """A crash may leave a file of the right size without its content."""
+    """Return a checksum, as a crash may leave a file of the right size without its content."""
     checksum = 0
     for tensor in tensors:
         checksum = zlib.crc32(tensor.view(torch.uint8).numpy().data, checksum)

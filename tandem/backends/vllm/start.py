@@ -34,7 +34,7 @@ WORKER = "tandem.backends.vllm.logits_worker.LogitsWorker"
 
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
-    """The model on its workers. `device` must be what this build of vLLM computes on. Raises
+    """Return the model on its workers. `device` must be what this build of vLLM computes on. Raises
     InvalidArgument naming the field."""
     source = find_source(choice.source, choice.revision)
     _check_device(choice.device)
@@ -64,7 +64,7 @@ def _engine(choice: ModelChoice, source: ModelSource, core: Any, tokenizer: Any)
 
 
 def _start(choice: ModelChoice, source: ModelSource) -> Any:
-    """An EngineCore in this process, with its workers in this or in others."""
+    """Return an EngineCore in this process, with its workers in this or in others."""
     parallel = choice.parallel
     cpu = choice.device == "cpu"
     workers = parallel.tensor * parallel.pipeline
