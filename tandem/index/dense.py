@@ -139,9 +139,9 @@ def _inverted_file(numbers: Numbers, vectors: Vectors, target_recall: float) -> 
 
 
 def _cells_to_probe(index: Any, numbers: Numbers, vectors: Vectors, target_recall: float) -> int:
-    """The fewest cells, in steps of a half, that find the share `target_recall` of the true ten.
-    Asked with the middle of two stored vectors: like a real query, it is no stored vector, and it
-    lies where cells meet, which is the hard case."""
+    """Return the fewest cells, in steps of a half, that find the share `target_recall` of the true
+    ten. Asked with the middle of two stored vectors: like a real query, it is no stored vector, and
+    it lies where cells meet, which is the hard case."""
     source = np.random.default_rng(_SEED)
     pairs = source.integers(len(vectors), size=(2, CALIBRATION_QUERIES))
     queries = vectors[pairs[0]] + vectors[pairs[1]]

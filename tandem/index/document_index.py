@@ -335,7 +335,7 @@ class DocumentIndex:
         return {name: content.text for name, content in documents}
 
     def contents(self) -> list[Content]:
-        """Every text that is stored, once for each collection that has it."""
+        """Return every text that is stored, once for each collection that has it."""
         everybodys = self._store.documents(owner=None)
         return list({content.content_hash: content for _, content in everybodys}.values())
 
@@ -344,14 +344,14 @@ class DocumentIndex:
         return {name: len(content.spans) for name, content in self._store.documents()}
 
     def outdated(self, documents: Iterable[Document], owner: str = OPERATOR) -> list[str]:
-        """The ids, of these documents of one owner, that now have another text than the one they
-        are given here."""
+        """Return the ids, of these documents of one owner, that now have another text than the one
+        they are given here."""
         wanted = [(document.id, document.content_hash) for document in documents]
         hash_of = self._store.hashes((document_id for document_id, _ in wanted), owner)
         return [name for name, given in wanted if hash_of.get(name, given) != given]
 
     def chunks_of(self, document_ids: Iterable[str], owner: str = OPERATOR) -> list[str]:
-        """Every chunk of these documents, as searches give them."""
+        """Return every chunk of these documents, as searches give them."""
         documents = self._store.documents(document_ids, owner)
         contents = {content.content_hash: content for _, content in documents}.values()
         return [

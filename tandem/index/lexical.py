@@ -173,7 +173,7 @@ class _CollectionWords:
         return scores
 
     def frequency(self, word: str) -> int:
-        """Number of chunks that have it."""
+        """Return the number of chunks that have it."""
         if word not in self._frequencies:
             statement = f"SELECT doc FROM {self._vocabulary} WHERE term = ?"
             row = self._connection.execute(statement, (word,)).fetchone()
@@ -208,7 +208,8 @@ class _VisibleWords:
         return numbers, scores * rarity(len(numbers), self.chunks)
 
     def telling(self, terms: list[str]) -> list[str]:
-        """The terms that tell chunks apart, the rarest first; one at least, if chunks have any."""
+        """Return the terms that tell chunks apart, the rarest first; one at least, if chunks have
+        any."""
         frequencies = sorted((self.frequency(term), term) for term in terms)
         occurring = [(frequency, term) for frequency, term in frequencies if frequency]
         chosen: list[str] = []
@@ -222,14 +223,14 @@ class _VisibleWords:
         return chosen
 
     def frequency(self, term: str) -> int:
-        """Number of chunks that have it; of a phrase, an upper bound."""
+        """Return the number of chunks that have it; of a phrase, an upper bound."""
         if " " in term:
             return min(map(self.frequency, term.split()))
         return sum(words.frequency(term) for words in self._collections)
 
 
 def rarity(frequency: int, chunks: int) -> float:
-    """The weight that FTS5's BM25 gives a word that so many of the chunks have."""
+    """Return the weight that FTS5's BM25 gives a word that so many of the chunks have."""
     weight = math.log((chunks - frequency + 0.5) / (frequency + 0.5))
     return weight if weight > 0 else LEAST_RARITY
 
@@ -248,7 +249,8 @@ def coverage(frequencies: Mapping[str, int], held: set[str], chunks: int) -> flo
 
 
 def query_terms(query: str) -> list[str]:
-    """The distinct words of a query; of an identifier its parts, and all of them as a phrase."""
+    """Return the distinct words of a query; of an identifier its parts, and all of them as a
+    phrase."""
     terms: list[str] = []
     for identifier in re.findall(r"\w+", folded(query)):
         parts = words_of(identifier)

@@ -37,7 +37,7 @@ class Collection:
 
     @classmethod
     def named(cls, name: str) -> Collection:
-        """The one with this `name`."""
+        """Return the one with this `name`."""
         owner, _, kind = name.partition(":")
         return cls(owner, kind == _SHARED)
 

@@ -354,7 +354,7 @@ class PostgresStore:
                 waited_s = 0.0
 
     def _insert(self, database: Connection, state: State, contents: Sequence[Content]) -> State:
-        """The contents that are not there yet, with their words."""
+        """Insert the contents that are not there yet, with their words."""
         for content in contents:
             first = state.next
             row = (first, *text_row(content), *vector_row(content, self.manifest.dimension))
@@ -422,7 +422,8 @@ def _put_all(database: Connection, owner: str, first_of: Mapping[str, int]) -> N
 
 
 def _usage(database: Connection, owner: str) -> OwnerUsage:
-    """`take_turn` keeps it from changing until the transaction ends."""
+    """Return what an owner has stored; `take_turn` keeps it from changing until the transaction
+    ends."""
     statement = f"SELECT count(*), coalesce(sum({_SIZE}), 0)::bigint {_OWNED}"
     (row,) = database.execute(statement, {"owner": owner}).fetchall()
     return OwnerUsage(*row)

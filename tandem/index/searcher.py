@@ -57,7 +57,7 @@ class Searcher:
         return sum(self._chunks.copy().values())
 
     def visible(self, tenant: str) -> int:
-        """Number of chunks that `tenant` may find."""
+        """Return the number of chunks that `tenant` may find."""
         chunks = self._chunks.copy().items()
         return sum(count for collection, count in chunks if collection.visible_to(tenant))
 
@@ -131,7 +131,7 @@ class Searcher:
             dense.close()
 
     def _first_chunks(self, numbers: list[int], count: int) -> dict[int, StoredChunk]:
-        """The first `count` of these."""
+        """Return the first `count` of these."""
         chunks = self._store.chunks(numbers[:count])
         if len(chunks) < len(numbers[:count]):
             raise RankingOutdated("a chunk is gone")

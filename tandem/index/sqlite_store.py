@@ -81,7 +81,8 @@ class _DocumentRow:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """None for a folder that is empty or not there. Raises FolderMismatch or FolderDamaged."""
+    """Return the manifest; None for a folder that is empty or not there. Raises FolderMismatch or
+    FolderDamaged."""
     path = folder / DATABASE
     if path.exists():
         with errors_of(path), closing(connect(path)) as database:
@@ -284,7 +285,7 @@ class SqliteStore:
         yield from changes_of(new, left, self.manifest.dimension)
 
     def _remove(self, owner: str, document_id: str) -> int | None:
-        """The content that it meant; None where there was no such id."""
+        """Remove an id; return the content that it meant, None where there was no such id."""
         statement = "DELETE FROM document WHERE owner = ? AND id = ? RETURNING content"
         row = self._writer.execute(statement, (owner, document_id)).fetchone()
         return None if row is None else int(row[0])

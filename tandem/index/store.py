@@ -228,7 +228,7 @@ def vector_row(content: Content, dimension: int) -> VectorRow:
 
 
 def checked_text(row: Sequence[Any], place: str) -> tuple[str, str, list[Span]]:
-    """(title, text, spans) of a TextRow. Raises FolderDamaged."""
+    """Return (title, text, spans) of a TextRow. Raises FolderDamaged."""
     content_hash, title, text, spans, checksum = row
     if _checksum(str(content_hash).encode(), title, text, spans) != checksum:
         raise FolderDamaged(f"{place}: the text {content_hash} is damaged; restore it from a copy")
@@ -240,7 +240,7 @@ def checked_text(row: Sequence[Any], place: str) -> tuple[str, str, list[Span]]:
 
 
 def checked_vectors(row: Sequence[Any], content_hash: str, dimension: int, place: str) -> Vectors:
-    """(chunks, dimension) of a VectorRow. Raises FolderDamaged."""
+    """Return (chunks, dimension) of a VectorRow. Raises FolderDamaged."""
     vectors, checksum = row
     if _checksum(content_hash.encode(), vectors) != checksum:
         why = f"the vectors of {content_hash} are damaged; restore them from a copy"
@@ -266,7 +266,7 @@ def checked_content(row: Sequence[Any], dimension: int, place: str) -> Content:
 
 
 def room_of(content: Content) -> int:
-    """Numbers that a content takes up; one at least, as its first number is its key."""
+    """Return how many numbers a content takes up; one at least, as its first number is its key."""
     return max(1, len(content.spans))
 
 

@@ -64,7 +64,8 @@ class Intake:
         return self._open is not None
 
     def take(self, message: pb.IngestRequest) -> Incoming | None:
-        """The document that this message completes. InvalidArgument for one out of order."""
+        """Return the document that this message completes, if it does. Raises InvalidArgument for
+        one out of order."""
         if self._open is None:
             self._open = Incoming(
                 number=message.number,
@@ -129,7 +130,8 @@ def runs_of_owners(batch: Iterable[Incoming]) -> Iterator[tuple[str, list[Incomi
 
 
 def unread_of(run: Iterable[Incoming]) -> Iterator[Unread]:
-    """All that is to be read, in order. A step may take as long as it takes to split a file."""
+    """Yield all that is to be read, in order. A step may take as long as it takes to split a
+    file."""
     for incoming in run:
         before: Part | Refusal | None = None
         for part in _parts(incoming):

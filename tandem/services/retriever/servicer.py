@@ -270,7 +270,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         )
 
     async def _search(self, request: pb.SearchRequest, headers: Any) -> pb.SearchResponse:
-        """A place among the searches is held for this one alone: a stream that waits has none."""
+        """Search, with a place among the searches for this one alone: a stream that waits has
+        none."""
         mode = mode_from_proto(request.mode)
         count = request.count or DEFAULT_COUNT
         rerank = request.rerank
@@ -344,7 +345,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         return forget
 
     async def _unless_leaving(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """The outcome of `work`, or Unavailable when the retriever stops before."""
+        """Return the outcome of `work`. Raises Unavailable when the retriever stops before."""
         working = asyncio.create_task(work)
         leaving = asyncio.create_task(self._leaving.wait())
         try:

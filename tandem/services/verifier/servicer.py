@@ -297,6 +297,7 @@ def leaving_times(lengths: Sequence[int], token_s: float, most_s: float) -> list
 
 
 def _label(opening: Open) -> str:
-    """The preset's name if it is one of ours: an edge must not choose what is logged here."""
+    """Return the preset's name if it is one of ours: an edge must not choose what is logged
+    here."""
     name = opening.settings.preset_name
     return name if name in PRESETS else OTHER

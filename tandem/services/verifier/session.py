@@ -148,7 +148,7 @@ class VerifierSession:
             self._handle = self._thread.submit(job)
 
     def _remote(self, work: VerifyWork) -> RemoteJudge | None:
-        """The judge as it goes to logits that are in another process."""
+        """Return the judge as it goes to logits that are in another process."""
         if not self._judges_remotely:
             return None
         vocabulary_size = self._thread.engine.vocabulary_size
