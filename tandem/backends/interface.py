@@ -104,16 +104,16 @@ class EngineFailed(Unavailable):
 
 
 def never() -> bool:
-    """The `cancelled` callback of a forward pass that runs to its end."""
+    """Never cancel: the `cancelled` callback of a forward pass that runs to its end."""
     return False
 
 
 def ignore_exit(exit_index: int, logits: Logits) -> None:
-    """The `on_exit` callback of a request that reads no early exit."""
+    """Do nothing: the `on_exit` callback of a request that reads no early exit."""
 
 
 def ignore_reading(reading: Any) -> None:
-    """The `on_read` callback of a request without a reader."""
+    """Do nothing: the `on_read` callback of a request without a reader."""
 
 
 class Session(Protocol):

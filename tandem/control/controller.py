@@ -153,7 +153,7 @@ class Controller:
             self.estimates.drafted(count, draft_s, now, busy=self._plan.busy, branches=branches)
 
     def sent(self, base: int, now: float, hold: bool = False) -> None:
-        """A frame of drafts from position `base` on left. `hold`: it has the cloud wait."""
+        """Record a frame of drafts from position `base` on. `hold`: it makes the cloud wait."""
         self._sent.append((base, now))
         self._held = hold
         self._apply()
@@ -161,7 +161,7 @@ class Controller:
     def judged(
         self, end: int, accepted: int, rejected: int, tokens: int, work: PassCost, now: float
     ) -> None:
-        """The cloud judged drafts before position `end`; `tokens` came of that."""
+        """Record that the cloud judged drafts before position `end`, which gave `tokens` tokens."""
         sent_s = None
         while self._sent and self._sent[0][0] < end:
             sent_s = self._sent.popleft()[1]
@@ -172,11 +172,12 @@ class Controller:
         self._answered(tokens, work, now)
 
     def took_tokens(self, tokens: int, work: PassCost, now: float) -> None:
-        """The cloud decoded tokens without a draft."""
+        """Record tokens that the cloud decoded without a draft."""
         self._answered(tokens, work, now)
 
     def overtaken(self, agreed: bool | None) -> None:
-        """The cloud decoded a token: a draft in flight was equal, was not, or there was none."""
+        """Record a token that the cloud decoded: a draft in flight was equal, was not, or there was
+        none."""
         if agreed is None:
             self.estimates.acceptance.undrafted(1)
         else:
@@ -202,11 +203,11 @@ class Controller:
         return self.on and wanted and now >= self._ping_at
 
     def pinged(self, now: float) -> None:
-        """A ping left."""
+        """Record a ping that left."""
         self._ping_at = now + self._config.ping_every_s
 
     def ponged(self, trip_s: float | None, now: float) -> None:
-        """A ping was answered; None: one of long ago."""
+        """Record the answer to a ping; None: to one of long ago."""
         if trip_s is not None:
             self._tripped(trip_s, now)
             if not self._tokens:
@@ -509,7 +510,7 @@ class Controller:
         self.ahead = self._plan.ahead if self._plan.schedule.stop_and_wait else self.branches
 
     def _begin_stretch(self) -> None:
-        """The next tokens do not follow those before them."""
+        """Begin a stretch of tokens that does not follow those before."""
         self._last_s = None
         self._stretch = _Stretch()
 

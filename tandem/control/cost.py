@@ -111,7 +111,8 @@ class _Sums:
     frames: float = 0.0
 
     def add(self, passed: _Pass, weight: float) -> None:
-        """A pass of a stream that happens so often. Each draft travels in a frame of its own."""
+        """Add a pass of a stream, weighted by how often it happens. Each draft travels in a frame
+        of its own."""
         self.seconds += weight * passed.seconds
         self.passes += weight
         self.fed += weight * passed.fed

@@ -83,8 +83,8 @@ class RecentTime(Recent):
     __slots__ = ()
 
     def add(self, value: float, now: float) -> None:
-        """Two readings in a row that are much shorter, or three that are much longer, make what was
-        before another time: nothing is short by chance."""
+        """Add a reading. Two in a row that are much shorter, or three that are much longer, show
+        that the time has changed, and those before are dropped: nothing is short by chance."""
         super().add(value, now)
         jump = self._config.jump
         values = [reading for _, reading in self._readings]
@@ -167,7 +167,7 @@ class AcceptanceRate:
         self._at_first = rejected > 0
 
     def undrafted(self, tokens: int) -> None:
-        """Tokens came without drafts: what is known of this place in the text ages."""
+        """Record tokens that came without drafts: what is known of this place in the text ages."""
         self.idle_tokens += tokens
         least = min(self._tokens, self._config.few_tokens)
         kept = max(least, self._keep**tokens * self._tokens)
@@ -296,7 +296,7 @@ class Estimates:
         self.draft.add(step_s, now, busy=busy)
 
     def passed(self, seconds: float, drafts: int, now: float, *, busy: bool) -> None:
-        """A pass over one token and so many drafts took so long."""
+        """Record a pass over one token and drafts, and its seconds."""
         usual = self.first.seconds()
         if usual is not None:
             expected_s = usual[busy] * (1 + self.row_share * drafts)
@@ -320,7 +320,8 @@ class Estimates:
         return self._config.prior_row_share if self._share is None else self._share
 
     def decoded_alone(self, token_s: float, pass_s: float, now: float) -> None:
-        """The cloud made a token by itself, so long after the one before, by such a pass."""
+        """Record a token that the cloud made by itself: the seconds since the one before, and those
+        of its pass."""
         self.alone.add(token_s, now)
         self.alone_pass.add(pass_s, now)
 
@@ -358,7 +359,7 @@ class Estimates:
         return min((trip_s for _, trip_s in self._trips), default=None)
 
     def resolved(self, hit: bool, now: float) -> None:
-        """A correction came; `hit`: it had been drafted for."""
+        """Record a correction; `hit`: it had been drafted for."""
         self._hits.add(float(hit), now)
 
     def conditions(self, now: float, *, hope: bool = False) -> Conditions | None:

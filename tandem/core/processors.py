@@ -244,7 +244,7 @@ class RowsAfter:
         return self.processor.forced((*self.answer, *fed[self.skipped :]))
 
     def prepare(self, fed: Sequence[tuple[int, ...]]) -> Pending | None:
-        """The rows after each of these will be asked for, once the pass is over."""
+        """Prepare the rows after each of these, which will be asked for once the pass is over."""
         return self.processor.prepare(
             [(*self.answer, *token_ids[self.skipped :]) for token_ids in fed]
         )

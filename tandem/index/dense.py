@@ -54,7 +54,8 @@ class DenseIndex:
         return "ivf" if self._built_for else "flat"
 
     def add(self, numbers: Numbers, vectors: Vectors) -> None:
-        """`numbers` must be new; `vectors` is (len(numbers), dimension), float32, and is kept."""
+        """Add vectors. `numbers` must be new; `vectors` is (len(numbers), dimension), float32, and
+        is kept."""
         assert vectors.shape == (len(numbers), self.dimension), vectors.shape
         if not len(numbers):
             return

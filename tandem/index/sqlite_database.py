@@ -70,7 +70,7 @@ _REFUSED = {
 
 
 def create_database(path: Path, manifest: Manifest) -> None:
-    """A new database under this name, or none: it gets its name once it is complete."""
+    """Create a database under this name, or none: it gets its name once it is complete."""
     new = path.with_name(f"{path.name}.new")
     new.with_name(f"{new.name}-journal").unlink(missing_ok=True)
     new_private_file(new)

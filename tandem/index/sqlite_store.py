@@ -240,7 +240,7 @@ class SqliteStore:
         self._fold_log()
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Never calls it: one process owns the folder."""
+        """Do nothing: one process owns the folder, so nothing else changes it."""
 
     def close(self) -> None:
         while self._idle:
@@ -385,7 +385,7 @@ class SqliteStore:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that no other thread uses meanwhile."""
+        """Yield a connection that no other thread uses meanwhile."""
         try:
             database = self._idle.pop()
         except IndexError:
@@ -396,7 +396,8 @@ class SqliteStore:
             self._idle.append(database)
 
     def _fold_log(self) -> None:
-        """The log is durable, so a failure here takes nothing back; the next change tries again."""
+        """Fold the log into the database. The log is durable, so a failure here takes nothing back;
+        the next change tries again."""
         try:
             with errors_of(self._path):
                 if not fold_log(self._writer):

@@ -178,8 +178,8 @@ def presented_key(metadata: Metadata) -> str | None:
 
 
 def _refusal(why_not: _WhyNot, method: str) -> Handler:
-    """All four kinds of calls are streams on the wire, so this refuses any of them, methods that
-    do not exist included, before a message is read."""
+    """Return a handler that refuses any call before a message is read, methods that do not exist
+    included: all four kinds of calls are streams on the wire."""
 
     code, why = why_not
 

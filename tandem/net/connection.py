@@ -45,7 +45,7 @@ class Connection:
 
     @asynccontextmanager
     async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
-        """A channel for the calls made inside."""
+        """Yield a channel for the calls made inside."""
         channel = self.acquire()
         try:
             yield channel
@@ -84,7 +84,7 @@ class Connection:
                 self._unused.append(channel)
 
     async def release(self, channel: grpc.aio.Channel) -> None:
-        """A call on `channel` has ended; the last one closes a channel that is not trusted."""
+        """End a call on `channel`; the last one closes a channel that is not trusted."""
         self._calls[channel] -= 1
         if self._calls[channel] == 0:
             del self._calls[channel]
@@ -93,7 +93,7 @@ class Connection:
         await self._close_unused()
 
     async def rest(self) -> None:
-        """No channel is kept open but those that calls use."""
+        """Keep no channel open but those that calls use."""
         if self._current is not None:
             self.retire(self._current)
         await self._close_unused()

@@ -140,7 +140,8 @@ class FairExecutor:
             pass
 
     def _run_next(self) -> bool:
-        """False once the thread is to end. No task lives on in a thread that waits."""
+        """Run the next task; return False once the thread is to end. No task lives on in a thread
+        that waits."""
         if (taken := self._next()) is None:
             return False
         tenant, task = taken

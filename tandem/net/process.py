@@ -204,7 +204,7 @@ async def watch_event_loop(series: LoopSeries, every_s: float = LAG_EVERY_S) -> 
 
 
 def run_loop(main: Any) -> Any:
-    """`asyncio.run`, on uvloop where there is one."""
+    """Run a coroutine as `asyncio.run` does, on uvloop where there is one."""
     try:
         import uvloop
     except ImportError:

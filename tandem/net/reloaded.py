@@ -149,7 +149,7 @@ def _contents(paths: Sequence[Path]) -> tuple[bytes | None, ...]:
 
 
 def _hash_of(path: Path) -> bytes | None:
-    """None for a file that cannot be read, or is too large to be used."""
+    """Return a file's hash; None for a file that cannot be read, or is too large to be used."""
     try:
         return hashlib.sha256(read_file(path)).digest()
     except BadFile:

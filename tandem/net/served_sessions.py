@@ -189,7 +189,7 @@ class FrameWriter(Generic[Message]):
             self._ended.set()
 
     async def end(self) -> None:
-        """No further frame is written once the present one has left, which may take a moment."""
+        """Write no further frame once the present one has left, which may take a moment."""
         self._ending = True
         self._changed.set()
         with suppress(TimeoutError):

@@ -55,7 +55,7 @@ class ChunkedPrefill:
         return (ForwardRequest(request.session, token_ids, logits_to_keep=0),)
 
     def done(self) -> None:
-        """The chunk has run."""
+        """Note that the chunk has run."""
         number, rows = self._chunk
         self._fed[number] += rows
 
@@ -86,7 +86,7 @@ class PrefillTurns:
         return now_s >= self._rests_until_s
 
     def shared(self, now_s: float, pass_s: float) -> None:
-        """A pass with a chunk and with others took so long, and ended now."""
+        """Record a pass with a chunk and with others, its seconds and its end."""
         self._rests_until_s = now_s + pass_s * (1 / PREFILL_SHARE - 1)
 
 

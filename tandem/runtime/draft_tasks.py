@@ -35,7 +35,8 @@ class DraftsReady:
     handle: DraftHandle | None = None
 
     def outcome(self) -> tuple[list[Drafted], int, float]:
-        """Drafts, length of the draft KV and seconds; raises what ended the job, if it failed."""
+        """Return drafts, length of the draft KV and seconds; raise what ended the job, if it
+        failed."""
         if self.handle is None or self.ended is None:
             return self.drafts, self.kv_length, self.draft_s
         done = self.handle.future.result()

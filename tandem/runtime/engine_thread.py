@@ -196,8 +196,8 @@ class EngineThread:
     async def session(
         self, capacity: int, spare: int = 0, tenant: Tenant | None = None
     ) -> AsyncIterator[Session]:
-        """A KV session of the engine; freed on every way out, cancellation included. `tenant`:
-        whose text it will have, where an engine keeps what sessions begin with itself."""
+        """Yield a KV session of the engine; freed on every way out, cancellation included.
+        `tenant`: whose text it will have, where an engine keeps what sessions begin with itself."""
         session = await self.opened(lambda: self._open(capacity, spare, tenant))
         try:
             yield session
@@ -257,7 +257,7 @@ class EngineThread:
                 future.get_loop().call_soon_threadsafe(_fail, future, why)
 
     def _probe(self) -> None:
-        """A pass of the engine's own, over one token."""
+        """Run a pass of the engine's own, over one token."""
         watchdog = self._watchdog
         watchdog.began(1)
         try:
@@ -310,7 +310,7 @@ class EngineThread:
             item()
 
     def _admit(self, handle: JobHandle[object]) -> None:
-        """A job was handed over."""
+        """Admit a job that was handed over."""
         self._active.append(handle)
         if handle.submitted_s >= self._ended_s:
             self._awaited -= 1
@@ -318,7 +318,7 @@ class EngineThread:
             self._wait_until_s = 0.0
 
     def _reacted(self, pass_number: int) -> None:
-        """The event loop has handled the results of this pass."""
+        """Note that the event loop has handled the results of this pass."""
         if pass_number == self._pass_number:
             self._wait_until_s = 0.0
 
@@ -374,7 +374,7 @@ class EngineThread:
         return logits
 
     def _failed(self, handles: list[JobHandle[object]], error: Exception) -> None:
-        """A pass did: try each of its jobs alone, or end the only one."""
+        """Try each job of a failed pass alone, or end the only one."""
         self._watchdog.ended()
         # Other errors of ours are the jobs' own faults.
         if isinstance(error, EngineFailed) or not isinstance(error, TandemError):

@@ -19,11 +19,11 @@ class RecentPasses:
         self._waits: deque[tuple[float, float]] = deque(maxlen=RECENT_PASSES)
 
     def passed(self, pass_s: float, now: float) -> None:
-        """The engine made one pass, which ends `now`."""
+        """Record one pass of the engine, which ends `now`."""
         self._passes.append((now, pass_s))
 
     def waited(self, queue_s: float, now: float) -> None:
-        """A job that ends `now` had waited so long for its first pass."""
+        """Record how long a job that ends `now` had waited for its first pass."""
         self._waits.append((now, queue_s))
 
     def pass_s(self, now: float) -> float:

@@ -210,7 +210,8 @@ class CloudMachine:
         return self._kv_length
 
     def adopt_prefix(self, kv_length: int) -> None:
-        """The KV that this session starts with holds the first `kv_length` tokens of its text."""
+        """Note that the KV that this session starts with holds the first `kv_length` tokens of its
+        text."""
         if self.target_passes or self._in_flight:
             raise ProtocolError("a pass was begun", "adopt_prefix")
         self._kv_length = kv_length
@@ -628,8 +629,8 @@ class PendingDrafts:
         return tuple(islice(self._drafts, self.ready))
 
     def check(self, draft: Draft) -> None:
-        """Drafts of one epoch are contiguous, and start no later than the committed text ends.
-        Raises InvalidArgument or PrefixMismatch."""
+        """Check that drafts of one epoch are contiguous, and start no later than the committed text
+        ends. Raises InvalidArgument or PrefixMismatch."""
         due = len(self._committed) + len(self._drafts)
         if draft.base < self.next_base:
             raise InvalidArgument("base", f"{draft.base} repeats a round; {self.next_base} is due")
@@ -654,17 +655,17 @@ class PendingDrafts:
         return None
 
     def make_ready(self) -> None:
-        """All that wait may be judged."""
+        """Note that all drafts that wait may be judged."""
         self.ready = len(self._drafts)
 
     def accept(self, count: int) -> None:
-        """The first ones are committed."""
+        """Drop the first drafts, which are committed."""
         self.ready -= count
         for _ in range(count):
             self._drafts.popleft()
 
     def clear(self) -> None:
-        """None of them will be judged."""
+        """Drop all drafts: none of them will be judged."""
         self._drafts.clear()
         self.ready = 0
 
@@ -697,7 +698,7 @@ class EarlyQueue:
         return first
 
     def clear(self) -> None:
-        """The verdict itself is there."""
+        """Drop early verdicts: the verdict itself is there."""
         self._waiting.clear()
 
     def _rank(self, verdict: EarlyVerdict) -> float:
@@ -715,7 +716,7 @@ class VocabularyMismatch(FailedPrecondition):
 
 
 def check_frame(message: EdgeMessage, session: int) -> None:
-    """A frame must name the stream's own session."""
+    """Check that a frame names the stream's own session."""
     if message.session != session:
         raise InvalidArgument("session", f"{message.session} is not this stream's session")
 

@@ -135,12 +135,12 @@ class Drafting:
     # What the machine is told of the session.
 
     def opened(self, opened: Opened) -> None:
-        """The cloud says how many drafts it judges at once."""
+        """Note how many drafts the cloud judges at once."""
         if self._request.lengthens_forced:
             self._longest = min(opened.max_draft_length, MAX_DRAFT_LENGTH)
 
     def reconnected(self) -> None:
-        """Nothing was sent on the stream that is open now."""
+        """Note that nothing was sent on the stream that is open now."""
         self._in_flight.sent = 0
         self._chunk.sent = 0
         self._chunk.forced = 0
@@ -152,7 +152,8 @@ class Drafting:
         return self._kv_length
 
     def adopt_prefix(self, kv_length: int) -> None:
-        """The draft KV holds the first `kv_length` committed tokens, which no task has fed."""
+        """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
+        fed."""
         if self.task is not None or self._in_flight:
             raise ProtocolError("drafting", "adopt_prefix")
         self._kv_length = kv_length
@@ -252,11 +253,11 @@ class Drafting:
         return self._in_flight.token_ids[: self._in_flight.sent]
 
     def settle(self, verdict: Verdict) -> None:
-        """The accepted drafts are committed."""
+        """Drop the accepted drafts, which are committed."""
         self._in_flight.remove(verdict.accepted)
 
     def confirm_next(self) -> None:
-        """The cloud's own token is the next draft, which is committed."""
+        """Drop the next draft, which equals the cloud's own token and is committed."""
         self._in_flight.remove(1)
 
     def adopt_ahead(self) -> int:
@@ -273,8 +274,8 @@ class Drafting:
         return len(drafts)
 
     def go_on_with(self, task: DraftTask, taken: int) -> None:
-        """The text goes on as a branch predicted: its task, of which `taken` drafts came before, is
-        the one under way now."""
+        """Go on with a branch that predicted the text: its task, of which `taken` drafts came
+        before, is the one under way now."""
         self._awaited = task.count - taken
         self.task = task
 
@@ -412,7 +413,7 @@ class DraftsInFlight:
 def draft_frame(
     frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True, hold: bool = False
 ) -> Draft:
-    """Drafts as the message that carries them, with what the preset says of their distributions;
+    """Return the message that carries drafts, with what the preset says of their distributions;
     `whole`: they complete a chunk, `hold`: more come soon."""
     token_ids = tuple(drafted.token_id for drafted in chunk)
     probabilities = None

@@ -158,7 +158,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return wanted and not self._drafting.task and not self._drafting.token_ids
 
     def adopt_prefix(self, kv_length: int) -> None:
-        """The draft KV holds the first `kv_length` committed tokens, which no task has fed.
+        """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
+        fed.
 
         Raises ProtocolError while drafts are under way."""
         self._drafting.adopt_prefix(kv_length)
@@ -191,14 +192,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return [opening, *self._drafting.resent(self.epoch)]
 
     def switched(self, now: float) -> None:
-        """The cloud that was sent `frames_beside` answered first: its stream is the one that is
-        open now."""
+        """Note that the cloud that was sent `frames_beside` answered first: its stream is the one
+        that is open now."""
         self.controller.switched()
         self._liveness.connected(now)
         self.stats.switch_stream()
 
     def leave(self) -> list[EdgeOutput]:
-        """Another cloud is better: go there as after GoingAway."""
+        """Leave for a better cloud as after GoingAway."""
         self._leaving = self.phase is Phase.RUNNING
         return self._leave_between_rounds()
 
@@ -355,7 +356,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     # What becomes of the drafts in flight.
 
     def _overtake(self, token: int) -> list[EdgeOutput]:
-        """The cloud added a token of its own; drafts in flight stay valid only if they agree."""
+        """Commit a token that the cloud added; drafts in flight stay valid only if they agree."""
         drafted = self._drafting.next_token
         self.controller.overtaken(drafted == token if drafted is not None else None)
         if drafted == token:
@@ -631,7 +632,8 @@ class Recovery:
         return token
 
     def forget(self) -> None:
-        """The stream is gone: the rejection will come again, and be decided the same way."""
+        """Forget the rejection: the stream is gone, and it will come again and be decided the same
+        way."""
         self._unfinished = None
 
 
@@ -678,7 +680,7 @@ class EdgeStats:
         return median(self.round_overheads_s) if self.round_overheads_s else 0.0
 
     def begin_stream(self) -> None:
-        """The cloud counts a session's passes from the start of its stream."""
+        """Begin to count the cloud's passes, which it counts from the start of a stream."""
         self._stream_passes = 0
         self._streams += 1
 
@@ -694,7 +696,7 @@ class EdgeStats:
             self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
 
     def count_loss(self, silent_s: float) -> None:
-        """A stream broke, or was found dead after a silence."""
+        """Count a stream that broke, or was found dead after a silence."""
         self.links_lost += 1
         self.loss_noticed_s = max(self.loss_noticed_s, silent_s)
 
@@ -704,7 +706,7 @@ class EdgeStats:
         self._round_draft_s += draft_s
 
     def count_resolved(self, hit: bool) -> None:
-        """A token came that the drafts in flight did not hold; `hit`: it had been drafted for."""
+        """Count a token that the drafts in flight did not hold; `hit`: it had been drafted for."""
         self.predraft_hits += hit
         self.predraft_misses += not hit
 
@@ -721,13 +723,14 @@ class EdgeStats:
         self.queue_s += message.work.queue_s
 
     def begin_round(self, now: float) -> None:
-        """The first drafting since the last verdict starts."""
+        """Begin to time a round, with the first drafting since the last verdict."""
         if self._round_started_s is None:
             self._round_started_s = now
             self._round_draft_s = 0.0
 
     def end_round(self, work: Work, now: float) -> None:
-        """A verdict came: what neither side's model needed of the time was spent in between."""
+        """End a round with its verdict: time that neither side's model needed was spent in
+        between."""
         if self._round_started_s is not None:
             round_s = now - self._round_started_s
             self.round_s += round_s
@@ -735,7 +738,7 @@ class EdgeStats:
         self.abandon_round()
 
     def abandon_round(self) -> None:
-        """The stream is gone: this round is not timed."""
+        """Abandon the timing of this round: the stream is gone."""
         self._round_started_s = None
         self._round_draft_s = 0.0
 

@@ -303,7 +303,8 @@ class Postponed(PayloadRule):
 
 
 def _without_probs(proposal: Proposal) -> Proposal:
-    """A single draft is judged by its probability alone."""
+    """Return a proposal without distributions: a single draft is judged by its probability
+    alone."""
     if proposal.draft_probs is None:
         return proposal
     (token_id,) = proposal.token_ids

@@ -114,7 +114,8 @@ class Predrafting:
         return None
 
     def _task_for(self, outcome: LikelyOutcome) -> DraftTask | None:
-        """None where nothing is drafted after the outcome: at an end, or at the length limit."""
+        """Return the task of an outcome; None where nothing is drafted after the outcome: at an
+        end, or at the length limit."""
         drafting = self._drafting
         ends = self._request.draft_ends
         room = drafting.room + drafting.position - outcome.position - 1
@@ -146,7 +147,8 @@ class Predrafting:
         return True
 
     def resolve(self, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
-        """`token_id` comes next, against the drafts: its branch, and the tasks to interrupt."""
+        """Return the branch of `token_id`, which comes next against the drafts, and the tasks to
+        interrupt."""
         return self._cache.resolve(len(self._committed), token_id)
 
     def forget_committed(self) -> list[DraftTask]:
@@ -207,7 +209,8 @@ class Predrafts:
         return next((branch for branch in self._branches.values() if branch.task is task), None)
 
     def resolve(self, position: int, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
-        """The text diverged: the branch that predicted it, and all other open tasks. None stays."""
+        """Return the branch that predicted the diverged text, and all other open tasks. None
+        stays."""
         hit = self._branches.pop((position, token_id), None)
         return hit if hit is not None and hit.task else None, self.clear()
 

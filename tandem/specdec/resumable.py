@@ -69,7 +69,7 @@ class Resumable(ABC, Generic[Output]):
         return [*reconnect, *self._give_up_if_due(now)]
 
     def tick(self, now: float) -> list[Output | Reconnect | Finish]:
-        """Time passed: ping a silent peer, notice a dead one, give up a lost one."""
+        """Ping a silent peer, notice a dead one, and give up a lost one, as time has passed."""
         self._peer.tick(now)
         if self.phase is Phase.CONNECTING:
             return self._give_up_if_due(now)
@@ -116,7 +116,7 @@ class Resumable(ABC, Generic[Output]):
 
     @abstractmethod
     def _count_loss(self, silent_s: float) -> None:
-        """A stream was lost, after a silence of that many seconds."""
+        """Count a stream that was lost after a silence of that many seconds."""
 
     @abstractmethod
     def _ping(self, now: float) -> list[Output | Reconnect | Finish]:

@@ -245,7 +245,7 @@ class GumbelCouplingRule(AcceptanceRule):
         return gumbel_runners_up(draft_probs, token_id, self.seed, position=position, count=count)
 
     def prepare(self, target: Array | Distribution, position: int) -> TargetProbs:
-        """The target's token: the noise decides it, whatever the drafts."""
+        """Return the target's token: the noise decides it, whatever the drafts."""
         token_id = distribution_of(target).coupled_token(self.seed, position)
         return DecidedTarget(token_id, known_probs(target)) if self.keep_probs else token_id
 

@@ -68,7 +68,8 @@ class TreeInFlight(DraftsInFlight):
         self._branch = []
 
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        """The tokens on the verdict's path and the first candidate after; else ProtocolError."""
+        """Return the tokens on the verdict's path and the first candidate after. Raises
+        ProtocolError for another path."""
         followed = children(self._parents)
         node = -1
         for step in verdict.path:
@@ -140,7 +141,7 @@ class TreeDrafting(Drafting):
         return self._in_flight.judged(verdict) if self._in_flight.sent else ()
 
     def settle(self, verdict: Verdict) -> None:
-        """The tree is judged: of what the draft KV holds of it, the path stays."""
+        """Keep the path of a tree that is judged, of what the draft KV holds of it."""
         self._kept = tuple(node for node in verdict.path if node < self._in_flight.fed)
         self._in_flight.clear()
 

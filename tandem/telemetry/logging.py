@@ -98,7 +98,7 @@ class EventLogger:
         self._log(logging.ERROR, event, fields)
 
     def exception(self, event: str, /, **fields: object) -> None:
-        """An error with the traceback of the exception being handled."""
+        """Log an error with the traceback of the exception being handled."""
         self._log(logging.ERROR, event, fields, trace=True)
 
     def _log(

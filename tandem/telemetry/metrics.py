@@ -284,7 +284,7 @@ class HolderSeries(Series):
     )
 
     def holds(self, holder: str, sessions: int) -> None:
-        """It has so many open; "" stands for callers without keys."""
+        """Show how many sessions a holder has open; "" stands for callers without keys."""
         HolderSeries.sessions.child(self, holder=holder or ANYONE).set(sessions)
         for limit in HOLDER_LIMITS:  # at 0 from the start, so that the first refusal is a change
             HolderSeries.refusals.child(self, holder=holder or ANYONE, limit=limit)

@@ -158,7 +158,8 @@ class PrometheusServer:
         return True
 
     async def _look_for_rules(self) -> None:
-        """No numbers: nothing happened yet, or nobody loaded the rules, which is said once."""
+        """Look for the rules, as there are no numbers: nothing happened yet, or nobody loaded the
+        rules, which is logged once."""
         groups = (await self._get("rules", type="record"))["groups"]
         self._rules_looked_for = True
         recorded = {rule["name"] for group in groups for rule in group["rules"]}

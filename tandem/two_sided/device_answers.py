@@ -366,6 +366,6 @@ async def _cancel(cancel: Callable[[], Awaitable[None]], session: DeviceSession)
 
 
 def _raise_fault(cancelling: asyncio.Task[None] | None) -> None:
-    """The caller's own fault, if that ended the request."""
+    """Raise the caller's own fault, if that ended the request."""
     if cancelling is not None and cancelling.done() and not cancelling.cancelled():
         cancelling.result()

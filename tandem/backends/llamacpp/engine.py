@@ -104,7 +104,7 @@ class LlamaCppEngine(EngineDefaults):
         places: Sequence[Placed],
         cancelled: Callable[[], bool],
     ) -> Logits:
-        """All tokens side by side, as many at once as the context takes."""
+        """Feed all tokens side by side, as many at once as the context takes."""
         token_ids = [token for request in batch for token in request.token_ids]
         positions = [position for place in places for position in place.positions]
         sequences = [joined for place in places for joined in place.sequences]

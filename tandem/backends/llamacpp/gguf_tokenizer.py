@@ -120,7 +120,7 @@ class GgufTokenizer:
         )
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of ids, without special tokens."""
+        """Return the text of ids, without special tokens."""
         text = self.detokenizer()
         return text.push(list(token_ids)) + text.finish()
 
@@ -168,8 +168,8 @@ class GgufTokenizer:
         return self._spelt_control.sub(lambda match: _OPEN + match[0] + _CLOSE, content)
 
     def _tokenize(self, text: str, special: bool, control: bool) -> list[int]:
-        """`special`: with the tokens before and after every text. `control`: those spelt out in the
-        text are meant."""
+        """Return the ids of a text. `special`: with the tokens before and after every text.
+        `control`: those spelt out in the text are meant."""
         spelt = text.encode("utf-8", "replace")
         room = len(spelt) + 8
         ids = (ctypes.c_int32 * room)()

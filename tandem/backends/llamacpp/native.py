@@ -176,12 +176,13 @@ class LlamaContext:
         return logits
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """An empty sequence begins as the first `length` tokens of another, in the same cells."""
+        """Let an empty sequence begin as the first `length` tokens of another, in the same
+        cells."""
         if length:
             library.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
     def forget(self, sequence: int, length: int = 0) -> None:
-        """All of a sequence after its first `length` tokens."""
+        """Forget all of a sequence after its first `length` tokens."""
         if not library.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise TandemError("llama.cpp: this model's sequences cannot be rolled back")
 

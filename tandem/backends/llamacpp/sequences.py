@@ -171,7 +171,7 @@ class _Branches:
         return self._length + self._depth(self._ends[sequence]) + 1
 
     def grow(self, pool: SequencePool, parents: Sequence[int]) -> Placed:
-        """More nodes; those that are there already lie in cells."""
+        """Add nodes; those that are there already lie in cells."""
         first = len(self.parents)
         joined: list[list[int]] = []
         for parent in parents:

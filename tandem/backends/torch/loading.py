@@ -98,7 +98,7 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
 
 
 def _precision(dtype: str) -> torch.dtype | None:
-    """None for weights that are to be quantised."""
+    """Return torch's dtype; None for weights that are to be quantised."""
     if dtype not in (*_DTYPES, *WEIGHT_BITS):
         names = ", ".join((*_DTYPES, *WEIGHT_BITS))
         raise InvalidArgument("dtype", f"{dtype!r} is not one of {names}")

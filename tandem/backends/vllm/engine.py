@@ -80,7 +80,8 @@ class VllmEngine(EngineDefaults):
         return PagedSession(self.pages, capacity, salt=secrets.token_hex(16))
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> PagedSession:
-        """The salt is in the hash of a session's first page, and so in those of all that follow."""
+        """Open a session of `owner`: the owner's salt is in the hash of its first page, and so in
+        those of all that follow."""
         check_capacity(capacity, self.context_length)
         salt = hashlib.sha256(owner.encode()).hexdigest()
         return PagedSession(self.pages, capacity, salt=salt)

@@ -202,8 +202,8 @@ class PagePool:
         return pages, hits
 
     def _scheduled(self, fed: Fed, computed: tuple[Any, int]) -> Any:
-        """A request that the workers know is sent as if it were new, with those of its tokens that
-        they have not: they then replace what they know of it, by which drafts are taken back."""
+        """Return a request as if it were new, with those of its tokens that the workers have not:
+        they then replace what they know of it, by which drafts are taken back."""
         from vllm.v1.core.sched.output import NewRequestData
 
         pages, hits = computed

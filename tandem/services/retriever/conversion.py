@@ -42,7 +42,7 @@ def answer_of(
 
 
 def hit_to_proto(hit: Hit) -> pb.Hit:
-    """The message has the same fields."""
+    """Return the message of a hit, which has the same fields."""
     return pb.Hit(**asdict(hit))
 
 

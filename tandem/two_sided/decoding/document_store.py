@@ -292,7 +292,7 @@ class DocumentStore:
         self._drop_forgotten(entry)
 
     def _ready(self, entry: _Entry, session: Session) -> None:
-        """A document was computed; write it to disk."""
+        """Write a document that was computed to disk."""
         entry.ready.set_result(session)
         if self._files is not None:
             entry.users += 1  # until it is written

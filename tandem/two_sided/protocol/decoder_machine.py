@@ -298,7 +298,7 @@ class DecoderMachine:
         self._mixtures.forget_before(len(self.committed))
 
     def _go_back(self, position: int, voids: bool) -> None:
-        """Drafts from `position` on are void, those under way too."""
+        """Drop drafts from `position` on, those under way too."""
         self._kept = min(self._kept, position)
         if voids:
             self.epoch += 1

@@ -147,7 +147,7 @@ class ImportedDocuments:
         return await look_up_documents(self._decoder, documents, self._deadline_s, self._headers)
 
     async def _import(self, stream: _CloudStream, document: ContextDocument) -> None:
-        """The next document's keys and values, from the cloud to this side's decoder."""
+        """Copy the next document's keys and values from the cloud to this side's decoder."""
         kv = await stream.begin()
         async with self._decoder.channel() as channel:
             call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(
@@ -250,7 +250,7 @@ class _CloudStream:
 
 
 async def _answer(call: Any, expected: str) -> None:
-    """The decoder's next answer; its status where it ended the call in its place."""
+    """Wait for the decoder's next answer; raise its status where it ended the call instead."""
     answer = await call.read()
     if isinstance(answer, pb.ImportDocumentResponse) and answer.WhichOneof("message") == expected:
         return
