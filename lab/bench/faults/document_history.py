@@ -121,7 +121,9 @@ def acknowledged(changes: Iterable[DocumentChange]) -> int:
     return sum(change.outcome is Outcome.ACKNOWLEDGED for change in changes)
 
 
-def told_s(failures: Iterable[tuple[float, float]], began_s: float, over_s: float) -> float | None:
+def reported_s(
+    failures: Iterable[tuple[float, float]], began_s: float, over_s: float
+) -> float | None:
     """The longest that a call, given by its beginning and end, went without an answer under a
     fault, of those that failed; None where none did."""
     delays_s = [

@@ -207,7 +207,7 @@ def text_rows(arm: TextsArm) -> list[Row]:
     rows = []
     for service, kind in dict.fromkeys((f.service, f.kind) for f in arm.faults):
         known = [
-            DiskFault(f.kind, f.began_s, f.over_s, f.restart_s, arm.told_s(f), arm.flows_s(f))
+            DiskFault(f.kind, f.began_s, f.over_s, f.restart_s, arm.reported_s(f), arm.flows_s(f))
             for f in arm.faults
             if (f.service, f.kind) == (service, kind)
         ]
@@ -252,7 +252,9 @@ def _row(service: str, kind: str, faults: Sequence[DiskFault]) -> Row:
         service=service,
         fault=kind,
         count=len(faults),
-        detection_max_s=max((f.told_s for f in faults if f.told_s is not None), default=None),
+        detection_max_s=max(
+            (f.reported_s for f in faults if f.reported_s is not None), default=None
+        ),
         recovery_max_s=max((f.flows_s for f in faults), default=None),
         restart_max_s=max((f.restart_s for f in faults if f.restart_s is not None), default=None),
     )

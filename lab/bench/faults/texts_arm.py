@@ -95,7 +95,7 @@ class TextsArm:
             self.fleet.limit(service, "descriptors", None)
         await self._note(ServiceFault(service, "descriptors", began_s, time.monotonic()))
 
-    def told_s(self, fault: ServiceFault) -> float | None:
+    def reported_s(self, fault: ServiceFault) -> float | None:
         until_s = min((f.began_s for f in self.faults if f.began_s > fault.began_s), default=inf)
         return noticed_s(self.answers, fault.began_s, until_s, fault.service in OF_CLOUD)
 

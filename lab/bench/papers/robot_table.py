@@ -118,11 +118,11 @@ class _TrainedPair:
         self.exits = {ON_PICTURES: folder / "pictures", ON_TEXTS: folder / "texts"}
         progress("training its exits")
         train = partial(train_exits, self.target, stream)
-        train(self.exits[ON_PICTURES], training, on_step=_told(steps), pictured=pictured)
-        train(self.exits[ON_TEXTS], training, on_step=_told(steps))
+        train(self.exits[ON_PICTURES], training, on_step=_progress_of(steps), pictured=pictured)
+        train(self.exits[ON_TEXTS], training, on_step=_progress_of(steps))
 
 
-def _told(steps: int) -> Callable[[int, float], None]:
+def _progress_of(steps: int) -> Callable[[int, float], None]:
     """Says every fifth of the training that it is done."""
 
     def on_step(done: int, _: float) -> None:

@@ -120,9 +120,9 @@ def coupled_s(
             heard_s = token_s + times.rtt_s / 2
             shown_s.append(token_s if owner is Side.DEVICE else heard_s)
             # A token that comes during the other side's own step for it ends that step.
-            told_s = max(heard_s, ready[other] - step_s[other])
+            known_s = max(heard_s, ready[other] - step_s[other])
             agreed = source.random() < acceptance.agreement
-            from_s = min(told_s, ready[other]) if agreed else told_s
+            from_s = min(known_s, ready[other]) if agreed else known_s
             ready = {owner: token_s + step_s[owner], other: from_s + step_s[other]}
         shown = np.maximum.accumulate(shown_s)
         means_s.append((shown[-1] - shown[0]) / (len(coins) - 1))

@@ -73,7 +73,7 @@ class VllmEngine(EngineDefaults):
     def prefix_totals(self) -> PrefixTotals:
         """Lookups and hits of vLLM's prefix cache: it is queried when the first pages of a text are
         allocated."""
-        return self.pages.found
+        return self.pages.prefix_totals
 
     def open(self, capacity: int, spare: int = 0) -> PagedSession:
         check_capacity(capacity, self.context_length)
@@ -117,8 +117,8 @@ class VllmEngine(EngineDefaults):
     def _answer(self, request: ForwardRequest, fed: Fed) -> Logits:
         none = np.empty((0, self.vocabulary_size), dtype=np.float32)
         if request.reader is None:
-            return np.concatenate(fed.found or [none])
-        result = fed.found[0] if fed.read else read(request.reader, np.concatenate(fed.found))
+            return np.concatenate(fed.logits or [none])
+        result = fed.logits[0] if fed.read else read(request.reader, np.concatenate(fed.logits))
         request.on_read(
             InvalidArgument(result.field, result.why)
             if isinstance(result, RefusedReading)
@@ -139,7 +139,7 @@ class VllmEngine(EngineDefaults):
         sent = {fed.session.request.request_id: fed.session.sent for fed in taken}
         answers = self._run(scheduled, sent, rows, readers)
         for fed, answer in zip(requests.values(), answers, strict=True):
-            fed.found.append(answer)
+            fed.logits.append(answer)
         for fed in taken:
             fed.session.computed += fed.count
             fed.session.sent = len(fed.whole)

@@ -24,7 +24,7 @@ class Fed:
     whole: list[int]
     count: int = 0
     """Tokens in the pass that is being made up."""
-    found: list[Any] = field(default_factory=list)
+    logits: list[Any] = field(default_factory=list)
     """Logits of each pass that gave some; or what the reader made of all, where it `read` them."""
     read: bool = False
 
@@ -105,7 +105,7 @@ class PagePool:
 
     core: Any
     sessions: set[PagedSession] = field(default_factory=set)
-    found: PrefixTotals = field(default_factory=PrefixTotals)
+    prefix_totals: PrefixTotals = field(default_factory=PrefixTotals)
 
     def __post_init__(self) -> None:
         config = self.core.vllm_config
@@ -198,7 +198,7 @@ class PagePool:
         )
         pages, hits, _ = self._cache.get_computed_blocks(session.request)
         session.computed = hits
-        self.found = self.found.looked_up(len(settled), hits)
+        self.prefix_totals = self.prefix_totals.looked_up(len(settled), hits)
         return pages, hits
 
     def _scheduled(self, fed: Fed, computed: tuple[Any, int]) -> Any:

@@ -101,7 +101,7 @@ class Intake:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadDocument:
     """One document of an upload's number, or why there is none; `last` of its number. `document` is
     None for a file without documents."""
 
@@ -141,12 +141,12 @@ def unread_of(run: Iterable[Incoming]) -> Iterator[Unread]:
         yield Unread(incoming, before, last=True)
 
 
-def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Found], float]:
+def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[ReadDocument], float]:
     """Return what is to be stored together, empty at the end, and the seconds of a processor that
     reading it took. Takes of `unread` until there are enough documents or letters, or so much time
     passed that another tenant should have a turn. Blocks. Raises Unavailable as `extractor`
     does."""
-    group: list[Found] = []
+    group: list[ReadDocument] = []
     letters = 0
     cpu_s = 0.0
     began_s = time.monotonic()
@@ -160,7 +160,7 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Fou
         else:
             document = one.part
         group.append(
-            Found(
+            ReadDocument(
                 number=one.incoming.number,
                 document=document,
                 last=one.last,
@@ -176,7 +176,9 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Fou
 
 
 def preparation_of(
-    index: DocumentIndex, group: Sequence[Found], owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
+    index: DocumentIndex,
+    group: Sequence[ReadDocument],
+    owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA,
 ) -> Preparation:
     """Return the work for a group before `commit`: none for a group beyond the owner's quota, so
     that refused documents cost no embedding."""
@@ -190,7 +192,7 @@ def preparation_of(
 
 def commit(
     index: DocumentIndex,
-    group: Sequence[Found],
+    group: Sequence[ReadDocument],
     leaving: Leaving,
     owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA,
     prepared: Mapping[str, Content] | None = None,

@@ -218,7 +218,7 @@ class PeerDrafts:
         first = self.first
         self._drafts.pop(len(self._committed), None)
         if first is not None and first.token_id != token_id:
-            for draft in [each for each in self._drafts.values() if each.epoch <= first.epoch]:
+            for draft in [old for old in self._drafts.values() if old.epoch <= first.epoch]:
                 del self._drafts[draft.position]
         return first
 
