@@ -47,11 +47,11 @@ class LosslessPlan:
     def answers(self, presets: Sequence[Preset]) -> int:
         """How many a run takes."""
         alone = 2 * len(self.prompts)
-        own = (
-            alone if each.drafter_invariant else len(self.prompts) + self.samples
-            for each in presets
+        counts = (
+            alone if preset.drafter_invariant else len(self.prompts) + self.samples
+            for preset in presets
         )
-        return alone + sum(own)
+        return alone + sum(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +111,15 @@ async def check_presets(
         checks, texts = [], []
         for preset in presets:
             names = list(_KINDS) if preset.drafter_invariant else ["greedy"]
-            own = {name: await run.texts(client, preset.name, _KINDS[name]) for name in names}
+            answers = {name: await run.texts(client, preset.name, _KINDS[name]) for name in names}
             sequences = None
             if cells is not None and not preset.drafter_invariant:
                 sequences = fit(cells, await run.sequences(client, preset.name))
-            checks.append(_check(preset, own, alone, sequences))
-            texts.append(own)
+            checks.append(_check(preset, answers, alone, sequences))
+            texts.append(answers)
     return [
-        replace(check, divergences=tuple(_divergences(pair.target, plan, own, alone)))
-        for check, own in zip(checks, texts, strict=True)
+        replace(check, divergences=tuple(_divergences(pair.target, plan, answers, alone)))
+        for check, answers in zip(checks, texts, strict=True)
     ]
 
 
@@ -196,11 +196,11 @@ def _logits_after(engine: Engine, ids: Ids) -> Array:
 def _divergences(
     engine: Engine,
     plan: LosslessPlan,
-    own: dict[str, list[Generated]],
+    answers: dict[str, list[Generated]],
     alone: dict[str, list[Generated]],
 ) -> Iterator[Divergence]:
     """Nothing else may use the engine meanwhile."""
-    for kind, texts in own.items():
+    for kind, texts in answers.items():
         for number, (got, want) in enumerate(zip(texts, alone[kind], strict=True)):
             ids = got.token_ids, want.token_ids
             if ids[0] == ids[1]:
@@ -231,7 +231,7 @@ def _gap(
 
 def _check(
     preset: Preset,
-    own: dict[str, list[Generated]],
+    answers: dict[str, list[Generated]],
     alone: dict[str, list[Generated]],
     sequences: Fit | None,
 ) -> PresetCheck:
@@ -239,17 +239,17 @@ def _check(
         name: sum(
             got.token_ids != want.token_ids for got, want in zip(texts, alone[name], strict=True)
         )
-        for name, texts in own.items()
+        for name, texts in answers.items()
     }
-    summaries = [each.summary for texts in own.values() for each in texts if each.summary]
-    tokens = max(1, sum(each.tokens for each in summaries))
+    summaries = [answer.summary for texts in answers.values() for answer in texts if answer.summary]
+    tokens = max(1, sum(answer.tokens for answer in summaries))
     return PresetCheck(
         preset.name,
         preset.lossy,
-        len(own["greedy"]),
+        len(answers["greedy"]),
         different,
         sequences,
-        sum(each.uplink_bytes for each in summaries) / tokens,
-        sum(each.downlink_bytes for each in summaries) / tokens,
-        sum(each.target_passes for each in summaries) / tokens,
+        sum(answer.uplink_bytes for answer in summaries) / tokens,
+        sum(answer.downlink_bytes for answer in summaries) / tokens,
+        sum(answer.target_passes for answer in summaries) / tokens,
     )

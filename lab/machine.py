@@ -96,14 +96,14 @@ class OthersMeter:
 
     def __init__(self) -> None:
         self._started_s = time.perf_counter()
-        self._busy_s, self._own_s = _busy_s(), _own_s()
+        self._busy_s, self._used_s = _busy_s(), _used_s()
 
     def share(self) -> float | None:
         """From 0 to 1; None where the system does not tell. Own children count as own only once
         they have been waited for."""
         if self._busy_s is None or (busy_s := _busy_s()) is None:
             return None
-        others_s = busy_s - self._busy_s - (_own_s() - self._own_s)
+        others_s = busy_s - self._busy_s - (_used_s() - self._used_s)
         wall_s = time.perf_counter() - self._started_s
         return max(0.0, others_s / (wall_s * len(usable_cores())))
 
@@ -123,11 +123,11 @@ def _busy_s() -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _own_s() -> float:
-    own, children = (
+def _used_s() -> float:
+    usage, children = (
         resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _processor() -> str:

@@ -34,19 +34,19 @@ def candidate_bounds(
     uncut_target, cut_target = (np.asarray(target, dtype=np.float64) for _ in range(2))
     draft, truncated = np.asarray(draft, dtype=np.float64), np.asarray(truncated, dtype=np.float64)
     sigma = 0.5 * float(np.abs(draft - truncated).sum())
-    found: list[CandidateBound] = []
+    bounds: list[CandidateBound] = []
     drift = 0.0  # Σ_k Π_s 2/Z⁽ˢ⁾: how far the two targets may be apart, in units of σ
     while True:
         uncut = float(np.minimum(uncut_target, draft).sum())
         cut = float(np.minimum(cut_target, truncated).sum())
-        found.append(CandidateBound(uncut, cut, (drift + 1) * sigma))
+        bounds.append(CandidateBound(uncut, cut, (drift + 1) * sigma))
         rest, cut_rest = (
             np.maximum(uncut_target - draft, 0),
             np.maximum(cut_target - truncated, 0),
         )
         left, cut_left = float(rest.sum()), float(cut_rest.sum())
-        if len(found) == candidates or min(left, cut_left) <= _NOTHING:
-            return found
+        if len(bounds) == candidates or min(left, cut_left) <= _NOTHING:
+            return bounds
         drift = 2 / left * (drift + 1)
         uncut_target, cut_target = rest / left, cut_rest / cut_left
 
@@ -58,6 +58,6 @@ _NOTHING = 1e-6
 def total_acceptance(bounds: list[CandidateBound], cut: bool = True) -> float:
     """That one of the candidates is accepted: θ (equation 39)."""
     refused = 1.0
-    for each in bounds:
-        refused *= 1 - (each.cut if cut else each.uncut)
+    for bound in bounds:
+        refused *= 1 - (bound.cut if cut else bound.uncut)
     return 1 - refused

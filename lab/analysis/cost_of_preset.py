@@ -44,14 +44,14 @@ def predict(
     edge of its own. `acceptance_rate` is that of its own acceptance rule, `miss_rate` that of its
     pre-draft cache; of a tree the rate is a layer's. A pass over t tokens of all sessions takes
     verify_first + (t - 1)·further."""
-    found = _expected(preset, pair, link, sessions, acceptance_rate, sizes, miss_rate)
+    expected = _expected(preset, pair, link, sessions, acceptance_rate, sizes, miss_rate)
     rejection = payload_bytes(preset, sizes) if preset.drafts else 0.0
-    answers = found.passes * sizes.head_bytes + found.corrections * rejection
-    up = found.frames * sizes.head_bytes + found.drafted * _bytes_per_draft(preset, sizes)
+    answers = expected.passes * sizes.head_bytes + expected.corrections * rejection
+    up = expected.frames * sizes.head_bytes + expected.drafted * _bytes_per_draft(preset, sizes)
     return Prediction(
         pair.verify_s(sessions - 1),
         tokens_per_round=1.0,
-        round_s=found.tpot_s,
+        round_s=expected.tpot_s,
         communication_s=link.communication_s(up, answers) if preset.drafts else 0.0,
         uplink_bytes=up if preset.drafts else 0.0,
         downlink_bytes=answers,
@@ -80,7 +80,7 @@ def _expected(
         return expected(
             schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s, ahead=ahead
         )
-    found, _ = expected_together(
+    together, _ = expected_together(
         preset.schedule,  # until its controller has measured enough
         times,
         acceptance_rate,
@@ -91,7 +91,7 @@ def _expected(
         in_parts=preset.verify_settings.allows_partial_verification,
         control=None if preset.control is Control.FIXED else partial(_fitted, preset),
     )
-    return found
+    return together
 
 
 def _fitted(preset: Preset, conditions: Conditions) -> Schedule:

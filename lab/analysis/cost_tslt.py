@@ -99,7 +99,7 @@ def fitted_top_k(
 ) -> tuple[int, Prediction]:
     """The K of most tokens per second on this link, and what it gives. `acceptance_rates`: of a
     draft cut to its K likeliest tokens, for each K to choose from."""
-    found = {
+    estimates = {
         kept: tslt(
             pair,
             link,
@@ -109,8 +109,8 @@ def fitted_top_k(
         )
         for kept, rate in acceptance_rates.items()
     }
-    best = max(found, key=lambda kept: found[kept].speedup_over_ar)
-    return best, found[best]
+    best = max(estimates, key=lambda kept: estimates[kept].speedup_over_ar)
+    return best, estimates[best]
 
 
 def _checked(expansion: Sequence[int]) -> Sequence[int]:

@@ -277,8 +277,8 @@ def expected(
     sums = np.zeros(len(_COUNTED))
     for share, early_s in ((1 - hit_rate, 0.0), (hit_rate, head_s)):
         if share > 0:
-            found = timeline(schedule, times, depth, head_s=early_s, ahead=ahead)
-            sums += share * Epoch.of(found).expected(acceptance_rate)
+            positions = timeline(schedule, times, depth, head_s=early_s, ahead=ahead)
+            sums += share * Epoch.of(positions).expected(acceptance_rate)
     return per_token(sums)
 
 
@@ -300,25 +300,25 @@ class Epoch:
         self._arrays = judged, before, rejected, last, further
 
     @classmethod
-    def of(cls, found: list[Position]) -> Epoch:
+    def of(cls, positions: list[Position]) -> Epoch:
         """Of the positions of one timeline."""
-        judged = np.array([position.judged for position in found])
+        judged = np.array([position.judged for position in positions])
         accepted = np.array(
-            [(count, *each.accepted, 1) for count, each in enumerate(found, start=1)]
+            [(count, *position.accepted, 1) for count, position in enumerate(positions, start=1)]
         )
         rejected = accepted.copy()
-        for index, each in enumerate(found):
-            if each.rejected is not each.accepted:
-                rejected[index] = (index + 1, *each.rejected, 1)
-        half = len(found) // 2
-        last, further = accepted[-1], (accepted[-1] - accepted[half - 1]) / (len(found) - half)
+        for index, position in enumerate(positions):
+            if position.rejected is not position.accepted:
+                rejected[index] = (index + 1, *position.rejected, 1)
+        half = len(positions) // 2
+        last, further = accepted[-1], (accepted[-1] - accepted[half - 1]) / (len(positions) - half)
         last[-1], further[-1] = float(judged.any()), 0.0
         return cls(judged, np.cumsum(judged) - judged, rejected, last, further)
 
     @classmethod
     def stack(cls, epochs: Sequence[Epoch]) -> Epoch:
         """Side by side, in order."""
-        return cls(*map(np.array, zip(*(each._arrays for each in epochs), strict=True)))
+        return cls(*map(np.array, zip(*(epoch._arrays for epoch in epochs), strict=True)))
 
     def expected(self, rate: float) -> Array:
         """[…, 7]: tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch.

@@ -38,8 +38,8 @@ class Cells:
         counts = [0] * (len(self.prefixes) + 1)
         for sequence in sequences:
             ids = tuple(sequence)
-            found = (places.get(ids[:end]) for end in range(len(ids), 0, -1))
-            place = next((index for index in found if index is not None), len(self.prefixes))
+            indices = (places.get(ids[:end]) for end in range(len(ids), 0, -1))
+            place = next((index for index in indices if index is not None), len(self.prefixes))
             counts[place] += 1
         return counts
 

@@ -355,12 +355,12 @@ def _add_command(name: str, experiment: Experiment) -> None:
         check: bool,
         draft: str,
         target: str,
-        **own: Any,
+        **options: Any,
     ) -> None:
         try:
             if out is not None:
                 require_matplotlib()
-            report = _run(name, Models(draft, target), seed, quick, out, own)
+            report = _run(name, Models(draft, target), seed, quick, out, options)
             if json_file is not None and json_file != _STANDARD_OUTPUT:
                 report.write_json(json_file)
         except (TandemError, OSError) as error:
@@ -376,14 +376,14 @@ def _add_command(name: str, experiment: Experiment) -> None:
 
 
 def _run(
-    name: str, models: Models, seed: int, quick: bool, out: Path | None, own: dict[str, Any]
+    name: str, models: Models, seed: int, quick: bool, out: Path | None, options: dict[str, Any]
 ) -> Report:
     module = import_module(EXPERIMENTS[name].module)  # only now: some load torch
     report = Report(name, seed, quick, this_machine(), _command())
     if report.machine.busy:
         click.echo(report.machine.line().splitlines()[-1], err=True)
     others = OthersMeter()
-    module.run(report, models, **own)
+    module.run(report, models, **options)
     report.others_busy = others.share()
     if out is not None and hasattr(module, "draw"):
         module.draw(report, out)

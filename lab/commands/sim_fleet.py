@@ -35,7 +35,7 @@ class SimOrFleet(click.Command):
     ) -> click.Context:
         if "--fleet" not in args:
             return super().make_context(info_name, args, parent, **extra)
-        left = [each for each in args if each != "--fleet"]
+        left = [argument for argument in args if argument != "--fleet"]
         return sim_fleet.make_context(f"{info_name} --fleet", left, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -154,22 +154,22 @@ def sim_fleet(**options: Any) -> None:
     acceptance and traffic are declared. With --tpot-ms it finds the fewest verifiers that keep 95 %
     of the answers to that. Deterministic by seed.
     """
-    asked = [
+    plans = [
         (_plan(options, edges, name), name, tpot_ms)
         for edges in options["edges"] or (1000,)
         for name in options["presets"] or (ALONE, "auto")
         for tpot_ms in options["tpot_ms"] or (None,)
     ]
     if options["as_json"]:
-        rows = [_row(*each, options) for each in asked]
+        rows = [_row(*plan, options) for plan in plans]
         click.echo(json.dumps({"simulated": True, "seed": options["seed"], "rows": rows}))
         return
     click.echo(
         "preset   edges  p95 TPOT ≤  verifiers  tokens/s  tokens/round  batch  TTFT p95 (ms)"
         "  TPOT p50  TPOT p95 (ms)  Jain  refused  rounds/s simulated (processor)  (wall)"
     )
-    for each in asked:
-        click.echo(_line(_row(*each, options)))
+    for plan in plans:
+        click.echo(_line(_row(*plan, options)))
     click.echo("Virtual time: durations, links, acceptance and traffic are declared.")
 
 
@@ -225,19 +225,19 @@ def _row(
 ) -> dict[str, Any]:
     began_s, worked_s = time.perf_counter(), time.process_time()
     if tpot_ms is None:
-        found: FleetFigures | None = simulate_fleet(plan)
+        figures: FleetFigures | None = simulate_fleet(plan)
     else:
         if plan.scaling is not None:
             raise InvalidArgument("tpot_ms", "an autoscaler finds the number itself; leave one out")
-        found = verifiers_needed(plan, tpot_ms / 1e3, options["ttft_ms"] / 1e3)
+        figures = verifiers_needed(plan, tpot_ms / 1e3, options["ttft_ms"] / 1e3)
     row: dict[str, Any] = {"preset": name, "edges": plan.edges, "tpot_limit_s": None}
     row |= {"tpot_limit_s": None if tpot_ms is None else tpot_ms / 1e3}
-    if found is None:
+    if figures is None:
         return row | {"verifiers": None}
-    row |= asdict(replace(found, moves=dict(found.moves)))
+    row |= asdict(replace(figures, moves=dict(figures.moves)))
     if tpot_ms is not None:  # many simulations
         return row | {"rounds_per_s": None, "rounds_per_processor_s": None}
-    rounds = found.simulated_rounds
+    rounds = figures.simulated_rounds
     return row | {
         "rounds_per_s": rounds / (time.perf_counter() - began_s),
         "rounds_per_processor_s": rounds / (time.process_time() - worked_s),

@@ -74,7 +74,7 @@ def train_exits(**options: Any) -> None:
     training_options = _checked(options)
     source = Path(choose_model(options["target"], DEMO_TARGET).source)
     texts = [text for path in options["texts"] for text in read_texts(path)]
-    pictures = [each for path in options["pictures"] for each in read_pictures(path)]
+    pictures = [picture for path in options["pictures"] for picture in read_pictures(path)]
     if not texts and not pictures:
         raise InvalidArgument("text", "give --text, or --pictures for a model that sees")
     from lab.training.exit_texts import PicturedText
@@ -173,8 +173,8 @@ def _show(
     options: dict[str, Any],
 ) -> None:
     if options["as_json"]:
-        found = {"out": str(out), "layers": layers, "agreement": agreement, "duration_s": took_s}
-        click.echo(json.dumps(found))
+        summary = {"out": str(out), "layers": layers, "agreement": agreement, "duration_s": took_s}
+        click.echo(json.dumps(summary))
         return
     for layer, share in zip(layers, agreement, strict=True):
         click.echo(f"exit after layer {layer}: the model's likeliest token in {share:.1%}")

@@ -119,32 +119,34 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link:
     for check in checks:
         click.echo(_line(check))
     for check in checks:
-        for each in check.divergences:
-            click.echo(f"{check.preset}, {_divergence_words(each)}")
+        for divergence in check.divergences:
+            click.echo(f"{check.preset}, {_divergence_words(divergence)}")
     if not pair.target.capabilities.same_bits and any(any(c.different.values()) for c in checks):
         click.echo(
             f"{target} does not give the same bits in every batch: where two tokens tie to that"
             " rounding, a text may be another. float32 on a CPU gives the same bits."
         )
-    found = [check.sequences for check in checks if check.sequences is not None]
-    if found:
+    sequences = [check.sequences for check in checks if check.sequences is not None]
+    if sequences:
         click.echo(
-            f"Sequences: {found[0].samples} of {plan.sequence} tokens in {found[0].cells} cells. A"
-            f" total variation of {found[0].detectable:.3f} or more would be found in"
+            f"Sequences: {sequences[0].samples} of {plan.sequence} tokens in {sequences[0].cells}"
+            f" cells. A total variation of {sequences[0].detectable:.3f} or more would be found in"
             f" {POWER:.0%} of runs; a false alarm comes once in {1 / FALSE_ALARM:,.0f}."
         )
 
     click.echo(_sign_off(checks, target))
 
 
-def _divergence_words(found: Divergence) -> str:
+def _divergence_words(divergence: Divergence) -> str:
     """Whether a fault is behind it, or the last bits of two equal scores."""
-    where = f"{found.kind}: text {found.text + 1} turns at token {found.token + 1}"
-    if found.gap is None:
+    where = f"{divergence.kind}: text {divergence.text + 1} turns at token {divergence.token + 1}"
+    if divergence.gap is None:
         return f"{where}, where the target would never have this token"
-    if found.is_rounding:
-        return f"{where}, where the target scores both tokens alike to {found.gap:.1g}: rounding"
-    return f"{where}, where the target's scores are {found.gap:.2g} apart: no rounding"
+    if divergence.is_rounding:
+        return (
+            f"{where}, where the target scores both tokens alike to {divergence.gap:.1g}: rounding"
+        )
+    return f"{where}, where the target's scores are {divergence.gap:.2g} apart: no rounding"
 
 
 def _sign_off(checks: list[PresetCheck], target: str) -> str:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 
 from lab.simulation.model_pair import SimulatedPair
 from lab.simulation.simulated_verifier import TargetModel
-from lab.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
+from lab.simulation.simulator import (
+    ModelTimes,
+    SimulatedRequest,
+    SimulationResult,
+    simulate_together,
+)
 from lab.simulation.wire_sizes import WireSizes
 from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.errors import InvalidArgument
@@ -96,11 +101,11 @@ def simulate_answers(
     sizes = [
         WireSizes(preset, pair.vocabulary_size, conditions.padded_vocabulary) for _ in questions
     ]
-    asked = [
-        _asked(preset, pair, conditions, question, number, weighed)
+    requests = [
+        _request_of(preset, pair, conditions, question, number, weighed)
         for number, (question, weighed) in enumerate(zip(questions, sizes, strict=True))
     ]
-    done = simulate_together(asked, conditions.times)
+    done = simulate_together(requests, conditions.times)
     return [_answer(*parts) for parts in zip(questions, done, sizes, strict=True)]
 
 
@@ -115,14 +120,14 @@ def _check(question: Question, pair: SimulatedPair) -> None:
         raise InvalidArgument("max_tokens", why)
 
 
-def _asked(
+def _request_of(
     preset: Preset,
     pair: SimulatedPair,
     conditions: Conditions,
     question: Question,
     number: int,
     sizes: WireSizes,
-) -> Asked:
+) -> SimulatedRequest:
     seed = question.seed
     request = EdgeRequest(
         session=number + 1,
@@ -135,7 +140,7 @@ def _asked(
         preset=preset,
         warm_start=question.warm_start,
     )
-    return Asked(
+    return SimulatedRequest(
         request,
         pair.draft_probs,
         TargetModel(pair.target_probs, pair.exit_distributions, pair.exit_depths),

@@ -47,7 +47,7 @@ def verifiers_needed(plan: FleetPlan, tpot_s: float, ttft_s: float) -> FleetFigu
     if not simulate_fleet(replace(plan, edges=few, verifiers=few)).keeps(tpot_s, ttft_s):
         return None
     fails, keeps = 0, plan.regions
-    while not (found := simulate_fleet(replace(plan, verifiers=keeps))).keeps(tpot_s, ttft_s):
+    while not (enough := simulate_fleet(replace(plan, verifiers=keeps))).keeps(tpot_s, ttft_s):
         if keeps == MOST:
             return None
         fails, keeps = keeps, min(MOST, 2 * keeps)
@@ -55,10 +55,10 @@ def verifiers_needed(plan: FleetPlan, tpot_s: float, ttft_s: float) -> FleetFigu
         middle = (fails + keeps) // 2
         figures = simulate_fleet(replace(plan, verifiers=middle))
         if figures.keeps(tpot_s, ttft_s):
-            keeps, found = middle, figures
+            keeps, enough = middle, figures
         else:
             fails = middle
-    return found
+    return enough
 
 
 class _Edge:
@@ -82,8 +82,8 @@ class _Fleet:
         most = plan.verifiers if plan.scaling is None else plan.scaling.most
         self.full: set[int] = set()
         """Verifiers without room for one more session."""
-        own = plan, self.source, self.full, self.order, self.done
-        self.clouds = [FleetCloud(number, *own) for number in range(most)]
+        shared = plan, self.source, self.full, self.order, self.done
+        self.clouds = [FleetCloud(number, *shared) for number in range(most)]
         for cloud in self.clouds[plan.verifiers :]:
             cloud.stop()
         self.edges = [_Edge(plan, number, self.source) for number in range(plan.edges)]
@@ -198,11 +198,11 @@ class _Fleet:
     def connect(self, session: FleetSession, leaving: int | None = None) -> None:
         """Choose a verifier and open a stream to it."""
         routing, place = self.routings[session.group], session.place
-        found = routing.choose(session.number, refused=self.full, leaving=leaving)
+        cloud = routing.choose(session.number, refused=self.full, leaving=leaving)
         moves = 0 if place is None else place.moves
-        session.place = Placement(found, self.now, moves)
-        session.rtt_s = self.edges[session.edge].rtt_s + self.distance_s(session.group, found)
-        routing.opened(found)
+        session.place = Placement(cloud, self.now, moves)
+        session.rtt_s = self.edges[session.edge].rtt_s + self.distance_s(session.group, cloud)
+        routing.opened(cloud)
         self.at(self.now + session.rtt_s / 2, _OPENS, session, session.stream)
 
     def opens(self, session: FleetSession, stream: int) -> None:

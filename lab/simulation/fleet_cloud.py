@@ -181,7 +181,8 @@ class FleetCloud:
         plan, budget, in_parts = self._plan, self.budget, self.in_parts
         passing, self._waiting = self._waiting, []
         if self._some_left:
-            passing, self._some_left = [each for each in passing if each.cloud is self], False
+            passing = [session for session in passing if session.cloud is self]
+            self._some_left = False
         tokens = prompt_tokens = 0
         for session in passing:
             if session.prompt_left:

@@ -87,9 +87,9 @@ def _quantile(ranked: Sequence[float], share: float) -> float | None:
 def _jain(answers: Sequence[FleetAnswer]) -> float | None:
     """(Σx)²/(n·Σx²) over the edges' tokens per second."""
     tokens, seconds = dict[int, int](), dict[int, float]()
-    for each in answers:
-        tokens[each.edge] = tokens.get(each.edge, 0) + each.tokens - 1
-        seconds[each.edge] = seconds.get(each.edge, 0.0) + each.tpot_s * (each.tokens - 1)
+    for answer in answers:
+        tokens[answer.edge] = tokens.get(answer.edge, 0) + answer.tokens - 1
+        seconds[answer.edge] = seconds.get(answer.edge, 0.0) + answer.tpot_s * (answer.tokens - 1)
     speeds = [tokens[edge] / seconds[edge] for edge in tokens if seconds[edge]]
     squares = sum(speed * speed for speed in speeds)
     return sum(speeds) ** 2 / (len(speeds) * squares) if squares else None

@@ -49,17 +49,18 @@ class Spread:
         try:
             if "~" in text:
                 middle, sigma = (float(part) for part in text.split("~"))
-                found = Spread(middle * scale, middle * scale, sigma)
+                spread = Spread(middle * scale, middle * scale, sigma)
             else:
                 low, dots, high = text.partition("..")
-                found = Spread(float(low) * scale, float(high if dots else low) * scale)
+                spread = Spread(float(low) * scale, float(high if dots else low) * scale)
         except ValueError:
             why = f"{text!r} is not a number, LOW..HIGH or MEDIAN~SIGMA"
             raise InvalidArgument(field_name, why) from None
-        numbers = (found.low, found.high, found.sigma)
-        if not all(isfinite(each) and each >= 0 for each in numbers) or found.high < found.low:
+        numbers = (spread.low, spread.high, spread.sigma)
+        valid = all(isfinite(number) and number >= 0 for number in numbers)
+        if not valid or spread.high < spread.low:
             raise InvalidArgument(field_name, f"{text!r} must be finite, rising, not negative")
-        return found
+        return spread
 
     def draw(self, source: random.Random) -> float:
         if self.sigma:

@@ -31,7 +31,7 @@ class FleetSchedules:
         pass_s = max(cloud.recent.pass_s(now), self._plan.verify_first_s)
         sharing = max(1, len(cloud.sessions))
         times = (session.draft_s, session.rtt_s, pass_s, cloud.recent.queue_s(now), sharing)
-        steps = tuple(round(log(max(_TINY_S, each)) / _STEP) for each in times)
+        steps = tuple(round(log(max(_TINY_S, time_s)) / _STEP) for time_s in times)
         return self._found(steps, round(session.acceptance_rate / _RATE_STEP))
 
     def _choose(self, steps: tuple[int, ...], rate: int) -> Schedule:

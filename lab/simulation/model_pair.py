@@ -120,14 +120,14 @@ class ExitDistributions(EngineDistributions):
 
     def _computed(self, context: Context) -> Array:
         """[exits, vocabulary], all from one pass."""
-        found: dict[int, Array] = {}
+        probs_of: dict[int, Array] = {}
 
         def keep(index: int, logits: Logits) -> None:
-            found[index] = probs_from_logits(logits[0], self._sampling)
+            probs_of[index] = probs_from_logits(logits[0], self._sampling)
 
         exits = tuple(range(len(self._engine.exit_depths)))
         self._fed_with(context, exits, keep)
-        return np.stack([found[index] for index in exits])
+        return np.stack([probs_of[index] for index in exits])
 
 
 def _common_length(one: Context, other: Context) -> int:

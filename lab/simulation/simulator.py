@@ -53,7 +53,7 @@ class SimulationResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulatedRequest:
     """One request of several over a verifier that they share: its models, its link, and what
     happens to that. `start_s`: when it is asked. `link_changes`: other settings of both directions,
     each from a moment on."""
@@ -90,7 +90,7 @@ def simulate(
     exits, each after that share of a pass (evenly by default). Raises ProtocolError when the
     machines stop making progress, or rely on KV entries that are not there."""
     depths = exit_depths or _evenly(len(exit_distributions))
-    asked = Asked(
+    simulated = SimulatedRequest(
         request,
         draft_probs,
         TargetModel(target_probs, exit_distributions, depths),
@@ -101,11 +101,11 @@ def simulate(
         size_of=size_of,
         completes_stop=completes_stop,
     )
-    return simulate_together([asked], times or ModelTimes())[0]
+    return simulate_together([simulated], times or ModelTimes())[0]
 
 
 def simulate_together(
-    requests: Sequence[Asked], times: ModelTimes, until_s: float = float("inf")
+    requests: Sequence[SimulatedRequest], times: ModelTimes, until_s: float = float("inf")
 ) -> list[SimulationResult]:
     """Run requests over one verifier, each on an edge of its own, until all are over, or until a
     moment for those that are not: they end as cancelled. Raises as `simulate`."""
@@ -114,9 +114,9 @@ def simulate_together(
     verifier = SimulatedVerifier(
         time,
         times.pass_s,
-        lambda: times.slowed if any(each.drafts.under_way for each in sessions) else 1.0,
+        lambda: times.slowed if any(session.drafts.under_way for session in sessions) else 1.0,
     )
-    sessions += [_begin(asked, times, time, verifier) for asked in requests]
+    sessions += [_begin(request, times, time, verifier) for request in requests]
     open_sessions = list(sessions)
     while open_sessions:
         time.run_next(open_sessions[0].edge.phase)
@@ -128,22 +128,22 @@ def simulate_together(
 
 
 def _begin(
-    asked: Asked, times: ModelTimes, time: VirtualTime, verifier: SimulatedVerifier
+    request: SimulatedRequest, times: ModelTimes, time: VirtualTime, verifier: SimulatedVerifier
 ) -> SimulatedSession:
-    liveness = Liveness(asked.lost_cloud, asked.liveness_times, now=asked.start_s)
-    edge = EdgeMachine(asked.request, liveness, asked.completes_stop)
+    liveness = Liveness(request.lost_cloud, request.liveness_times, now=request.start_s)
+    edge = EdgeMachine(request.request, liveness, request.completes_stop)
     session = SimulatedSession(
         edge=edge,
-        drafts=SimulatedDrafts(edge, asked.draft_probs, times.draft_s),
-        target=asked.target,
-        link=asked.link,
-        size_of=asked.size_of,
+        drafts=SimulatedDrafts(edge, request.draft_probs, times.draft_s),
+        target=request.target,
+        link=request.link,
+        size_of=request.size_of,
         verifier=verifier,
         time=time,
         draft_s=times.draft_s,
         slowed=times.slowed,
     )
-    session.schedule(asked.start_s, asked.faults, asked.link_changes)
+    session.schedule(request.start_s, request.faults, request.link_changes)
     return session
 
 

@@ -106,7 +106,7 @@ def simulate_two_sided(
     run = _Run(
         request=request,
         sides=(device, cloud, *(side for side, _ in others)),
-        links=(link, *(own for _, own in others)),
+        links=(link, *(side_link for _, side_link in others)),
         size_of=size_of,
         placement_policy_for=placement_policy_for,
         rng=rng or SeededRandom(request.seed),

@@ -18,13 +18,14 @@ from tandem.specdec.messages import (
     GoingAway,
     Opened,
     Pong,
+    PromptLogprobs,
     Tokens,
     Verdict,
 )
 from tandem.specdec.presets import Preset
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 
-_DOWN = (Opened, Verdict, EarlyVerdict, Tokens, FullDistribution, GoingAway, Pong)
+_DOWN = (Opened, Verdict, EarlyVerdict, Tokens, FullDistribution, GoingAway, Pong, PromptLogprobs)
 _BYTES = {"float32": 4, "float16": 2}
 
 

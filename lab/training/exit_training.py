@@ -173,11 +173,11 @@ class _Trainer:
         places, tap = places.to(self._tap.device), self._tap
         layers = (*self.exits.description.layers, tap.layer_count - 1)
         passes = [tap.hidden_states(rows.token_ids, layers, rows.pixels) for rows in read]
-        found = [
+        distributions = [
             torch.cat([states.flatten(0, 1) for states in layer])[places]
             for layer in zip(*passes, strict=True)
         ]
-        return found[:-1], tap.head(found[-1])
+        return distributions[:-1], tap.head(distributions[-1])
 
     def _read(self, hidden: Sequence[Tensor]) -> list[Tensor]:
         pairs = zip(self.exits.adapters, hidden, strict=True)

@@ -64,7 +64,7 @@ class ContextEngine(EngineDefaults):
             same_bits=True,
         )
         self._open: set[ContextSession] = set()
-        self.kv_copies = ContextCopies(self._own) if copies else None
+        self.kv_copies = ContextCopies(self._open_session) if copies else None
 
     @property
     def kv_bytes_in_use(self) -> int:
@@ -79,7 +79,7 @@ class ContextEngine(EngineDefaults):
         return ContextSession(self._open, (), capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> ContextSession:
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return ContextSession(self._open, source.token_ids[:length], capacity)
@@ -87,7 +87,7 @@ class ContextEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         wholes = [session.begin(seg) for session, seg in zip(sessions, batch, strict=True)]
         self._call_exits(sessions, wholes, cancelled)
@@ -127,7 +127,7 @@ class ContextEngine(EngineDefaults):
                 rows[row] = np.log(probs)
         return rows
 
-    def _own(self, session: Session) -> ContextSession:
+    def _open_session(self, session: Session) -> ContextSession:
         if not isinstance(session, ContextSession) or session not in self._open:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
@@ -198,18 +198,18 @@ class ContextSession:
 class ContextCopies:
     """Copies of the token ids of a session's blocks."""
 
-    def __init__(self, own: Callable[[Session], ContextSession]) -> None:
-        """`own` raises InvalidArgument for sessions that are not the engine's."""
-        self._own = own
+    def __init__(self, open_session: Callable[[Session], ContextSession]) -> None:
+        """`open_session` raises InvalidArgument for sessions that are not the engine's."""
+        self._open_session = open_session
 
     def copy(self, session: Session, first: int, end: int) -> list[tuple[int, ...]]:
-        token_ids = self._own(session).token_ids
+        token_ids = self._open_session(session).token_ids
         if not 0 <= first <= end <= len(token_ids):
             raise InvalidArgument("length", f"has {len(token_ids)} tokens, {end} are needed")
         return [token_ids[at : at + KV_BLOCK] for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[tuple[int, ...]]) -> None:
-        mine = self._own(session)
+        mine = self._open_session(session)
         token_ids = tuple(chain.from_iterable(copies))
         if mine.length or len(token_ids) > mine.capacity:
             why = f"{len(token_ids)} tokens for a session with {mine.length} of {mine.capacity}"
@@ -218,7 +218,7 @@ class ContextCopies:
 
 
 def _fed_path(request: ForwardRequest, node: int) -> tuple[int, ...]:
-    """The fed tokens that position `node` of the request attends to, itself last."""
+    """Return the fed tokens that position `node` of the request attends to, itself last."""
     if request.parents is None:
         return tuple(request.token_ids[: node + 1])
     path: list[int] = []

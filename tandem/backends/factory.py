@@ -26,7 +26,7 @@ Loader = Callable[[ModelChoice], LoadedModel]
 
 
 def _from(module: str) -> Loader:
-    """The function `load` of a back end's module."""
+    """Return the function `load` of a back end's module."""
 
     def load(choice: ModelChoice) -> LoadedModel:
         loaded: LoadedModel = import_module(module).load(choice)
@@ -52,8 +52,8 @@ LOOKUP_FIRST = "lookup+"
 
 
 def load_model(choice: ModelChoice) -> LoadedModel:
-    """The model, by the back end that the choice names. Raises InvalidArgument naming the field of
-    the choice ("model" for its source)."""
+    """Return the model, by the back end that the choice names. Raises InvalidArgument naming the
+    field of the choice ("model" for its source)."""
     if choice.engine.startswith(LOOKUP_FIRST):
         return _lookup_first(choice)
     engine = engine_of(choice)
@@ -77,7 +77,7 @@ def _lookup_first(choice: ModelChoice) -> LoadedModel:
 
 
 def engine_of(choice: ModelChoice) -> str:
-    """The back end's name; AUTO guesses it from the model."""
+    """Return the back end's name; AUTO guesses it from the model."""
     if choice.engine != AUTO:
         return choice.engine
     return "llamacpp" if choice.source.lower().endswith(GGUF) else "torch"
@@ -93,8 +93,8 @@ def load_served(
     parallel: Parallelism = ONE_DEVICE,
     kv_budget_bytes: int = 2 * 2**30,
 ) -> LoadedModel:
-    """The model of a service; `model` and what follows are settings of some services only. A draft
-    model is translated to the vocabulary of `target_tokenizer`. The model has made a pass."""
+    """Return the model of a service; `model` and what follows are settings of some services only. A
+    draft model is translated to the vocabulary of `target_tokenizer`. The model has made a pass."""
     choice = ModelChoice(
         source=model,
         revision=settings.revision,
@@ -121,7 +121,7 @@ def load_served(
 
 
 def _warm(engine: Engine) -> None:
-    """One pass, which reads weights from disk and builds kernels: the first of a caller's would
+    """Run one pass, which reads weights from disk and builds kernels: a caller's first pass would
     look stuck."""
     session = engine.open(1)
     try:

@@ -21,7 +21,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 
 
 def image_sizes(images: Sequence[bytes]) -> list[tuple[int, int]]:
-    """(height, width) of each, by its header. Raises InvalidArgument("images")."""
+    """Return (height, width) of each, by its header. Raises InvalidArgument("images")."""
     check_image_bytes(images)
     sizes = []
     for index, encoded in enumerate(images):
@@ -31,7 +31,7 @@ def image_sizes(images: Sequence[bytes]) -> list[tuple[int, int]]:
 
 
 def decode_image(encoded: bytes, index: int) -> Image:
-    """The pixels, as RGB. Raises InvalidArgument("images") for bytes that are damaged."""
+    """Return the pixels, as RGB. Raises InvalidArgument("images") for bytes that are damaged."""
     try:
         with _opened(encoded, index) as image:
             image.verify()  # checksums, where the format has them; ends the image's use
@@ -44,7 +44,7 @@ def decode_image(encoded: bytes, index: int) -> Image:
 
 
 def _opened(encoded: bytes, index: int) -> Image:
-    """The header alone, within bounds."""
+    """Return the header alone, within bounds."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -79,11 +79,13 @@ class PrefixTotals:
     queried_tokens: int = 0
     hit_tokens: int = 0
 
-    def looked_up(self, tokens: int, found: int) -> "PrefixTotals":
-        """Return the totals with one more text, of which `found` tokens were cached."""
-        hits = self.hits + (found > 0)
-        misses = self.misses + (not found)
-        return PrefixTotals(hits, misses, self.queried_tokens + tokens, self.hit_tokens + found)
+    def looked_up(self, tokens: int, hit_tokens: int) -> "PrefixTotals":
+        """Return the totals with one more text, of which `hit_tokens` were cached."""
+        hits = self.hits + (hit_tokens > 0)
+        misses = self.misses + (not hit_tokens)
+        return PrefixTotals(
+            hits, misses, self.queried_tokens + tokens, self.hit_tokens + hit_tokens
+        )
 
     def since(self, before: "PrefixTotals") -> tuple[int, int, int, int]:
         """Return how much each total grew since `before`, in their order."""
@@ -102,16 +104,16 @@ class EngineFailed(Unavailable):
 
 
 def never() -> bool:
-    """The `cancelled` callback of a forward pass that runs to its end."""
+    """Never cancel: the `cancelled` callback of a forward pass that runs to its end."""
     return False
 
 
 def ignore_exit(exit_index: int, logits: Logits) -> None:
-    """The `on_exit` callback of a request that reads no early exit."""
+    """Do nothing: the `on_exit` callback of a request that reads no early exit."""
 
 
 def ignore_reading(reading: Any) -> None:
-    """The `on_read` callback of a request without a reader."""
+    """Do nothing: the `on_read` callback of a request without a reader."""
 
 
 class Session(Protocol):
@@ -138,7 +140,7 @@ class Session(Protocol):
         InvalidArgument("length") unless 0 <= length <= self.length."""
 
     def keep_path(self, indices: Sequence[int]) -> None:
-        """After a tree forward: commit these nodes, given from the root down, and drop the others.
+        """Commit these nodes after a tree forward, given from the root down, and drop the others.
         `indices` point into the tree request's `token_ids`; an empty path drops the whole tree.
         Raises InvalidArgument without a pending tree, or if they are no path from a root."""
 
@@ -189,10 +191,12 @@ class Vision(Protocol):
         """The tokens before and after an image."""
 
     def tokens_per_image(self, images: Sequence[bytes]) -> list[int]:
-        """By their headers. Raises InvalidArgument("images")."""
+        """Return how many tokens each image takes, read from its header. Raises
+        InvalidArgument("images")."""
 
     def prepare(self, images: Sequence[bytes]) -> object:
-        """Decoded and scaled, for `attach`; on any thread. Raises InvalidArgument("images")."""
+        """Decode and scale the images for `attach`; on any thread. Raises
+        InvalidArgument("images")."""
 
     def attach(self, session: Session, prompt_ids: Sequence[int], pixels: object) -> None:
         """Embed the images at their placeholders; on the engine's thread, before any pass."""
@@ -233,19 +237,22 @@ class KvFiles(Protocol):
         that."""
 
     def adopt(self, tensors: Any) -> Session:
-        """A full session of what `read` returned; on the engine's thread."""
+        """Return a full session of what `read` returned; on the engine's thread."""
 
     def pack(self, tensors: Any, origin: KvOrigin) -> bytes:
         """Return the bytes that `write` would write; on any thread."""
 
     def unpack(self, packed: bytes, origin: KvOrigin) -> Any:
-        """The inverse of `pack`, checked like a file; on any thread. Raises KvFileRefused."""
+        """Return the tensors of `packed`, checked like a file; on any thread. Raises
+        KvFileRefused."""
 
     def write(self, path: Path, tensors: Any, origin: KvOrigin) -> None:
-        """On any thread; durable when it returns. Raises OSError, with the old file kept."""
+        """Write a file, on any thread; durable when it returns. Raises OSError, with the old file
+        kept."""
 
     def read(self, path: Path, origin: KvOrigin) -> Any:
-        """On any thread. Raises FileNotFoundError, and KvFileRefused for any other origin."""
+        """Read a file, on any thread. Raises FileNotFoundError, and KvFileRefused for any other
+        origin."""
 
 
 @runtime_checkable
@@ -318,13 +325,14 @@ class Engine(Protocol):
         """The share of a pass that lies before each early exit: ascending, in (0, 1)."""
 
     def open(self, capacity: int, spare: int = 0) -> Session:
-        """An empty session for up to `capacity` tokens, and `spare` more nodes of a pending tree.
-        Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length."""
+        """Return an empty session for up to `capacity` tokens, and `spare` more nodes of a pending
+        tree. Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length."""
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
-        """A session that starts with the parent's first `length` tokens, without copying them; both
-        are independent afterwards. Raises InvalidArgument unless 0 <= length <= parent.length and
-        max(1, length) <= capacity <= context_length; FailedPrecondition without the capability."""
+        """Return a session that starts with the parent's first `length` tokens, without copying
+        them; both are independent afterwards. Raises InvalidArgument unless 0 <= length <=
+        parent.length and max(1, length) <= capacity <= context_length; FailedPrecondition without
+        the capability."""
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never

@@ -64,9 +64,9 @@ class LookupEngine(ContextEngine):
 
 
 def lookup_probs(context: Sequence[int], vocabulary_size: int) -> NDArray[np.float32]:
-    """The distribution [vocabulary_size] after `context`: one-hot where at least `SURE_MATCH`
-    tokens at its end stood in it before; else spread over a few guesses, so that a preset's
-    `confidence_threshold` can tell the difference."""
+    """Return the distribution [vocabulary_size] after `context`: one-hot where at least
+    `SURE_MATCH` tokens at its end stood in it before; else spread over a few guesses, so that a
+    preset's `confidence_threshold` can tell the difference."""
     probs = np.zeros(vocabulary_size, dtype=np.float32)
     follower, matched = find_follower(context)
     if follower is not None and matched >= SURE_MATCH:
@@ -99,7 +99,7 @@ def find_follower(context: Sequence[int] | NDArray[np.int64]) -> tuple[int | Non
 
 
 def _guesses(follower: int | None, context: Sequence[int], vocabulary_size: int) -> list[int]:
-    """A few different ids, the likeliest first: the follower, what came last, then any."""
+    """Return a few different ids, the likeliest first: the follower, what came last, then any."""
     likely = [] if follower is None else [follower]
     any_ids = range(min(_GUESSES, vocabulary_size))
     return list(dict.fromkeys([*likely, *reversed(context[-_GUESSES:]), *any_ids]))[:_GUESSES]

@@ -47,12 +47,12 @@ class LookupFirstEngine(EngineDefaults):
         self.context_length = engine.context_length
         self.eos_token_ids = engine.eos_token_ids
         self.kv_bytes_per_token = engine.kv_bytes_per_token
-        own = engine.capabilities
+        inner = engine.capabilities
         self.capabilities = Capabilities(
-            trees=own.trees,
-            forks=own.forks,
-            cancellation=own.cancellation,
-            same_bits=own.same_bits,
+            trees=inner.trees,
+            forks=inner.forks,
+            cancellation=inner.cancellation,
+            same_bits=inner.same_bits,
         )
         self._open: set[LookupFirstSession] = set()
 
@@ -74,7 +74,7 @@ class LookupFirstEngine(EngineDefaults):
         return LookupFirstSession(self._open, inner, ())
 
     def fork(self, parent: Session, length: int, capacity: int) -> LookupFirstSession:
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         inner = self._engine.fork(source.inner, min(length, source.inner.length), capacity)
@@ -83,7 +83,7 @@ class LookupFirstEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         plans = [session.plan(request) for session, request in zip(sessions, batch, strict=True)]
         if self.capabilities.cancellation and cancelled():
@@ -107,7 +107,7 @@ class LookupFirstEngine(EngineDefaults):
                 logits[row, follower] = 0.0
         return logits
 
-    def _own(self, session: Session) -> LookupFirstSession:
+    def _open_session(self, session: Session) -> LookupFirstSession:
         if not isinstance(session, LookupFirstSession) or session not in self._open:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
@@ -168,7 +168,7 @@ class LookupFirstSession:
         return LookupPlan(whole, followers, share)
 
     def finish(self, plan: LookupPlan) -> None:
-        """After the pass."""
+        """Commit a chain, or hold a tree, after a pass."""
         if plan.whole.parents is None:
             self.token_ids += tuple(plan.whole.token_ids)
         else:
@@ -214,7 +214,8 @@ def _sure_follower(context: NDArray[np.int64]) -> int | None:
 def _context(
     tokens: NDArray[np.int64], length: int, parents: tuple[int, ...] | None, node: int
 ) -> NDArray[np.int64]:
-    """The tokens up to a node of what is fed after the first `length`, the node's own included."""
+    """Return the tokens up to a node of what is fed after the first `length`, the node's own
+    included."""
     if parents is None:
         return tokens[: length + node + 1]
     path: list[int] = []

@@ -78,7 +78,7 @@ class ModelSource:
 
 
 def find_source(folder_or_name: str | Path, revision: str | None = None) -> ModelSource:
-    """The model in a folder, or of that name and commit. Raises InvalidArgument for what is
+    """Return the model in a folder, or of that name and commit. Raises InvalidArgument for what is
     neither, and for a folder without a model's configuration."""
     folder = Path(folder_or_name)
     local = folder.exists()
@@ -94,7 +94,8 @@ def find_source(folder_or_name: str | Path, revision: str | None = None) -> Mode
 
 
 def check_model_folder(folder: Path) -> None:
-    """InvalidArgument("model") unless a model's configuration can be read there; needs no torch."""
+    """Raise InvalidArgument("model") unless a model's configuration can be read there; needs no
+    torch."""
     if not folder.is_dir():
         raise InvalidArgument("model", f"{folder} is a file; give the folder of a model")
     path = folder / "config.json"

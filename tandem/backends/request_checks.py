@@ -73,7 +73,7 @@ def _check_room(request: ForwardRequest, pending: tuple[int, ...]) -> None:
 
 
 def grown(tree: ForwardRequest, more: ForwardRequest) -> ForwardRequest:
-    """The pending tree and the nodes that join it as one tree."""
+    """Return the pending tree and the nodes that join it as one tree."""
     token_ids = (*tree.token_ids, *more.token_ids)
     parents = (*(tree.parents or ()), *(more.parents or ()))
     return replace(more, token_ids=token_ids, parents=parents, extends_tree=False)

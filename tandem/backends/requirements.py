@@ -17,7 +17,7 @@ def draft_requirements(preset: Preset) -> Capabilities:
 
 
 def fitted_to(preset: Preset, draft: Capabilities) -> Preset:
-    """The preset without what it may choose and the draft model's back end cannot do."""
+    """Return the preset without what it may choose and the draft model's back end cannot do."""
     chooses = preset.control is Control.LEAST_COST
     return replace(preset, predraft=Predraft.OFF) if chooses and not draft.forks else preset
 
@@ -38,10 +38,10 @@ def missing_capabilities(
     }
     return tuple(
         f"{name} of the {side} model"
-        for side, found in (("draft", draft), ("target", target))
-        if found is not None
+        for side, capabilities in (("draft", draft), ("target", target))
+        if capabilities is not None
         for name in needed[side].names
-        if name not in found.names
+        if name not in capabilities.names
     )
 
 

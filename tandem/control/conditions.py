@@ -34,12 +34,15 @@ class PairTimes:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Of one session, as of now. `pair`: step times while the other model rests. `wait_s`: how long
-    work waits for a pass under way; `sharing`: sessions a pass; `hit_rate`: how often a correction
-    had been drafted for; `branching`: how many times as long a draft step takes with branches in
-    it; `pass_slowdown`, `draft_slowdown`: how many times as long a pass and a draft step take
-    beside each other; `later_acceptance_rate`: of drafts after the first of an epoch, where it
-    differs; `alone_s`: a token of the cloud alone, if it was measured."""
+    """What one session measured, as of now.
+
+    Times are in seconds, rates are shares of 1. `pair`: step times while the other model rests.
+    `wait_s`: how long work waits for a pass under way; `sharing`: sessions a pass; `hit_rate`: how
+    often a correction had been drafted for; `branching`: how many times as long a draft step takes
+    with branches in it; `pass_slowdown`, `draft_slowdown`: how many times as long a pass and a
+    draft step take beside each other; `later_acceptance_rate`: of drafts after the first of an
+    epoch, where it differs; `alone_s`: a token of the cloud alone, if it was measured.
+    """
 
     pair: PairTimes
     rtt_s: float
@@ -56,12 +59,12 @@ class Conditions:
 
     @property
     def shared(self) -> bool:
-        """Whether other sessions share the passes: the cloud then waits for nobody's drafts."""
+        """True if other sessions share the passes: the cloud then waits for nobody's drafts."""
         return several(self.sharing)
 
     def pass_s(self, drafts: int, *, busy: bool) -> float:
-        """A pass over one token and so many drafts, by the clock of the session: with the messages
-        that belong to it. `busy`: beside draft steps."""
+        """Return the seconds that a pass over one token and `drafts` drafts takes by the session's
+        clock, with the messages that belong to it. `busy`: while the edge drafts."""
         slowdown = self.pass_slowdown if busy else 1.0
         return slowdown * self.pair.verify_s(drafts) + self.overhead_s
 
@@ -70,7 +73,7 @@ class Conditions:
 
     @property
     def overhead_s(self) -> float:
-        """What a pass of the cloud alone takes beyond its computing."""
+        """Seconds that a pass of the cloud alone takes beyond its computing."""
         if self.alone_s is None:
             return self.message_s
         return max(0.0, self.alone_s - self.pair.verify_first_s)
@@ -83,7 +86,7 @@ class Conditions:
 
 
 def several(mean: float) -> bool:
-    """Whether a mean of counts is nearer to two than to one."""
+    """Return whether a mean of counts is nearer to two than to one."""
     return round(mean) >= 2
 
 

@@ -101,12 +101,12 @@ class ControllerConfig:
 
     @property
     def keep(self) -> float:
-        """What a draft, or a pass, leaves of the weight of those before it."""
+        """Factor by which a draft, or a pass, reduces the weight of those before it."""
         return 1 - 1 / (2 * self.sentence_tokens)
 
     @property
     def usual_keep(self) -> float:
-        """What a token leaves of what is usual."""
+        """Factor by which a token reduces the weight of what is usual."""
         return 1 - 1 / self.usual_tokens
 
     @property

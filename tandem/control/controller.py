@@ -125,12 +125,12 @@ class Controller:
 
     @property
     def may_draft(self) -> bool:
-        """Whether the draft model had better be ready: something is drafted, or soon may be."""
+        """True if the draft model should be ready: something is drafted, or soon may be."""
         drafts = self.schedule.window > 0
         return drafts or (self.on and self.decision is None)
 
     def connected(self, now: float) -> None:
-        """What was sent before will not be answered."""
+        """Record that a stream begins: what was sent on the one before will not be answered."""
         if not self._began:
             self._began = True
             self._now = now
@@ -141,18 +141,19 @@ class Controller:
         self.switched()
 
     def switched(self) -> None:
-        """The answers are another stream's from now on; they are not timed by when frames left."""
+        """Note that the answers are another stream's from now on; they are not timed by when frames
+        left."""
         self._sent.clear()
         self._begin_stretch()
 
     def drafted(self, count: int, draft_s: float, now: float, usual: bool = True) -> None:
-        """`usual`: whether nothing but draft steps took that time."""
+        """Record draft steps and their seconds; `usual`: nothing but draft steps took that time."""
         if usual:
             branches = self._control is Control.LEAST_COST and self.branches
             self.estimates.drafted(count, draft_s, now, busy=self._plan.busy, branches=branches)
 
     def sent(self, base: int, now: float, hold: bool = False) -> None:
-        """A frame of drafts from position `base` on left. `hold`: it has the cloud wait."""
+        """Record a frame of drafts from position `base` on. `hold`: it makes the cloud wait."""
         self._sent.append((base, now))
         self._held = hold
         self._apply()
@@ -160,7 +161,7 @@ class Controller:
     def judged(
         self, end: int, accepted: int, rejected: int, tokens: int, work: PassCost, now: float
     ) -> None:
-        """The cloud judged drafts before position `end`; `tokens` came of that."""
+        """Record that the cloud judged drafts before position `end`, which gave `tokens` tokens."""
         sent_s = None
         while self._sent and self._sent[0][0] < end:
             sent_s = self._sent.popleft()[1]
@@ -171,11 +172,12 @@ class Controller:
         self._answered(tokens, work, now)
 
     def took_tokens(self, tokens: int, work: PassCost, now: float) -> None:
-        """The cloud decoded tokens without a draft."""
+        """Record tokens that the cloud decoded without a draft."""
         self._answered(tokens, work, now)
 
     def overtaken(self, agreed: bool | None) -> None:
-        """The cloud decoded a token: a draft in flight was equal, was not, or there was none."""
+        """Record a token that the cloud decoded: a draft in flight was equal, was not, or there was
+        none."""
         if agreed is None:
             self.estimates.acceptance.undrafted(1)
         else:
@@ -183,26 +185,29 @@ class Controller:
             self._stretch.judged(int(agreed), int(not agreed))
 
     def resolved(self, hit: bool) -> None:
-        """A correction came; `hit`: it had been drafted for."""
+        """Record a correction; `hit`: it had been drafted for."""
         if self.on:
             self.estimates.resolved(hit, self._now)
 
     def discarded(self) -> None:
-        """What was sent will not be judged."""
+        """Forget what was sent: it will not be judged."""
         self._sent.clear()
 
     def trip_wanted(self, now: float) -> bool:
-        """Whether a ping is to tell the round trip, now and then: drafts wait for passes, and where
-        none are sent nothing else tells it."""
+        """Return whether a ping should measure the round trip.
+
+        This is so now and then: drafts wait for passes, and where none are sent nothing else
+        measures it.
+        """
         wanted = self._control is Control.LEAST_COST or not self.schedule.window
         return self.on and wanted and now >= self._ping_at
 
     def pinged(self, now: float) -> None:
-        """A ping left."""
+        """Record a ping that left."""
         self._ping_at = now + self._config.ping_every_s
 
     def ponged(self, trip_s: float | None, now: float) -> None:
-        """A ping was answered; None: one of long ago."""
+        """Record the answer to a ping; None: to one of long ago."""
         if trip_s is not None:
             self._tripped(trip_s, now)
             if not self._tokens:
@@ -235,7 +240,7 @@ class Controller:
             self._lost_s = max(0.0, self._lost_s + took_s - tokens * self.decision.alone_tpot_s)
 
     def _measure(self, tokens: int, gap_s: float | None, work: PassCost, now: float) -> None:
-        """What an answer of the schedule in use tells. The first pass of a stream is over the
+        """Learn from an answer to the schedule in use. The first pass of a stream is over the
         prompt; one that others share says nothing of the cloud alone."""
         if gap_s is not None:
             self._stretch.took(tokens, gap_s)
@@ -257,8 +262,8 @@ class Controller:
         return "rounds" if self.schedule.stop_and_wait else "stream"
 
     def _learn(self, conditions: Conditions) -> None:
-        """What the tokens of the last stretch took, relative to what they should have taken with
-        the drafts that stood, over the link as it was: these are told by estimates of their own."""
+        """Compare the time of the last stretch's tokens with the time that its acceptance and its
+        round trip would explain: these two have estimates of their own."""
         stretch = self._stretch
         schedule = self.schedule
         few = self._config.few_tokens
@@ -296,8 +301,8 @@ class Controller:
             self.chunk_budget_s = chunk_budget_s(conditions)
 
     def _hoped(self, conditions: Conditions | None) -> Conditions | None:
-        """Where nothing tells how fast drafts are any more, they are believed faster, and right as
-        usual, with each token: so a window that was closed is opened again in the end."""
+        """Assume faster drafts, accepted as often as usual, the longer nothing was drafted: so a
+        window that was closed is opened again in the end."""
         acceptance = self.estimates.acceptance
         if conditions is None or not acceptance.idle_tokens:
             return conditions
@@ -329,12 +334,12 @@ class Controller:
 
     @property
     def _shared(self) -> bool:
-        """Whether other sessions share the passes."""
+        """True if other sessions share the passes."""
         return several(self.estimates.sharing.value or 1.0)
 
     def _needs_alone(self, conditions: Conditions | None) -> bool:
-        """Whether what the cloud alone takes is yet to be measured, which costs nothing at the
-        start: it decodes anyway while the first drafts are made."""
+        """Return whether the time of the cloud alone is still to be measured. That costs nothing at
+        the start: it decodes anyway while the first drafts are made."""
         if not self._may_rest or self._shared or self.decision is not None:
             return False
         unknown = conditions is None or not self.estimates.knows_alone(self._now)
@@ -393,8 +398,8 @@ class Controller:
         return max(self._config.switch_gain, self._config.message_s / max(alone_s, TINY))
 
     def _branches_pay(self, conditions: Conditions) -> bool:
-        """Whether drafts that are begun with a correction would come late, since a chunk takes
-        longer than a pass, and clearly slow nothing."""
+        """Return whether drafts that are begun with a correction would come late, since a chunk
+        takes longer than a pass, and clearly slow nothing."""
         late = self._limits.chunk * conditions.pair.draft_s > conditions.pair.verify_first_s
         slows = max(conditions.branching, conditions.pass_slowdown)
         return late and slows < 1 + self._config.doubt
@@ -402,8 +407,9 @@ class Controller:
     def _costs(
         self, conditions: Conditions, alone: Estimate
     ) -> Mapping[Plan, tuple[float, Estimate]]:
-        """Of all candidates, as the objective values them, and what a token takes."""
-        found = {}
+        """Return all candidates, each with its value by the objective and the estimate of a
+        token."""
+        costs = {}
         weight = self._objective.idle_weight
         for plan in candidates(self._limits, conditions, weight, self._config):
             estimate = alone
@@ -411,11 +417,12 @@ class Controller:
                 estimate = token_cost(plan, conditions, self._config)
                 estimate = replace(estimate, tpot_s=self._factor(plan) * estimate.tpot_s)
             value = self._objective.value(estimate, alone)
-            found[plan] = value + self._config.negligible * estimate.tpot_s / alone.tpot_s, estimate
-        return found
+            costs[plan] = value + self._config.negligible * estimate.tpot_s / alone.tpot_s, estimate
+        return costs
 
     def _factor(self, plan: Plan) -> float:
-        """By which expectations of the family are off, as far as that was seen."""
+        """Return the factor by which estimates of the plan's family are off, as far as that was
+        seen."""
         seen = self.estimates.factors[not plan.schedule.stop_and_wait]
         weight = seen.weight(self._now)
         off = log(seen.value or 1.0)
@@ -425,8 +432,8 @@ class Controller:
     def _worth_trying(
         self, best: Plan, costs: Mapping[Plan, tuple[float, Estimate]]
     ) -> Plan | None:
-        """What may be better than the best for all that is known, at a price that the answer can
-        bear; None where nothing is."""
+        """Return a plan that may be better than the best known one, at a price that the answer can
+        bear; None where there is none."""
         alone = Plan(cloud_alone(self._limits))
         alone_s = costs[alone][1].tpot_s
         best_s = costs[best][1].tpot_s
@@ -444,18 +451,18 @@ class Controller:
             )
         hoped = self.estimates.conditions(self._now, hope=True)
         assert hoped is not None
-        found = [
+        promising = [
             (estimate.tpot_s, plan)
             for plan, (_, estimate) in costs.items()
             if plan != alone
             and few * (estimate.tpot_s - alone_s) <= allowance_s
             and self._factor(plan) * token_cost(plan, hoped, self._config).tpot_s < gain * alone_s
         ]
-        return min(found, key=lambda each: each[0])[1] if found else None
+        return min(promising, key=lambda timed: timed[0])[1] if promising else None
 
     def _allowance_s(self, alone_s: float) -> float:
-        """What trials may still lose. Where earlier answers told what drafts are worth, a short
-        answer bears none."""
+        """Return the seconds that trials may still lose. Where earlier answers showed what drafts
+        are worth, a short answer bears none."""
         tokens = self._tokens
         short = self._config.short_answer_tokens
         if self.estimates.acceptance.begins_guessed:
@@ -472,7 +479,7 @@ class Controller:
         self._trial = _Trial(int(answers), self.estimates.acceptance.judged)
 
     def _trial_over(self) -> bool:
-        """Whether it told enough, or lost too much."""
+        """Return whether the trial has shown enough, or lost too much."""
         assert self._trial is not None
         assert self.decision is not None
         self._trial.answers -= 1
@@ -501,12 +508,12 @@ class Controller:
         self.ahead = self._plan.ahead if self._plan.schedule.stop_and_wait else self.branches
 
     def _begin_stretch(self) -> None:
-        """The next tokens do not follow those before them."""
+        """Begin a stretch of tokens that does not follow those before."""
         self._last_s = None
         self._stretch = _Stretch()
 
     def _reason(self, now: Conditions) -> Reason:
-        """What has changed most since the schedule in use was chosen."""
+        """Return what has changed most since the schedule in use was chosen."""
         if (before := self._chosen_under) is None:
             return Reason.FIRST
         pass_s = max(before.pair.verify_first_s, now.pair.verify_first_s)

@@ -25,7 +25,7 @@ class Plan:
 
     @property
     def busy(self) -> bool:
-        """Whether the edge drafts while the cloud computes."""
+        """True if the edge drafts while the cloud computes."""
         return self.schedule.window > 0 and (self.ahead or not self.schedule.stop_and_wait)
 
 
@@ -35,21 +35,22 @@ def candidates(
     idle_weight: float,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> list[Plan]:
-    """What to compare. `idle_weight` below 1: passes count for more than time, and a cloud that may
-    wait for drafts would wait for ever if none came. A cloud that others use waits for nobody."""
-    found = [Plan(cloud_alone(limits))] if idle_weight >= 1 else []
+    """Return the plans to compare. `idle_weight` below 1: passes count for more than time, and a
+    cloud that may wait for drafts would wait for ever if none came. A cloud that others use waits
+    for nobody."""
+    plans = [Plan(cloud_alone(limits))] if idle_weight >= 1 else []
     longest = limits.window if idle_weight < 1 else limits.chunk
     if not conditions.shared or idle_weight < 1:
         for length in (length for length in config.lengths if length <= longest):
             rounds = Schedule(length, length)
-            found += [Plan(rounds), Plan(rounds, ahead=True)]
+            plans += [Plan(rounds), Plan(rounds, ahead=True)]
     for window in sorted({*config.lengths, limits.window}):
         if window <= limits.window:
             stream = replace(limits, window=window, chunk=min(limits.chunk, window))
-            found.append(Plan(stream))
+            plans.append(Plan(stream))
             if not conditions.shared:
-                found.append(Plan(replace(stream, decode_when_idle=False)))
-    return found
+                plans.append(Plan(replace(stream, decode_when_idle=False)))
+    return plans
 
 
 def cheapest(
@@ -58,7 +59,7 @@ def cheapest(
     objective: Objective,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> Schedule:
-    """The schedule that the objective values least."""
+    """Return the schedule that the objective values least."""
     alone = token_cost(Plan(cloud_alone(limits)), conditions, config)
     plans = candidates(limits, conditions, objective.idle_weight, config)
     best = min(plans, key=lambda plan: objective.value(token_cost(plan, conditions, config), alone))
@@ -68,7 +69,7 @@ def cheapest(
 def token_cost(
     plan: Plan, conditions: Conditions, config: ControllerConfig = DEFAULT_CONFIG
 ) -> Estimate:
-    """Of one token, in seconds, target passes and bytes."""
+    """Return the expected cost of one token, in seconds, target passes and bytes."""
     schedule = plan.schedule
     if not schedule.window:
         return Estimate(
@@ -110,7 +111,8 @@ class _Sums:
     frames: float = 0.0
 
     def add(self, passed: _Pass, weight: float) -> None:
-        """A pass of a stream that happens so often. Each draft travels in a frame of its own."""
+        """Add a pass of a stream, weighted by how often it happens. Each draft travels in a frame
+        of its own."""
         self.seconds += weight * passed.seconds
         self.passes += weight
         self.fed += weight * passed.fed
@@ -188,8 +190,9 @@ def _stream(
     arrival = [rtt_s]
 
     def arrive(position: int) -> float:
-        """When its draft is at the cloud. The edge drafts one after the other, goes on after a
-        token of the cloud's own as soon as it hears of it, and keeps `window` in flight."""
+        """Return when the draft for a position is at the cloud, in seconds. The edge drafts one
+        after the other, goes on after a token of the cloud's own as soon as it hears of it, and
+        keeps `window` in flight."""
         while (number := len(arrival)) <= position:
             at = arrival[-1] + (draft_s if number > head else 0.0)
             if number <= len(decided):
@@ -229,9 +232,9 @@ def _stream(
         drafted = ready
     if position >= depth:  # it goes on as in its second half
         half = depth // 2
-        before = max((each.end for each in passes if each.end <= half), default=0)
+        before = max((pass_.end for pass_ in passes if pass_.end <= half), default=0)
         goes_on = survives / max(1 - rate, TINY)
         sums.tokens += goes_on
-        for each in passes:
-            if each.end > half:
-                sums.add(each, goes_on / (position - before))
+        for pass_ in passes:
+            if pass_.end > half:
+                sums.add(pass_, goes_on / (position - before))

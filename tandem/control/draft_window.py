@@ -19,7 +19,7 @@ def schedule_for(
     idle_weight: float,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> Schedule:
-    """The schedule to go on with; never beyond the window and chunk of `limits`."""
+    """Return the schedule to go on with; never beyond the window and chunk of `limits`."""
     match control:
         case Control.FIXED:
             return limits
@@ -30,15 +30,16 @@ def schedule_for(
 
 
 def latency_aware(schedule: Schedule, conditions: Conditions) -> Schedule:
-    """The chunk that takes as long to draft as the chunk before it takes to be answered, and as
-    many chunks in the window as before. (PicoSpec's eq. 8 has no gap there.)"""
+    """Return the chunk that takes as long to draft as the chunk before it takes to be answered, and
+    as many chunks in the window as before. (PicoSpec's eq. 8 has no gap there.)"""
     wanted = ceil(chunk_budget_s(conditions) / max(conditions.pair.draft_s, TINY))
     length = max(1, min(schedule.chunk, wanted))
     return replace(schedule, chunk=length, window=schedule.window // schedule.chunk * length)
 
 
 def chunk_budget_s(conditions: Conditions) -> float:
-    """How long a chunk may take before the cloud idles and the rest is left out (PicoSpec §3.3)."""
+    """Return how many seconds a chunk may take before the cloud idles and the rest is left out
+    (PicoSpec §3.3)."""
     return conditions.rtt_s + conditions.pair.verify_first_s
 
 
@@ -85,9 +86,10 @@ def window_for(
 
 
 def _can_lead(conditions: Conditions, negligible: float) -> bool:
-    """Whether drafts can get ahead of a cloud that decodes alone. After a correction the i-th draft
-    reaches the cloud rtt + i·draft_s later, when the cloud has made (rtt + i·draft_s)/verify_first
-    tokens itself: drafts lead from i = rtt/(verify - draft) on, if all before agree."""
+    """Return whether drafts can get ahead of a cloud that decodes alone. After a correction the
+    i-th draft reaches the cloud rtt + i·draft_s later, when the cloud has made (rtt +
+    i·draft_s)/verify_first tokens itself: drafts lead from i = rtt/(verify - draft) on, if all
+    before agree."""
     pair = conditions.pair
     if pair.draft_s >= pair.verify_first_s:
         return False

@@ -47,21 +47,21 @@ class Recent:
 
     @property
     def mean(self) -> float:
-        """Of all, each weighing the same; 0 before the first."""
+        """The mean of all readings with equal weights; 0 before the first."""
         return sum(value for _, value in self._readings) / max(1, len(self._readings))
 
     @property
     def at_s(self) -> float:
-        """When the last reading was taken."""
+        """Time of the last reading; -inf before the first."""
         return self._readings[-1][0] if self._readings else -inf
 
     def weight(self, now: float) -> float:
-        """How many readings it is worth by now."""
+        """Return how many fresh readings the value is worth at `now`."""
         half_life_s = self._config.half_life_s
         return sum((0.5 ** ((now - at) / half_life_s) for at, _ in self._readings), 0.0)
 
     def doubt(self, now: float) -> float:
-        """By what share the value may be wrong."""
+        """Return the share by which the value may be wrong."""
         return self._config.doubt / (1 + self.weight(now))
 
     def aged(self, now: float) -> Aged:
@@ -78,13 +78,13 @@ def _middle(values: Sequence[float]) -> float:
 
 
 class RecentTime(Recent):
-    """Of a time, which may jump as a load begins or ends."""
+    """Recent readings of a time, which may jump as a load begins or ends."""
 
     __slots__ = ()
 
     def add(self, value: float, now: float) -> None:
-        """Two readings in a row that are much shorter, or three that are much longer, make what was
-        before another time: nothing is short by chance."""
+        """Add a reading. Two in a row that are much shorter, or three that are much longer, show
+        that the time has changed, and those before are dropped: nothing is short by chance."""
         super().add(value, now)
         jump = self._config.jump
         values = [reading for _, reading in self._readings]
@@ -109,8 +109,8 @@ class StepTime:
         (self.busy if busy else self.quiet).add(seconds, now)
 
     def seconds(self) -> tuple[float, float] | None:
-        """(quiet, busy); the one that is not known is believed to be like the other. No step is
-        faster beside other work: where readings say so, the newer ones are right."""
+        """Return (quiet, busy); the one that is not known is believed to be like the other. No step
+        is faster beside other work: where readings say so, the newer ones are right."""
         quiet = self.quiet.value
         busy = self.busy.value
         if quiet is None or busy is None:
@@ -133,8 +133,8 @@ class AcceptanceKnown:
 
 
 class AcceptanceRate:
-    """How often drafts are right: of all, and of the first after a correction, which may differ
-    from those after one that stood."""
+    """The rate at which drafts are accepted: of all, and of the first after a correction, which may
+    differ from those after one that stood."""
 
     def __init__(self, config: ControllerConfig, earlier: AcceptanceKnown | None = None) -> None:
         self.judged = self.agreed = 0
@@ -152,7 +152,7 @@ class AcceptanceRate:
         """Since the last draft was judged."""
 
     def add(self, accepted: int, rejected: int) -> None:
-        """So many drafts in a row were right, and then one (or none) was wrong."""
+        """Record `accepted` drafts in a row, and then `rejected` (1 or 0)."""
         if not accepted + rejected:
             return
         self.idle_tokens = 0
@@ -167,7 +167,7 @@ class AcceptanceRate:
         self._at_first = rejected > 0
 
     def undrafted(self, tokens: int) -> None:
-        """Tokens came without drafts: what is known of this place in the text ages."""
+        """Record tokens that came without drafts: what is known of this place in the text ages."""
         self.idle_tokens += tokens
         least = min(self._tokens, self._config.few_tokens)
         kept = max(least, self._keep**tokens * self._tokens)
@@ -181,26 +181,26 @@ class AcceptanceRate:
 
     @property
     def is_guess(self) -> bool:
-        """Whether neither earlier answers nor this one's drafts told it."""
+        """True if neither earlier answers nor this one's drafts measured it."""
         return self.begins_guessed and self.judged < self._config.few_tokens
 
     @property
     def deviation(self) -> float:
-        """By how much it may be off."""
+        """Standard deviation of the rate."""
         surest = self._config.surest
         rate = min(surest, max(1 - surest, self.rate))
         return sqrt(rate * (1 - rate) / (self._tokens + 1))
 
     @property
     def regained(self) -> float:
-        """How much higher it is if it is back at what was usual, as after a long time without
-        drafts it may be."""
+        """Difference to the usual rate, to which it may have returned after a long time without
+        drafts."""
         forgotten = 1 - self._keep**self.idle_tokens
         return forgotten * (self._prior - self.rate)
 
     def by_position(self) -> tuple[float, float]:
-        """(of the first draft, of later ones), each believed like all for as many drafts as the
-        prior counts."""
+        """Return (of the first draft, of later ones), each believed like all for as many drafts as
+        the prior counts."""
         guess = self._config.sentence_tokens
         rate = self.rate
         first = (guess * rate + self._first_right) / (guess + self._first_tokens)
@@ -211,7 +211,7 @@ class AcceptanceRate:
 
     @property
     def known(self) -> AcceptanceKnown | None:
-        """What this request measured; None where nothing was judged."""
+        """The rate that this request measured; None where nothing was judged."""
         if not self.judged:
             return None
         return AcceptanceKnown(self.agreed / self.judged, self.judged)
@@ -219,8 +219,8 @@ class AcceptanceRate:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """What earlier answers of a pair and its cloud measured; times as aged readings, in seconds.
-    `row_share`: what a further row of a pass adds, relative to the first."""
+    """Measurements of earlier answers of a pair and its cloud; times as aged readings, in seconds.
+    `row_share`: the time that a further row of a pass adds, relative to the first."""
 
     draft: Aged = ()
     draft_busy: Aged = ()
@@ -237,7 +237,7 @@ class WarmStart:
     acceptance: AcceptanceKnown | None = None
 
     def later(self, by_s: float) -> WarmStart:
-        """The same readings, so much later."""
+        """Return the same readings, so much later."""
         aged: dict[str, Any] = {
             name: tuple((age + by_s, value) for age, value in getattr(self, name))
             for name in self.__slots__
@@ -250,7 +250,7 @@ NO_WARM_START = WarmStart()
 
 
 class Estimates:
-    """Of one request; begins with a warm start as of `now`."""
+    """Estimates of one request; begins with a warm start as of `now`."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class Estimates:
     def drafted(
         self, count: int, seconds: float, now: float, *, busy: bool, branches: bool
     ) -> None:
-        """So many draft steps in a row took so long together."""
+        """Record draft steps in a row and the seconds that they took together."""
         step_s = seconds / count
         if branches:
             usual = self.draft.seconds()
@@ -296,7 +296,7 @@ class Estimates:
         self.draft.add(step_s, now, busy=busy)
 
     def passed(self, seconds: float, drafts: int, now: float, *, busy: bool) -> None:
-        """A pass over one token and so many drafts took so long."""
+        """Record a pass over one token and drafts, and its seconds."""
         usual = self.first.seconds()
         if usual is not None:
             expected_s = usual[busy] * (1 + self.row_share * drafts)
@@ -316,11 +316,12 @@ class Estimates:
 
     @property
     def row_share(self) -> float:
-        """What a further row of a pass adds, relative to the first."""
+        """Time that a further row of a pass adds, relative to the first."""
         return self._config.prior_row_share if self._share is None else self._share
 
     def decoded_alone(self, token_s: float, pass_s: float, now: float) -> None:
-        """The cloud made a token by itself, so long after the one before, by such a pass."""
+        """Record a token that the cloud made by itself: the seconds since the one before, and those
+        of its pass."""
         self.alone.add(token_s, now)
         self.alone_pass.add(pass_s, now)
 
@@ -333,7 +334,7 @@ class Estimates:
 
     @property
     def _sped_up(self) -> float:
-        """What passes take by now, relative to those of the cloud alone; 1 at most."""
+        """Return the time of passes by now, relative to those of the cloud alone; 1 at most."""
         pass_s = self.alone_pass.value
         share = 1.0
         for other in (self.first.quiet, self.first.busy):
@@ -342,7 +343,8 @@ class Estimates:
         return share
 
     def knows_alone(self, now: float) -> bool:
-        """Whether two readings of the cloud alone are not old, and nothing contradicts them."""
+        """Return whether two readings of the cloud alone are not old, and nothing contradicts
+        them."""
         return several(self.alone.weight(now)) and self._sped_up > 1 - self._config.doubt
 
     def tripped(self, trip_s: float, now: float) -> None:
@@ -357,12 +359,12 @@ class Estimates:
         return min((trip_s for _, trip_s in self._trips), default=None)
 
     def resolved(self, hit: bool, now: float) -> None:
-        """A correction came; `hit`: it had been drafted for."""
+        """Record a correction; `hit`: it had been drafted for."""
         self._hits.add(float(hit), now)
 
     def conditions(self, now: float, *, hope: bool = False) -> Conditions | None:
-        """As far as it is measured; None before a pass and a round trip were. `hope`: as good for
-        drafting as it may well be."""
+        """Return the conditions as measured; None before a pass and a round trip were. `hope`: as
+        good for drafting as they may well be."""
         config = self._config
         rtt_s = self.rtt_s
         first = self.first.seconds()
@@ -402,11 +404,11 @@ class Estimates:
 
     @property
     def hit_rate(self) -> float:
-        """How often a correction had been drafted for."""
+        """Share of the corrections that had been drafted for."""
         return self._hits.mean
 
     def snapshot(self, now: float) -> WarmStart:
-        """For the requests after this one."""
+        """Return the measurements for the requests after this one."""
         return WarmStart(
             draft=self.draft.quiet.aged(now),
             draft_busy=self.draft.busy.aged(now),

@@ -14,9 +14,9 @@ from tandem.core.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """In one currency; all 0 where nothing is declared: then target passes are the cost, as FSD's
-    Table 1 bills a verification. `edge_watts`: what the edge draws while it drafts beyond what it
-    draws anyway; `edge_idle_watts`: the latter, for as long as an answer takes."""
+    """Prices in one currency; all 0 where nothing is declared: then target passes are the cost, as
+    FSD's Table 1 bills a verification. `edge_watts`: what the edge draws while it drafts beyond
+    what it draws anyway; `edge_idle_watts`: the latter, for as long as an answer takes."""
 
     cloud_second: float = 0.0
     gigabyte: float = 0.0
@@ -30,7 +30,7 @@ class Prices:
 
     @property
     def declared(self) -> bool:
-        """Whether there is money to count."""
+        """True if any price is given."""
         return max(self.cloud_second, self.gigabyte, self.edge_watt_second) > 0
 
 
@@ -39,7 +39,7 @@ NO_PRICES = Prices()
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a drafter's answers should be good at where a request does not say, and its prices."""
+    """The default objective of a drafter's answers, for requests that name none, and its prices."""
 
     objective: str = "latency"
     prices: Prices = NO_PRICES
@@ -49,14 +49,14 @@ class Aim:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Of a request's preset, before its own."""
+        """Overrides of a request's preset, applied before its own."""
         return () if self.objective == "latency" else (f"objective={self.objective}",)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Of one token: seconds until it comes, target passes, the cloud's seconds, bytes of both
-    directions, and seconds for which the edge drafts."""
+    """Estimated cost of one token: seconds until it comes, target passes, the cloud's seconds,
+    bytes of both directions, and seconds for which the edge drafts."""
 
     tpot_s: float
     passes: float
@@ -87,23 +87,26 @@ class Objective:
     energy_weight: float = 0.0
     prices: Prices = NO_PRICES
 
-    def value(self, found: Estimate, alone: Estimate) -> float:
-        """Of one way to make a token, against the target alone: a weighted mean of ratios."""
+    def value(self, estimate: Estimate, alone: Estimate) -> float:
+        """Return the value of one way to make a token: a weighted mean of its ratios to the target
+        alone, where smaller is better."""
         rest = 1.0 - self.energy_weight
         ratios = (
-            (rest * self.idle_weight, found.tpot_s, alone.tpot_s),
-            (rest * (1.0 - self.idle_weight), found.cost(self.prices), alone.cost(self.prices)),
-            (self.energy_weight, found.edge_joules(self.prices), alone.edge_joules(self.prices)),
+            (rest * self.idle_weight, estimate.tpot_s, alone.tpot_s),
+            (rest * (1.0 - self.idle_weight), estimate.cost(self.prices), alone.cost(self.prices)),
+            (self.energy_weight, estimate.edge_joules(self.prices), alone.edge_joules(self.prices)),
         )
-        return sum(weight * own / max(other, TINY) for weight, own, other in ratios if weight)
+        return sum(
+            weight * planned / max(baseline, TINY) for weight, planned, baseline in ratios if weight
+        )
 
 
 _WORDS = {"latency": (1.0, 0.0), "cost": (0.0, 0.0), "energy": (1.0, 1.0)}
 
 
 def weights_of(text: str) -> tuple[float, float]:
-    """(`idle_weight`, `energy_weight`) of a word, of a number (1 latency, 0 cost), or of parts of a
-    whole as `latency=2,energy=1,cost=1`. InvalidArgument("objective")."""
+    """Return (`idle_weight`, `energy_weight`) of a word, of a number (1 latency, 0 cost), or of
+    parts of a whole as `latency=2,energy=1,cost=1`. Raises InvalidArgument("objective")."""
     if text in _WORDS:
         return _WORDS[text]
     try:

@@ -18,7 +18,7 @@ from tandem.core.line_fit import LineFit
 
 
 class UsualAcceptance:
-    """How often the drafts of all sessions are right, as of now; a guess to begin with."""
+    """The acceptance rate of all sessions' drafts, as of now; a guess to begin with."""
 
     __slots__ = ("_accepted", "_config", "_judged", "_keep")
 
@@ -33,14 +33,14 @@ class UsualAcceptance:
         return self._accepted / self._judged
 
     def judged(self, accepted: int, rejected: int) -> None:
-        """Drafts were accepted, or rejected; those after a rejected one are not judged."""
+        """Record accepted and rejected drafts; those after a rejected one are not judged."""
         keep = self._keep ** (accepted + rejected)
         self._accepted = keep * self._accepted + accepted
         self._judged = keep * self._judged + accepted + rejected
 
 
 class SessionAcceptance(UsualAcceptance):
-    """Of one session: what it has seen, and as some more drafts what is usual."""
+    """The acceptance rate of one session: its own drafts, and a few more at the usual rate."""
 
     __slots__ = ("_usual",)
 
@@ -92,12 +92,12 @@ class PassBudget:
 
     @property
     def token_s(self) -> float:
-        """What a further token of a pass takes; one of a prompt takes no longer."""
+        """Seconds that a further token of a pass takes; one of a prompt takes no longer."""
         return self._seconds.fit()[1] if self._seconds.weight else 0.0
 
     def passed(self, seconds: float, tokens: int, sessions: int) -> None:
-        """A pass over so many tokens of so many sessions took so long. May be called on another
-        thread than the rest."""
+        """Record a pass over `tokens` tokens of `sessions` sessions, and its seconds. May be called
+        on another thread than the rest."""
         config = self._config
         if tokens > (config.lengths[-1] + 1) * sessions:
             return  # more than the widest window of each: prompts, whose tokens cost less
@@ -113,9 +113,9 @@ class PassBudget:
     def drafts(
         self, acceptance_rate: float, ready: int, claim: float = 1.0, *, weight: float = 1.0
     ) -> int:
-        """How many of a session's `ready` drafts the next pass takes. `claim`: see
-        `HolderBudget`. `weight`: what time counts to the session beside passes; longer ones
-        are its own affair while it is alone."""
+        """Return how many of a session's `ready` drafts the next pass takes. `claim`: see
+        `HolderBudget`. `weight`: what time counts to the session against passes; longer passes
+        concern nobody else while it is alone."""
         price = self.price * claim * (weight if self.alone else 1.0)
         taken, tokens = worth_feeding(
             acceptance_rate, ready, price, self._yield_each, config=self._config
@@ -154,7 +154,7 @@ def worth_feeding(
     yield_each: float = 1.0,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> tuple[int, float]:
-    """How many drafts of a session a pass should take, and the tokens that it then yields.
+    """Return how many drafts of a session a pass should take, and the tokens that it then yields.
     `price` as in `PassBudget`; `yield_each`: what a session gets from a pass on average."""
     tokens = 1.0
     right = 1.0

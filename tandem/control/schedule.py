@@ -37,7 +37,7 @@ class Schedule:
 
     @property
     def stop_and_wait(self) -> bool:
-        """Whether a verdict judges everything that is in flight."""
+        """True if a verdict judges everything that is in flight."""
         alone = self.window == self.chunk and not self.verify_on_arrival
         return alone and not self.decode_when_idle
 
@@ -56,5 +56,5 @@ CLOUD_ALONE = "the cloud alone"
 
 
 def cloud_alone(limits: Schedule) -> Schedule:
-    """The schedule in which nothing is drafted."""
+    """Return the schedule in which nothing is drafted."""
     return replace(limits, window=0, chunk=0)

@@ -21,7 +21,7 @@ from tandem.core.randomness import Purpose, RandomSource
 
 
 def sample_draft(draft_probs: Array, rng: RandomSource, position: int) -> int:
-    """A draft token."""
+    """Return a draft token."""
     return rng.categorical(draft_probs, position, Purpose.DRAFT)
 
 
@@ -33,8 +33,8 @@ def draw_candidates(
     first_draw: int,
     with_replacement: bool,
 ) -> list[int]:
-    """`count` tokens drawn from the draft distribution [V] one after the other; without replacement
-    at most as many as have any probability. Draws are numbered from `first_draw` on."""
+    """Return `count` tokens drawn from the draft distribution [V] one after the other; without
+    replacement at most as many as have any probability. Draws are numbered from `first_draw` on."""
     candidates: list[int] = []
     weights = draft_probs
     while len(candidates) < count and weights.any():
@@ -89,8 +89,8 @@ def recover(
     position: int,
     with_replacement: bool = False,
 ) -> int:
-    """The token in place of rejected candidates: after a single one from norm(max(0, target_probs -
-    draft_probs)), after several from the residual that is left of these."""
+    """Return the token in place of rejected candidates: after a single one from norm(max(0,
+    target_probs - draft_probs)), after several from the residual that is left of these."""
     *_, (rest, _, _, _) = _stages(target_probs, candidates, draft_probs, with_replacement)
     return rng.categorical(rest, position, Purpose.RECOVER)
 
@@ -117,8 +117,8 @@ def _stages(
 
 
 def residual(target_probs: Array, draft_probs: Array) -> Array:
-    """max(0, target_probs - draft_probs) [V], not normalised. Equal distributions leave nothing,
-    and then a rejection can only come from rounding: the target distribution itself is the
+    """Return max(0, target_probs - draft_probs) [V], not normalised. Equal distributions leave
+    nothing, and then a rejection can only come from rounding: the target distribution itself is the
     residual, so that there is always something to draw."""
     if target_probs.shape != draft_probs.shape:
         why = f"shape {draft_probs.shape} for target distribution {target_probs.shape}"
@@ -129,7 +129,8 @@ def residual(target_probs: Array, draft_probs: Array) -> Array:
 
 
 def sample_target(target_probs: Array, rng: RandomSource, position: int) -> int:
-    """A token of the target distribution itself: a bonus token, or one the cloud decodes alone."""
+    """Return a token of the target distribution itself: a bonus token, or one the cloud decodes
+    alone."""
     return rng.categorical(target_probs, position, Purpose.TARGET)
 
 

@@ -18,7 +18,8 @@ _STEPS = np.arange(BLOCK) * STRIDE
 
 
 def block_maxima(values: Array) -> Array:
-    """The largest of `values` [V] in each block [blocks], V > 0. NaN where one of them is NaN."""
+    """Return the largest of `values` [V] in each block [blocks], V > 0. NaN where one of them is
+    NaN."""
     spans = len(values) // _SPAN
     rest = values[spans * _SPAN :]
     maxima = np.empty(spans * STRIDE + min(len(rest), STRIDE), values.dtype)
@@ -37,27 +38,27 @@ def block_maxima(values: Array) -> Array:
 
 
 def block_ids(blocks: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The ids [n, BLOCK] in `blocks` [n], also such as no vocabulary has."""
+    """Return the ids [n, BLOCK] in `blocks` [n], also such as no vocabulary has."""
     firsts: NDArray[np.intp] = blocks // STRIDE * _SPAN + blocks % STRIDE
     return firsts[:, None] + _STEPS
 
 
 def block_of(block: int) -> slice:
-    """The ids of one block, as a slice of a row."""
+    """Return the ids of one block, as a slice of a row."""
     start = block // STRIDE * _SPAN + block % STRIDE
     return slice(start, start + _SPAN, STRIDE)
 
 
 def places(ids: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The block of each of `ids` [n], and the row in it."""
+    """Return the block of each of `ids` [n], and the row in it."""
     blocks = ids & (STRIDE - 1)
     blocks += ids // _SPAN * STRIDE
     return blocks, ids // STRIDE % BLOCK
 
 
 def largest(values: Array, maxima: Array, count: int) -> NDArray[np.intp]:
-    """The ids, ascending, of the `count` largest of `values` [V], whose `block_maxima` are known;
-    ties go to the lower id. Raises ValueError unless 0 < count <= len(values)."""
+    """Return the ids, ascending, of the `count` largest of `values` [V], whose `block_maxima` are
+    known; ties go to the lower id. Raises ValueError unless 0 < count <= len(values)."""
     if count <= len(maxima):
         # So many blocks have a maximum this large that so many values are.
         border = np.partition(maxima, len(maxima) - count)[len(maxima) - count]

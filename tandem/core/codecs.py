@@ -37,7 +37,8 @@ def probs_to_bytes(probs: Array, precision: Precision) -> bytes:
 
 
 def survives_float16(probs: Array) -> NDArray[np.bool_]:
-    """Which entries of a distribution [V], or of its positive entries, float16 does not drop."""
+    """Return a mask of the entries of a distribution [V], or of its positive entries, that float16
+    does not drop."""
     weights = probs.astype(np.float32)
     kept: NDArray[np.bool_] = weights / weights.max() >= _SMALLEST_FLOAT16
     return kept
@@ -61,7 +62,7 @@ def probs_from_bytes(
 
 
 def wire_probs(probs: Array, precision: Precision) -> NDArray[np.float32]:
-    """The distribution [V] that the other end reconstructs from `probs_to_bytes`."""
+    """Return the distribution [V] that the other end reconstructs from `probs_to_bytes`."""
     return probs_from_bytes(probs_to_bytes(probs, precision), len(probs), precision, "probs")
 
 
@@ -101,7 +102,7 @@ def sparse_probs_from_bytes(
 
 
 def sparse_wire_probs(distribution: Array, precision: Precision) -> NDArray[np.float32]:
-    """The distribution [V] that the other end reconstructs from `sparse_probs_to_bytes`: its
+    """Return the distribution [V] that the other end reconstructs from `sparse_probs_to_bytes`: its
     positive entries travel as a distribution of their own."""
     ids = np.flatnonzero(distribution)
     if precision == "float16":

@@ -35,10 +35,11 @@ class Distribution(Protocol):
         """All of it [V], as by `probs_from_logits`."""
 
     def coupled_token(self, seed: int, position: int) -> int:
-        """The token that Gumbel noise takes; at temperature 0 the most likely one."""
+        """Return the token that Gumbel noise takes; at temperature 0 the most likely one."""
 
     def coupled_candidates(self, seed: int, position: int, count: int) -> Candidates:
-        """The `count` best tokens of log distribution + noise, fewer where there are fewer."""
+        """Return the `count` best tokens of log distribution + noise, fewer where there are
+        fewer."""
 
 
 class LogitsDistribution:
@@ -110,7 +111,7 @@ class LogWeights:
 
 
 def most_likely_token(logits: Array) -> int:
-    """The greedy choice among `logits` [V]; ties go to the lower id."""
+    """Return the greedy choice among `logits` [V]; ties go to the lower id."""
     token = int(logits.argmax())
     if not math.isfinite(highest := float(logits[token])):  # argmax finds NaN first
         raise InvalidArgument("logits", f"maximum is {highest}")

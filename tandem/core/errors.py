@@ -34,7 +34,9 @@ def unknown_name(field: str, name: str, known: Iterable[str]) -> InvalidArgument
     """Return an error for a name that is not in `known`, with the most similar name and all known
     ones. Names with dots are also known by what follows the last one."""
     names = list(known)
-    close = get_close_matches(name, [each.rpartition(".")[2] for each in names] + names, n=1)
+    close = get_close_matches(
+        name, [full_name.rpartition(".")[2] for full_name in names] + names, n=1
+    )
     meant = f"did you mean {close[0]!r}? Known" if close else "known"
     return InvalidArgument(field, f"unknown: {name!r}; {meant}: {', '.join(names)}")
 
@@ -54,8 +56,8 @@ def listen_words(error: OSError) -> str:
 
 
 def check_count(count: int, most: int, field: str) -> None:
-    """InvalidArgument(field) for more than `most` of something. Decoders ask it of the number of
-    entries, before anything is made of them."""
+    """Raise InvalidArgument(field) for more than `most` of something. Decoders check the number of
+    entries with it, before anything is made of them."""
     if count > most:
         raise InvalidArgument(field, f"has {count} entries; the maximum is {most}")
 

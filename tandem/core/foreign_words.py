@@ -19,9 +19,9 @@ _ESCAPES = re.compile(
 
 
 def cleaned(words: str, most: int = MOST_CHARACTERS) -> str:
-    """`words` as one line of at most `most` printable characters, an ellipsis included where more
-    were said. Escape sequences go; anything else that is not printable, such as line ends and what
-    turns the direction of writing, becomes a space, however many there are of it."""
+    """Return `words` as one line of at most `most` printable characters, an ellipsis included where
+    more were said. Escape sequences go; anything else that is not printable, such as line ends and
+    what turns the direction of writing, becomes a space, however many there are of it."""
     shown: list[str] = []
     for letter in _ESCAPES.sub("", words[:MOST_READ]):
         if letter.isprintable():
@@ -33,12 +33,13 @@ def cleaned(words: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def quoted(speaker: str, words: str) -> str:
-    """`words` of `speaker`, cleaned: `the cloud at 192.0.2.1:50051 says: "no room"`."""
+    """Return `words` of `speaker`, cleaned: `the cloud at 192.0.2.1:50051 says: "no room"`."""
     line = in_quotes(words)
     return f"{speaker} says: {line}" if line else f"{speaker} gives no reason"
 
 
 def in_quotes(words: str) -> str:
-    """`words`, cleaned, in quotation marks that they cannot end; empty where they say nothing."""
+    """Return `words`, cleaned, in quotation marks that they cannot end; empty where they say
+    nothing."""
     line = cleaned(words).replace('"', "'")
     return f'"{line}"' if line else ""

@@ -46,21 +46,21 @@ def gumbel(seed: int, position: int, ids: Array) -> Floats:
 
 
 def coupled_token(probs: Array, seed: int, position: int) -> int:
-    """argmax of log distribution + gumbel over the support of `probs` [V]; a tie goes to the lower
-    id. A sample of the distribution, as seed and position vary; a one-hot distribution (greedy)
-    needs no special case. Raises InvalidArgument("probs") if no entry is positive."""
+    """Return the argmax of log distribution + gumbel over the support of `probs` [V]; a tie goes to
+    the lower id. A sample of the distribution, as seed and position vary; a one-hot distribution
+    (greedy) needs no special case. Raises InvalidArgument("probs") if no entry is positive."""
     return coupled_candidates(probs, seed, position, 1)[0]
 
 
 def coupled_candidates(probs: Array, seed: int, position: int, count: int) -> list[int]:
-    """The `count` best tokens of log distribution + gumbel over the support of `probs` [V], best
-    first: a sample without replacement (Gumbel top-k) that begins with `coupled_token`."""
+    """Return the `count` best tokens of log distribution + gumbel over the support of `probs` [V],
+    best first: a sample without replacement (Gumbel top-k) that begins with `coupled_token`."""
     token_ids: list[int] = best_of_probs(probs, seed, position, count)[0].tolist()
     return token_ids
 
 
 def best_of_probs(probs: Array, seed: int, position: int, count: int) -> tuple[Ids, Floats]:
-    """`coupled_candidates`, with log distribution + gumbel of each."""
+    """Return `coupled_candidates`, with log distribution + gumbel of each."""
     few = len(probs) <= _FEW
     if not len(probs) or not (maxima := probs if few else block_maxima(probs)).max() > 0:
         raise InvalidArgument("probs", "has no positive entry")
@@ -72,7 +72,7 @@ def best_of_probs(probs: Array, seed: int, position: int, count: int) -> tuple[I
 
 @lru_cache(_POSITIONS)
 def _noise_of_few(seed: int, position: int, size: int) -> tuple[Ids, Floats]:
-    """All ids of a vocabulary of `size` [V], and their noise [V]."""
+    """Return all ids of a vocabulary of `size` [V], and their noise [V]."""
     ids = np.arange(size)
     noise = CoupledNoise(seed, position).added_to(np.zeros(size), ids)
     ids.setflags(write=False)
@@ -89,7 +89,7 @@ class CoupledNoise:
         self._block_key = mix(self._token_key + GOLDEN + mix(BLOCK))  # as if hashed with BLOCK
 
     def added_to(self, log_weights: Floats, ids: Array) -> Floats:
-        """`log_weights` [n] + the noise of `ids` [n]."""
+        """Return `log_weights` [n] + the noise of `ids` [n]."""
         blocks, rows = places(ids)
         times = self.times(ids, rows, *self.first_of(blocks))
         sums: Floats = np.subtract(log_weights, np.log(times, out=times), out=times)
@@ -98,8 +98,8 @@ class CoupledNoise:
     def best(
         self, values: Array, maxima: Array, log_weights: LogWeighing, count: int
     ) -> tuple[Ids, Floats]:
-        """The ids of the `count` best of `log_weights(values)` [V] + noise, best first, and these
-        sums. `maxima`: the values' block maxima. `log_weights` grows with the values."""
+        """Return the ids of the `count` best of `log_weights(values)` [V] + noise, best first, and
+        these sums. `maxima`: the values' block maxima. `log_weights` grows with the values."""
         if len(values) <= _FEW:
             ids, noise = _noise_of_few(*self._place, len(values))
             return best_of(ids, log_weights(values) + noise, count)
@@ -147,7 +147,7 @@ class _Search:
         self.bounds -= self._logs
 
     def look_into(self, blocks: Ids, least: float) -> tuple[Ids, Floats]:
-        """The tokens in `blocks` whose sums may be `least` or more, and these."""
+        """Return the tokens in `blocks` whose sums may be `least` or more, and these."""
         ids = block_ids(blocks)
         weights = self._log_weights(self._values.take(ids, mode="clip"))
         promising = weights >= (self._logs[blocks] + least)[:, None]
@@ -177,14 +177,14 @@ class _Search:
         """Return a lower bound of the `count`-th best token's sum, by the blocks with the highest
         bounds and weights."""
         many = min(count, len(self._maxima))
-        sides = [np.argpartition(each, -many)[-many:] for each in (self.bounds, self._maxima)]
+        sides = [np.argpartition(scores, -many)[-many:] for scores in (self.bounds, self._maxima)]
         _, sums = self.look_into(np.unique(sides), -np.inf)
         return float(np.partition(sums, -count)[-count]) if len(sums) >= count else -np.inf
 
 
 def best_of(ids: Ids, sums: Floats, count: int) -> tuple[Ids, Floats]:
-    """The `count` best of `ids` [n] by their `sums`, best first, equal ones by id; and their sums.
-    What is at -inf never counts."""
+    """Return the `count` best of `ids` [n] by their `sums`, best first, equal ones by id; and their
+    sums. What is at -inf never counts."""
     if count == 1:
         best = sums.max()
         return ids[sums == best].min(keepdims=True), np.array([best])

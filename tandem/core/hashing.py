@@ -51,7 +51,8 @@ def hash_words(*words: int) -> int:
 
 
 def hash_ids(key: int, ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """64-bit words [n] for `ids` [n] under `key`: element i is mix(key + (id + 1)·GOLDEN)."""
+    """Return 64-bit words [n] for `ids` [n] under `key`: element i is mix(key + (id +
+    1)·GOLDEN)."""
     words: NDArray[np.uint64] = ids.astype(np.uint64)
     words *= np.uint64(GOLDEN)
     words += np.uint64((key + GOLDEN) & MASK)

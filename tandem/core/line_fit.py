@@ -29,7 +29,7 @@ class LineFit:
         self._apart_xy *= keep
 
     def regroup(self) -> None:
-        """The points to come are of another group. Needs one before `fit`."""
+        """Begin another group of points. Needs one before `fit`."""
         self._apart_xx, self._apart_xy = self._apart()
         self.weight = self._x = self._xx = self._y = self._xy = 0.0
 

@@ -90,13 +90,12 @@ NO_TRUNCATION = Truncation()
 
 
 def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.float32]:
-    """The distribution [V] float32 of `logits` [V]: temperature, then top-k, top-p,
-    min-p and typical-p, normalised. Top-p keeps the smallest set of most likely tokens whose mass
-    reaches top_p; min-p those at least min_p times as likely as the likeliest; typical-p the
-    smallest set of mass typical_p whose surprise is nearest to the entropy (Meister et al. 2023).
-    Ties at a border, and the greedy choice, go to the lower token id. Raises
-    InvalidArgument("logits") for NaN, +inf or nothing but -inf, and names the field of `sampling`
-    that is out of range."""
+    """Return the distribution [V] float32 of `logits` [V]: temperature, then top-k, top-p, min-p
+    and typical-p, normalised. Top-p keeps the smallest set of most likely tokens whose mass reaches
+    top_p; min-p those at least min_p times as likely as the likeliest; typical-p the smallest set
+    of mass typical_p whose surprise is nearest to the entropy (Meister et al. 2023). Ties at a
+    border, and the greedy choice, go to the lower token id. Raises InvalidArgument("logits") for
+    NaN, +inf or nothing but -inf, and names the field of `sampling` that is out of range."""
     if logits.ndim != 1 or not len(logits):
         raise InvalidArgument("logits", f"shape {logits.shape} is not [V]")
     sampling.validate(len(logits))
@@ -123,7 +122,7 @@ def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.flo
 
 
 def batch_probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.float32]:
-    """The distributions [n, V] of `logits` [n, V], each row as by `probs_from_logits`."""
+    """Return the distributions [n, V] of `logits` [n, V], each row as by `probs_from_logits`."""
     if logits.ndim != 2:
         raise InvalidArgument("logits", f"shape {logits.shape} is not [n, V]")
     distributions = np.empty(logits.shape, dtype=np.float32)
@@ -133,8 +132,8 @@ def batch_probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[
 
 
 def log_partition(logits: Array, temperature: float) -> float:
-    """The logarithm of the sum of exp(logits / temperature), -inf where all of them are. Raises
-    InvalidArgument("logits") for NaN and +inf."""
+    """Return the logarithm of the sum of exp(logits / temperature), -inf where all of them are.
+    Raises InvalidArgument("logits") for NaN and +inf."""
     highest = float(logits.max())
     if highest == -np.inf:
         return highest
@@ -150,8 +149,8 @@ def log_partition(logits: Array, temperature: float) -> float:
 
 
 def confidence(logits: Array) -> float:
-    """The largest probability that `logits` [V] give any token before sampling settings (FSD,
-    equation 4). NaN where they give none."""
+    """Return the largest probability that `logits` [V] give any token before sampling settings
+    (FSD, equation 4). NaN where they give none."""
     with np.errstate(all="ignore"):
         scores = logits.astype(np.float32)
         scores -= scores.max()
@@ -170,7 +169,7 @@ def check_probs(probs: Array, vocabulary_size: int, field: str) -> None:
 
 
 def truncate(probs: Array, truncation: Truncation) -> Array:
-    """`probs` [V] cut and renormalised; ties at either border stay by lower id."""
+    """Return `probs` [V] cut and renormalised; ties at either border stay by lower id."""
     if not truncation.cuts:
         return probs
     kept = probs.copy()
@@ -183,8 +182,8 @@ def truncate(probs: Array, truncation: Truncation) -> Array:
 
 
 def most_likely(probs: Array, count: int) -> NDArray[np.intp]:
-    """The ids, ascending, of the `count` largest entries of `probs` [V]; ties go to the lower id.
-    Entries of zero never count, so the answer may be shorter."""
+    """Return the ids, ascending, of the `count` largest entries of `probs` [V]; ties go to the
+    lower id. Entries of zero never count, so the answer may be shorter."""
     if count <= 0:
         return np.empty(0, dtype=np.intp)
     # No more than 1/_HEAD_BAR entries reach the bar, mostly a few dozen: a partition of the whole
@@ -203,7 +202,7 @@ def _largest(probs: Array, count: int) -> NDArray[np.intp]:
 
 
 def one_hot(vocabulary_size: int, token: int) -> NDArray[np.float32]:
-    """The distribution [V] that is certain of a token."""
+    """Return the distribution [V] that is certain of a token."""
     probs = np.zeros(vocabulary_size, dtype=np.float32)
     probs[token] = 1
     return probs

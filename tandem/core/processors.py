@@ -171,11 +171,11 @@ class GrammarMask(Protocol):
     def vocabulary_size(self) -> int: ...
 
     def allowed(self, answer: tuple[int, ...]) -> Mask | None:
-        """Which tokens [V] may follow the answer so far; None after a text that is none of the
-        grammar's, or is complete and has ended."""
+        """Return a mask [V] of the tokens that may follow the answer so far; None after a text that
+        is none of the grammar's, or is complete and has ended."""
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
-        """The token that follows, where no other may."""
+        """Return the token that follows, where no other may."""
 
     def prepare(self, answers: Sequence[tuple[int, ...]]) -> Pending | None:
         """Have the masks after these computed elsewhere; None where they are there. Who asks for
@@ -208,15 +208,16 @@ class LogitsProcessor:
         self._strict = strict
 
     def processed(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
-        """The model's logits [V] after the answer so far, float32, with -inf for what may not
-        follow."""
+        """Return the model's logits [V] after the answer so far, float32, with -inf for what may
+        not follow."""
         scores = self.weighted(self.repeated(logits, answer), answer)
         if self._forbids and scores.max() == -np.inf and logits.max() > -np.inf:
             return self._dead_end(logits, answer)
         return scores
 
     def repeated(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
-        """A copy, float32, after the repetition penalty: all that depends on a token's logit."""
+        """Return a copy, float32, after the repetition penalty: all that depends on a token's
+        logit."""
         scores = logits.astype(np.float32)
         penalty = np.float32(self._processors.repetition_penalty)
         if penalty != 1:
@@ -226,20 +227,20 @@ class LogitsProcessor:
         return scores
 
     def weighted(self, scores: NDArray[np.float32], answer: tuple[int, ...]) -> NDArray[np.float32]:
-        """The same array after all others, which add to a token's logit what the text alone says: a
-        factor of its probability, 0 for what may not follow."""
-        own = self._processors
-        if own.presence_penalty or own.frequency_penalty:
+        """Return the same array after all others, which add to a token's logit what the text alone
+        says: a factor of its probability, 0 for what may not follow."""
+        processors = self._processors
+        if processors.presence_penalty or processors.frequency_penalty:
             seen, counts = np.unique(np.array(answer, dtype=np.intp), return_counts=True)
-            scores[seen] -= np.float32(own.presence_penalty)
-            scores[seen] -= np.float32(own.frequency_penalty) * counts.astype(np.float32)
+            scores[seen] -= np.float32(processors.presence_penalty)
+            scores[seen] -= np.float32(processors.frequency_penalty) * counts.astype(np.float32)
         scores[self._bias_ids] += self._biases
         if len(self._allowed):
             kept = scores[self._allowed]
             scores.fill(-np.inf)
             scores[self._allowed] = kept
         scores[self._banned] = -np.inf
-        if len(answer) < own.min_tokens:
+        if len(answer) < processors.min_tokens:
             scores[self._ends] = -np.inf
         if self.mask is not None:
             keep_only(scores, self.mask.allowed(answer))
@@ -251,7 +252,8 @@ class LogitsProcessor:
         return None if self.mask is None else self.mask.prepare(answers)
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
-        """The token that alone may follow, whatever the model says; None where several may."""
+        """Return the token that alone may follow, whatever the model says; None where several
+        may."""
         if self.mask is None:
             return None
         token_id = self.mask.forced(answer)
@@ -296,8 +298,10 @@ class RowsAfter:
         return self.processor.forced((*self.answer, *fed[self.skipped :]))
 
     def prepare(self, fed: Sequence[tuple[int, ...]]) -> Pending | None:
-        """The rows after each of these will be asked for, once the pass is over."""
-        return self.processor.prepare([(*self.answer, *each[self.skipped :]) for each in fed])
+        """Prepare the rows after each of these, which will be asked for once the pass is over."""
+        return self.processor.prepare(
+            [(*self.answer, *token_ids[self.skipped :]) for token_ids in fed]
+        )
 
     def allows(self, token_id: int, fed: tuple[int, ...]) -> bool:
         """Return whether the grammar, if there is one, lets this token follow `fed`."""
@@ -307,14 +311,14 @@ class RowsAfter:
         return allowed is not None and bool(allowed[token_id])
 
     def certain(self, token_id: int) -> NDArray[np.float32]:
-        """The distribution [V] where the grammar forces a token."""
+        """Return the distribution [V] where the grammar forces a token."""
         assert self.processor.mask is not None, "only a mask forces tokens"
         return one_hot(self.processor.mask.vocabulary_size, token_id)
 
 
 def keep_only(scores: NDArray[np.float32], allowed: Mask | None) -> None:
-    """-inf, in place, for all tokens but those allowed. No branch: of a mask nobody can guess, and
-    a row of a large vocabulary would take ten times as long."""
+    """Set all tokens but those allowed to -inf, in place. There is no branch, as a mask cannot be
+    predicted: a row of a large vocabulary would take ten times as long."""
     if allowed is None:
         scores.fill(-np.inf)
         return
@@ -340,7 +344,7 @@ def logits_processor(
     strict: bool = True,
     eos_token_ids: frozenset[int] = frozenset(),
 ) -> LogitsProcessor | None:
-    """None where the logits stay as they are, which costs nothing."""
+    """Return a processor of logits; None where these stay as they are, which costs nothing."""
     if not processors.active:
         return None
     return LogitsProcessor(processors, prompt_ids, mask, strict, eos_token_ids)

@@ -75,9 +75,10 @@ def check_image_size(width: int, height: int, index: int) -> None:
 def place_images(
     prompt_ids: Sequence[int], placeholder: int, around: tuple[int, int], counts: Sequence[int]
 ) -> tuple[int, ...]:
-    """The prompt with `counts[i]` placeholders for image i. A prompt may have one placeholder per
-    image, or all of them already; into one that has none the images go at its beginning, each
-    between the two tokens `around`. InvalidArgument("images"): it has places for others."""
+    """Return the prompt with `counts[i]` placeholders for image i. A prompt may have one
+    placeholder per image, or all of them already; into one that has none the images go at its
+    beginning, each between the two tokens `around`. InvalidArgument("images"): it has places for
+    others."""
     ids = tuple(prompt_ids)
     runs = placeholder_runs(ids, placeholder)
     if runs == list(counts):

@@ -28,19 +28,19 @@ class RandomSource(Protocol):
     def bernoulli(
         self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
     ) -> bool:
-        """True with probability min(1, numerator/denominator). A denominator of zero or less counts
-        as a ratio of infinity if the numerator is positive, else of zero."""
+        """Return True with probability min(1, numerator/denominator). A denominator of zero or less
+        counts as a ratio of infinity if the numerator is positive, else of zero."""
         ...
 
     def categorical(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
-        """An index of `weights` [n] with probability weights[i]/sum(weights). Never an index of
-        zero weight. InvalidArgument("weights"): all zero, one negative or not finite."""
+        """Return an index of `weights` [n] with probability weights[i]/sum(weights). Never an index
+        of zero weight. Raises InvalidArgument("weights"): all zero, one negative or not finite."""
         ...
 
     def categoricals(
         self, weights: Array, position: int, purpose: Purpose, draws: range
     ) -> list[int]:
-        """`categorical` for each of `draws`, at hardly more than the cost of one."""
+        """Return `categorical` for each of `draws`, at hardly more than the cost of one."""
         ...
 
     def gumbel_categorical(self, weights: Array, position: int, purpose: Purpose) -> int:
@@ -56,7 +56,7 @@ class SeededRandom:
     seed: int
 
     def uniform(self, position: int, purpose: Purpose, draw: int = 0) -> float:
-        """The number in the open interval (0, 1) that belongs to this decision."""
+        """Return the number in the open interval (0, 1) that belongs to this decision."""
         return unit(hash_words(self.seed, position, purpose, draw))
 
     def bernoulli(
@@ -87,13 +87,14 @@ class SeededRandom:
         return drawn
 
     def gumbel_categorical(self, weights: Array, position: int, purpose: Purpose) -> int:
-        """By `core.gumbel`, which makes them equal more often than one number can."""
+        """Draw with the noise of `core.gumbel`, which makes both sides' draws equal more often than
+        one shared number can."""
         return coupled_token(weights, self.seed, position)
 
 
 def _find(cumulative: NDArray[np.float64], aim: float) -> tuple[int, float]:
-    """The cell that `aim` falls into, and how far it is past that cell's start. Never a cell of no
-    width, provided the last sum is positive."""
+    """Return the cell that `aim` falls into, and how far it is past that cell's start. Never a cell
+    of no width, provided the last sum is positive."""
     # side="right" finds the first sum above the aim, which only a cell of some width can reach.
     index = int(cumulative.searchsorted(aim, side="right"))
     if index == len(cumulative):  # rounding took the aim past the end: the last cell of any width

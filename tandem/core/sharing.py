@@ -20,8 +20,8 @@ class Sharing:
     everybody: bool = False
 
     def group_of(self, name: str) -> str:
-        """The name that stands for all who share with the caller `name`: the caller's own where
-        nobody does. A group's has a comma or a star, which no caller's has."""
+        """Return the name that stands for all who share with the caller `name`: the caller's own
+        where nobody does. A group's has a comma or a star, which no caller's has."""
         if self.everybody:
             return EVERYBODY
         group = next((group for group in self.groups if name in group), frozenset({name}))

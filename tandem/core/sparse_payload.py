@@ -86,7 +86,7 @@ class TailExhausted:
 def make_sparse_payload(
     target_probs: Array, top: int, tail_draws: int, rng: RandomSource, position: int
 ) -> SparsePayload:
-    """The cloud's side: the `top` most likely tokens of the target distribution [V] and
+    """Return, at the cloud, the `top` most likely tokens of the target distribution [V] and
     `tail_draws` draws from the rest (none if there is no rest)."""
     ids = most_likely(target_probs, top)
     tail = _without(target_probs, ids)
@@ -105,8 +105,8 @@ def make_sparse_payload(
 def draw_from_sparse_payload(
     payload: SparsePayload, draft_probs: Array, rng: RandomSource, position: int
 ) -> int | TailExhausted:
-    """The edge's side: the recovered token, or a request for the full distribution. `draft_probs`
-    [V]: what the rejected token was drawn from. The payload must be valid."""
+    """Return, at the edge, the recovered token, or a request for the full distribution.
+    `draft_probs` [V]: what the rejected token was drawn from. The payload must be valid."""
     head_rest: Array = np.maximum(payload.probs - draft_probs[payload.ids], 0)
     head_mass = head_rest.sum()
     if not head_mass + payload.tail_mass > 0:  # rejected by rounding: as in residual()
@@ -147,8 +147,9 @@ def finish_with_full_distribution(
     rng: RandomSource,
     position: int,
 ) -> int:
-    """The recovered token by the full target distribution [V]: the draw that stopped at `need` goes
-    on with a tail token of the edge's own, and starts afresh only if that is rejected."""
+    """Return the recovered token by the full target distribution [V]: the draw that stopped at
+    `need` goes on with a tail token of the edge's own, and starts afresh only if that is
+    rejected."""
     tail = _without(target_probs, payload.ids)
     if not tail.any():
         raise InvalidArgument("target_probs", "no mass outside the sparse payload's ids")
@@ -166,7 +167,7 @@ def finish_with_full_distribution(
 
 
 def make_top_k_payload(target_probs: Array, top: int) -> SparsePayload:
-    """The head of the target distribution [V], to draw from as if there were no tail."""
+    """Return the head of the target distribution [V], to draw from as if there were no tail."""
     ids = most_likely(target_probs, top)
     return SparsePayload(
         ids=ids,

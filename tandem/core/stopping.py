@@ -59,7 +59,8 @@ class StopStrings:
         return text[:safe], False
 
     def flush(self) -> str:
-        """The text held back for a stop string that never became complete; ends the matching."""
+        """Return the text held back for a stop string that never became complete; ends the
+        matching."""
         held, self._held = self._held, ""
         return held
 

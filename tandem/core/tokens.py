@@ -54,7 +54,7 @@ def check_token_ids(ids: Sequence[int] | NDArray[Any], vocabulary_size: int, fie
 
 
 def extend_prefix(prefix: PrefixHash, token_ids: Iterable[int]) -> PrefixHash:
-    """The hash of the prefix with `token_ids` appended. Order, length and every id count."""
+    """Return the hash of the prefix with `token_ids` appended. Order, length and every id count."""
     for token in token_ids:
         prefix = mix(prefix + (int(token) + 1) * GOLDEN)  # int: numpy integers overflow
     return prefix
@@ -93,7 +93,7 @@ class PrefixedTokens:
         return self._prefixes[-1]
 
     def since(self, position: int) -> tuple[int, ...]:
-        """The tokens from an absolute position on."""
+        """Return the tokens from an absolute position on."""
         return tuple(self._token_ids[position:])
 
     def append(self, token_id: int) -> None:
@@ -116,8 +116,8 @@ class PrefixedTokens:
         """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond`:
         tokens that follow this sequence."""
         if position <= len(self):
-            own = self._prefixes[position]
+            computed = self._prefixes[position]
         else:
-            own = self.prefix_with(beyond[: position - len(self)])
-        if own != prefix:
+            computed = self.prefix_with(beyond[: position - len(self)])
+        if computed != prefix:
             raise PrefixMismatch(position)

@@ -30,14 +30,15 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 def children(parents: Sequence[int]) -> dict[int, list[int]]:
     """Expanded node to its children, both in ascending order."""
-    found: dict[int, list[int]] = {}
+    by_parent: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
-        found.setdefault(parent, []).append(node)
-    return dict(sorted(found.items()))
+        by_parent.setdefault(parent, []).append(node)
+    return dict(sorted(by_parent.items()))
 
 
 def expansion_nodes(expansion: Sequence[int]) -> int:
-    """Σ k1·…·kl: the nodes of a tree in which each node of layer l has expansion[l] children."""
+    """Return Σ k1·…·kl: the nodes of a tree in which each node of layer l has expansion[l]
+    children."""
     nodes = 0
     layer = 1
     for width in expansion:
@@ -47,7 +48,7 @@ def expansion_nodes(expansion: Sequence[int]) -> int:
 
 
 def ancestors(parents: Sequence[int]) -> NDArray[np.bool_]:
-    """[nodes, nodes]: row i marks node i itself and its ancestors."""
+    """Return [nodes, nodes], whose row i marks node i itself and its ancestors."""
     marks = np.eye(len(parents), dtype=np.bool_)
     for node, parent in enumerate(parents):
         if parent >= 0:

@@ -42,7 +42,7 @@ class Chunking:
 
 
 def chunk_spans(text: str, chunking: Chunking, count_tokens: CountTokens) -> list[Span]:
-    """The chunks of `text`, in order; none for a text without any token."""
+    """Return the chunks of `text`, in order; none for a text without any token."""
     pieces = [match.span() for match in PIECE.finditer(text)]
     costs = _costs(text, pieces, count_tokens)
     spans: list[Span] = []
@@ -65,7 +65,7 @@ def chunk_spans(text: str, chunking: Chunking, count_tokens: CountTokens) -> lis
 
 
 def count_pieces(pieces: Sequence[str]) -> Sequence[int]:
-    """Without a tokenizer every piece counts for one token."""
+    """Count every piece for one token, as there is no tokenizer."""
     return [1] * len(pieces)
 
 
@@ -77,7 +77,7 @@ def _costs(text: str, pieces: list[Span], count_tokens: CountTokens) -> list[int
 
 
 def _furthest(costs: list[int], first: int, max_tokens: int) -> int:
-    """The longest run from `first` on that fits; one piece at the least."""
+    """Return the longest run from `first` on that fits; one piece at the least."""
     total = costs[first]
     end = first + 1
     while end < len(costs) and total + costs[end] <= max_tokens:
@@ -87,7 +87,8 @@ def _furthest(costs: list[int], first: int, max_tokens: int) -> int:
 
 
 def _best_end(text: str, pieces: list[Span], first: int, limit: int) -> int:
-    """The end of a paragraph, else of a sentence, else of a word, in the run's last third."""
+    """Return the end of a paragraph, else of a sentence, else of a word, in the run's last
+    third."""
     earliest = max(first + 1, limit - max(1, (limit - first) // 3))
     best = limit
     best_rank = -1

@@ -54,7 +54,8 @@ class DenseIndex:
         return "ivf" if self._built_for else "flat"
 
     def add(self, numbers: Numbers, vectors: Vectors) -> None:
-        """`numbers` must be new; `vectors` is (len(numbers), dimension), float32, and is kept."""
+        """Add vectors. `numbers` must be new; `vectors` is (len(numbers), dimension), float32, and
+        is kept."""
         assert vectors.shape == (len(numbers), self.dimension), vectors.shape
         if not len(numbers):
             return
@@ -73,7 +74,7 @@ class DenseIndex:
             self._index.remove_ids(numbers)
 
     def search(self, query: Vectors, count: int) -> list[tuple[int, float]]:
-        """At most `count` nearest to `query` (dimension,), as (number, inner product)."""
+        """Return at most `count` nearest to `query` (dimension,), as (number, inner product)."""
         with self._lock:
             if not self._rows or count < 1:
                 return []
@@ -139,9 +140,9 @@ def _inverted_file(numbers: Numbers, vectors: Vectors, target_recall: float) -> 
 
 
 def _cells_to_probe(index: Any, numbers: Numbers, vectors: Vectors, target_recall: float) -> int:
-    """The fewest cells, in steps of a half, that find the share `target_recall` of the true ten.
-    Asked with the middle of two stored vectors: like a real query, it is no stored vector, and it
-    lies where cells meet, which is the hard case."""
+    """Return the fewest cells, in steps of a half, that find the share `target_recall` of the true
+    ten. Asked with the middle of two stored vectors: like a real query, it is no stored vector, and
+    it lies where cells meet, which is the hard case."""
     source = np.random.default_rng(_SEED)
     pairs = source.integers(len(vectors), size=(2, CALIBRATION_QUERIES))
     queries = vectors[pairs[0]] + vectors[pairs[1]]
@@ -152,16 +153,16 @@ def _cells_to_probe(index: Any, numbers: Numbers, vectors: Vectors, target_recal
     probed = 1
     while probed < index.nlist:
         index.nprobe = probed
-        _, found = index.search(queries, CALIBRATION_COUNT)
-        if recall(found, truth) >= target_recall:
+        _, hits = index.search(queries, CALIBRATION_COUNT)
+        if recall(hits, truth) >= target_recall:
             break
         probed = min(index.nlist, probed + max(1, probed // 2))
     return probed
 
 
-def recall(found: Numbers, truth: Numbers) -> float:
+def recall(hits: Numbers, truth: Numbers) -> float:
     """Share of the true neighbours that were found, over all rows."""
-    return sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)) / truth.size
+    return sum(len(np.intersect1d(a, b)) for a, b in zip(hits, truth, strict=True)) / truth.size
 
 
 def _catch_up(index: Any, built: dict[int, Vectors], now: dict[int, Vectors]) -> None:

@@ -306,7 +306,7 @@ class DocumentIndex:
                 raise InvalidArgument("owner", "all documents of a change must have the same owner")
         check_owner(owner)
         if owner != OPERATOR:
-            documents = [replace(each, id=clean_name(each.id)) for each in documents]
+            documents = [replace(document, id=clean_name(document.id)) for document in documents]
         else:
             quota = None
         with self._writing:
@@ -348,7 +348,8 @@ class DocumentIndex:
         return [document_id in hashes for document_id in document_ids]
 
     def listed(self, owner: str, after: str = "", count: int = MAX_LISTED) -> list[ListedDocument]:
-        """At most `count` of the owner's documents by name, those that come after `after`."""
+        """Return at most `count` of the owner's documents by name, those that come after
+        `after`."""
         check_owner(owner)
         if not 1 <= count <= MAX_LISTED:
             raise InvalidArgument("count", f"must be 1…{MAX_LISTED}, is {count}")
@@ -414,7 +415,7 @@ class DocumentIndex:
         return {name: content.text for name, content in documents}
 
     def contents(self) -> list[Content]:
-        """Every text that is stored, once for each collection that has it."""
+        """Return every text that is stored, once for each collection that has it."""
         everybodys = self._store.documents(owner=None)
         return list({content.content_hash: content for _, content in everybodys}.values())
 
@@ -423,14 +424,14 @@ class DocumentIndex:
         return {name: len(content.spans) for name, content in self._store.documents()}
 
     def outdated(self, documents: Iterable[Document], owner: str = OPERATOR) -> list[str]:
-        """The ids, of these documents of one owner, that now have another text than the one they
-        are given here."""
+        """Return the ids, of these documents of one owner, that now have another text than the one
+        they are given here."""
         wanted = [(document.id, document.content_hash) for document in documents]
         hash_of = self._store.hashes((document_id for document_id, _ in wanted), owner)
         return [name for name, given in wanted if hash_of.get(name, given) != given]
 
     def chunks_of(self, document_ids: Iterable[str], owner: str = OPERATOR) -> list[str]:
-        """Every chunk of these documents, as searches give them."""
+        """Return every chunk of these documents, as searches give them."""
         documents = self._store.documents(document_ids, owner)
         contents = {content.content_hash: content for _, content in documents}.values()
         return [
@@ -457,8 +458,9 @@ class DocumentIndex:
     def _searched(
         self, query: str, vector: Vectors | None, count: int, mode: SearchMode, tenant: str
     ) -> list[Hit]:
-        """From a ranking that knows every chunk it found: between a commit and the ranking's
-        following it, an updated document would have neither its old text nor its new one."""
+        """Return hits of a ranking that knows every chunk it found: between a commit and the
+        ranking's following it, an updated document would have neither its old text nor its new
+        one."""
         for tries in range(MOST_OUTDATED):
             try:
                 return self._searcher.search(
@@ -491,7 +493,7 @@ class DocumentIndex:
         return outcomes, puts, {key: latest[key] for key in dict.fromkeys(puts.values())}
 
     def _unheld(self, wanted: Mapping[str, Document]) -> list[Document]:
-        """Those whose contents are not stored yet."""
+        """Return the documents whose contents are not stored yet."""
         held = self._store.holds(wanted)
         return [document for key, document in wanted.items() if key not in held]
 
@@ -530,7 +532,7 @@ class DocumentIndex:
             raise InvalidArgument("rerank", "no re-ranking model is loaded")
 
     def _reranked(self, query: str, hits: list[Hit]) -> list[Hit]:
-        """By the cross-encoder's score, which becomes theirs."""
+        """Return the hits by the cross-encoder's score, which becomes theirs."""
         assert self._reranker is not None
         scores = self._reranker.score(query, [hit.text for hit in hits])
         judged = [replace(hit, score=score) for hit, score in zip(hits, scores, strict=True)]

@@ -35,7 +35,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Which model it is, with a hash of its content; two that differ never mix in one index."""
+        """Name of the model, with a hash of its content; two that differ never mix in one index."""
 
     @property
     def dimension(self) -> int:
@@ -46,10 +46,10 @@ class Embedder(Protocol):
         """Tokens of a text that are read, without the marks at both ends."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(len(texts), dimension), float32, each of length 1."""
+        """Return the vectors of texts, (len(texts), dimension) float32, each of length 1."""
 
     def count_tokens(self, pieces: Sequence[str]) -> Sequence[int]:
-        """Tokens of each piece, without the marks at both ends."""
+        """Return the number of tokens of each piece, without the marks at both ends."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -201,7 +201,8 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _packaged() -> Path | None:
-    """The packaged model's folder. The package itself is not imported: it would load much more."""
+    """Return the packaged model's folder. The package itself is not imported: it would load much
+    more."""
     spec = importlib.util.find_spec(MINILM.replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -237,7 +238,7 @@ def _downloaded(name: str, commit: str) -> Path:
 
 
 def _read_json(path: Path) -> Any:
-    """A file of the model. InvalidArgument naming it."""
+    """Return the content of a file of the model. Raises InvalidArgument naming it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -271,5 +272,6 @@ def _longest(folder: Path) -> int:
 
 
 def _model_name(folder: Path) -> str:
-    """The folder's name, which is a package's or a commit's for one that is called `model`."""
+    """Return the folder's name, which is a package's or a commit's for one that is called
+    `model`."""
     return folder.parent.name if folder.name == "model" else folder.name

@@ -72,8 +72,8 @@ class LexicalIndex:
                 del self._words[collection]
 
     def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        """The numbers that `search` finds, in its order, each with the chunk's `coverage` of the
-        query."""
+        """Return the numbers that `search` finds, in its order, each with the chunk's `coverage` of
+        the query."""
         numbers = [number for number, _ in self.search(query, count, tenant)]
         with self._lock:
             visible = self._visible(tenant)
@@ -81,17 +81,20 @@ class LexicalIndex:
             telling = set(visible.telling(terms))
             words = {term: set(visible.scores(term)[0].tolist()) for term in telling}
             frequencies = {term: visible.frequency(term) for term in terms}
-            asked = {t: n for t, n in frequencies.items() if t in telling or not n}
+            query_terms = {t: n for t, n in frequencies.items() if t in telling or not n}
             chunks = visible.chunks
             self._bound_what_is_kept()
         return [
-            (number, coverage(asked, {t for t, has in words.items() if number in has}, chunks))
+            (
+                number,
+                coverage(query_terms, {t for t, has in words.items() if number in has}, chunks),
+            )
             for number in numbers
         ]
 
     def search(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        """At most `count` chunks that `tenant` may find and that share a word with `query`, as
-        (number, score), best first; of equal ones the smaller number first."""
+        """Return at most `count` chunks that `tenant` may find and that share a word with `query`,
+        as (number, score), best first; of equal ones the smaller number first."""
         with self._lock:
             visible = self._visible(tenant)
             scores = [visible.scores(term) for term in visible.telling(query_terms(query))]
@@ -121,7 +124,7 @@ class LexicalIndex:
 
     def _visible(self, tenant: str) -> _VisibleWords:
         return _VisibleWords(
-            [words for each, words in self._words.items() if each.visible_to(tenant)]
+            [words for collection, words in self._words.items() if collection.visible_to(tenant)]
         )
 
 
@@ -170,7 +173,7 @@ class _CollectionWords:
         return scores
 
     def frequency(self, word: str) -> int:
-        """Number of chunks that have it."""
+        """Return the number of chunks that have it."""
         if word not in self._frequencies:
             statement = f"SELECT doc FROM {self._vocabulary} WHERE term = ?"
             row = self._connection.execute(statement, (word,)).fetchone()
@@ -205,7 +208,8 @@ class _VisibleWords:
         return numbers, scores * rarity(len(numbers), self.chunks)
 
     def telling(self, terms: list[str]) -> list[str]:
-        """The terms that tell chunks apart, the rarest first; one at least, if chunks have any."""
+        """Return the terms that tell chunks apart, the rarest first; one at least, if chunks have
+        any."""
         frequencies = sorted((self.frequency(term), term) for term in terms)
         occurring = [(frequency, term) for frequency, term in frequencies if frequency]
         chosen: list[str] = []
@@ -219,14 +223,14 @@ class _VisibleWords:
         return chosen
 
     def frequency(self, term: str) -> int:
-        """Number of chunks that have it; of a phrase, an upper bound."""
+        """Return the number of chunks that have it; of a phrase, an upper bound."""
         if " " in term:
             return min(map(self.frequency, term.split()))
         return sum(words.frequency(term) for words in self._collections)
 
 
 def rarity(frequency: int, chunks: int) -> float:
-    """The weight that FTS5's BM25 gives a word that so many of the chunks have."""
+    """Return the weight that FTS5's BM25 gives a word that so many of the chunks have."""
     weight = math.log((chunks - frequency + 0.5) / (frequency + 0.5))
     return weight if weight > 0 else LEAST_RARITY
 
@@ -245,7 +249,8 @@ def coverage(frequencies: Mapping[str, int], held: set[str], chunks: int) -> flo
 
 
 def query_terms(query: str) -> list[str]:
-    """The distinct words of a query; of an identifier its parts, and all of them as a phrase."""
+    """Return the distinct words of a query; of an identifier its parts, and all of them as a
+    phrase."""
     terms: list[str] = []
     for identifier in re.findall(r"\w+", folded(query)):
         parts = words_of(identifier)

@@ -34,8 +34,8 @@ _AS_SPACES = str.maketrans("\t\n\r", "   ")
 
 
 def clean_name(name: str) -> str:
-    """`name` trimmed and in NFC. Raises InvalidArgument("name") for one that is empty, longer than
-    MAX_NAME_BYTES in UTF-8, a path, or holds what is not shown as itself."""
+    """Return `name` trimmed and in NFC. Raises InvalidArgument("name") for one that is empty,
+    longer than MAX_NAME_BYTES in UTF-8, a path, or holds what is not shown as itself."""
     for character in name:
         if (why := _fault_of(character)) is not None:
             raise InvalidArgument("name", f"contains {why}, U+{ord(character):04X}")
@@ -54,7 +54,7 @@ def clean_name(name: str) -> str:
 
 
 def shown(text: str) -> str:
-    """`text` on one line, safe for a terminal: what is not shown as itself is replaced."""
+    """Return `text` on one line, safe for a terminal: what is not shown as itself is replaced."""
     text = text.translate(_AS_SPACES)
     return "".join(REPLACEMENT if _fault_of(character) else character for character in text)
 

@@ -115,7 +115,7 @@ def table_lines(rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _is_header(cells: Sequence[str]) -> bool:
-    """Whether these look like names of columns: distinct, none missing, and no numbers."""
+    """Return whether these look like names of columns: distinct, none missing, and no numbers."""
     if len(cells) < 2 or len(set(cells)) < len(cells) or not all(cells):
         return False
     return not any(cell[0].isdigit() or cell[0] in "+-." for cell in cells)

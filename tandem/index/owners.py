@@ -37,7 +37,7 @@ class Collection:
 
     @classmethod
     def named(cls, name: str) -> Collection:
-        """The one with this `name`."""
+        """Return the one with this `name`."""
         owner, _, kind = name.partition(":")
         return cls(owner, kind == _SHARED)
 
@@ -80,7 +80,7 @@ class DocumentQuota:
     bytes: int = 0
 
     def over(self, default: DocumentQuota) -> DocumentQuota:
-        """This one, and `default` where it says nothing."""
+        """Return this quota, with the values of `default` where it states none."""
         return DocumentQuota(self.documents or default.documents, self.bytes or default.bytes)
 
 

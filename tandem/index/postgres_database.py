@@ -66,7 +66,7 @@ class State:
 
 
 def place_of(dsn: str) -> str:
-    """The server and database that a connection string names, without its password."""
+    """Return the server and database that a connection string names, without its password."""
     try:
         fields = conninfo_to_dict(dsn)
     except psycopg.Error as error:
@@ -77,7 +77,7 @@ def place_of(dsn: str) -> str:
 
 
 def read_manifest(dsn: str) -> Manifest | None:
-    """None for a database without documents."""
+    """Return the manifest; None for a database without documents."""
     place = place_of(dsn)
     with errors_of(place), psycopg.connect(dsn, connect_timeout=int(TIMEOUT_S)) as database:
         if database.execute("SELECT to_regclass('tandem_meta')").fetchall()[0][0] is None:
@@ -120,7 +120,7 @@ def settle(database: Connection, manifest: Manifest, place: str) -> None:
 
 
 def take_turn(database: Connection) -> None:
-    """Until the end of the transaction no other process writes."""
+    """Keep other processes from writing until the end of the transaction."""
     database.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
 
 

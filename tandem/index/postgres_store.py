@@ -248,12 +248,12 @@ class PostgresStore:
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         statement = "SELECT number, content, collection FROM tandem_chunk WHERE number = ANY(%s)"
-        found = self._select(statement, [list(numbers)])
+        hits = self._select(statement, [list(numbers)])
         rows = self._select(
             f"SELECT DISTINCT ON (first) first, owner, id, checksum, {_TEXT_COLUMNS}"
             " FROM tandem_content"
             " JOIN tandem_document ON content = first WHERE first = ANY(%s) ORDER BY first, seq",
-            [list({content for _, content, _ in found})],
+            [list({content for _, content, _ in hits})],
         )
         texts: dict[int, StoredText] = {}
         collections: dict[int, str] = {}
@@ -266,7 +266,7 @@ class PostgresStore:
             )
             collections[first] = collection_of(row[0]).name
         chunks: dict[int, StoredChunk] = {}
-        for number, first, collection in found:
+        for number, first, collection in hits:
             if first in texts:
                 if collection != collections[first]:
                     raise FolderDamaged(f"{self._place}: the chunk {number} has another owner")
@@ -354,7 +354,7 @@ class PostgresStore:
                 waited_s = 0.0
 
     def _insert(self, database: Connection, state: State, contents: Sequence[Content]) -> State:
-        """The contents that are not there yet, with their words."""
+        """Insert the contents that are not there yet, with their words."""
         for content in contents:
             first = state.next
             row = (first, *text_row(content), *vector_row(content, self.manifest.dimension))
@@ -422,7 +422,8 @@ def _put_all(database: Connection, owner: str, first_of: Mapping[str, int]) -> N
 
 
 def _usage(database: Connection, owner: str) -> OwnerUsage:
-    """`take_turn` keeps it from changing until the transaction ends."""
+    """Return what an owner has stored; `take_turn` keeps it from changing until the transaction
+    ends."""
     statement = f"SELECT count(*), coalesce(sum({_SIZE}), 0)::bigint {_OWNED}"
     (row,) = database.execute(statement, {"owner": owner}).fetchall()
     return OwnerUsage(*row)
@@ -443,14 +444,15 @@ def _delete_unmeant(database: Connection, firsts: Iterable[int], generation: int
 
 
 def _storable(document_ids: Iterable[str]) -> list[str]:
-    """Those that can be there: PostgreSQL's text holds no zero byte."""
+    """Return the ids that can be stored: PostgreSQL's text holds no zero byte."""
     return [name for name in document_ids if "\0" not in name]
 
 
 def _tsvector(text: str) -> str:
-    """The words of a text with their places, made here so that both sides of a search are."""
+    """Return the words of a text with their places, split here so that texts and queries are split
+    alike."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, word in enumerate(words_of(text), 1):
         places[word[:_LONGEST_WORD]].append(min(place, _LAST_PLACE))
-    kept = {word: ",".join(map(str, found[:_MOST_PLACES])) for word, found in places.items()}
-    return " ".join(f"'{word}':{found}" for word, found in kept.items())
+    kept = {word: ",".join(map(str, numbers[:_MOST_PLACES])) for word, numbers in places.items()}
+    return " ".join(f"'{word}':{numbers}" for word, numbers in kept.items())

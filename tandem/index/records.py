@@ -79,7 +79,7 @@ class Content:
         return collection_of(self.content_hash)
 
     def chunk(self, number: int) -> str:
-        """The text of one chunk."""
+        """Return the text of one chunk."""
         start, end = self.spans[number]
         return self.text[start:end]
 

@@ -57,7 +57,7 @@ class Searcher:
         return sum(self._chunks.copy().values())
 
     def visible(self, tenant: str) -> int:
-        """Number of chunks that `tenant` may find."""
+        """Return the number of chunks that `tenant` may find."""
         chunks = self._chunks.copy().items()
         return sum(count for collection, count in chunks if collection.visible_to(tenant))
 
@@ -89,14 +89,14 @@ class Searcher:
         mode: SearchMode,
         tenant: str = OPERATOR,
     ) -> list[Hit]:
-        """At most `count` chunks that `tenant` may find, best first. `vector` is the query's; DENSE
-        needs one. Raises RankingOutdated when a chunk was removed, or replaced by one that is not
-        ranked yet."""
+        """Return at most `count` chunks that `tenant` may find, best first. `vector` is the
+        query's; DENSE needs one. Raises RankingOutdated when a chunk was removed, or replaced by
+        one that is not ranked yet."""
         depth = max(_LEAST_DEPTH, 2 * count)
         dense = list[int]()
         covered = dict[int, float]()
         searched = self._dense.copy().items()
-        visible = [index for each, index in searched if each.visible_to(tenant)]
+        visible = [index for collection, index in searched if collection.visible_to(tenant)]
         if mode is not SearchMode.LEXICAL and vector is not None:
             dense = _nearest(visible, vector, depth)
         if mode is not SearchMode.DENSE:
@@ -131,7 +131,7 @@ class Searcher:
             dense.close()
 
     def _first_chunks(self, numbers: list[int], count: int) -> dict[int, StoredChunk]:
-        """The first `count` of these."""
+        """Return the first `count` of these."""
         chunks = self._store.chunks(numbers[:count])
         if len(chunks) < len(numbers[:count]):
             raise RankingOutdated("a chunk is gone")

@@ -70,7 +70,7 @@ _REFUSED = {
 
 
 def create_database(path: Path, manifest: Manifest) -> None:
-    """A new database under this name, or none: it gets its name once it is complete."""
+    """Create a database under this name, or none: it gets its name once it is complete."""
     new = path.with_name(f"{path.name}.new")
     new.with_name(f"{new.name}-journal").unlink(missing_ok=True)
     new_private_file(new)
@@ -85,8 +85,8 @@ def create_database(path: Path, manifest: Manifest) -> None:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """A connection to a database of the newest schema whose structure is whole, with an empty
-    write-ahead log. Raises FolderDamaged, or FolderMismatch for a newer schema."""
+    """Return a connection to a database of the newest schema whose structure is whole, with an
+    empty write-ahead log. Raises FolderDamaged, or FolderMismatch for a newer schema."""
     database = connect(path)
     try:
         version = schema_version(database, path)
@@ -154,7 +154,7 @@ def set_meta(database: sqlite3.Connection, key: str, value: str) -> None:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """All of it, durably, or nothing."""
+    """Commit all that happens inside, durably, or nothing."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield

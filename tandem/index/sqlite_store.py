@@ -81,7 +81,8 @@ class _DocumentRow:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """None for a folder that is empty or not there. Raises FolderMismatch or FolderDamaged."""
+    """Return the manifest; None for a folder that is empty or not there. Raises FolderMismatch or
+    FolderDamaged."""
     path = folder / DATABASE
     if path.exists():
         with errors_of(path), closing(connect(path)) as database:
@@ -192,7 +193,7 @@ class SqliteStore:
         return self._lexical.rank(query, count, tenant)
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
-        found: dict[int, StoredChunk] = {}
+        chunks: dict[int, StoredChunk] = {}
         texts: dict[int, StoredText] = {}
         with errors_of(self._path), self._reading() as database:
             for number in numbers:
@@ -200,8 +201,8 @@ class SqliteStore:
                 if first is None or number - first >= len(texts[first].spans):
                     first = self._read_text(database, number, texts)
                 if first is not None:
-                    found[number] = texts[first].chunk(number - first)
-        return found
+                    chunks[number] = texts[first].chunk(number - first)
+        return chunks
 
     def documents(
         self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
@@ -239,7 +240,7 @@ class SqliteStore:
         self._fold_log()
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Never calls it: one process owns the folder."""
+        """Do nothing: one process owns the folder, so nothing else changes it."""
 
     def close(self) -> None:
         while self._idle:
@@ -284,7 +285,7 @@ class SqliteStore:
         yield from changes_of(new, left, self.manifest.dimension)
 
     def _remove(self, owner: str, document_id: str) -> int | None:
-        """The content that it meant; None where there was no such id."""
+        """Remove an id; return the content that it meant, None where there was no such id."""
         statement = "DELETE FROM document WHERE owner = ? AND id = ? RETURNING content"
         row = self._writer.execute(statement, (owner, document_id)).fetchone()
         return None if row is None else int(row[0])
@@ -306,7 +307,7 @@ class SqliteStore:
         self._writer.execute(statement, (owner, document_id, row[0], checksum))
 
     def _delete_unmeant(self, firsts: Iterable[int]) -> list[Numbered]:
-        """Those of these contents that no id means any more."""
+        """Delete and return those of these contents that no id means any more."""
         unmeant = "first = ? AND NOT EXISTS (SELECT 1 FROM document WHERE content = first)"
         contents = [self._contents_where(self._writer, unmeant, first) for first in firsts]
         gone = list(chain.from_iterable(contents))
@@ -357,15 +358,16 @@ class SqliteStore:
         document_ids: Iterable[str] | None,
         owner: str | None,
     ) -> list[_DocumentRow]:
-        """These ids, or all, of an owner or of everybody, in the order in which they were put."""
+        """Return the rows of these ids, or of all, of an owner or of everybody, in the order in
+        which they were put. Raises FolderDamaged."""
         select = "SELECT seq, owner, id, content, checksum FROM document"
-        whose, asked = ("owner = ?", [owner]) if owner is not None else ("?", [True])
+        whose, parameters = ("owner = ?", [owner]) if owner is not None else ("?", [True])
         if document_ids is None:
-            rows = database.execute(f"{select} WHERE {whose} ORDER BY seq", asked).fetchall()
+            rows = database.execute(f"{select} WHERE {whose} ORDER BY seq", parameters).fetchall()
         else:
             statement = f"{select} WHERE {whose} AND id = ?"
-            found = (database.execute(statement, [*asked, key]) for key in document_ids)
-            rows = sorted(set(chain.from_iterable(found)))
+            cursors = (database.execute(statement, [*parameters, key]) for key in document_ids)
+            rows = sorted(set(chain.from_iterable(cursors)))
         for _, stored_owner, document_id, first, checksum in rows:
             self._check_document(stored_owner, document_id, first, checksum)
         return [_DocumentRow(owner, document_id, first) for _, owner, document_id, first, _ in rows]
@@ -376,14 +378,14 @@ class SqliteStore:
             raise FolderDamaged(f"{self._path}: {why}")
 
     def _select_each(self, statement: str, keys: Iterable[str], *more: str) -> dict[str, str]:
-        """The one column that `statement` selects for each key, where it finds a row."""
+        """Return the one column that `statement` selects for each key, where it finds a row."""
         with errors_of(self._path), self._reading() as database:
             rows = [(key, database.execute(statement, (key, *more)).fetchone()) for key in keys]
         return {key: row[0] for key, row in rows if row is not None}
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that no other thread uses meanwhile."""
+        """Yield a connection that no other thread uses meanwhile."""
         try:
             database = self._idle.pop()
         except IndexError:
@@ -394,7 +396,8 @@ class SqliteStore:
             self._idle.append(database)
 
     def _fold_log(self) -> None:
-        """The log is durable, so a failure here takes nothing back; the next change tries again."""
+        """Fold the log into the database. The log is durable, so a failure here takes nothing back;
+        the next change tries again."""
         try:
             with errors_of(self._path):
                 if not fold_log(self._writer):
@@ -409,10 +412,10 @@ def _usage(database: sqlite3.Connection, owner: str) -> OwnerUsage:
 
 
 def _by_collection(contents: Sequence[Numbered]) -> dict[Collection, list[Numbered]]:
-    found: dict[Collection, list[Numbered]] = {}
+    groups: dict[Collection, list[Numbered]] = {}
     for first, content in contents:
-        found.setdefault(content.collection, []).append((first, content))
-    return found
+        groups.setdefault(content.collection, []).append((first, content))
+    return groups
 
 
 def _indexed_chunks(contents: Sequence[Numbered]) -> Iterator[tuple[int, str]]:

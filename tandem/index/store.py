@@ -129,13 +129,14 @@ class IndexStore(Protocol):
         """The settings that it was created with."""
 
     def hashes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, str]:
-        """Content hashes of those of these ids that `owner` has."""
+        """Return the content hashes of those of these ids that `owner` has."""
 
     def sizes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, int]:
-        """Bytes, as quotas count them, of those of these ids that `owner` has."""
+        """Return the sizes in bytes, as quotas count them, of those of these ids that `owner`
+        has."""
 
     def holds(self, content_hashes: Iterable[str]) -> set[str]:
-        """Those of these contents that are stored."""
+        """Return those of these contents that are stored."""
 
     def commit(
         self,
@@ -145,48 +146,60 @@ class IndexStore(Protocol):
         owner: str = OPERATOR,
         quota: DocumentQuota | None = None,
     ) -> bool:
-        """Durably and together: remove ids of `owner`, then let each id of `puts`, which is its
-        too, mean a content, which is one of `contents` or stored already. False, with nothing
-        changed, when it is neither, as another writer removed it. With nothing changed,
-        ResourceExhausted for a full disk, and DocumentQuotaExceeded where the owner would have more
-        than `quota`, whatever others commit at the same time."""
+        """Remove ids and put others, durably and together.
+
+        Args:
+            puts: for each id of `owner`, the hash of its content, which is one of `contents` or
+                stored already.
+            removed: ids of `owner`, removed first.
+            quota: the most that the owner may have, whatever others commit at the same time.
+
+        Returns:
+            False, with nothing changed, when a content is neither in `contents` nor stored, as
+            another writer removed it.
+
+        Raises:
+            ResourceExhausted: the disk is full; nothing is changed.
+            DocumentQuotaExceeded: the owner would have more than `quota`; nothing is changed.
+        """
 
     def changes(self) -> Iterator[Change]:
         """Yield what changed since the last call; everything at the first. What is new comes before
         what is gone from another collection. One caller at a time."""
 
     def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
-        """At most `count` chunks that `tenant` may find and that share a word with `query`, best
-        first: their numbers, and how much of it they cover (`lexical.coverage`). Statistics of
+        """Return at most `count` chunks that `tenant` may find and that share a word with `query`,
+        best first: their numbers, and how much of it they cover (`lexical.coverage`). Statistics of
         words are of the chunks that the tenant may find, and of no others."""
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
-        """The chunks of these numbers; one that was removed meanwhile is left out."""
+        """Return the chunks of these numbers; one that was removed meanwhile is left out."""
 
     def documents(
         self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
     ) -> Iterator[tuple[str, Content]]:
-        """Ids, of these or of all, with their contents, in the order in which they were put;
+        """Yield ids, of these or of all, with their contents, in the order in which they were put;
         `owner` None: everybody's."""
 
     def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
-        """At most `count` of the owner's documents by name, those that come after `after`."""
+        """Return at most `count` of the owner's documents by name, those that come after
+        `after`."""
 
     def usage(self, owner: str) -> OwnerUsage:
         """Return what the owner has stored."""
 
     def size(self) -> StoreSize:
-        """Never waits for the disk."""
+        """Return the size of the store; never waits for the disk."""
 
     def compact(self) -> None:
         """Give room of deleted documents back. Raises ResourceExhausted."""
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Until `close`, call `changed` in a thread of its own when another process may have
+        """Call `changed`, until `close` and in a thread of its own, when another process may have
         changed something. A store that one process owns never does."""
 
     def close(self) -> None:
-        """Calling it again does nothing."""
+        """Close the store; calling it again does nothing."""
 
 
 Numbered = tuple[int, Content]
@@ -215,7 +228,7 @@ def vector_row(content: Content, dimension: int) -> VectorRow:
 
 
 def checked_text(row: Sequence[Any], place: str) -> tuple[str, str, list[Span]]:
-    """(title, text, spans) of a TextRow. Raises FolderDamaged."""
+    """Return (title, text, spans) of a TextRow. Raises FolderDamaged."""
     content_hash, title, text, spans, checksum = row
     if _checksum(str(content_hash).encode(), title, text, spans) != checksum:
         raise FolderDamaged(f"{place}: the text {content_hash} is damaged; restore it from a copy")
@@ -227,7 +240,7 @@ def checked_text(row: Sequence[Any], place: str) -> tuple[str, str, list[Span]]:
 
 
 def checked_vectors(row: Sequence[Any], content_hash: str, dimension: int, place: str) -> Vectors:
-    """(chunks, dimension) of a VectorRow. Raises FolderDamaged."""
+    """Return (chunks, dimension) of a VectorRow. Raises FolderDamaged."""
     vectors, checksum = row
     if _checksum(content_hash.encode(), vectors) != checksum:
         why = f"the vectors of {content_hash} are damaged; restore them from a copy"
@@ -253,7 +266,7 @@ def checked_content(row: Sequence[Any], dimension: int, place: str) -> Content:
 
 
 def room_of(content: Content) -> int:
-    """Numbers that a content takes up; one at least, as its first number is its key."""
+    """Return how many numbers a content takes up; one at least, as its first number is its key."""
     return max(1, len(content.spans))
 
 
@@ -279,7 +292,7 @@ def changes_of(
 
 
 def _ranges(ranges: Iterable[tuple[int, int]]) -> Numbers:
-    """From (first, count) each."""
+    """Return the numbers of (first, count) ranges."""
     numbers = [np.arange(first, first + count) for first, count in ranges]
     return np.concatenate([*numbers, np.empty(0, np.int64)])
 

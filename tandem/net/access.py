@@ -51,19 +51,20 @@ class ClientAccess:
     )
 
     def to_cloud(self) -> "ClientAccess":
-        """The credentials for the other side."""
+        """Return the credentials for the other side."""
         return self if self.cloud_key is None else ClientAccess(self.identity, self.cloud_key)
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """The same object until the certificate, not the key, changes; None: plain connection."""
+        """Return the same object until the certificate, not the key, changes; None: plain
+        connection."""
         if self.identity is None:
             return None
-        own = self.identity.channel_credentials()
+        identity = self.identity.channel_credentials()
         if self.key is None:
-            return own
-        if self._made is None or self._made[0] is not own:
+            return identity
+        if self._made is None or self._made[0] is not identity:
             showing = grpc.metadata_call_credentials(BearerKey(self.key))
-            self._made = (own, grpc.composite_channel_credentials(own, showing))
+            self._made = (identity, grpc.composite_channel_credentials(identity, showing))
         return self._made[1]
 
 

@@ -42,7 +42,7 @@ FIELDS = frozenset({"scopes"}) | QUOTA_FIELDS
 
 
 def new_key(entropy: bytes) -> str:
-    """A key of `entropy`, which must be `KEY_BYTES` fresh random bytes."""
+    """Return a key of `entropy`, which must be `KEY_BYTES` fresh random bytes."""
     if len(entropy) != KEY_BYTES:
         raise InvalidArgument("entropy", f"must be {KEY_BYTES} bytes, got {len(entropy)}")
     return KEY_PREFIX + urlsafe_b64encode(entropy).rstrip(b"=").decode()
@@ -60,12 +60,12 @@ def check_key(key: str) -> None:
 
 
 def hash_key(key: str) -> str:
-    """`key` as it is kept: "sha256:" and 64 hexadecimal digits. Any text has a hash."""
+    """Return `key` as it is kept: "sha256:" and 64 hexadecimal digits. Any text has a hash."""
     return _SCHEME + _digest(key).hex()
 
 
 def key_line(holder: str, key: str, scopes: Collection[Scope]) -> str:
-    """The line of a file of keys that lets `holder` in with `key`, for `scopes`."""
+    """Return the line of a file of keys that lets `holder` in with `key`, for `scopes`."""
     check_key(key)
     if not scopes:
         raise InvalidArgument("scopes", "must contain at least one")
@@ -162,7 +162,7 @@ class KeyRing:
         return caller
 
     def holder(self, key: str) -> str | None:
-        """The name alone."""
+        """Return the name alone."""
         caller = self.caller(key)
         return None if caller is None else caller.holder
 

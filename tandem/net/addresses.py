@@ -14,8 +14,8 @@ def addresses_of(text: str) -> list[str]:
 
 
 def check_addresses(text: str) -> str:
-    """`text`, where each of its addresses is HOST:PORT or begins with a scheme of gRPC's. Raises
-    ValueError: gRPC would take any word for a host, and look for its port 443."""
+    """Return `text`, where each of its addresses is HOST:PORT or begins with a scheme of gRPC's.
+    Raises ValueError: gRPC would take any word for a host, and look for its port 443."""
     for address in addresses_of(text) or [text]:
         if not (_SCHEME.match(address) or _HOST_AND_PORT.fullmatch(address)):
             raise ValueError(f"must be HOST:PORT or dns:///HOST:PORT, is {address[:80]!r}")

@@ -41,12 +41,13 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 def known_keys(path: Path) -> KeysFile:
-    """The hashed keys in the file at `path`; a change is used by the next call. Raises BadFile."""
+    """Return the hashed keys in the file at `path`; a change is used by the next call. Raises
+    BadFile."""
     return KeysFile(path)
 
 
 def own_key(path: Path) -> Reloaded[str]:
-    """The one key in the file at `path`, which this process shows. Raises BadFile."""
+    """Return the one key in the file at `path`, which this process shows. Raises BadFile."""
 
     def read() -> str:
         try:
@@ -104,7 +105,7 @@ class KeyGuard(grpc.aio.ServerInterceptor):
 
 
 def _watched(handler: Handler, why_not: Callable[[], _WhyNot | None], recheck_s: float) -> Handler:
-    """`handler`; a stream's ends with a status once `why_not` says why it may not go on."""
+    """Return `handler`; a stream's ends with a status once `why_not` says why it may not go on."""
     if handler is None or not (handler.request_streaming or handler.response_streaming):
         return handler
     kind = _KINDS[handler.request_streaming, handler.response_streaming]
@@ -169,7 +170,7 @@ class Recheck(Generic[Reason]):
 
 
 def presented_key(metadata: Metadata) -> str | None:
-    """The key that a call shows; None where it shows none, or more than one thing."""
+    """Return the key that a call shows; None where it shows none, or more than one thing."""
     shown = [entry for name, entry in metadata if name == HEADER]
     if len(shown) == 1 and isinstance(shown[0], str) and shown[0].lower().startswith(SCHEME):
         return shown[0][len(SCHEME) :].strip()
@@ -177,8 +178,8 @@ def presented_key(metadata: Metadata) -> str | None:
 
 
 def _refusal(why_not: _WhyNot, method: str) -> Handler:
-    """All four kinds of calls are streams on the wire, so this refuses any of them, methods that
-    do not exist included, before a message is read."""
+    """Return a handler that refuses any call before a message is read, methods that do not exist
+    included: all four kinds of calls are streams on the wire."""
 
     code, why = why_not
 

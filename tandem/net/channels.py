@@ -40,23 +40,25 @@ def server_options(max_message_bytes: int) -> Options:
 
 
 async def replicas_of(target: str) -> list[str]:
-    """The address of each replica that `target` stands for now; `target` itself if it names one.
-    Raises OSError for a name that cannot be resolved."""
+    """Return the address of each replica that `target` stands for now; `target` itself if it names
+    one. Raises OSError for a name that cannot be resolved."""
     if not target.startswith("dns:///"):
         return [target]
     host, _, port = target.removeprefix("dns:///").rpartition(":")
     loop = asyncio.get_running_loop()
     resolved = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     addresses = dict.fromkeys(str(address[0]) for *_, address in resolved)
-    return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in addresses]
+    return [
+        f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses
+    ]
 
 
 def open_channel(
     target: str, max_message_bytes: int, access: ClientAccess | None = None, name: str = ""
 ) -> grpc.aio.Channel:
-    """A channel of its own (no shared subchannels), so that closing it closes its connection.
-    Without `access` it is plain. Where `target` stands for replicas, calls are spread over them;
-    each stays where it began. `name` is what the certificate of an address must say."""
+    """Return a channel of its own (no shared subchannels), so that closing it closes its
+    connection. Without `access` it is plain. Where `target` stands for replicas, calls are spread
+    over them; each stays where it began. `name` is what the certificate of an address must say."""
     options: Options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         # What is too large to send, the receiver refuses with RESOURCE_EXHAUSTED; a limit here

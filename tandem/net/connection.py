@@ -45,7 +45,7 @@ class Connection:
 
     @asynccontextmanager
     async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
-        """A channel for the calls made inside."""
+        """Yield a channel for the calls made inside."""
         channel = self.acquire()
         try:
             yield channel
@@ -53,8 +53,8 @@ class Connection:
             await self.release(channel)
 
     async def every_replica(self) -> AsyncIterator[grpc.aio.Channel]:
-        """A fresh channel to each replica that the target stands for now, one after the other.
-        Raises OSError for a name that cannot be resolved."""
+        """Yield a fresh channel to each replica that the target stands for now, one after the
+        other. Raises OSError for a name that cannot be resolved."""
         name = self.target.removeprefix("dns:///").rpartition(":")[0]
         for address in await replicas_of(self.target):
             called = name if address != self.target else ""
@@ -63,7 +63,7 @@ class Connection:
                 yield channel
 
     def acquire(self) -> grpc.aio.Channel:
-        """A channel for one call; give it back with `release`."""
+        """Return a channel for one call; give it back with `release`."""
         credentials = self._access.channel_credentials()
         now = asyncio.get_running_loop().time()
         stale = now - self._opened_s >= self._fresh_for_s
@@ -84,7 +84,7 @@ class Connection:
                 self._unused.append(channel)
 
     async def release(self, channel: grpc.aio.Channel) -> None:
-        """A call on `channel` has ended; the last one closes a channel that is not trusted."""
+        """End a call on `channel`; the last one closes a channel that is not trusted."""
         self._calls[channel] -= 1
         if self._calls[channel] == 0:
             del self._calls[channel]
@@ -93,7 +93,7 @@ class Connection:
         await self._close_unused()
 
     async def rest(self) -> None:
-        """No channel is kept open but those that calls use."""
+        """Keep no channel open but those that calls use."""
         if self._current is not None:
             self.retire(self._current)
         await self._close_unused()

@@ -140,7 +140,8 @@ class FairExecutor:
             pass
 
     def _run_next(self) -> bool:
-        """False once the thread is to end. No task lives on in a thread that waits."""
+        """Run the next task; return False once the thread is to end. No task lives on in a thread
+        that waits."""
         if (taken := self._next()) is None:
             return False
         tenant, task = taken
@@ -154,7 +155,7 @@ class FairExecutor:
         return True
 
     def _next(self) -> tuple[Tenant, _Task] | None:
-        """The oldest task of the tenant whose turn it is; None after a while without any."""
+        """Return the oldest task of the tenant whose turn it is; None after a while without any."""
         with self._changed:
             while (tenant := self._tenant_in_turn()) is None:
                 self._idle += 1

@@ -38,7 +38,7 @@ class Traffic:
 
 
 class Codec(Protocol[Sent, Received]):
-    """One end's way to write and read frames; `decode` raises InvalidArgument."""
+    """Writes and reads the frames of one end; `decode` raises InvalidArgument."""
 
     def encode(self, message: Sent) -> Any: ...
     def decode(self, frame: Any) -> Received: ...
@@ -96,7 +96,7 @@ class FrameStream(Generic[Out, In]):
     def close_in_background(
         self, closing_tasks: set[asyncio.Task[None]], flush_s: float = 0.0, lost: bool = False
     ) -> None:
-        """`close` as a task, which is in `closing_tasks` until it is done."""
+        """Run `close` as a task, which is in `closing_tasks` until it is done."""
         self._abandon(lost)  # now: a frame may be on its way here when that task begins
         task = asyncio.create_task(self.close(flush_s))
         closing_tasks.add(task)

@@ -49,7 +49,7 @@ class HealthChecks:
         self._tasks[number] = asyncio.create_task(self._check_again(number, connection))
 
     async def end(self, number: int) -> None:
-        """Nothing is told of it once this returns."""
+        """Stop checking a service; `routing` learns nothing more of it once this returns."""
         task = self._tasks.pop(number)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

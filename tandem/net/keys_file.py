@@ -69,7 +69,7 @@ class KeysFile:
             raise BadFile(path, malformed[0].why)
 
     def current(self) -> KeyRing:
-        """Those known now; none once the file has been unreadable for `UNREADABLE_S`."""
+        """Return the keys known now; none once the file has been unreadable for `UNREADABLE_S`."""
         lines, state = self._look()
         return KeyRing() if state.closed else lines.ring
 
@@ -78,7 +78,7 @@ class KeysFile:
 
     def _look(self) -> tuple[KeyLines, KeysFileState]:
         lines, failure = self._lines.current_and_failure()
-        numbers = tuple(each.number for each in lines.malformed)
+        numbers = tuple(line.number for line in lines.malformed)
         # A failure of this moment is one, too.
         unreadable_s = 0.0 if failure is None else max(failure.for_s, 1e-3)
         state = KeysFileState(numbers, unreadable_s)
@@ -91,12 +91,12 @@ class KeysFile:
         # A line that is no text is a malformed one; with these bytes in it none is well-formed.
         lines = read_lines(read_file(self._path).decode(errors="surrogateescape"))
         if lines.malformed:
-            numbers = [each.number for each in lines.malformed]
+            numbers = [line.number for line in lines.malformed]
             log.warning("malformed lines of the keys file", file=str(self._path), lines=numbers)
         return lines
 
 
 def _numbers(lines: tuple[int, ...], most: int = 8) -> str:
-    """The first `most` of them."""
+    """Return the first `most` of them."""
     more = f" and {len(lines) - most} more" if len(lines) > most else ""
     return ", ".join(map(str, lines[:most])) + more

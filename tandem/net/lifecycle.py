@@ -70,7 +70,7 @@ class Service(Protocol):
 
 
 def served_names(service: Service) -> tuple[str, ...]:
-    """The service's own name, and those in its attribute `also_serves` if it has one."""
+    """Return the service's own name, and those in its attribute `also_serves` if it has one."""
     return (service.full_name, *getattr(service, "also_serves", ()))
 
 

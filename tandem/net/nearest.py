@@ -24,7 +24,7 @@ class NearestConnection(Connection):
         self, targets: Sequence[str], max_message_bytes: int, access: ClientAccess
     ) -> None:
         super().__init__(targets[0], max_message_bytes, access)
-        self._connections = [Connection(each, max_message_bytes, access) for each in targets]
+        self._connections = [Connection(target, max_message_bytes, access) for target in targets]
         self._routing = Router(len(targets))
         self._open: Counter[int] = Counter()
         """Calls by the number of their service."""

@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_own_side(peer: str, networks: Sequence[Network]) -> None:
-    """`peer` as gRPC names it. Raises Rejected with PERMISSION_DENIED for a stranger."""
+    """Raise Rejected with PERMISSION_DENIED unless `peer`, as gRPC names it, is on this side."""
     if peer.startswith("unix:"):
         return
     address = _address(peer)
@@ -44,7 +44,7 @@ def check_own_side(peer: str, networks: Sequence[Network]) -> None:
 
 
 def _address(peer: str) -> Address | None:
-    """None for what is no address: such a caller is a stranger."""
+    """Return the address of a peer; None for what is no address: such a caller is a stranger."""
     family, _, place = unquote(peer).partition(":")
     host = place.rpartition(":")[0].strip("[]").partition("%")[0]
     try:

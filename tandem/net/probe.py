@@ -28,7 +28,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def ask(target: str, timeout_s: float = TIMEOUT_S) -> str:
-    """The status that the whole server reports, or gRPC's word for why there is none."""
+    """Return the status that the whole server reports, or gRPC's word for why there is none."""
     with grpc.insecure_channel(target) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)  # the published types know no methods of it
         try:

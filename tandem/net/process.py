@@ -81,7 +81,8 @@ def run_service(
 
 
 def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
-    """The one that is named, not asked yet. Raises SettingsError for one that cannot be asked."""
+    """Return the one that is named, not asked yet. Raises SettingsError for one that cannot be
+    asked."""
     if not settings.prometheus:
         return None
     try:
@@ -91,8 +92,8 @@ def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
 
 
 def _leave(signal_number: int, frame: object) -> NoReturn:
-    """At once. The kernel ends a process of its own accord, but not the first of a container; and
-    asyncio answers Ctrl-C once the model is loaded."""
+    """Leave at once. The kernel ends a process of its own accord, but not the first of a container;
+    and asyncio answers Ctrl-C once the model is loaded."""
     if signal_number == signal.SIGINT:
         os.write(2, b"interrupted\n")
     os._exit(128 + signal_number)
@@ -206,7 +207,7 @@ async def watch_event_loop(series: LoopSeries, every_s: float = LAG_EVERY_S) -> 
 
 
 def run_loop(main: Any) -> Any:
-    """`asyncio.run`, on uvloop where there is one."""
+    """Run a coroutine as `asyncio.run` does, on uvloop where there is one."""
     try:
         import uvloop
     except ImportError:
@@ -215,7 +216,7 @@ def run_loop(main: Any) -> Any:
 
 
 def flags_of(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
-    """One `--flag` per field; the settings model checks the values."""
+    """Return one `--flag` per field; the settings model checks the values."""
     parser = _OneLineParser(
         prog=f"python -m {model.__module__.rsplit('.', 1)[0]}",
         description=model.__doc__,

@@ -55,8 +55,8 @@ class Quota:
 
     @classmethod
     def parse(cls, words: dict[str, str]) -> Self:
-        """Parse NAME=VALUE fields; missing ones are 0. InvalidArgument names the field."""
-        known = {each.name for each in fields(cls)}
+        """Parse NAME=VALUE fields; missing ones are 0. Raises InvalidArgument naming the field."""
+        known = {field_.name for field_ in fields(cls)}
         for name, value in words.items():
             if name in known and not (value.isascii() and value.isdigit() and len(value) <= 18):
                 raise InvalidArgument(name, f"must be a whole number, got {value[:40]!r}")
@@ -64,21 +64,21 @@ class Quota:
 
     def words(self) -> list[str]:
         """Return NAME=VALUE fields; unlimited ones are left out."""
-        said = ((each.name, getattr(self, each.name)) for each in fields(self))
+        said = ((field_.name, getattr(self, field_.name)) for field_ in fields(self))
         return [f"{name}={value}" for name, value in said if value]
 
     def over(self, default: "Quota") -> "Quota":
-        """This one, and `default` where it says nothing."""
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return this quota, with the values of `default` where it states none."""
+        said = {field_.name: getattr(self, field_.name) for field_ in fields(self)}
         return replace(default, **{name: value for name, value in said.items() if value})
 
 
 NO_QUOTA = Quota()
-QUOTA_FIELDS = frozenset(each.name for each in fields(Quota))
+QUOTA_FIELDS = frozenset(field_.name for field_ in fields(Quota))
 
 
 class HolderRefused(ResourceExhausted):
-    """A holder took what it may; `kind` says of what."""
+    """Raised for a holder that has reached its quota or its share; `kind` names which."""
 
     def __init__(self, kind: Refusal, why: str, retry_after_s: float) -> None:
         super().__init__(f"{why}; try again in {retry_after_s:.3g} s")
@@ -87,8 +87,8 @@ class HolderRefused(ResourceExhausted):
 
 
 class Bucket:
-    """So many a minute, and a minute's worth at once. It may be left in debt, since what a request
-    costs is known when it is over."""
+    """A token bucket: a rate per minute, and a minute's worth at once. It may be left in debt,
+    since what a request costs is known when it is over."""
 
     def __init__(self, now: float) -> None:
         self._per_minute = self._level = 0.0
@@ -100,7 +100,7 @@ class Bucket:
         return self._level >= self._per_minute
 
     def set_rate(self, per_minute: float, now: float) -> None:
-        """Another rate from now on; 0: no limit."""
+        """Set another rate from `now` on; 0: no limit."""
         self._refill(now)
         if not self._per_minute:
             self._level = per_minute
@@ -159,22 +159,29 @@ class FairShares:
         self.kv_bytes = 0
 
     def held_by(self, holder: str) -> int:
-        """Its sessions."""
+        """Return how many sessions the holder has."""
         account = self._accounts.get(holder)
         return 0 if account is None else account.sessions
 
     def claim(self, holder: str) -> float:
-        """Its sessions to those of an even share among all who hold some; 1 for callers without
-        keys."""
+        """Return the holder's sessions relative to an even share among all holders with sessions; 1
+        for callers without keys."""
         if not holder or not self.sessions:
             return 1.0
-        holders = sum(1 for account in self._accounts.values() if account.sessions)
-        return self.held_by(holder) * holders / self.sessions
+        active = sum(1 for account in self._accounts.values() if account.sessions)
+        return self.held_by(holder) * active / self.sessions
 
-    def take(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
-        """A place and so many bytes of keys and values; `own`: what the holder's key says. Raises
-        ResourceExhausted naming the limit, HolderRefused where it is the holder's own."""
-        quota = self._quota if own is None else own.over(self._quota)
+    def take(self, holder: str, kv_bytes: int, now: float, key_quota: Quota | None = None) -> None:
+        """Take a place and `kv_bytes` bytes of keys and values.
+
+        Args:
+            key_quota: the quota that the holder's key states.
+
+        Raises:
+            ResourceExhausted: names the limit of the service that is reached.
+            HolderRefused: the limit is the holder's own.
+        """
+        quota = self._quota if key_quota is None else key_quota.over(self._quota)
         account = self._accounts.setdefault(holder, _Account(Bucket(now), Bucket(now)))
         account.asked_s = now
         self._check_rates(holder, account, quota, now)
@@ -186,20 +193,22 @@ class FairShares:
         self.sessions += 1
         self.kv_bytes += kv_bytes
 
-    def take_more(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
-        """So many bytes more for a session that has its place. Raises as `take`."""
-        quota = self._quota if own is None else own.over(self._quota)
+    def take_more(
+        self, holder: str, kv_bytes: int, now: float, key_quota: Quota | None = None
+    ) -> None:
+        """Take `kv_bytes` bytes more for a session that has its place. Raises as `take`."""
+        quota = self._quota if key_quota is None else key_quota.over(self._quota)
         account = self._accounts[holder]
         self._check_kv(holder, account, quota, wanted=kv_bytes, now=now)
         account.kv_bytes += kv_bytes
         self.kv_bytes += kv_bytes
 
     def check_grammar(
-        self, holder: str, tenant: bytes, now: float, own: Quota | None = None
+        self, holder: str, tenant: bytes, now: float, key_quota: Quota | None = None
     ) -> None:
         """Check that a tenant of the holder (b"": the holder itself) may use a grammar. Raises
         HolderRefused."""
-        quota = self._quota if own is None else own.over(self._quota)
+        quota = self._quota if key_quota is None else key_quota.over(self._quota)
         most = quota.grammar_s_per_minute
         for payer, limit in self._payers(holder, tenant, most):
             if payer not in self._grammars and len(self._grammars) >= MOST_TENANTS:

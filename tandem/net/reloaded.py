@@ -112,7 +112,7 @@ class Reloaded(Generic[Value]):
 
 
 def read_file(path: Path, longest: int = MOST_BYTES) -> bytes:
-    """The bytes of a small file. Raises BadFile."""
+    """Return the bytes of a small file. Raises BadFile."""
     try:
         with path.open("rb") as file:
             content = file.read(longest + 1)
@@ -140,8 +140,8 @@ def _is_recent(stamp: _Stamp) -> bool:
     change. Times of a clock that is far ahead are none of those: they would stay recent for
     ever."""
     now = time.time()
-    changed_s = (max(each[:2]) / 1e9 for each in stamp if each is not None)
-    return any(abs(now - each) < RECENT_S for each in changed_s)
+    changed_s = (max(times[:2]) / 1e9 for times in stamp if times is not None)
+    return any(abs(now - time_s) < RECENT_S for time_s in changed_s)
 
 
 def _contents(paths: Sequence[Path]) -> tuple[bytes | None, ...]:
@@ -149,7 +149,7 @@ def _contents(paths: Sequence[Path]) -> tuple[bytes | None, ...]:
 
 
 def _hash_of(path: Path) -> bytes | None:
-    """None for a file that cannot be read, or is too large to be used."""
+    """Return a file's hash; None for a file that cannot be read, or is too large to be used."""
     try:
         return hashlib.sha256(read_file(path)).digest()
     except BadFile:

@@ -56,7 +56,8 @@ class RetrieverClient:
     async def ingest(
         self, uploads: Iterable[Upload], timeout_s: float = 3600.0
     ) -> AsyncIterator[pb.IngestResponse]:
-        """The answers as they come; `number` counts `uploads`, read as they are taken, from 0."""
+        """Yield the answers as they come; `number` counts `uploads`, read as they are taken, from
+        0."""
         call = self._stub.Ingest(timeout=timeout_s)
         sending = asyncio.create_task(_send(call, uploads))
         try:
@@ -85,22 +86,22 @@ class RetrieverClient:
         timeout_s: float = 30.0,
         tenant: str = "",
     ) -> pb.SearchResponse:
-        """The best chunks that `tenant` may find; `mode` is hybrid, dense or lexical."""
+        """Return the best chunks that `tenant` may find; `mode` is hybrid, dense or lexical."""
         wanted = pb.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}")
         request = pb.SearchRequest(
             query=query, count=count, mode=wanted, rerank=rerank, tenant=tenant
         )
-        (found,) = [found async for found in self.searches([request], timeout_s)]
-        return found
+        (response,) = [response async for response in self.searches([request], timeout_s)]
+        return response
 
     async def searches(
         self, requests: Iterable[pb.SearchRequest], timeout_s: float = 30.0
     ) -> AsyncIterator[pb.SearchResponse]:
-        """The answers to several queries, in order, over one stream."""
+        """Yield the answers to several queries, in order, over one stream."""
         call = self._stub.Search(iter(requests), timeout=timeout_s)
         try:
-            async for found in call:
-                yield found
+            async for response in call:
+                yield response
         except grpc.aio.AioRpcError as error:
             raise await refusal(error, self.describe) from None
         finally:
@@ -109,14 +110,15 @@ class RetrieverClient:
     async def delete(
         self, ids: Sequence[str], timeout_s: float = 60.0, owner: str = ""
     ) -> list[bool]:
-        """Which of them the owner had."""
+        """Delete documents; return, for each id, whether the owner had it."""
         call = self._stub.Delete(pb.DeleteRequest(ids=ids, owner=owner), timeout=timeout_s)
         return list((await _answered(call)).deleted)
 
     async def listed(
         self, owner: str = "", after: str = "", count: int = 0, timeout_s: float = 30.0
     ) -> pb.ListResponse:
-        """At most `count` of the owner's documents (0: 100), those whose ids come after `after`."""
+        """Return at most `count` of the owner's documents (0: 100), those whose ids come after
+        `after`."""
         request = pb.ListRequest(owner=owner, after=after, count=count)
         return await _answered(self._stub.List(request, timeout=timeout_s))
 
@@ -134,7 +136,7 @@ class RetrieverClient:
 
 
 def messages_of(number: int, upload: Upload) -> Iterator[pb.IngestRequest]:
-    """One document as messages of bounded size."""
+    """Yield one document as messages of bounded size."""
     parts = range(0, max(1, len(upload.content)), PART_BYTES)
     for start in parts:
         content = upload.content[start : start + PART_BYTES]

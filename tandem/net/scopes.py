@@ -68,7 +68,7 @@ SCOPE_OF: Mapping[str, Scope | None] = {
 
 
 def scopes_from(text: str) -> frozenset[Scope]:
-    """Parse names separated by commas. InvalidArgument names one that is no scope."""
+    """Parse names separated by commas. Raises InvalidArgument naming one that is no scope."""
     try:
         return frozenset(map(Scope, text.split(",")))
     except ValueError:
@@ -99,5 +99,5 @@ def current_caller() -> Caller:
 
 
 def note_caller(caller: Caller) -> None:
-    """From now on this task, and the tasks that it starts, serve `caller`."""
+    """Note that this task, and the tasks that it starts from now on, serve `caller`."""
     _CALLER.set(caller)

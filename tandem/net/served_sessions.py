@@ -31,7 +31,7 @@ class Reservation:
         self._caller = caller
 
     def take_more(self, kv_bytes: int) -> None:
-        """So many bytes more, once it is known how long the session's text is. Raises
+        """Take `kv_bytes` bytes more, once the length of the session's text is known. Raises
         ResourceExhausted."""
         self._admission.take_more(self._caller, kv_bytes)
         self.kv_bytes += kv_bytes
@@ -139,7 +139,7 @@ async def converse(
     """Run all of `work` until one part ends, and raise what it raised; cancel the others.
     `end_writing` lets the present frame leave: cancelled in the middle, it would take the place of
     the call's status, which then never reaches the caller."""
-    tasks = [asyncio.create_task(each) for each in work]
+    tasks = [asyncio.create_task(part) for part in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -193,7 +193,7 @@ class FrameWriter(Generic[Message]):
             self._ended.set()
 
     async def end(self) -> None:
-        """No further frame is written once the present one has left, which may take a moment."""
+        """Write no further frame once the present one has left, which may take a moment."""
         self._ending = True
         self._changed.set()
         with suppress(TimeoutError):

@@ -123,14 +123,15 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
 
     @abstractmethod
     def cancel_machine(self) -> Sequence[Output]:
-        """The request is over, whoever ended it."""
+        """End the machine's request, whoever ended it."""
 
     def time_passed(self, now: float) -> Sequence[Output]:
         """Tell the machine."""
         return self.machine.tick(now)
 
     def peer_failed(self, code: grpc.StatusCode) -> bool:
-        """The peer ended the stream; whether the next stream will be to another one."""
+        """Handle a stream that the peer ended; return whether the next stream will be to another
+        peer."""
         return False
 
     def admits(self, message: In) -> bool:
@@ -141,7 +142,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         """Begin what the machine's new state makes due."""
 
     def notify(self) -> None:
-        """An event was taken: wake whoever reads."""
+        """Wake whoever reads, after an event was taken."""
 
     @property
     def ended(self) -> bool:
@@ -169,7 +170,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
             self.perform(output)
 
     def send(self, message: Out) -> int:
-        """The frame's size; 0 where there is no stream for it."""
+        """Send a frame; return its size in bytes, 0 where there is no stream for it."""
         return 0 if self._stream is None else self._stream.send(message)
 
     def take_over(self, stream: OpenedStream[Out]) -> None:
@@ -185,7 +186,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time passes for the machine; in the end the request is cancelled on both ends."""
+        """Let time pass for the machine while inside; at the end the request is cancelled on both
+        ends."""
         self._diagnosis.heard(time.monotonic())
         ticking = asyncio.create_task(self._tick())
         try:
@@ -272,8 +274,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         return not (code in LASTING and self.machine.goes_on_alone)
 
     def _resync(self, reason: str) -> Sequence[Output]:
-        """The peer broke the protocol. The committed text stands, and a fresh stream starts both
-        ends from it; raises Rejected where that was tried often enough. `reason` may quote what it
+        """Start both ends afresh from the committed text, over a fresh stream: the peer broke the
+        protocol. Raises Rejected where that was tried often enough. `reason` may quote what it
         sent."""
         self._resyncs += 1
         reason = cleaned(reason, MOST_REASON)

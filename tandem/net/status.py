@@ -80,7 +80,7 @@ _CODES: tuple[tuple[type[BaseException], StatusCode], ...] = (
 
 
 def status_of(error: BaseException) -> tuple[StatusCode, str]:
-    """The status a caller sees for `error`. What an error quotes of its caller may be of any
+    """Return the status a caller sees for `error`. What an error quotes of its caller may be of any
     length; a status that is too long never arrives, another one does in its place."""
     code, details = _whole_status_of(error)
     size_bytes = 0
@@ -144,7 +144,8 @@ def actual_status(code: StatusCode, details: str) -> tuple[StatusCode, str]:
 
 
 def details_of(error: grpc.aio.AioRpcError, stranger: str = "") -> str:
-    """The details of a failed call, and what to do about them; `stranger`: see `plain_details`."""
+    """Return the details of a failed call, and what to do about them; `stranger`: see
+    `plain_details`."""
     again_s = retry_after_s(error.trailing_metadata())
     return plain_details(error.code(), error.details() or "", stranger, again_s)
 
@@ -152,9 +153,9 @@ def details_of(error: grpc.aio.AioRpcError, stranger: str = "") -> str:
 def plain_details(
     code: StatusCode, details: str, stranger: str = "", again_s: float | None = None
 ) -> str:
-    """`details`, cleaned, in fewer words than gRPC's, and what to change where nobody could answer.
-    `stranger` is how to call a service of another side, as in "the cloud at HOST:PORT": what it
-    says is quoted as its words. `again_s`: when it says to try again."""
+    """Return `details`, cleaned, in fewer words than gRPC's, and what to change where nobody could
+    answer. `stranger` is how to call a service of another side, as in "the cloud at HOST:PORT":
+    what it says is quoted as its words. `again_s`: when it says to try again."""
     if details == STATUS_LOST:
         return details
     refused = _REFUSED.fullmatch(details[:MOST_DETAILS_BYTES])
@@ -268,8 +269,8 @@ async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any]) -> Async
 
 
 def _metadata_of(error: Exception) -> Metadata:
-    """After how many seconds it may be worth another try, as HTTP says it, and how long the engine
-    had been stuck."""
+    """Return the metadata of a refusal: after how many seconds another try may be worth it, as in
+    HTTP, and for how many seconds the engine had been stuck."""
     if isinstance(error, Unavailable) and error.silent_s:
         return ((ENGINE_SILENT_S, f"{error.silent_s:.3f}"),)
     again_s = getattr(error, "retry_after_s", None)
@@ -317,7 +318,7 @@ async def _reset_this_call() -> None:
         if getattr(coroutine, "__name__", "") != "_schedule_rpc_coro":
             continue
         scopes = gc.get_referents(coroutine)
-        if any(each is handler for scope in scopes for each in gc.get_referents(scope)):
+        if any(referent is handler for scope in scopes for referent in gc.get_referents(scope)):
             waiter = getattr(task, "_fut_waiter", None)
             if isinstance(waiter, asyncio.Task):
                 return  # one of the call's own works: it is ending already

@@ -28,7 +28,7 @@ Response = TypeVar("Response")
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """In seconds."""
+    """The time limits of a stream, in seconds."""
 
     first_message_s: float = 10.0
     idle_s: float = 60.0
@@ -51,7 +51,7 @@ class StreamClock:
         self._writing_s: float | None = None
 
     def waits(self, now: float, first: bool = False) -> None:
-        """A message of the caller is waited for."""
+        """Begin to wait for a message of the caller."""
         limits = self._limits
         self._waited_s = now
         self._wait_limit = (
@@ -61,14 +61,14 @@ class StreamClock:
         )
 
     def heard(self) -> None:
-        """It came."""
+        """Note that the awaited message came."""
         self._waited_s = None
 
     def writes(self, now: float) -> None:
         self._writing_s = now
 
     def written(self, now: float) -> None:
-        """The caller has room for what was written, so it reads."""
+        """Note that the caller had room for what was written, so it reads."""
         self._writing_s = None
         if self._waited_s is not None:
             self._waited_s = now
@@ -110,14 +110,15 @@ class ServedStream(Generic[Request, Response]):
         self.peer = context.peer
 
     async def first(self, kind: type[Frame], field: str = "open") -> Frame:
-        """The first message; InvalidArgument for `field` if the caller hangs up instead."""
+        """Return the first message. Raises InvalidArgument for `field` if the caller hangs up
+        instead."""
         frame = await self.read(first=True)
         if not isinstance(frame, kind):  # EOF
             raise InvalidArgument(field, "the stream ended before it")
         return frame
 
     async def read(self, first: bool = False) -> Any:
-        """The next message, or `grpc.aio.EOF` once the caller has half-closed."""
+        """Return the next message, or `grpc.aio.EOF` once the caller has half-closed."""
         self._clock.waits(time.monotonic(), first)
         frame = await self._context.read()
         self._clock.heard()
@@ -137,8 +138,8 @@ class ServedStream(Generic[Request, Response]):
 async def served(
     context: grpc.aio.ServicerContext[Request, Response], limits: StreamLimits
 ) -> AsyncIterator[ServedStream[Request, Response]]:
-    """The stream of `context`. What is raised inside, or a limit that passes there, which cancels
-    what is inside, ends the call with a status."""
+    """Yield the stream of `context`. What is raised inside, or a limit that passes there, which
+    cancels what is inside, ends the call with a status."""
     async with errors_as_status(context):
         clock = StreamClock(limits)
         watch = _Watch(clock)

@@ -80,7 +80,10 @@ class TenantIds:
 
 
 def tenant_ids(access: ClientAccess) -> TenantIds:
-    """By the key that this side's services show each other, where the cloud is shown another: with
-    a key that the cloud knows it could try names until one gives an id that it has seen."""
+    """Return the ids of tenants, made with the key that this side's services show each other.
+
+    The key is used only where the cloud is shown another: with a key that the cloud knows it could
+    try names until one gives an id that it has seen.
+    """
     key = access.key if access.cloud_key is not None else None
     return TenantIds(None if key is None else key.current)

@@ -60,7 +60,8 @@ class TlsIdentity:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """The same object until the files change; a channel keeps what it was opened with."""
+        """Return the same object until the files change; a channel keeps what it was opened
+        with."""
         pem = self._pem.current()
         if self._caller is None or self._caller[0] is not pem:
             credentials = grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)

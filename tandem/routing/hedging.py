@@ -26,7 +26,7 @@ class HedgeBudget:
         self._left = 1.0 if share else 0.0
 
     def answered(self) -> None:
-        """A round was."""
+        """Record an answer to a round."""
         self._left = min(self._left + self._share, MOST_SAVED)
 
     def take(self) -> bool:
@@ -47,19 +47,20 @@ class StallWatch:
         self._ticked_s: float | None = None
 
     def waits(self, now: float) -> None:
-        """An answer is awaited from now on, if none was before."""
+        """Note that an answer is awaited from now on, if none was before."""
         if self._since_s is None:
             self._since_s = now
 
     def answered(self, now: float, more: bool) -> None:
-        """One came; `more`: the next one is awaited already."""
+        """Record an answer; `more`: the next one is awaited already."""
         if self._since_s is not None and not self._first:  # the first one waits for the prompt
             self._usual_s.append(now - self._since_s)
         self._first = False
         self._since_s = now if more else None
 
     def moved(self) -> None:
-        """To another stream, whose first answer waits for the text to be fed there."""
+        """Record a move to another stream, whose first answer waits for the text to be fed
+        there."""
         self._first = True
         self._since_s = None
 

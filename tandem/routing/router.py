@@ -93,19 +93,19 @@ class Router:
         """Of each model the two best: with a hundred clouds too, no other has to be compared."""
 
     def know(self, cloud: int) -> None:
-        """A cloud of which nothing is known yet has this number: the next one, or one of those that
-        were forgotten."""
+        """Give this number to a cloud of which nothing is known yet: the next one, or one of those
+        that were forgotten."""
         self.clouds[cloud : cloud + 1] = [_Cloud()]
 
     def forget(self, cloud: int, now: float) -> None:
-        """It is no longer to be used: its sessions go where another works."""
+        """Use a cloud no longer: its sessions go where another works."""
         self.clouds[cloud] = _Cloud()
         self.clouds[cloud].forgotten = True
         self._weigh_prices()
         self._compare_all(now)
 
     def reported(self, cloud: int, report: CloudReport, now: float) -> None:
-        """A cloud answered."""
+        """Record the answer of a cloud."""
         state = self.clouds[cloud]
         model = self._model
         price = state.price
@@ -119,21 +119,21 @@ class Router:
             self._compare(cloud, now)
 
     def unanswered(self, cloud: int, now: float) -> None:
-        """A cloud was asked, and did not answer."""
+        """Record that a cloud did not answer."""
         self.clouds[cloud].unanswered(now)
         self._compare(cloud, now)
 
     def lost(self, cloud: int, now: float) -> None:
-        """A stream to it broke, or it was silent for too long."""
+        """Record that a stream to a cloud broke, or that it was silent for too long."""
         self.clouds[cloud].failed(now)
         self._compare(cloud, now)
 
     def leaves(self, cloud: int, now: float) -> None:
-        """It asked its sessions to go."""
+        """Record that a cloud asked its sessions to go."""
         self.lost(cloud, now)
 
     def opened(self, cloud: int) -> None:
-        """A session begins there, of which its last report does not know."""
+        """Count a session that begins at a cloud, of which its last report does not know."""
         self.clouds[cloud].opened += 1
 
     def choose(
@@ -144,10 +144,11 @@ class Router:
         leaving: int | None = None,
         kept: int | None = None,
     ) -> int:
-        """The cloud for a session that begins or is `leaving` one: of two of the near ones the less
-        loaded, by the power of two choices; `kept`, which has its text's keys and values, if it is
-        near. Clouds that `refused` it and, with `model`, those of other models are out. Where no
-        other is known to work: one that was not asked yet, or that failed the longest ago."""
+        """Return the cloud for a session that begins or is `leaving` one: of two of the near ones
+        the less loaded, by the power of two choices; `kept`, which has its text's keys and values,
+        if it is near. Clouds that `refused` it and, with `model`, those of other models are out.
+        Where no other is known to work: one that was not asked yet, or that failed the longest
+        ago."""
         near = self._near(model, refused if leaving is None else {*refused, leaving})
         if not near:
             return self._untried(model, refused)
@@ -159,7 +160,8 @@ class Router:
         return min(first, second, key=lambda cloud: self.clouds[cloud].load)
 
     def beside(self, clouds: Collection[int], model: str) -> int | None:
-        """Which one to ask for what one of `clouds` does not answer, and none of them."""
+        """Return the cloud to ask for what one of `clouds` does not answer: none of these, or
+        None."""
         usable = self._usable(model, clouds)
         return min(usable, key=lambda n: self.clouds[n].cost_s, default=None)
 
@@ -186,12 +188,14 @@ class Router:
         return nearest_s <= state.round_trip_s - max(LEAST_MARGIN_S, MARGIN * state.cost_s)
 
     def warm(self) -> tuple[int, ...]:
-        """The two that sessions would be moved to: channels to them are worth keeping open."""
+        """Return the two that sessions would be moved to: channels to them are worth keeping
+        open."""
         candidates = sorted(chain.from_iterable(self._best.values()), key=self._rank)
         return tuple(candidates[:2] if len(candidates) > 1 else self.ranked()[:2])
 
     def ranked(self) -> list[int]:
-        """Every cloud, best first: those that work by what a round costs, then the others."""
+        """Return every cloud, best first: those that work by what a round costs, then the
+        others."""
         return sorted(self._known, key=self._rank)
 
     def _rank(self, cloud: int) -> tuple[bool, float, int]:
@@ -200,42 +204,44 @@ class Router:
 
     @property
     def _known(self) -> list[int]:
-        return [number for number, each in enumerate(self.clouds) if not each.forgotten]
+        return [number for number, cloud in enumerate(self.clouds) if not cloud.forgotten]
 
     def _weigh_prices(self) -> None:
-        cheapest = min((each.price for each in self.clouds if each.price), default=0.0)
-        for each in self.clouds:
-            times = each.price / cheapest if each.price else 1.0
-            each.weighed(self._price_weight * (times - 1))
+        cheapest = min((cloud.price for cloud in self.clouds if cloud.price), default=0.0)
+        for cloud in self.clouds:
+            times = cloud.price / cheapest if cloud.price else 1.0
+            cloud.weighed(self._price_weight * (times - 1))
 
     def _usable(self, model: str, without: Collection[int]) -> list[int]:
         wanted = model or self._model
-        usable = [n for n, each in enumerate(self.clouds) if each.usable and each.model == wanted]
+        usable = [
+            n for n, cloud in enumerate(self.clouds) if cloud.usable and cloud.model == wanted
+        ]
         return [n for n in usable if n not in without] if without else usable
 
     @property
     def _model(self) -> str:
         """The model of the first cloud that ever answered: the others must serve the same."""
-        for each in self.clouds:
-            if each.model:
-                return each.model
+        for cloud in self.clouds:
+            if cloud.model:
+                return cloud.model
         return ""
 
     def _untried(self, model: str, refused: Collection[int]) -> int:
-        fits = {"", model} if model else {each.model for each in self.clouds}
+        fits = {"", model} if model else {cloud.model for cloud in self.clouds}
         known = self._known
         left = [n for n in known if self.clouds[n].model in fits and n not in refused]
         return min(left or known, key=lambda n: self.clouds[n].doubt)
 
     def _near(self, model: str, without: Collection[int]) -> list[int]:
-        """Those that work and cost little more than the best of them."""
+        """Return the clouds that work and cost little more than the best of them."""
         wanted = model or self._model
         best = [n for n in self._best.get(wanted, ()) if n not in without]
         if not best and not (best := self._usable(model, without)):
             return []
         best_s = min(self.clouds[n].cost_s for n in best)
         limit_s = best_s + max(NEAR_S, NEAR * best_s)
-        near = [n for n, each in enumerate(self.clouds) if each.offer_s <= limit_s]
+        near = [n for n, cloud in enumerate(self.clouds) if cloud.offer_s <= limit_s]
         if len(self._best) > 1:
             near = [n for n in near if self.clouds[n].model == wanted]
         return [n for n in near if n not in without] if without else near
@@ -250,19 +256,19 @@ class Router:
         return self.clouds[other].cost_s <= state.left_at_s if state.usable else state.silent
 
     def _compare(self, cloud: int, now: float) -> None:
-        """Something new is known of this one alone: the others are concerned if it was one of the
-        best, or is now."""
+        """Compare a cloud of which something new is known. The others are compared as well if it
+        was one of the best, or is now."""
         state = self.clouds[cloud]
         best = self._best.get(state.model, [])
         enters = state.usable and (len(best) < 2 or self._rank(cloud) < self._rank(best[-1]))
-        if enters or any(cloud in each for each in self._best.values()):
+        if enters or any(cloud in pair for pair in self._best.values()):
             self._compare_all(now)
         else:
             self._compare_with_best(cloud, self._model, now)
 
     def _compare_all(self, now: float) -> None:
         self._best.clear()
-        usable = [number for number, each in enumerate(self.clouds) if each.usable]
+        usable = [number for number, cloud in enumerate(self.clouds) if cloud.usable]
         for number in sorted(usable, key=lambda n: self.clouds[n].cost_s):
             best = self._best.setdefault(self.clouds[number].model, [])
             if len(best) < 2:
@@ -354,8 +360,8 @@ class _Cloud:
 
     @property
     def doubt(self) -> tuple[int, float]:
-        """How little there is to hope of one that is not usable: one that does not answer is worse
-        than one that was just lost."""
+        """Order among clouds that are not usable: one that does not answer is worse than one that
+        was just lost."""
         return min(self._failures, FAILURES), self.failed_s
 
     @property

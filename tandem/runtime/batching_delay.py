@@ -14,22 +14,21 @@ LEAST_S = 100e-6
 SLACK = 2.0
 """Reactions may take so many times as long as they usually do."""
 _FOLLOW, _KEEP = 0.1, 0.98
-_MOST_EACH = 17
+_MOST_JOB_TOKENS = 17
 """Tokens of a job that are not a prompt: a window of 16 and the one before it."""
 
 
 class BatchingDelay:
     """Batching delay of one engine. A reaction is what an event loop does with a pass's results,
-    including the jobs that it submits. A reaction is all that an event loop makes of a pass's
-    results, jobs that it hands over included."""
+    including the jobs that it submits."""
 
     def __init__(self) -> None:
         self._seconds = LineFit(_KEEP)
         self._follow_rate = self._reaction_s = 0.0
 
     def passed(self, seconds: float, tokens: int, jobs: int) -> None:
-        """A pass over so many tokens of so many jobs took so long."""
-        if tokens <= _MOST_EACH * jobs:
+        """Record a pass over `tokens` tokens of `jobs` jobs, and its seconds."""
+        if tokens <= _MOST_JOB_TOKENS * jobs:
             self._seconds.add(tokens, seconds)
 
     def reacted(self, seconds: float, ended: int, came: int) -> None:
@@ -40,8 +39,8 @@ class BatchingDelay:
         self._reaction_s = usual_s + _FOLLOW * (seconds - usual_s)
 
     def wait_s(self, ended: int, waiting: int) -> float:
-        """At most so long is worth a wait, where so many jobs ended with the last pass and so many
-        others wait for the next; 0 where none is."""
+        """Return for how many seconds a wait is worth it at most, where `ended` jobs ended with the
+        last pass and `waiting` others wait for the next; 0 where none is."""
         if not self._seconds.weight or ended + waiting < 2:  # nobody to be together with
             return 0.0
         fixed_s, _ = self._seconds.fit()

@@ -52,7 +52,8 @@ class ChunkedPrefill:
         return self._unfed() is None
 
     def next_chunk(self, rows: int) -> tuple[ForwardRequest]:
-        """At most `rows` more, a multiple of CHUNK_ROWS; the same again until they are `done`."""
+        """Return a request for at most `rows` more rows, a multiple of CHUNK_ROWS; the same again
+        until they are `done`."""
         number = self._unfed()
         assert number is not None, "all chunks but the last have run"
         request = self._requests[number]
@@ -65,7 +66,7 @@ class ChunkedPrefill:
         return (ForwardRequest(request.session, token_ids, logits_to_keep=wanted),)
 
     def done(self, logits: Sequence[Logits]) -> None:
-        """The chunk has run, and brought these."""
+        """Note that the chunk has run, and brought these logits."""
         number, rows = self._chunk
         if self._read_rows is not None:
             self._read_rows(self._fed[number], logits[0])
@@ -107,7 +108,7 @@ class PrefillTurns:
         return now_s >= self._rests_until_s
 
     def shared(self, now_s: float, pass_s: float) -> None:
-        """A pass with a chunk and with others took so long, and ended now."""
+        """Record a pass with a chunk and with others, its seconds and its end."""
         self._rests_until_s = now_s + pass_s * (1 / PREFILL_SHARE - 1)
 
 

@@ -35,7 +35,8 @@ class DraftsReady:
     handle: DraftHandle | None = None
 
     def outcome(self) -> tuple[list[Drafted], int, float]:
-        """Drafts, length of the draft KV and seconds; raises what ended the job, if it failed."""
+        """Return drafts, length of the draft KV and seconds; raise what ended the job, if it
+        failed."""
         if self.handle is None or self.ended is None:
             return self.drafts, self.kv_length, self.draft_s
         done = self.handle.future.result()
@@ -67,19 +68,19 @@ class DraftTaskRunner:
         return not self._running
 
     def start(self, task: DraftTask) -> None:
-        asked = self._machine.request
+        edge_request = self._machine.request
         request = DraftRequest(
             task,
-            sampling=asked.params.sampling,
+            sampling=edge_request.params.sampling,
             rule=self._machine.rule,
-            preset=asked.preset,
+            preset=edge_request.preset,
             on_draft=self._reporter(task),
             rows=self._rows(task),
             alignment=self._machine.alignment(task),
         )
         if self._start_forced(request):
             return
-        if not asked.predicts_within_tasks:
+        if not edge_request.predicts_within_tasks:
             request = replace(request, alignment=None)
         job: DraftJob
         if task.branch:

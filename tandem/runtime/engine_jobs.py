@@ -35,7 +35,7 @@ class Job(Protocol[ResultOut]):
         """Take the pass's logits [logits_to_keep, vocabulary]; True when the job is done."""
 
     def result(self) -> ResultOut:
-        """The outcome of a job that is done."""
+        """Return the outcome of a job that is done."""
 
 
 class GroupJob(Protocol[ResultOut]):
@@ -48,7 +48,7 @@ class GroupJob(Protocol[ResultOut]):
         """Take the logits of each request; True when the job is done."""
 
     def result(self) -> ResultOut:
-        """The outcome of a job that is done."""
+        """Return the outcome of a job that is done."""
 
 
 class Closing(Protocol):
@@ -190,19 +190,19 @@ class JobHandle(Generic[Result]):
         return Done(self.job.result(), cost)
 
     def close(self) -> None:
-        """On the engine thread: free what is the job's own."""
+        """Free, on the engine thread, what is the job's own."""
         try:
             self._close_job()
         except Exception as error:  # the job's own; the thread goes on
             log.error("a job could not be closed", error=repr(error))
 
     def post(self, outcome: Done[Result] | Exception, notifier: LoopNotifier) -> None:
-        """Wake the waiting coroutine with this."""
+        """Wake the waiting coroutine with the outcome."""
         notifier.add(self.loop, lambda: settle(self.future, outcome))
 
 
 def settle(future: asyncio.Future[Any], outcome: object) -> None:
-    """On the event loop: resolve the future, unless it is cancelled."""
+    """Resolve the future, on the event loop, unless it is cancelled."""
     if future.done():
         return
     if isinstance(outcome, Exception):
@@ -212,14 +212,14 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
 
 
 def close_of(job: object) -> Callable[[], None]:
-    """The `close` of a job that is `Closing`; of another one nothing. Asked by name: a protocol's
-    `isinstance` looks through all names there are, in every round."""
+    """Return the `close` of a job that is `Closing`; of another one nothing. Asked by name: a
+    protocol's `isinstance` looks through all names there are, in every round."""
     close: Callable[[], None] = getattr(job, "close", _no_close)
     return close
 
 
 def awaited_by(job: object) -> Pending | None:
-    """The `awaits` of a job that is `Awaiting`."""
+    """Return the `awaits` of a job that is `Awaiting`."""
     pending: Pending | None = getattr(job, "awaits", None)
     return pending
 
@@ -231,7 +231,7 @@ def rows_reader_of(job: object) -> Callable[[int, Logits], None] | None:
 
 
 def overdue_of(job: object) -> Exception:
-    """The `overdue` of a job that is `Awaiting`."""
+    """Return the `overdue` of a job that is `Awaiting`."""
     overdue: Exception = getattr(job, "overdue", None) or TimeoutError("what a job needs is late")
     return overdue
 

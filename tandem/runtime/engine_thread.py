@@ -188,7 +188,7 @@ class EngineThread:
         except BaseException:
             # Runs after the opening; shielded, because a cancelled call must free its keys and
             # values all the same.
-            await self.close(lambda: [each.close() for each in opened])
+            await self.close(lambda: [session.close() for session in opened])
             raise
         return opened[0]
 
@@ -196,8 +196,8 @@ class EngineThread:
     async def session(
         self, capacity: int, spare: int = 0, tenant: Tenant | None = None
     ) -> AsyncIterator[Session]:
-        """A KV session of the engine; freed on every way out, cancellation included. `tenant`:
-        whose text it will have, where an engine keeps what sessions begin with itself."""
+        """Yield a KV session of the engine; freed on every way out, cancellation included.
+        `tenant`: whose text it will have, where an engine keeps what sessions begin with itself."""
         session = await self.opened(lambda: self._open(capacity, spare, tenant))
         try:
             yield session
@@ -239,7 +239,7 @@ class EngineThread:
             _fail(future, _unavailable(self._state))
 
     def _watch(self) -> None:
-        """On a thread of its own, until the engine's ends."""
+        """Watch the engine, on a thread of its own, until the engine's thread ends."""
         while self._thread.is_alive():
             self._state = state = self._watchdog.tick(time.monotonic())
             if state.stuck:
@@ -257,7 +257,7 @@ class EngineThread:
                 future.get_loop().call_soon_threadsafe(_fail, future, why)
 
     def _probe(self) -> None:
-        """A pass of the engine's own, over one token."""
+        """Run a pass of the engine's own, over one token."""
         watchdog = self._watchdog
         watchdog.began(1)
         try:
@@ -310,7 +310,7 @@ class EngineThread:
             item()
 
     def _admit(self, handle: JobHandle[object]) -> None:
-        """A job was handed over."""
+        """Admit a job that was handed over."""
         self._active.append(handle)
         if handle.submitted_s >= self._ended_s:
             self._awaited -= 1
@@ -318,7 +318,7 @@ class EngineThread:
             self._wait_until_s = 0.0
 
     def _reacted(self, pass_number: int) -> None:
-        """The event loop has handled the results of this pass."""
+        """Note that the event loop has handled the results of this pass."""
         if pass_number == self._pass_number:
             self._wait_until_s = 0.0
 
@@ -332,7 +332,8 @@ class EngineThread:
         return min((aside.due_s - now for aside in self._aside), default=None)
 
     def _pass(self, handles: list[JobHandle[object]]) -> None:
-        """One packed forward; if it fails, each job gets its own, and only its own error."""
+        """Run one packed forward pass; if it fails, each job gets a pass of its own, and only its
+        own error."""
         started_s = time.perf_counter()
         self._wait_until_s = 0.0
         try:
@@ -359,7 +360,7 @@ class EngineThread:
         return _Batch([*jobs, (prompt, chunk)], shares_chunk=bool(jobs))
 
     def _forward(self, batch: _Batch) -> list[Logits]:
-        """The logits of each request."""
+        """Return the logits of each request."""
         watchdog = self._watchdog
 
         def cancelled() -> bool:
@@ -373,7 +374,7 @@ class EngineThread:
         return logits
 
     def _failed(self, handles: list[JobHandle[object]], error: Exception) -> None:
-        """A pass did: try each of its jobs alone, or end the only one."""
+        """Try each job of a failed pass alone, or end the only one."""
         self._watchdog.ended()
         # Other errors of ours are the jobs' own faults.
         if isinstance(error, EngineFailed) or not isinstance(error, TandemError):
@@ -395,8 +396,8 @@ class EngineThread:
         for handle, _ in fed:
             handle.started_s = handle.started_s or started_s
             handle.batch_size = max(handle.batch_size, len(fed))
-        self._take([each for each in fed if not each[0].low_priority])
-        if low_priority := [each for each in fed if each[0].low_priority]:
+        self._take([job for job in fed if not job[0].low_priority])
+        if low_priority := [job for job in fed if job[0].low_priority]:
             self._notifier.send()
             self._take(low_priority)
         set_aside = len(self._aside) - aside
@@ -505,7 +506,7 @@ def _unavailable(state: EngineState) -> Unavailable:
 
 
 def _fail(future: asyncio.Future[Any], why: Unavailable) -> None:
-    """On the event loop; who does not wait for the future is not told."""
+    """Fail a future, on the event loop; no warning is logged if nobody waits for it."""
     if not future.done():
         future.set_exception(Unavailable(str(why), why.silent_s))
         future.exception()

@@ -21,20 +21,20 @@ def forced_drafts(
     """Return at most `most` drafts of `task` that must follow the `drafted` ones, or are predicted
     to, up to one that ends it. `by_token`: nobody asks for their distributions. `alignment`: where
     in the caller's prediction the text is after the `drafted` ones; None without a prediction."""
-    found = list[Drafted]()
+    drafts = list[Drafted]()
     if task.expansion:  # trees grow layer by layer
-        return found
-    while len(found) < most and task.ends.isdisjoint(drafted[-1:]):
+        return drafts
+    while len(drafts) < most and task.ends.isdisjoint(drafted[-1:]):
         draft = _forced(rows, drafted, by_token) or _predicted(alignment, rows, drafted, by_token)
         if draft is None:
             break
-        found.append(draft)
+        drafts.append(draft)
         if draft.ends_chunk:
             break
         drafted += (draft.token_id,)
         if alignment is not None:
             alignment = alignment.after((draft.token_id,), confirmed=False)
-    return found
+    return drafts
 
 
 def _forced(rows: RowsAfter | None, drafted: tuple[int, ...], by_token: bool) -> Drafted | None:

@@ -27,7 +27,7 @@ class ImagePrompt:
             self._counts = self._vision.tokens_per_image(images)
 
     def placed(self, prompt_ids: Sequence[int]) -> tuple[int, ...]:
-        """The prompt with as many placeholders as the images have tokens."""
+        """Return the prompt with as many placeholders as the images have tokens."""
         if self._vision is None:
             return tuple(prompt_ids)
         vision = self._vision

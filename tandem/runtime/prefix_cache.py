@@ -159,7 +159,8 @@ class PrefixCache:
 
 
 class KeptPrefix:
-    """One session's: what it found of `text`, and what it leaves."""
+    """The kept prefix of one session: the blocks of `text` that were cached, and those that it
+    leaves."""
 
     def __init__(
         self, kept: PrefixCache, thread: EngineThread, text: KeptText, blocks: list[_Block]
@@ -208,8 +209,8 @@ class KeptPrefix:
 
         def copy() -> None:
             made = copies.copy(session, first, len(token_ids))
-            for block, own in zip(blocks, made, strict=True):
-                block.copy = own
+            for block, content in zip(blocks, made, strict=True):
+                block.copy = content
 
         with suppress(Unavailable):  # nothing is kept of an engine that does not work
             copying = self._thread.call(copy)

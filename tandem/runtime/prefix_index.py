@@ -26,7 +26,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class _Public:
-    """In the place of a tenant: all of this caller's."""
+    """Stands for all tenants of a caller, in the place of one tenant."""
 
     caller: str
 
@@ -58,14 +58,14 @@ class PrefixIndex(Generic[Content]):
     def find(
         self, tenant: Tenant, token_ids: Sequence[int], public_tokens: int = 0
     ) -> list[Content]:
-        """The blocks that the text begins with, which count as used now."""
-        found = []
+        """Return the blocks that the text begins with, which count as used now."""
+        hits = []
         for owner, key in _owned_keys(tenant, token_ids, public_tokens):
             if not self._has(owner, key):
                 break
-            found.append((owner, key))
-        self._touch(found)
-        return [self._blocks[owner][key].content for owner, key in found]
+            hits.append((owner, key))
+        self._touch(hits)
+        return [self._blocks[owner][key].content for owner, key in hits]
 
     def put(
         self,
@@ -103,7 +103,7 @@ class PrefixIndex(Generic[Content]):
         self._grow(owner, block.size_bytes)
 
     def _grow(self, owner: _Owner, size_bytes: int) -> None:
-        """By so much, which is negative for what is forgotten."""
+        """Add `size_bytes` to an owner's size; negative for what is forgotten."""
         sizes = self._owner_sizes.setdefault(owner.caller, {})
         sizes[owner] = sizes.get(owner, 0) + size_bytes
         self._caller_sizes[owner.caller] = self._caller_sizes.get(owner.caller, 0) + size_bytes
@@ -115,7 +115,7 @@ class PrefixIndex(Generic[Content]):
 
     def _forget_oldest_of(self, caller: str) -> None:
         sizes = self._owner_sizes[caller]
-        owner = max(sizes, key=lambda each: sizes[each])
+        owner = max(sizes, key=lambda user: sizes[user])
         _, block = self._blocks[owner].popitem(last=False)
         self._grow(owner, -block.size_bytes)
         if not self._blocks[owner]:

@@ -19,21 +19,21 @@ class RecentPasses:
         self._waits: deque[tuple[float, float]] = deque(maxlen=RECENT_PASSES)
 
     def passed(self, pass_s: float, now: float) -> None:
-        """The engine made one pass, which ends `now`."""
+        """Record one pass of the engine, which ends `now`."""
         self._passes.append((now, pass_s))
 
     def waited(self, queue_s: float, now: float) -> None:
-        """A job that ends `now` had waited so long for its first pass."""
+        """Record how long a job that ends `now` had waited for its first pass."""
         self._waits.append((now, queue_s))
 
     def pass_s(self, now: float) -> float:
-        """The median pass of the last seconds, else the quickest that is remembered, since others
-        may have shared the rest or fed them prompts; 0 before the first."""
+        """Return the median pass of the last seconds, else the quickest that is remembered, since
+        others may have shared the rest or fed them prompts; 0 before the first."""
         passes = self._passes.copy()
         recent = [seconds for at, seconds in passes if now - at <= COUNT_S]
         return median(recent) if recent else min((seconds for _, seconds in passes), default=0.0)
 
     def queue_s(self, now: float) -> float:
-        """The median wait of the last seconds; 0 where nothing waited."""
+        """Return the median wait of the last seconds; 0 where nothing waited."""
         recent = [seconds for at, seconds in self._waits.copy() if now - at <= COUNT_S]
         return median(recent) if recent else 0.0

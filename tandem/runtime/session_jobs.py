@@ -52,7 +52,7 @@ class DraftRequest:
 
     @property
     def by_token(self) -> bool:
-        """Whether nobody asks for the distributions of the drafts."""
+        """True if nobody asks for the distributions of the drafts."""
         return self.rule.drafter_invariant and self.preset.sends_ids_alone
 
 
@@ -165,7 +165,7 @@ class DraftJob:
         return self._rule.top_alternatives(whole, token_id, position, wanted)
 
     def result(self) -> tuple[list[Drafted], int]:
-        """The drafts that were not handed over yet, and the length of the draft KV."""
+        """Return the drafts that were not handed over yet, and the length of the draft KV."""
         return self._drafts, self._session.length
 
 

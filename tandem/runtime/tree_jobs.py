@@ -47,7 +47,7 @@ class TreeDraftJob(DraftJob):
         return self._growth.grow([self._probs(row) for row in logits])
 
     def result(self) -> tuple[list[Drafted], int]:
-        """The tree, and the length of the draft KV without it."""
+        """Return the tree, and the length of the draft KV without it."""
         return self._growth.nodes, self._session.length
 
     def _probs(self, logits: Array) -> Array:

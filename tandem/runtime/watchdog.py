@@ -52,26 +52,26 @@ class Watchdog:
         self._probed_s: float | None = None
 
     def began(self, rows: int) -> None:
-        """A pass over so many rows, or a call (`CALL_ROWS`)."""
+        """Record the start of a pass over `rows` rows, or of a call (`CALL_ROWS`)."""
         self._signs += 1
         self._rows = rows
 
     def progressed(self) -> None:
-        """A layer, or what follows the last one."""
+        """Record the end of a layer, or of what follows the last one."""
         self._signs += 1
 
     def ended(self) -> None:
-        """The call is over, or the pass, with results or without."""
+        """Record the end of a call or a pass, with results or without."""
         self._signs += 1
         self._rows = None
 
     def passed(self) -> None:
-        """A pass of a job or a probe had results."""
+        """Record that a pass of a job or a probe had results."""
         self._suspicion = ""
         self._failed_probes = 0
 
     def failed(self, why: str, probe: bool = False) -> None:
-        """A pass raised."""
+        """Record that a pass raised."""
         self._suspicion = why
         self._failed_probes += probe
 

@@ -122,7 +122,8 @@ class VerifyWork:
         return [self.kept + step + 1 for step in steps][count - self.logits_to_keep :]
 
     def fed_before(self, row: int) -> tuple[int, ...]:
-        """The fed tokens that the wanted distribution in `row` follows, its node's own last."""
+        """Return the fed tokens that the wanted distribution in `row` follows, its node's own
+        last."""
         node = len(self.token_ids) - self.logits_to_keep + row
         if self.parents is None:
             return self.token_ids[: node + 1]
@@ -218,7 +219,8 @@ class CloudMachine:
         return self._kv_length
 
     def adopt_prefix(self, kv_length: int) -> None:
-        """The KV that this session starts with holds the first `kv_length` tokens of its text."""
+        """Note that the KV that this session starts with holds the first `kv_length` tokens of its
+        text."""
         if self.target_passes or self._in_flight:
             raise ProtocolError("a pass was begun", "adopt_prefix")
         if self._unread_prompt and kv_length:
@@ -226,7 +228,7 @@ class CloudMachine:
         self._kv_length = kv_length
 
     def opened(self) -> Opened:
-        """The first frame to the edge."""
+        """Return the first frame to the edge."""
         model = self._model
         return Opened(
             **self._header(len(self.committed)),
@@ -345,7 +347,7 @@ class CloudMachine:
     # The forward pass that is due.
 
     def work(self) -> VerifyWork | None:
-        """The forward pass that is due now, if any; it stays in flight until `complete`."""
+        """Return the forward pass that is due now, if any; it stays in flight until `complete`."""
         if self._in_flight or self.ended or self.finished or self.awaits_recovered:
             return None
         unfed = self.committed.since(self.kv_length + len(self._kept_path))
@@ -359,7 +361,8 @@ class CloudMachine:
         return work
 
     def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyWork:
-        """The pass over the drafts that are ready, if any, after the text that is not fed yet."""
+        """Return the pass over the drafts that are ready, if any, after the text that is not fed
+        yet."""
         drafts = self._pending.ready
         proposals = self._pending.first_ready()
         if (budget := self._budget) is not None:
@@ -386,7 +389,7 @@ class CloudMachine:
         )
 
     def _tree_pass(self, tree: DraftTree, unfed: tuple[int, ...]) -> VerifyWork:
-        """The pass over a tree after the committed token that is `unfed`, if one is."""
+        """Return the pass over a tree after the committed token that is `unfed`, if one is."""
         before = len(unfed)
         return VerifyWork(
             keep=self.kv_length,
@@ -533,7 +536,7 @@ class CloudMachine:
         self._logprobs_recorder.note(target, token_id)
 
     def _bonus_token(self, verification: Verification) -> int | None:
-        """The cloud's own token after the accepted drafts; None at the end or if a draft is
+        """Return the cloud's own token after the accepted drafts; None at the end or if a draft is
         next."""
         target = verification.next_target
         if target is None:
@@ -654,12 +657,12 @@ class PendingDrafts:
         return tuple(proposal.token_ids[0] for proposal in self._drafts)
 
     def first_ready(self) -> tuple[Proposal, ...]:
-        """Those that may be judged."""
+        """Return the drafts that may be judged."""
         return tuple(islice(self._drafts, self.ready))
 
     def check(self, draft: Draft) -> None:
-        """Drafts of one epoch are contiguous, and start no later than the committed text ends.
-        Raises InvalidArgument or PrefixMismatch."""
+        """Check that drafts of one epoch are contiguous, and start no later than the committed text
+        ends. Raises InvalidArgument or PrefixMismatch."""
         due = len(self._committed) + len(self._drafts)
         if draft.base < self.next_base:
             raise InvalidArgument("base", f"{draft.base} repeats a round; {self.next_base} is due")
@@ -684,17 +687,17 @@ class PendingDrafts:
         return None
 
     def make_ready(self) -> None:
-        """All that wait may be judged."""
+        """Note that all drafts that wait may be judged."""
         self.ready = len(self._drafts)
 
     def accept(self, count: int) -> None:
-        """The first ones are committed."""
+        """Drop the first drafts, which are committed."""
         self.ready -= count
         for _ in range(count):
             self._drafts.popleft()
 
     def clear(self) -> None:
-        """None of them will be judged."""
+        """Drop all drafts: none of them will be judged."""
         self._drafts.clear()
         self.ready = 0
 
@@ -716,18 +719,18 @@ class EarlyQueue:
         return bool(self._waiting)
 
     def push(self, verdict: EarlyVerdict) -> None:
-        """One per exit at most: what an exit says again replaces what it said."""
+        """Queue a verdict; a later one of the same exit replaces it."""
         self._waiting = [v for v in self._waiting if v.exit_index != verdict.exit_index]
         self._waiting.append(verdict)
 
     def pop(self) -> EarlyVerdict:
-        """The next one to send. Only while there is one."""
+        """Take the next verdict to send. Only while there is one."""
         first = min(self._waiting, key=self._rank)
         self._waiting.remove(first)
         return first
 
     def clear(self) -> None:
-        """The verdict itself is there."""
+        """Drop early verdicts: the verdict itself is there."""
         self._waiting.clear()
 
     def _rank(self, verdict: EarlyVerdict) -> float:
@@ -745,7 +748,7 @@ class VocabularyMismatch(FailedPrecondition):
 
 
 def check_frame(message: EdgeMessage, session: int) -> None:
-    """A frame must name the stream's own session."""
+    """Check that a frame names the stream's own session."""
     if message.session != session:
         raise InvalidArgument("session", f"{message.session} is not this stream's session")
 
@@ -849,7 +852,8 @@ def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
 
 
 def _distributions_of_tokens(draft: Draft) -> list[int]:
-    """Which of the draft's distributions each token was drawn from; in a tree, its parent's."""
+    """Return which of the draft's distributions each token was drawn from; in a tree, its
+    parent's."""
     if draft.parents is None:
         return list(range(len(draft.token_ids)))
     order = {node: index for index, node in enumerate(children(draft.parents))}
@@ -876,7 +880,7 @@ def _check_tree(
 
 
 def _proposals(draft: Draft) -> Iterator[Proposal]:
-    """The draft's tokens, each with what the uplink carried for it."""
+    """Yield the draft's tokens, each with what the uplink carried for it."""
     for index, token_id in enumerate(draft.token_ids):
         yield Proposal(
             (token_id,),

@@ -66,7 +66,7 @@ class Drafting:
 
     @property
     def drafts(self) -> tuple[Drafted, ...]:
-        """Those in flight, sent or not, oldest first."""
+        """Drafts in flight, sent or not, oldest first."""
         return self._in_flight.all
 
     @property
@@ -76,7 +76,7 @@ class Drafting:
 
     @property
     def sent(self) -> int:
-        """How many of these are on the stream that is open now."""
+        """Number of drafts on the stream that is open now."""
         return self._in_flight.sent
 
     @property
@@ -91,22 +91,22 @@ class Drafting:
 
     @property
     def alternatives(self) -> int:
-        """How many alternatives of a draft are wanted."""
+        """Number of alternatives wanted for a draft."""
         return ALTERNATIVES if self._from_distributions and self._drafts_ahead else 0
 
     @property
     def position(self) -> int:
-        """The one after all that is committed or in flight."""
+        """Position after all that is committed or in flight."""
         return len(self._committed) + len(self._in_flight)
 
     @property
     def room(self) -> int:
-        """How many more tokens the answer may have, if all that is in flight is accepted."""
+        """Number of tokens that the answer may still have if all that is in flight is accepted."""
         return self._length_limit - self.position
 
     @property
     def draftable(self) -> int:
-        """How many tokens the schedule would have drafted now."""
+        """Number of tokens that the schedule would draft now."""
         if not self._request.preset.drafts or self._in_flight.unsure:
             return 0
         if self._in_flight.ends_in(self._request.draft_ends):
@@ -125,7 +125,7 @@ class Drafting:
         return (*self._committed.since(0), *self._in_flight.token_ids)
 
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
-        """The tokens committed or in flight from `kv_length` up to `position`."""
+        """Return the tokens committed or in flight from `kv_length` up to `position`."""
         committed = len(self._committed)
         drafts = self._in_flight.token_ids
         return (
@@ -136,12 +136,12 @@ class Drafting:
     # What the machine is told of the session.
 
     def opened(self, opened: Opened) -> None:
-        """The cloud says how many drafts it judges at once."""
+        """Note how many drafts the cloud judges at once."""
         if self._request.lengthens_forced:
             self._longest = min(opened.max_draft_length, MAX_DRAFT_LENGTH)
 
     def reconnected(self) -> None:
-        """Nothing was sent on the stream that is open now."""
+        """Note that nothing was sent on the stream that is open now."""
         self._in_flight.sent = 0
         self._chunk.sent = 0
         self._chunk.forced = 0
@@ -153,7 +153,8 @@ class Drafting:
         return self._kv_length
 
     def adopt_prefix(self, kv_length: int) -> None:
-        """The draft KV holds the first `kv_length` committed tokens, which no task has fed."""
+        """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
+        fed."""
         if self.task is not None or self._in_flight:
             raise ProtocolError("drafting", "adopt_prefix")
         self._kv_length = kv_length
@@ -167,12 +168,13 @@ class Drafting:
     # Tasks: one at a time.
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
-        """The task that drafts the next `count` tokens, or up to the first that is among `ends`."""
+        """Return the task that drafts the next `count` tokens, or up to the first that is among
+        `ends`."""
         self._forget_ahead()  # a wider window: these take the place of what was drafted past it
         return self._start(count, ends, guess=False)
 
     def begin_ahead(self) -> DraftTask | None:
-        """The task that drafts past the predicted bonus token, if that pays now."""
+        """Return the task that drafts past the predicted bonus token, if that pays now."""
         if self.ahead is not None or not self.alternatives or not self._in_flight:
             return None
         schedule = self.schedule
@@ -231,7 +233,7 @@ class Drafting:
         return True
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
-        """For how many positions these are drafts."""
+        """Return how many positions these drafts cover."""
         return len(drafts)
 
     def interrupt(self) -> list[DraftTask]:
@@ -243,7 +245,7 @@ class Drafting:
     # What becomes of the drafts in flight.
 
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        """The tokens sent that a verdict may speak of, oldest first."""
+        """Return the tokens sent that a verdict may speak of, oldest first."""
         if verdict.path:
             raise ProtocolError("a chain in flight", f"a verdict on the path {verdict.path}")
         return self.sent_token_ids
@@ -253,16 +255,16 @@ class Drafting:
         return self._in_flight.token_ids[: self._in_flight.sent]
 
     def settle(self, verdict: Verdict) -> None:
-        """The accepted drafts are committed."""
+        """Drop the accepted drafts, which are committed."""
         self._in_flight.remove(verdict.accepted)
 
     def confirm_next(self) -> None:
-        """The cloud's own token is the next draft, which is committed."""
+        """Drop the next draft, which equals the cloud's own token and is committed."""
         self._in_flight.remove(1)
 
     def adopt_ahead(self) -> int:
-        """All was accepted and `ahead` predicted the next token: put the rest in flight. Returns
-        how many tokens that is."""
+        """Put the rest of `ahead` in flight: all was accepted, and it predicted the next token.
+        Returns how many tokens that is."""
         assert self.ahead, "nothing was drafted ahead"
         drafts = self.ahead[1:]
         self.ahead = None
@@ -274,8 +276,8 @@ class Drafting:
         return len(drafts)
 
     def go_on_with(self, task: DraftTask, taken: int) -> None:
-        """The text goes on as a branch predicted: its task, of which `taken` drafts came before, is
-        the one under way now."""
+        """Go on with a branch that predicted the text: its task, of which `taken` drafts came
+        before, is the one under way now."""
         self._awaited = task.count - taken
         self.task = task
 
@@ -319,8 +321,8 @@ class Drafting:
     # Frames.
 
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
-        """The frames that are to leave now, whole chunks or what there is of one; they count as
-        sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
+        """Return the frames that are to leave now, whole chunks or what there is of one; they count
+        as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Draft] = []
         while self._in_flight.unsent:
             # A window that was closed still lets out what had been drafted for this outcome.
@@ -339,8 +341,8 @@ class Drafting:
         return frames
 
     def resent(self, epoch: int) -> list[Draft]:
-        """The drafts that are sent, for another stream beside the one that is open now. How they
-        are cut decides no text, but what is judged as a whole stays whole."""
+        """Return the drafts that are sent, for another stream beside the one that is open now. How
+        they are cut decides no text, but what is judged as a whole stays whole."""
         sent = self._in_flight.sent
         begun = min(self._chunk.sent, sent)
         chunk = sent if self.schedule.stop_and_wait else max(1, self.schedule.chunk)
@@ -390,7 +392,7 @@ class DraftsInFlight:
 
     @property
     def unsent(self) -> int:
-        """How many are not sent."""
+        """Number of drafts that are not sent."""
         return len(self._drafts) - self.sent
 
     @property
@@ -406,7 +408,7 @@ class DraftsInFlight:
         self._drafts += drafts
 
     def next_chunk(self, length: int) -> list[Drafted]:
-        """The first unsent ones, at most `length`."""
+        """Return the first unsent ones, at most `length`."""
         return self._drafts[self.sent : self.sent + length]
 
     def remove(self, count: int) -> None:
@@ -428,7 +430,7 @@ class DraftsInFlight:
 def draft_frame(
     frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True, hold: bool = False
 ) -> Draft:
-    """Drafts as the message that carries them, with what the preset says of their distributions;
+    """Return the message that carries drafts, with what the preset says of their distributions;
     `whole`: they complete a chunk, `hold`: more come soon."""
     token_ids = tuple(drafted.token_id for drafted in chunk)
     probabilities = None
@@ -463,7 +465,7 @@ def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
 
 
 def probs_to_draft_from(probs: Array, preset: Preset) -> Array:
-    """The draft model's distribution [V] after sampling settings, in wire precision."""
+    """Return the draft model's distribution [V] after sampling settings, in wire precision."""
     truncated = truncate(probs, preset.truncation)
     if preset.uplink_precision == "float32":  # distributions are float32 from the start
         return truncated

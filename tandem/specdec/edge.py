@@ -140,7 +140,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     @property
     def drafts_sent(self) -> int:
-        """How many of these are on the stream that is open now."""
+        """Number of drafts on the stream that is open now."""
         return self._drafting.sent
 
     @property
@@ -186,7 +186,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return self._alignment.after(in_flight, confirmed=False)
 
     def adopt_prefix(self, kv_length: int) -> None:
-        """The draft KV holds the first `kv_length` committed tokens, which no task has fed.
+        """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
+        fed.
 
         Raises ProtocolError while drafts are under way."""
         self._drafting.adopt_prefix(kv_length)
@@ -223,20 +224,20 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return [self._opening(), *self._drafting.resent(self.epoch)]
 
     def switched(self, now: float) -> None:
-        """The cloud that was sent `frames_beside` answered first: its stream is the one that is
-        open now."""
+        """Note that the cloud that was sent `frames_beside` answered first: its stream is the one
+        that is open now."""
         self.controller.switched()
         self._liveness.connected(now)
         self.stats.switch_stream()
         self.prompt_logprobs.begin_stream()
 
     def leave(self) -> list[EdgeOutput]:
-        """Another cloud is better: go there as after GoingAway."""
+        """Leave for a better cloud as after GoingAway."""
         self._leaving = self.phase is Phase.RUNNING
         return self._leave_between_rounds()
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
-        """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
+        """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
         if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
             return []
         self.stats.departures += 1
@@ -361,7 +362,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     # A rejection whose token the edge draws.
 
     def _recover(self, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
-        """The first draft in flight was rejected: draw the token in its place."""
+        """Draw the token in the place of the first draft in flight, which was rejected."""
         rejected = self._drafting.drafts[0]
         token = self._recovery.start(payload, rejected, len(self.committed))
         if token is not None:
@@ -397,7 +398,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     # What becomes of the drafts in flight.
 
     def _overtake(self, token: int) -> list[EdgeOutput]:
-        """The cloud added a token of its own; drafts in flight stay valid only if they agree."""
+        """Commit a token that the cloud added; drafts in flight stay valid only if they agree."""
         drafted = self._drafting.next_token
         self.controller.overtaken(drafted == token if drafted is not None else None)
         if drafted == token:
@@ -434,8 +435,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     # Drafting and sending.
 
     def work(self, now: float) -> DraftTask | None:
-        """The next task to start, if any: the tokens to send next, or those that would follow a
-        verdict. Ask again until there is none: tasks run concurrently."""
+        """Return the next task to start, if any: the tokens to send next, or those that would
+        follow a verdict. Ask again until there is none: tasks run concurrently."""
         if self.phase is Phase.DONE or self.paused:
             return None
         task = None if self._drafting.task else self._main_task(now)
@@ -462,7 +463,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return leaving or self._recovery.waits
 
     def context(self, task: DraftTask) -> tuple[int, ...]:
-        """All tokens before the first one of a task."""
+        """Return all tokens before the first one of a task."""
         if task.branch and task is not self._drafting.task:
             return self._predrafting.context(task)
         return self._drafting.context[: task.position]
@@ -638,7 +639,7 @@ class Recovery:
     def start(
         self, payload: FullPayload | SparsePayload, rejected: Drafted, position: int
     ) -> int | None:
-        """The recovered token, or None when the draw needs the full distribution."""
+        """Return the recovered token, or None when the draw needs the full distribution."""
         if isinstance(payload, FullPayload):
             proposal = Proposal((rejected.token_id,), draft_probs=rejected.draft_probs)
             return self._rule.recovered(payload.target_probs, proposal, position)
@@ -649,8 +650,8 @@ class Recovery:
         return drawn
 
     def predict(self, payload: SparsePayload, rejected: Drafted, position: int) -> int | None:
-        """The token that a verdict like this early one would bring, by the same random numbers;
-        None where the payload does not say. Changes nothing."""
+        """Return the token that a verdict like this early one would bring, by the same random
+        numbers; None where the payload does not say. Changes nothing."""
         if not self._whole_distributions:
             drawn = draw_from_sparse_payload(payload, rejected.draft_probs, self._rng, position)
             return None if isinstance(drawn, TailExhausted) else drawn
@@ -662,8 +663,9 @@ class Recovery:
         return self._rule.recovered(probs, proposal, position)
 
     def finish(self, target_probs: Array, rejected: Drafted, position: int) -> int:
-        """The recovered token: the draw goes on with the full distribution. Only while `waits`, and
-        still so after InvalidArgument for a distribution that the sparse payload cannot be of."""
+        """Return the recovered token: the draw goes on with the full distribution. Only while
+        `waits`, and still so after InvalidArgument for a distribution that the sparse payload
+        cannot be of."""
         assert self._unfinished is not None, "no draw waits for a full distribution"
         payload, need = self._unfinished
         token = finish_with_full_distribution(
@@ -678,7 +680,8 @@ class Recovery:
         return token
 
     def forget(self) -> None:
-        """The stream is gone: the rejection will come again, and be decided the same way."""
+        """Forget the rejection: the stream is gone, and it will come again and be decided the same
+        way."""
         self._unfinished = None
 
 
@@ -735,7 +738,7 @@ class EdgeStats:
         return median(self.round_overheads_s) if self.round_overheads_s else 0.0
 
     def begin_stream(self) -> None:
-        """The cloud counts a session's passes from the start of its stream."""
+        """Begin to count the cloud's passes, which it counts from the start of a stream."""
         self._stream_passes = 0
         self._streams += 1
 
@@ -751,7 +754,7 @@ class EdgeStats:
             self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
 
     def count_loss(self, silent_s: float) -> None:
-        """A stream broke, or was found dead after a silence."""
+        """Count a stream that broke, or was found dead after a silence."""
         self.links_lost += 1
         self.loss_noticed_s = max(self.loss_noticed_s, silent_s)
 
@@ -769,7 +772,7 @@ class EdgeStats:
         self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
 
     def count_resolved(self, hit: bool) -> None:
-        """A token came that the drafts in flight did not hold; `hit`: it had been drafted for."""
+        """Count a token that the drafts in flight did not hold; `hit`: it had been drafted for."""
         self.predraft_hits += hit
         self.predraft_misses += not hit
 
@@ -789,13 +792,14 @@ class EdgeStats:
         self.queue_s += message.work.queue_s
 
     def begin_round(self, now: float) -> None:
-        """The first drafting since the last verdict starts."""
+        """Begin to time a round, with the first drafting since the last verdict."""
         if self._round_started_s is None:
             self._round_started_s = now
             self._round_draft_s = 0.0
 
     def end_round(self, work: Work, now: float) -> None:
-        """A verdict came: what neither side's model needed of the time was spent in between."""
+        """End a round with its verdict: time that neither side's model needed was spent in
+        between."""
         if self._round_started_s is not None:
             round_s = now - self._round_started_s
             self.round_s += round_s
@@ -803,7 +807,7 @@ class EdgeStats:
         self.abandon_round()
 
     def abandon_round(self) -> None:
-        """The stream is gone: this round is not timed."""
+        """Abandon the timing of this round: the stream is gone."""
         self._round_started_s = None
         self._round_draft_s = 0.0
 
@@ -910,7 +914,7 @@ def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:
     check_logprobs(
         message.logprobs,
         tokens=len(message.logprobs),
-        asked=request.params,
+        params=request.params,
         vocabulary_size=request.vocabulary_size,
         message="PromptLogprobs",
     )
@@ -929,7 +933,7 @@ def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest
     check_logprobs(
         message.logprobs,
         tokens=tokens,
-        asked=request.params,
+        params=request.params,
         vocabulary_size=request.vocabulary_size,
         message=type(message).__name__,
     )

@@ -47,8 +47,8 @@ class EdgeRequest:
         return self.params.ignore_eos
 
     def opening(self, epoch: int, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
-        """The frame that opens a stream at the committed text. `prompt_logprobs`: whether those of
-        the prompt, if the request wants them, are still to be told."""
+        """Return the frame that opens a stream at the committed text. `prompt_logprobs`: whether
+        those of the prompt, if the request wants them, are still to be told."""
         wanted = self.params.prompt_logprobs and prompt_logprobs
         return Open(
             session=self.session,
@@ -83,7 +83,7 @@ class EdgeRequest:
 
     @property
     def _announced(self) -> VerifySettings:
-        """With room for longer chunks."""
+        """The settings that the cloud is told, with room for longer chunks."""
         settings = self.preset.verify_settings
         return replace(settings, window=MAX_DRAFT_LENGTH) if self.lengthens_forced else settings
 

@@ -45,7 +45,7 @@ Steps = Mapping[int, Step]
 
 
 def chain_steps(proposals: Iterable[Proposal]) -> Steps:
-    """The drafts of a chain, one for each position."""
+    """Return the drafts of a chain, one for each position."""
     return {index - 1: Step((index,), proposal) for index, proposal in enumerate(proposals)}
 
 
@@ -132,7 +132,8 @@ class Judge:
         return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 
     def row(self, node: int) -> int:
-        """Which row of the pass's logits follows a node; -1 for the frontier known before."""
+        """Return the row of the pass's logits that follows a node; -1 for the frontier known
+        before."""
         return node + 1 - (self.frontier is not None)
 
     def _target(self, node: int, position: int, distribution_at: DistributionAt) -> TargetProbs:
@@ -196,8 +197,8 @@ class EarlyJudge:
 def early_payload_rule(
     settings: VerifySettings, rule: AcceptanceRule, rng: RandomSource
 ) -> PayloadRule:
-    """The rejection payload of early verdicts: the session's own, made small. Where the edge draws,
-    it is a sparse one, whatever it is in the end."""
+    """Return the rejection payload of early verdicts: the session's own, made small. Where the edge
+    draws, it is a sparse one, whatever it is in the end."""
     payload = settings.rejection_payload
     top = min(settings.payload_top, EARLY_TOP)
     if payload is RejectionPayload.FULL_DISTRIBUTION:
@@ -236,7 +237,7 @@ class RemoteJudge:
         return LogitsReader(rest, self.sampling)
 
     def whole(self, reading: RemoteReading) -> Verification:
-        """The verification of the whole chain, with what a rejection brings."""
+        """Return the verification of the whole chain, with what a rejection brings."""
         judge = self.judge
         if judge.frontier is None:
             return self._finished(reading, ())
@@ -260,10 +261,10 @@ class RemoteJudge:
             replacement = judge.payloads.payload(target, proposal, judge.base + len(path))
         return Verification(path, token_ids, (*token_ids, target), replacement)
 
-    def _target(self, found: TargetProbs) -> TargetProbs:
-        if isinstance(found, int) and not self.judge.rule.drafter_invariant:
-            return one_hot(self.vocabulary_size, found)
-        return found
+    def _target(self, target: TargetProbs) -> TargetProbs:
+        if isinstance(target, int) and not self.judge.rule.drafter_invariant:
+            return one_hot(self.vocabulary_size, target)
+        return target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -304,7 +305,8 @@ class Postponed(PayloadRule):
 
 
 def _without_probs(proposal: Proposal) -> Proposal:
-    """A single draft is judged by its probability alone."""
+    """Return a proposal without distributions: a single draft is judged by its probability
+    alone."""
     if proposal.draft_probs is None:
         return proposal
     (token_id,) = proposal.token_ids

@@ -67,7 +67,7 @@ class Liveness:
         self._ticked_s = now
         self._pinged_s: float | None = None
         self._nonce = 0
-        self._asked_s = 0.0
+        self._ping_sent_s = 0.0
 
     @property
     def goes_on_alone(self) -> bool:
@@ -75,27 +75,28 @@ class Liveness:
         return self.policy is LostCloud.EDGE
 
     def connected(self, now: float) -> None:
-        """A fresh stream gets its own time to show life; the outage goes on until it does."""
+        """Record a fresh stream, which gets its own time to show life; the outage goes on until it
+        does."""
         self._quiet_since_s = now
         self._uploaded_s = self._received_s
         self._pinged_s = None
 
     def uploading(self, size_bytes: int, now: float) -> None:
-        """A large frame was handed to the stream."""
+        """Record that a large frame was handed to the stream."""
         upload_s = (size_bytes - UNHURRIED_BYTES) / SLOW_UPLINK_BYTES_PER_S
         if upload_s > 0:
             busy_s = max(self._uploaded_s - now, 0) + upload_s
             self._uploaded_s = now + min(busy_s, MAX_UPLOAD_S)
 
     def received(self, now: float) -> None:
-        """The cloud sent a frame."""
+        """Record a frame from the cloud."""
         self._received_s = self._quiet_since_s = now
         self._pinged_s = None
 
     def lost(self, now: float, stuck_s: float = 0.0) -> float:
-        """The stream is gone; returns how long the cloud had been silent. One that ended it as its
-        engine was stuck for `stuck_s` answered pings all the while: its outage began with that. A
-        moment is left to find another cloud."""
+        """Record that the stream is gone; return for how many seconds the cloud had been silent. A
+        cloud that ended it because its engine was stuck for `stuck_s` answered pings all the while:
+        its outage began with that. A moment is left to find another cloud."""
         began_s = now - min(stuck_s, self._times.give_up_after_s - ANOTHER_CLOUD_S)
         self._received_s = min(self._received_s, began_s)
         self._uploaded_s = self._received_s
@@ -103,8 +104,8 @@ class Liveness:
         return max(now - self._quiet_since_s, stuck_s)
 
     def tick(self, now: float) -> None:
-        """Called regularly. Time in which this process did not get to run does not count as
-        silence: frames of the cloud may be waiting to be read."""
+        """Note that time passes; called regularly. Time in which this process did not get to run
+        does not count as silence: frames of the cloud may be waiting to be read."""
         missed_s = now - self._ticked_s - TICK_S
         self._ticked_s = now
         if missed_s > 0:
@@ -113,17 +114,17 @@ class Liveness:
             self._uploaded_s = _later(self._uploaded_s, missed_s, now)
 
     def ping_due(self, now: float, wanted: bool = False) -> int | None:
-        """The nonce of a ping that is due, once per silence, or that is `wanted` anyway."""
+        """Return the nonce of a ping that is due, once per silence, or that is `wanted` anyway."""
         silent = self._silent_s(now) >= self._times.ping_after_s
         if not wanted and (self._pinged_s is not None or not silent):
             return None
-        self._pinged_s = self._asked_s = now
+        self._pinged_s = self._ping_sent_s = now
         self._nonce += 1
         return self._nonce
 
     def ponged(self, nonce: int, now: float) -> float | None:
-        """The round trip of the last ping; None of an older one."""
-        return now - self._asked_s if nonce == self._nonce else None
+        """Return the round trip of the last ping in seconds; None for an older one."""
+        return now - self._ping_sent_s if nonce == self._nonce else None
 
     def is_dead(self, now: float) -> bool:
         return self._silent_s(now) >= self._times.dead_after_s
@@ -138,5 +139,5 @@ class Liveness:
 
 
 def _later(at_s: float, by_s: float, now: float) -> float:
-    """`at_s` moved by `by_s`, but not into the future."""
+    """Return `at_s` moved by `by_s`, but not into the future."""
     return max(at_s, min(at_s + by_s, now))

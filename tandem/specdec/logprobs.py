@@ -34,7 +34,7 @@ PROMPT_LOGPROBS_AT_ONCE = 1024
 
 
 def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
-    """InvalidArgument for a preset whose edge draws tokens from what is not the target's
+    """Raise InvalidArgument for a preset whose edge draws tokens from what is not the target's
     distribution, or hears of fewer than `top` likeliest tokens where it draws one."""
     if settings.cloud_draws:
         return
@@ -50,7 +50,7 @@ def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
 
 
 def check_top_logprobs(logprobs: bool, top: int) -> None:
-    """InvalidArgument("top_logprobs") for more than are sent, or without `logprobs`."""
+    """Raise InvalidArgument("top_logprobs") for more than are sent, or without `logprobs`."""
     if top > MAX_TOP_LOGPROBS:
         raise InvalidArgument("top_logprobs", f"at most {MAX_TOP_LOGPROBS}, is {top}")
     if top and not logprobs:
@@ -141,15 +141,15 @@ class PromptLogprobsBuffer:
 
 
 class LogprobsRecorder:
-    """The cloud's side: notes each token that it commits and its `top` likeliest ones, if asked."""
+    """Records, at the cloud and if `enabled`, each committed token and its `top` likeliest ones."""
 
-    def __init__(self, asked: bool, top: int = 0) -> None:
-        self._asked = asked
+    def __init__(self, enabled: bool, top: int = 0) -> None:
+        self._enabled = enabled
         self._top = top
         self._noted: list[TokenLogprob] = []
 
     def note(self, distribution: TargetProbs, token_id: int) -> None:
-        if self._asked:
+        if self._enabled:
             probs = probs_of(distribution)
             likeliest = _likeliest(probs, self._top)
             self._noted.append(TokenLogprob(math.log(probs[token_id]), likeliest))
@@ -165,8 +165,8 @@ class LogprobsBuffer:
     """The edge's side: what messages said of positions, until these are committed; of the tokens
     that the edge drew, what it drew them from."""
 
-    def __init__(self, asked: bool, top: int = 0) -> None:
-        self._asked = asked
+    def __init__(self, enabled: bool, top: int = 0) -> None:
+        self._enabled = enabled
         self._top = top
         self._by_position: dict[int, TokenLogprob] = {}
 
@@ -176,14 +176,14 @@ class LogprobsBuffer:
         self._by_position.update(enumerate(message.logprobs, start=message.base))
 
     def drawn(self, position: int, token_id: int, payload: FullPayload | SparsePayload) -> None:
-        """The edge drew the token at `position` from a payload that has it."""
-        if self._asked:
+        """Record that the edge drew the token at `position` from a payload that has it."""
+        if self._enabled:
             self._by_position[position] = _of_drawn(token_id, payload, self._top)
 
     def of(self, position: int, count: int) -> tuple[TokenLogprob, ...]:
         """Return those of `count` tokens from `position` on; NaN where no distribution of the cloud
         is known."""
-        if not self._asked:
+        if not self._enabled:
             return ()
         unknown = TokenLogprob(math.nan)
         return tuple(self._by_position.get(position + step, unknown) for step in range(count))
@@ -192,22 +192,23 @@ class LogprobsBuffer:
 def check_logprobs(
     logprobs: Sequence[TokenLogprob],
     tokens: int,
-    asked: GenerationParams,
+    params: GenerationParams,
     vocabulary_size: int,
     message: str,
 ) -> None:
-    """ProtocolError unless there are logprobs, and likeliest tokens in them, just as asked for."""
-    if len(logprobs) != (tokens if asked.logprobs else 0):
+    """Raise ProtocolError unless there are exactly the logprobs, and likeliest tokens in them, that
+    `params` asks for."""
+    if len(logprobs) != (tokens if params.logprobs else 0):
         raise ProtocolError(f"{tokens} tokens", f"{message} with {len(logprobs)} logprobs")
-    values = [each.logprob for each in logprobs]
-    for each in logprobs:
-        if bool(each.top) != bool(asked.top_logprobs) or len(each.top) > asked.top_logprobs:
-            state = f"{asked.top_logprobs} top_logprobs asked for"
-            raise ProtocolError(state, f"{message} with {len(each.top)}")
-        if not all(0 <= token_id < vocabulary_size for token_id, _ in each.top):
+    values = [entry.logprob for entry in logprobs]
+    for entry in logprobs:
+        if bool(entry.top) != bool(params.top_logprobs) or len(entry.top) > params.top_logprobs:
+            state = f"{params.top_logprobs} top_logprobs asked for"
+            raise ProtocolError(state, f"{message} with {len(entry.top)}")
+        if not all(0 <= token_id < vocabulary_size for token_id, _ in entry.top):
             state = f"vocabulary of {vocabulary_size}"
             raise ProtocolError(state, message, "has another token in top_logprobs")
-        values += [value for _, value in each.top]
+        values += [value for _, value in entry.top]
     if not all(-math.inf < value <= 0 for value in values):  # False for NaN as well
         raise ProtocolError("logprobs", message, "one is above 0 or not finite")
 
@@ -243,7 +244,7 @@ def _likeliest_of(logprobs: Array, count: int) -> tuple[tuple[int, float], ...]:
 
 
 def _likeliest(probs: Array, count: int) -> tuple[tuple[int, float], ...]:
-    """At most `count` tokens with a probability, best first, equal ones by their ids."""
+    """Return at most `count` tokens with a probability, best first, equal ones by their ids."""
     if not count:
         return ()
     count = min(count, len(probs))

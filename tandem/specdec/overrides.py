@@ -60,7 +60,7 @@ def parse_override(text: str) -> Override:
 
 
 def parse_overrides(texts: Iterable[str]) -> tuple[Override, ...]:
-    """In their order; raises as `parse_override`."""
+    """Parse overrides in their order; raises as `parse_override`."""
     return tuple(parse_override(text) for text in texts)
 
 
@@ -76,16 +76,16 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 
 def with_overrides(preset: Composed, overrides: Iterable[Override]) -> Composed:
-    """The preset with each override applied in order, not validated. `draft_length` and `expansion`
-    change all that goes with them, `objective` both weights. Raises InvalidArgument naming
-    `overrides` for an unknown field or a value that is none of its type."""
+    """Return the preset with each override applied in order, not validated. `draft_length` and
+    `expansion` change all that goes with them, `objective` both weights. Raises InvalidArgument
+    naming `overrides` for an unknown field or a value that is none of its type."""
     for override in overrides:
         preset = _with_override(preset, override.field, override.value)
     return preset
 
 
 def _parse_value(text: str) -> OverrideValue:
-    """Without knowing the field: a word stays a word, also "on" and "off"."""
+    """Parse a value without knowing its field: a word stays a word, also "on" and "off"."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     for kind in (int, float):
@@ -114,9 +114,12 @@ def _with_override(preset: Composed, name: str, value: OverrideValue) -> Compose
 
 
 def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) -> tuple[int, ...]:
-    """One or several; Raises InvalidArgument naming the field."""
+    """Return one or several whole numbers, at most `most`. Raises InvalidArgument naming the
+    field."""
     numbers = value if isinstance(value, tuple) else (value,)
-    whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
+    whole = tuple(
+        number for number in numbers if isinstance(number, int) and not isinstance(number, bool)
+    )
     if len(whole) < len(numbers) or not whole or (most is not None and len(whole) > most):
         wanted = "a whole number" if most == 1 else "whole numbers, for example 2,2,2"
         raise InvalidArgument(field, f"must be {wanted}; is {value!r}")
@@ -124,7 +127,7 @@ def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) ->
 
 
 def field_names(preset: Any) -> tuple[str, ...]:
-    """Every field that can be set, by its full name."""
+    """Return every field that can be set, by its full name."""
     return tuple(".".join(path) for path, _ in _leaves(preset))
 
 
@@ -148,16 +151,17 @@ def _leaves(part: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _changed(part: Any, path: tuple[str, ...], given: OverrideValue) -> Any:
-    own, *below = path
-    value = getattr(part, own)
+    name, *below = path
+    value = getattr(part, name)
     if below:
-        return replace(part, **{own: _changed(value, tuple(below), given)})
-    words = get_args(get_type_hints(type(part))[own])
-    return replace(part, **{own: _of_its_kind(value, given, own, words)})
+        return replace(part, **{name: _changed(value, tuple(below), given)})
+    words = get_args(get_type_hints(type(part))[name])
+    return replace(part, **{name: _of_its_kind(value, given, name, words)})
 
 
 def _of_its_kind(value: Any, given: OverrideValue, field: str, words: tuple[Any, ...]) -> Any:
-    """`given` as what `value` is one of; `words` are all values of a field that has only some."""
+    """Return `given` as what `value` is one of; `words` are all values of a field that has only
+    some."""
     number = isinstance(given, int | float) and not isinstance(given, bool)
     if isinstance(value, bool):
         switch = _SWITCHES.get(given.lower()) if isinstance(given, str) else given

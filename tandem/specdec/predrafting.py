@@ -91,7 +91,7 @@ class Predrafting:
             self.expect(self._likely())
 
     def _likely(self) -> Iterator[LikelyOutcome]:
-        """Every draft's runners-up, with the draft model's probability that it comes."""
+        """Yield every draft's runners-up, with the draft model's probability that it comes."""
         survives = 1.0
         bonus = (self._drafting.ahead or ())[:1]
         sure = (*self._drafting.drafts, *bonus)
@@ -102,7 +102,7 @@ class Predrafting:
             survives /= whole
 
     def task(self) -> DraftTask | None:
-        """The task of the next branch to draft, if one waits and a worker is free."""
+        """Return the task of the next branch to draft, if one waits and a worker is free."""
         while self.on and self._cache.open_count < self._workers:
             if (branch := self._cache.next_waiting()) is None:
                 return None
@@ -114,8 +114,9 @@ class Predrafting:
         return None
 
     def _task_for(self, outcome: LikelyOutcome) -> DraftTask | None:
-        """None where nothing is drafted after the outcome: at an end, at the length limit, or where
-        the branch would first have to feed a long text that the caller predicted."""
+        """Return the task of an outcome; None where nothing is drafted after it: at an end, at the
+        length limit, or where the branch would first have to feed a long text that the caller
+        predicted."""
         drafting = self._drafting
         ends = self._request.draft_ends
         room = drafting.room + drafting.position - outcome.position - 1
@@ -138,7 +139,7 @@ class Predrafting:
         )
 
     def context(self, task: DraftTask) -> tuple[int, ...]:
-        """All tokens before the first one of a branch's task."""
+        """Return all tokens before the first one of a branch's task."""
         before = self._drafting.context[: task.position - 1]
         return (*before, task.token_ids[-1])
 
@@ -150,7 +151,8 @@ class Predrafting:
         return True
 
     def resolve(self, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
-        """`token_id` comes next, against the drafts: its branch, and the tasks to interrupt."""
+        """Return the branch of `token_id`, which comes next against the drafts, and the tasks to
+        interrupt."""
         return self._cache.resolve(len(self._committed), token_id)
 
     def forget_committed(self) -> list[DraftTask]:
@@ -196,7 +198,7 @@ class Predrafts:
             self.drop(max(waiting, key=self._rank))
 
     def next_waiting(self) -> Branch | None:
-        """The outcome to draft for next, if any waits."""
+        """Return the outcome to draft for next, if any waits."""
         return min(self._waiting(), key=self._rank, default=None)
 
     def _waiting(self) -> list[Branch]:
@@ -207,11 +209,12 @@ class Predrafts:
         branch.open = True
 
     def of(self, task: DraftTask) -> Branch | None:
-        """The branch this task drafts for."""
+        """Return the branch this task drafts for."""
         return next((branch for branch in self._branches.values() if branch.task is task), None)
 
     def resolve(self, position: int, token_id: int) -> tuple[Branch | None, list[DraftTask]]:
-        """The text diverged: the branch that predicted it, and all other open tasks. None stays."""
+        """Return the branch that predicted the diverged text, and all other open tasks. None
+        stays."""
         hit = self._branches.pop((position, token_id), None)
         return hit if hit is not None and hit.task else None, self.clear()
 

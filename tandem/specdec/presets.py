@@ -149,7 +149,8 @@ class Preset:
         return by_timing and not self.drafter_invariant
 
     def with_draft_length(self, length: int) -> Preset:
-        """The same method with another draft length; one that drafts nothing stays as it is."""
+        """Return the same method with another draft length; one that drafts nothing stays as it
+        is."""
         _check_range("draft_length", length, 1, MAX_DRAFT_LENGTH)
         if not self.drafts:
             return self
@@ -159,12 +160,13 @@ class Preset:
         return replace(self, schedule=replace(self.schedule, window=windows * length, chunk=length))
 
     def fitted(self, vocabulary_size: int) -> Preset:
-        """The same method where its draft distribution may keep no more tokens than there are."""
+        """Return the same method where its draft distribution may keep no more tokens than there
+        are."""
         top_k = min(self.truncation.top_k, vocabulary_size)
         return replace(self, truncation=replace(self.truncation, top_k=top_k))
 
     def with_expansion(self, expansion: tuple[int, ...]) -> Preset:
-        """The same rules over trees of that expansion, in stop and wait."""
+        """Return the same rules over trees of that expansion, in stop and wait."""
         _check_expansion(expansion)
         layers = len(expansion)
         if self.control is Control.LEAST_COST:  # it has no schedule of its own that could not fit
@@ -346,14 +348,16 @@ def _check_range(field: str, value: float, least: int, most: int) -> None:
 
 
 def _check_expansion(expansion: tuple[int, ...]) -> None:
-    """Its length first: the number of nodes grows as a product, and its digits with it."""
+    """Check an expansion, its length first: the number of nodes grows as a product, and its digits
+    with it."""
     fits = 1 <= len(expansion) <= MAX_DRAFT_LENGTH and min(expansion) >= 1
     why = f"must be numbers from 1, with at most {MAX_DRAFT_LENGTH} nodes in all"
     _require(fits and expansion_nodes(expansion) <= MAX_DRAFT_LENGTH, "expansion", why)
 
 
 def _of_length(expansion: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """So many layers, single candidates at the end; too many nodes give up the deepest branches."""
+    """Return the expansion with `length` layers, single candidates at the end; if the nodes are too
+    many, the deepest branches are given up."""
     wanted = [*expansion[:length], *(1 for _ in range(length - len(expansion)))]
     while expansion_nodes(wanted) > MAX_DRAFT_LENGTH:
         deepest = max(layer for layer, width in enumerate(wanted) if width > 1)
@@ -444,7 +448,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of that name; InvalidArgument lists the names there are."""
+    """Return the preset of that name. Raises InvalidArgument, which lists the names."""
     if name not in PRESETS:
         raise unknown_name("preset", name, PRESETS)
     return PRESETS[name]

@@ -60,7 +60,8 @@ class Resumable(ABC, Generic[Output]):
         return self._open_stream(now)
 
     def lost(self, now: float, stuck_s: float = 0.0) -> list[Output | Reconnect | Finish]:
-        """The stream broke or was found dead; `stuck_s`: see `Liveness.lost`."""
+        """Reconnect, or give up: the stream broke or was found dead. `stuck_s`: see
+        `Liveness.lost`."""
         if self.phase is not Phase.RUNNING:
             return []
         reconnect = self._leave_stream()
@@ -68,7 +69,7 @@ class Resumable(ABC, Generic[Output]):
         return [*reconnect, *self._give_up_if_due(now)]
 
     def tick(self, now: float) -> list[Output | Reconnect | Finish]:
-        """Time passed: ping a silent peer, notice a dead one, give up a lost one."""
+        """Ping a silent peer, notice a dead one, and give up a lost one, as time has passed."""
         self._peer.tick(now)
         if self.phase is Phase.CONNECTING:
             return self._give_up_if_due(now)
@@ -80,7 +81,7 @@ class Resumable(ABC, Generic[Output]):
         return self._ping(now)
 
     def cancel(self) -> list[Output | Reconnect | Finish]:
-        """The caller left."""
+        """End the request: the caller left."""
         return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED)
 
     def _leave_stream(self, *, lost: bool = True) -> list[Output | Reconnect | Finish]:
@@ -115,7 +116,7 @@ class Resumable(ABC, Generic[Output]):
 
     @abstractmethod
     def _count_loss(self, silent_s: float) -> None:
-        """A stream was lost, after a silence of that many seconds."""
+        """Count a stream that was lost after a silence of that many seconds."""
 
     @abstractmethod
     def _ping(self, now: float) -> list[Output | Reconnect | Finish]:
@@ -123,7 +124,7 @@ class Resumable(ABC, Generic[Output]):
 
     @abstractmethod
     def _go_on_alone(self, now: float) -> list[Output | Reconnect | Finish]:
-        """The peer was given up: answer without it."""
+        """Answer without the peer, which was given up."""
 
     @abstractmethod
     def _close(self) -> list[Output | Reconnect | Finish]:

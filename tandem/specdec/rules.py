@@ -105,23 +105,24 @@ class AcceptanceRule(ABC):
     @classmethod
     @abstractmethod
     def of(cls, choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool) -> Self:
-        """The rule for one session. `keep_probs`: `prepare` keeps whole distributions."""
+        """Return the rule for one session. `keep_probs`: `prepare` keeps whole distributions."""
 
     @abstractmethod
     def propose(self, draft_probs: Array | Distribution, position: int) -> int:
-        """The edge's draft token at an absolute position."""
+        """Return the edge's draft token at an absolute position."""
 
     @abstractmethod
     def candidates(
         self, draft_probs: Array, count: int, position: int, first_draw: int
     ) -> list[int]:
-        """Up to `count` draft tokens for one position of a tree; `first_draw` numbers its first
-        random decision, differently for each node of a layer."""
+        """Return up to `count` draft tokens for one position of a tree; `first_draw` numbers its
+        first random decision, differently for each node of a layer."""
 
     def top_alternatives(
         self, draft_probs: Array | Distribution, token_id: int, position: int, count: int
     ) -> RunnersUp:
-        """Tokens that may well come in the place of the draft `token_id`, the likeliest first."""
+        """Return tokens that may well come in the place of the draft `token_id`, the likeliest
+        first."""
         return likely_runners_up(known_probs(draft_probs), token_id, count)
 
     def prepare(self, target: Array | Distribution, position: int) -> TargetProbs:
@@ -130,7 +131,8 @@ class AcceptanceRule(ABC):
 
     @abstractmethod
     def target_token(self, target: TargetProbs, position: int) -> int:
-        """The target's own token where no draft is judged: a bonus token, or one decoded alone."""
+        """Return the target's own token where no draft is judged: a bonus token, or one decoded
+        alone."""
 
     @abstractmethod
     def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
@@ -138,7 +140,8 @@ class AcceptanceRule(ABC):
 
     @abstractmethod
     def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
-        """The token in place of rejected drafts, drawn where both distributions are known."""
+        """Return the token in place of rejected drafts, drawn where both distributions are
+        known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +245,7 @@ class GumbelCouplingRule(AcceptanceRule):
         return gumbel_runners_up(draft_probs, token_id, self.seed, position=position, count=count)
 
     def prepare(self, target: Array | Distribution, position: int) -> TargetProbs:
-        """The target's token: the noise decides it, whatever the drafts."""
+        """Return the target's token: the noise decides it, whatever the drafts."""
         token_id = distribution_of(target).coupled_token(self.seed, position)
         return DecidedTarget(token_id, known_probs(target)) if self.keep_probs else token_id
 
@@ -261,7 +264,7 @@ class GumbelCouplingRule(AcceptanceRule):
 
 
 def probs_of(target: TargetProbs) -> Array:
-    """The distribution itself, for rules and payloads that need more than a token of it."""
+    """Return the distribution itself, for rules and payloads that need more than a token of it."""
     assert not isinstance(target, int), "this rule judges by whole distributions"
     return target.probs if isinstance(target, DecidedTarget) else target
 
@@ -281,7 +284,7 @@ class PayloadRule(ABC):
 
     @abstractmethod
     def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
-        """The outcome of the verdict that rejects `proposal`."""
+        """Return the outcome of the verdict that rejects `proposal`."""
 
 
 class TokenPayload(PayloadRule):
@@ -332,7 +335,7 @@ class TopKPayload(PayloadRule):
 
 
 def acceptance_type(choices: RuleChoices) -> type[AcceptanceRule]:
-    """The class of the rule that a preset names."""
+    """Return the class of the rule that a preset names."""
     match choices.acceptance:
         case Acceptance.REJECTION:
             return RacingRejectionRule if choices.decode_when_idle else RejectionRule
@@ -345,12 +348,12 @@ def acceptance_type(choices: RuleChoices) -> type[AcceptanceRule]:
 def acceptance_rule(
     choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool = False
 ) -> AcceptanceRule:
-    """The rule that a preset names, with its randomness."""
+    """Return the rule that a preset names, with its randomness."""
     return acceptance_type(choices).of(choices, seed, rng, keep_probs)
 
 
 def payload_type(choices: RuleChoices) -> type[PayloadRule]:
-    """The class of the rejection payload that a preset names."""
+    """Return the class of the rejection payload that a preset names."""
     match choices.rejection_payload:
         case RejectionPayload.TOKEN:
             return TokenPayload
@@ -365,5 +368,5 @@ def payload_type(choices: RuleChoices) -> type[PayloadRule]:
 
 
 def payload_rule(choices: RuleChoices, rule: AcceptanceRule, rng: RandomSource) -> PayloadRule:
-    """The rejection payload that a preset names."""
+    """Return the rejection payload that a preset names."""
     return payload_type(choices)(rule, rng, choices.payload_top, choices.payload_tail_draws)

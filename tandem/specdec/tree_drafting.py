@@ -46,7 +46,8 @@ class TreeInFlight(DraftsInFlight):
 
     @property
     def fed(self) -> int:
-        """How many nodes the draft KV holds: all layers but the last, which nothing followed."""
+        """Number of nodes that the draft KV holds: all layers but the last, which nothing
+        followed."""
         return sum(depth + 1 < len(self) for depth in depths(self._parents))
 
     def tokens_at(self, nodes: Sequence[int]) -> tuple[int, ...]:
@@ -67,7 +68,8 @@ class TreeInFlight(DraftsInFlight):
         self._branch = []
 
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        """The tokens on the verdict's path and the first candidate after; else ProtocolError."""
+        """Return the tokens on the verdict's path and the first candidate after. Raises
+        ProtocolError for another path."""
         followed = children(self._parents)
         node = -1
         for step in verdict.path:
@@ -100,7 +102,8 @@ class TreeDrafting(Drafting):
         return 0 if self._in_flight else min(len(self._expansion), self.room)
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
-        """The task that drafts the next `count` layers, unbranched if more than the preset has."""
+        """Return the task that drafts the next `count` layers, unbranched if more than the preset
+        has."""
         deeper = count > len(self._expansion)
         path = self._kept
         self._kept = ()
@@ -138,7 +141,7 @@ class TreeDrafting(Drafting):
         return self._in_flight.judged(verdict) if self._in_flight.sent else ()
 
     def settle(self, verdict: Verdict) -> None:
-        """The tree is judged: of what the draft KV holds of it, the path stays."""
+        """Keep the path of a tree that is judged, of what the draft KV holds of it."""
         self._kept = tuple(node for node in verdict.path if node < self._in_flight.fed)
         self._in_flight.clear()
 
@@ -178,7 +181,7 @@ class TreeGrowth:
 
     @property
     def width(self) -> int:
-        """How many candidates each node of the last layer is to get."""
+        """Number of candidates that each node of the last layer gets."""
         return self._task.expansion[self._layers]
 
     @property
@@ -218,12 +221,12 @@ class TreeGrowth:
 
 
 def layers(drafts: Sequence[Drafted]) -> int:
-    """The depth of a tree of drafts."""
+    """Return the depth of a tree of drafts."""
     return max(depths([drafted.parent for drafted in drafts]), default=-1) + 1
 
 
 def tree_frame(frame: Frame, nodes: Sequence[Drafted], preset: Preset) -> Draft:
-    """A whole tree as a message, with one distribution per expanded node, in their order."""
+    """Return a whole tree as a message, with one distribution per expanded node, in their order."""
     draft = draft_frame(frame, nodes, preset)
     parents = tuple(drafted.parent for drafted in nodes)
     if draft.distributions is None:

@@ -43,7 +43,7 @@ class CloudSeries(Series):
     )
 
     def knows(self, cloud: str) -> None:
-        """A cloud is named to the drafter."""
+        """Begin the series of a cloud that is named to the drafter."""
         self.holds(cloud, 0)
         self.works(cloud, False)
         for reason in MOVE_REASONS:  # at 0 from the start, so that the first move is a change
@@ -51,7 +51,7 @@ class CloudSeries(Series):
         CloudSeries.hedged_rounds.child(self)
 
     def forgets(self, cloud: str) -> None:
-        """It is named no more."""
+        """End the series of a cloud that is named no more."""
         if (name := self._admitted(cloud)) != OTHER:
             for metric in (CloudSeries.cloud_round_trip, CloudSeries.cloud_usable):
                 metric.drop(self, cloud=name)

@@ -51,8 +51,8 @@ class MetricsServer:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread a caller, who asks once. Callers are cut off when they are too many or too slow,
-    those who came first before the others: a scraper is long gone then."""
+    """Serves each caller, who asks once, on a thread of its own. Callers are cut off when they are
+    too many or too slow, those who came first before the others: a scraper is long gone then."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -64,7 +64,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Without the base class's question to the name server what this machine is called."""
+        """Bind without asking the name server for this machine's name, as the base class does."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
@@ -85,14 +85,16 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Called by `serve_forever` twice a second."""
         before_s = time.monotonic() - CALLER_S
         with self._changing:
-            for caller in [each for each, came_s in self._came_s.items() if came_s < before_s]:
+            for caller in [
+                request for request, came_s in self._came_s.items() if came_s < before_s
+            ]:
                 self._cut_off(caller)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away is no fault of ours."""
+        """Log nothing: a caller that went away is no fault of ours."""
 
     def _cut_off(self, caller: socket.socket) -> None:
-        """Its thread wakes up, and closes it."""
+        """Shut a caller's connection down; its thread wakes up, and closes it."""
         del self._came_s[caller]
         with suppress(OSError):
             caller.shutdown(socket.SHUT_RDWR)

@@ -61,17 +61,17 @@ class EngineSeries(Series):
         """Count one document whose keys and values came from `source`: a fixed word."""
         self.count(EngineSeries.document_kv, "source", source)
 
-    def looked_up(self, tokens: int, found: int) -> None:
-        """Count one session's look-up of a kept prefix: `found` of `tokens` tokens."""
-        self.looked_up_many(int(found > 0), int(not found), tokens, found)
+    def looked_up(self, tokens: int, hit_tokens: int) -> None:
+        """Count one session's look-up of a kept prefix: `hit_tokens` of `tokens` tokens."""
+        self.looked_up_many(int(hit_tokens > 0), int(not hit_tokens), tokens, hit_tokens)
 
-    def looked_up_many(self, hits: int, misses: int, tokens: int, found: int) -> None:
+    def looked_up_many(self, hits: int, misses: int, tokens: int, hit_tokens: int) -> None:
         """Count what `looked_up` does, of several sessions together; from any thread."""
         for outcome, count in (("hit", hits), ("miss", misses)):
             if count:
                 EngineSeries.prefix_lookups.child(self, outcome=outcome).inc(count)
         self.prefix_queried_tokens.inc(tokens)
-        self.prefix_hit_tokens.inc(found)
+        self.prefix_hit_tokens.inc(hit_tokens)
 
     def passed(self, pass_s: float, jobs: int, tokens: int) -> None:
         """Count one forward pass over `tokens` tokens of `jobs` jobs; from any thread."""

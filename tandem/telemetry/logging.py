@@ -41,7 +41,7 @@ _FIELDS = "tandem_fields"
 
 
 def get_logger(name: str) -> EventLogger:
-    """The logger of a module: `log.info("event", field=value, …)`."""
+    """Return the logger of a module: `log.info("event", field=value, …)`."""
     return EventLogger(logging.getLogger(name))
 
 
@@ -98,7 +98,7 @@ class EventLogger:
         self._log(logging.ERROR, event, fields)
 
     def exception(self, event: str, /, **fields: object) -> None:
-        """An error with the traceback of the exception being handled."""
+        """Log an error with the traceback of the exception being handled."""
         self._log(logging.ERROR, event, fields, trace=True)
 
     def _log(
@@ -129,8 +129,8 @@ class TextFormatter(logging.Formatter):
 
 def _entry(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, object]:
     """Return the log entry of `record`, whose private fields are already replaced."""
-    own: Mapping[str, object] = getattr(record, _FIELDS, {})
-    fields = {**_context.get(), **own}
+    logged: Mapping[str, object] = getattr(record, _FIELDS, {})
+    fields = {**_context.get(), **logged}
     if record.levelno >= logging.INFO:
         fields = {name: _shown(name, value) for name, value in fields.items()}
     moment = datetime.fromtimestamp(record.created, UTC)
@@ -160,7 +160,8 @@ def _shown(name: str, value: object) -> object:
 
 
 def _word(value: object) -> str:
-    """`value` without quotes where it is one plain word, else as JSON: no line can be forged."""
+    """Return `value` without quotes where it is one plain word, else as JSON: no line can be
+    forged."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     plain = text.isprintable() and not any(mark in text for mark in ' "=') and text != ""
     return text if plain or not isinstance(value, str) else json.dumps(value, ensure_ascii=False)

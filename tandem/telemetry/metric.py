@@ -73,7 +73,8 @@ class Metric(Generic[Family]):
         return child
 
     def child(self, series: Series, **more: str) -> Family:
-        """The child for the series' labels and `more`, which replaces a label of the same name."""
+        """Return the child for the series' labels and `more`, which replaces a label of the same
+        name."""
         return cast(Family, series.exported.families[self.name]).labels(**series.labels | more)
 
     def drop(self, series: Series, **more: str) -> None:
@@ -105,7 +106,8 @@ class Exported:
         self._admitting = threading.Lock()
 
     def admit(self, label: str, name: str) -> str:
-        """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""
+        """Return `name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else
+        "other"."""
         with self._admitting:
             admitted = self._admitted.setdefault(label, set())
             if name not in admitted and len(admitted) >= MAX_LABEL_VALUES:

@@ -228,7 +228,7 @@ class MethodSeries(Series):
         MethodSeries.agreed_tokens.child(self, side=side).inc(agreed)
 
     def aggregating_at(self, side: Side) -> Gauge:
-        """The gauge of requests aggregated at `side`, whichever side reports it."""
+        """Return the gauge of requests aggregated at `side`, whichever side reports it."""
         return MethodSeries.aggregation_side.child(self, side=side)
 
 
@@ -311,7 +311,7 @@ class HolderSeries(Series):
     )
 
     def holds(self, holder: str, sessions: int) -> None:
-        """It has so many open; "" stands for callers without keys."""
+        """Show how many sessions a holder has open; "" stands for callers without keys."""
         HolderSeries.sessions.child(self, holder=holder or ANYONE).set(sessions)
         for limit in HOLDER_LIMITS:  # at 0 from the start, so that the first refusal is a change
             HolderSeries.refusals.child(self, holder=holder or ANYONE, limit=limit)
@@ -335,7 +335,7 @@ class LoopSeries(Series):
 
 
 class BuildSeries(Series):
-    """Which program a process runs."""
+    """The version of the program that a process runs."""
 
     LABELS = ("side",)
 
@@ -350,7 +350,10 @@ ALL_SERIES: tuple[type[Series], ...] = (
 """Every kind of series there is; a metric of another class would not be exported."""
 
 ALL_METRICS: tuple[Metric[Any], ...] = tuple(
-    each for series in ALL_SERIES for each in vars(series).values() if isinstance(each, Metric)
+    metric
+    for series in ALL_SERIES
+    for metric in vars(series).values()
+    if isinstance(metric, Metric)
 )
 
 
@@ -370,13 +373,13 @@ class Metrics:
         BuildSeries.build.child(build, version=__version__).set(1)
 
     def method(self, preset: str, model_name: str) -> MethodSeries:
-        """The series of requests that `preset` serves with the target model `model_name`."""
+        """Return the series of requests that `preset` serves with the target model `model_name`."""
         bounded = {"preset": preset, "model_name": model_name}
         labels = {label: self.admit(label, name) for label, name in bounded.items()}
         return MethodSeries(self._exported, {**labels, "side": self.side})
 
     def engine(self, model_name: str) -> EngineSeries:
-        """The series of the engine that runs `model_name` in this process."""
+        """Return the series of the engine that runs `model_name` in this process."""
         model_name = self.admit("model_name", model_name)
         return EngineSeries(self._exported, {"model_name": model_name, "side": self.side})
 
@@ -384,7 +387,7 @@ class Metrics:
         return SchedulerSeries(self._exported, {"side": self.side})
 
     def measured_side(self, side: Side) -> MeasuredSideSeries:
-        """The series of what this process's scheduler holds of `side`."""
+        """Return the series of what this process's scheduler holds of `side`."""
         return MeasuredSideSeries(self._exported, {"side": side})
 
     def other_sides(self) -> OtherSideSeries:
@@ -397,19 +400,20 @@ class Metrics:
         return HttpSeries(self._exported, {"side": self.side})
 
     def clouds(self) -> CloudSeries:
-        """The series of the clouds that this process chooses among."""
+        """Return the series of the clouds that this process chooses among."""
         return CloudSeries(self._exported, {"side": self.side})
 
     def loop(self) -> LoopSeries:
-        """The series of this process's event loop."""
+        """Return the series of this process's event loop."""
         return LoopSeries(self._exported, {"side": self.side})
 
     def holders(self) -> HolderSeries:
-        """The series of this process's callers."""
+        """Return the series of this process's callers."""
         return HolderSeries(self._exported, {"side": self.side})
 
     def access(self) -> AccessSeries:
-        """The series of this process's certificate and keys files; used by those that have them."""
+        """Return the series of this process's certificate and keys files; used by those that have
+        them."""
         return AccessSeries(self._exported, {"side": self.side})
 
     def family(self, name: str) -> Collector:
@@ -417,12 +421,13 @@ class Metrics:
         return cast(Collector, self._exported.families[name])
 
     def admit(self, label: str, name: str) -> str:
-        """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""
+        """Return `name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else
+        "other"."""
         return self._exported.admit(label, name)
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry of its own, with the process's CPU, memory and open files on it."""
+    """Return a registry of its own, with the process's CPU, memory and open files on it."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry

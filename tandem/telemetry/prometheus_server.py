@@ -42,7 +42,8 @@ def window_s(rule: str) -> float:
 
 
 def labels_of(text: str) -> dict[str, str]:
-    """From "suite=tandem,release=prod". Raises InvalidArgument("prometheus_labels")."""
+    """Parse labels like "suite=tandem,release=prod". Raises
+    InvalidArgument("prometheus_labels")."""
     labels = {}
     for part in filter(str.strip, text.split(",")):
         if (match := _LABEL.fullmatch(part)) is None:
@@ -69,9 +70,9 @@ class Aged:
 
 
 def freshest(*known: Aged | None) -> float | None:
-    """The number that was measured last; the first of those as fresh."""
-    there = [each for each in known if each is not None]
-    return min(there, key=lambda each: each.age_s).value if there else None
+    """Return the number that was measured last; the first of those as fresh."""
+    there = [number for number in known if number is not None]
+    return min(there, key=lambda number: number.age_s).value if there else None
 
 
 def mean_of(
@@ -80,15 +81,17 @@ def mean_of(
     labels: Mapping[str, str],
     preferred: Mapping[str, str] | None = None,
 ) -> Aged | None:
-    """The mean of a rule's samples with these labels, of those with the `preferred` ones where
-    there are any. It is as old as the middle of what the rule looks back on. A label wanted as ""
-    may be any, but then the same one everywhere: what differs is not averaged."""
-    matching = [each for each in samples if each.rule == rule and _agrees(each, labels)]
+    """Return the mean of a rule's samples with these labels, of those with the `preferred` ones
+    where there are any. It is as old as the middle of what the rule looks back on. A label wanted
+    as "" may be any, but then the same one everywhere: what differs is not averaged."""
+    matching = [sample for sample in samples if sample.rule == rule and _agrees(sample, labels)]
     for name in (name for name, value in labels.items() if not value):
-        if len({each.labels.get(name) for each in matching}) > 1:
+        if len({sample.labels.get(name) for sample in matching}) > 1:
             return None
-    closer = [each for each in matching if preferred and each.labels.items() >= preferred.items()]
-    values = [each.value for each in closer or matching]
+    closer = [
+        sample for sample in matching if preferred and sample.labels.items() >= preferred.items()
+    ]
+    values = [sample.value for sample in closer or matching]
     return Aged(fmean(values), window_s(rule) / 2) if values else None
 
 
@@ -140,23 +143,24 @@ class PrometheusServer:
             await asyncio.sleep(self._period_s)
 
     async def refresh(self) -> bool:
-        """Ask once; whether it answered. Nothing is raised for a server that does not."""
+        """Query once; return whether the server answered. Nothing is raised if it does not."""
         try:
-            rows = (await self._ask("query", query=self._query))["result"]
+            rows = (await self._get("query", query=self._query))["result"]
             samples = (_sample(row["metric"], row["value"][1]) for row in rows)
             self._samples = tuple(sample for sample in samples if sample is not None)
             if not rows and not self._rules_looked_for:
                 await self._look_for_rules()
         except Exception as error:  # whatever it says or fails with
             self._samples = ()
-            self._tell(False, str(error) or type(error).__name__)
+            self._report(False, str(error) or type(error).__name__)
             return False
-        self._tell(True)
+        self._report(True)
         return True
 
     async def _look_for_rules(self) -> None:
-        """No numbers: nothing happened yet, or nobody loaded the rules, which is said once."""
-        groups = (await self._ask("rules", type="record"))["groups"]
+        """Look for the rules, as there are no numbers: nothing happened yet, or nobody loaded the
+        rules, which is logged once."""
+        groups = (await self._get("rules", type="record"))["groups"]
         self._rules_looked_for = True
         recorded = {rule["name"] for group in groups for rule in group["rules"]}
         if missing := [rule for rule in RULES if rule not in recorded]:
@@ -166,7 +170,7 @@ class PrometheusServer:
                 missing=", ".join(missing),
             )
 
-    async def _ask(self, what: str, **parameters: str) -> Any:
+    async def _get(self, what: str, **parameters: str) -> Any:
         url = f"{self._api}{what}?{urlencode(parameters)}"
         async with asyncio.timeout(self._timeout_s):  # urlopen's own is for each piece of an answer
             answer = await asyncio.to_thread(_get_json, url, self._timeout_s)
@@ -174,8 +178,8 @@ class PrometheusServer:
             raise ValueError(f"answered {answer.get('error', answer['status'])}")
         return answer["data"]
 
-    def _tell(self, reached: bool, why: str = "") -> None:
-        """A line when it is lost and one when it is back, not one every time."""
+    def _report(self, reached: bool, why: str = "") -> None:
+        """Log a line when the server is lost and one when it is back, not one every time."""
         if reached and not self._reached:
             log.info("metrics server answers", address=self._api)
         elif not reached and self._reached is not False:

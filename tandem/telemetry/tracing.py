@@ -60,8 +60,8 @@ class Tracing:
     def span(
         self, name: str, headers: Headers | None = None, **attributes: Attribute
     ) -> AbstractContextManager[Span]:
-        """A span around what happens inside; a child of the one in the caller's `headers`, if any.
-        An exception that leaves it marks it as failed, by its type alone."""
+        """Return a span around what happens inside; a child of the one in the caller's `headers`,
+        if any. An exception that leaves it marks it as failed, by its type alone."""
         return NOT_RECORDED
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ _callers: ContextVar[Headers] = ContextVar("tandem_caller_headers", default=())
 
 @contextmanager
 def called_with(headers: Headers) -> Iterator[None]:
-    """In here, and in tasks begun in here, a span that is given no headers takes these."""
+    """Use `headers` for spans that are given none, within the context and in tasks begun in it."""
     outer = _callers.get()
     _callers.set(tuple(headers))
     try:

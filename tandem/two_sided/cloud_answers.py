@@ -10,12 +10,7 @@ from dataclasses import replace
 from tandem.net.connection import Connection
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import (
-    ContextDocument,
-    DecodingOpen,
-    DecodingOpened,
-)
-from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import CollaborationOpen
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import DocumentTransfer, Sources
@@ -63,7 +58,7 @@ class CloudAnswers:
         opening = collaboration.opening
         request = opening.request
 
-        async def found() -> tuple[ContextDocument, ...]:
+        async def cloud_documents() -> tuple[ContextDocument, ...]:
             return await search(request.query, request.documents)
 
         if request.preset.transfer is not DocumentTransfer.NONE:
@@ -75,11 +70,11 @@ class CloudAnswers:
                 deadline_s=self._request_timeout_s,
                 headers=headers,
             )
-            await exported.serve(found)
+            await exported.serve(cloud_documents)
             return
 
         async def open_decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
-            documents = () if request.preset.sources is Sources.DEVICE else await found()
+            documents = () if request.preset.sources is Sources.DEVICE else await cloud_documents()
             return self._decoder_link(opening, documents, events, headers)
 
         session = CloudSession(
@@ -113,27 +108,10 @@ class CloudAnswers:
         headers: Sent,
     ) -> DecoderLink:
         request = opening.request
-        preset = request.preset
-        drafting = local_drafting(preset, request.sampling)
-        decoding = DecodingOpen(
-            session=opening.session,
-            epoch=0,
-            base=0,
-            prefix_hash=0,
-            prompt=request.prompt_ids,
-            committed_ids=request.committed_ids,
-            documents=documents,
-            sampling=drafting.sampling,
-            seed=request.seed,
-            side=Side.CLOUD,
-            probs=drafting.probs,
-            ahead=preset.ahead,
-            max_tokens=request.max_tokens,
+        decoding = replace(
+            request.decoding_opening(Side.CLOUD, prompt=request.prompt_ids, documents=documents),
             vocabulary_hash=request.vocabulary_hash,
             vocabulary_size=request.vocabulary_size,
-            preset=preset.name,
-            reweigh_every=preset.reweigh_every,
-            processors=request.processors,
             end_ids=tuple(sorted(request.eos_token_ids)),
         )
         return DecoderLink(
@@ -173,5 +151,5 @@ class Collaboration:
 
     @property
     def preset(self) -> str:
-        """What the device calls its preset; any text."""
+        """The device's name of its preset; any text."""
         return self.opening.request.preset.name

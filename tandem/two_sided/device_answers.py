@@ -30,12 +30,7 @@ from tandem.telemetry.tracing import Sent
 from tandem.two_sided.many_sides import LastOpened, ManySides, ManySidesMachine, SideStreams
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.profiling.side_metrics import AggregationGauge
-from tandem.two_sided.protocol.decoder_messages import (
-    ContextDocument,
-    DecodingOpen,
-    DecodingOpened,
-)
-from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
@@ -93,7 +88,7 @@ class _PreparedRequest:
     """A request with the documents for it. `aggregation` lacks what only the decoder knows: the
     prompt's ids, the vocabulary and the room for the answer."""
 
-    asked: DeviceRequest
+    request: DeviceRequest
     aggregation: AggregationRequest
     documents: tuple[ContextDocument, ...]
     traffics: tuple[Traffic, ...]
@@ -105,7 +100,7 @@ class _PreparedRequest:
 
     @property
     def needs_cloud(self) -> bool:
-        """Whether the cloud takes part once the documents are here."""
+        """True if the cloud takes part once the documents are here."""
         return self.preset.needs_cloud and self.preset.transfer is DocumentTransfer.NONE
 
 
@@ -190,7 +185,9 @@ class DeviceAnswers:
                 )
                 if isinstance(session.machine, ManySidesMachine):
                     self._many_sides.summarize(ended.summary, session.machine, prepared.traffics)
-                used = dict.fromkeys(each.name for each in prepared.documents if each.name)
+                used = dict.fromkeys(
+                    document.name for document in prepared.documents if document.name
+                )
                 ended.summary.device.names.extend(used)
                 yield ended
             finally:
@@ -199,7 +196,8 @@ class DeviceAnswers:
                 session.close()
 
     async def _prepare(self, request: DeviceRequest) -> _PreparedRequest:
-        """The request with this side's documents, and with the cloud's where they are sent here."""
+        """Return the request with this side's documents, and with the cloud's where they are sent
+        here."""
         preset = self._many_sides.preset(request.preset)
         aggregation = AggregationRequest(
             session=secrets.randbits(32),
@@ -215,31 +213,31 @@ class DeviceAnswers:
             documents=request.documents,
             processors=request.processors,
         )
-        found: tuple[ContextDocument, ...] = ()
+        documents: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
-            found = await request.search(request.query, request.documents)
+            documents = await request.search(request.query, request.documents)
         prepared = _PreparedRequest(
-            asked=request,
+            request=request,
             aggregation=aggregation,
-            documents=found,
+            documents=documents,
             traffics=tuple(Traffic() for _ in range(1 + len(self._more_sides))),
         )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
-        return replace(prepared, documents=(*found, *await self._imported(prepared)))
+        return replace(prepared, documents=(*documents, *await self._imported(prepared)))
 
     async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
         assert self._cloud is not None, "no preset that needs a cloud is asked for without one"
-        asked = prepared.asked
-        waits = asked.lost_cloud is LostCloud.WAIT
+        request = prepared.request
+        waits = request.lost_cloud is LostCloud.WAIT
         imported = ImportedDocuments(
             cloud=self._cloud,
             decoder=self._decoder,
             traffic=prepared.traffics[0],
-            deadline_s=asked.timeout_s,
-            patience_s=asked.timeout_s if waits else self._give_up_after_s,
-            headers=asked.headers,
-            tenant=asked.tenant,
+            deadline_s=request.timeout_s,
+            patience_s=request.timeout_s if waits else self._give_up_after_s,
+            headers=request.headers,
+            tenant=request.tenant,
         )
         opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:
@@ -247,37 +245,24 @@ class DeviceAnswers:
         return await imported.fetch(opening)
 
     def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
-        asked = prepared.asked
-        preset = prepared.preset
-        drafting = local_drafting(preset, asked.sampling)
-        opening = DecodingOpen(
-            session=prepared.aggregation.session,
-            epoch=0,
-            base=0,
-            prefix_hash=0,
-            prompt=asked.prompt,
-            committed_ids=(),
-            documents=prepared.documents,
-            sampling=drafting.sampling,
-            seed=asked.seed,
-            side=Side.DEVICE,
-            probs=drafting.probs,
-            ahead=0 if preset.sources is Sources.CLOUD else preset.ahead,
-            max_tokens=asked.max_tokens,
+        request = prepared.request
+        opening = replace(
+            prepared.aggregation.decoding_opening(
+                Side.DEVICE, prompt=request.prompt, documents=prepared.documents
+            ),
             wants_text=True,
-            stop=asked.stop,
-            preset=preset.name,
-            reweigh_every=preset.reweigh_every,
-            wants_token_texts=asked.token_texts,
-            processors=asked.processors,
+            stop=request.stop,
+            wants_token_texts=request.token_texts,
         )
+        if prepared.preset.sources is Sources.CLOUD:
+            opening = replace(opening, ahead=0)
         return DecoderLink(
             self._decoder,
             opening,
             events=events,
-            deadline_s=asked.timeout_s,
+            deadline_s=request.timeout_s,
             closing_tasks=self._closing_tasks,
-            headers=asked.headers,
+            headers=request.headers,
         )
 
     def _machine(
@@ -294,7 +279,7 @@ class DeviceAnswers:
         request.sampling.validate(request.vocabulary_size)
         now = time.monotonic()
         lives = [
-            self._liveness(other, prepared.asked.lost_cloud, now)
+            self._liveness(other, prepared.request.lost_cloud, now)
             for other in (self._others(prepared.preset) if prepared.needs_cloud else ())
         ]
         if self._many_sides.take_part(prepared.preset):
@@ -316,8 +301,8 @@ class DeviceAnswers:
     def _stream_opener(
         self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
     ) -> OpenStream[Any, Any] | None:
-        """What opens the stream to the cloud, or those to all other sides, if the preset needs
-        them; `opened`: the decoder's."""
+        """Return what opens the stream to the cloud, or the streams to all other sides, if the
+        preset needs them. `opened` returns the answer of the device's decoder to its opening."""
         others = self._others(prepared.preset)
         if not others or not prepared.needs_cloud:
             return None
@@ -334,9 +319,9 @@ class DeviceAnswers:
             return FrameStream(
                 other,
                 lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
-                    timeout=prepared.asked.timeout_s,
+                    timeout=prepared.request.timeout_s,
                     wait_for_ready=True,
-                    metadata=prepared.asked.headers,
+                    metadata=prepared.request.headers,
                 ),
                 codec=DeviceCodec(here.vocabulary_size, prepared.preset.probs),
                 traffic=traffic,
@@ -353,23 +338,23 @@ class DeviceAnswers:
         return partial(SideStreams, openers, self._closing_tasks)
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:
-        """The other sides of such an answer, the cloud first."""
+        """Return the other sides of an answer by such a preset, the cloud first."""
         if self._cloud is None:
             return []
         many = self._many_sides.take_part(preset)
         return [self._cloud, *(self._more_sides.values() if many else ())]
 
     async def _why_silent(self, preset: AggregationPreset) -> str:
-        """Of those that take part."""
+        """Return why those of the other sides that take part are silent."""
         others = self._others(preset)
-        reasons = await asyncio.gather(*(each.why_silent() for each in others))
+        reasons = await asyncio.gather(*(other.why_silent() for other in others))
         named = zip(("cloud", *self._more_sides), reasons, strict=False)
-        found = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
-        return "; ".join(found)
+        known = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
+        return "; ".join(known)
 
 
 def _has_others(connection: Connection) -> bool:
-    """Whether the next stream may be to another address."""
+    """Return whether the next stream may be to another address."""
     return isinstance(connection, NearestConnection)
 
 
@@ -381,6 +366,6 @@ async def _cancel(cancel: Callable[[], Awaitable[None]], session: DeviceSession)
 
 
 def _raise_fault(cancelling: asyncio.Task[None] | None) -> None:
-    """The caller's own fault, if that ended the request."""
+    """Raise the caller's own fault, if that ended the request."""
     if cancelling is not None and cancelling.done() and not cancelling.cancelled():
         cancelling.result()

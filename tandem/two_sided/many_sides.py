@@ -173,7 +173,8 @@ class ManySidesStats(AggregationStats):
 
 @dataclass(slots=True)
 class _OtherSide:
-    """What the device knows of one other side: for one stream, but for its signs of life."""
+    """State of one other side, as the device knows it: for one stream, but for its signs of
+    life."""
 
     number: int
     liveness: Liveness
@@ -259,7 +260,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         self.stats = ManySidesStats.of(1 + len(others))
         self.opened_by: dict[int, CollaborationOpened] = {}
         """What each other side said of itself last, by its number."""
-        self._own = OwnDrafts(self.committed)
+        self._drafts = OwnDrafts(self.committed)
         self._others = tuple(
             _OtherSide(number, liveness, PeerDrafts(self.committed))
             for number, liveness in enumerate(others, start=Side.CLOUD)
@@ -280,8 +281,8 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
 
     @property
     def queued(self) -> tuple[int, int]:
-        """How many drafts wait: own, the other sides'."""
-        return len(self._own), sum(len(other.drafts) for other in self._others)
+        """Numbers of drafts that wait: the device's, the other sides'."""
+        return len(self._drafts), sum(len(other.drafts) for other in self._others)
 
     # Connection
 
@@ -314,7 +315,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
 
     def decoder_restarted(self) -> None:
         """Begin again with a decoder that starts from the committed text and epoch 0."""
-        self._own.clear()
+        self._drafts.clear()
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
@@ -329,7 +330,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
             # Not counted as sent: nothing answers it, so that no round trip ends with it.
             cancel = Cancel(**self._header())
             outputs += [ToPeer(ToLink(other.link, cancel)) for other in self._others]
-        self._own.clear()
+        self._drafts.clear()
         self._forget_stream()
         return outputs
 
@@ -343,7 +344,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         self._decoder_epoch = max(self._decoder_epoch, draft.epoch)
         self._epoch = max(self._epoch, self._epoch_offset + draft.epoch)
         self.stats.decode_s[Side.DEVICE] += draft.cost.decode_s
-        if not self._own.add(decoded_draft(draft, self._epoch_offset)):
+        if not self._drafts.add(decoded_draft(draft, self._epoch_offset)):
             self.stats.stale_drafts += 1
             return []
         return self._decide(now)
@@ -386,7 +387,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         other.log_mass = message.log_mass
         self.opened_by[other.number] = message
         self._text.limit(message.max_tokens)
-        masses = [mass for each in self._others if (mass := each.log_mass) is not None]
+        masses = [mass for side in self._others if (mass := side.log_mass) is not None]
         if len(masses) == len(self._others):
             self._shares = shares_of([self._log_mass, *masses])
         return self._decide(now)
@@ -432,13 +433,13 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         return outputs
 
     def _next(self, position: int) -> _Decision | NeedsTopList | None:
-        """The next token, if the drafts are here that it takes."""
-        own = self._own.first
+        """Return the next token, if the drafts are here that it takes."""
+        local = self._drafts.first
         if self.phase is Phase.ALONE:
-            return None if own is None else _Decision(own.token_id, ())
+            return None if local is None else _Decision(local.token_id, ())
         if self._shares is None:
             return None
-        drafts = (own, *(other.drafts.first for other in self._others))
+        drafts = (local, *(other.drafts.first for other in self._others))
         if self.request.sampling.greedy:
             here = _all_of(drafts)
             return None if here is None else _likeliest(here)
@@ -464,7 +465,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
 
     def _commit(self, decision: _Decision, batch: _Batch) -> None:
         token_id = decision.token_id
-        advanced = [self._own.advance(token_id)]
+        advanced = [self._drafts.advance(token_id)]
         advanced += [other.drafts.advance(token_id) for other in self._others]
         for number, draft in enumerate(advanced):
             if draft is not None:
@@ -474,7 +475,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
             self.stats.made[decision.sides[0]] += 1
         _, batch.reason = self._text.append((token_id,))
         batch.decisions.append(decision)
-        self._own.forget_before(len(self.committed))  # nobody fetches the device's distributions
+        self._drafts.forget_before(len(self.committed))  # nobody fetches the device's distributions
 
     def _committed_outputs(self, batch: _Batch, now: float) -> ManySidesOutputs:
         token_ids = batch.token_ids
@@ -515,7 +516,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         return [ToPeer(ToLink(other.link, message))]
 
     def _header(self) -> FrameHeader:
-        """What every frame carries."""
+        """Return the fields that every frame carries."""
         return {
             "session": self.request.session,
             "epoch": self._epoch,
@@ -525,7 +526,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
 
 
 def _all_of(drafts: Sequence[QueuedDraft | None]) -> tuple[QueuedDraft, ...] | None:
-    """All sides' drafts, once they are here."""
+    """Return all sides' drafts, once they are here."""
     here = tuple(draft for draft in drafts if draft is not None)
     return here if len(here) == len(drafts) else None
 
@@ -533,13 +534,13 @@ def _all_of(drafts: Sequence[QueuedDraft | None]) -> tuple[QueuedDraft, ...] | N
 def _likeliest(drafts: Sequence[QueuedDraft]) -> _Decision | NeedsTopList:
     """Temperature 0: the argmax of the mixture, from the other sides' top lists and the device's
     own distribution, which comes first."""
-    own = drafts[Side.DEVICE].probs
+    local = drafts[Side.DEVICE].probs
     lists = [draft.probs for draft in drafts[Side.CLOUD :] if isinstance(draft.probs, TopList)]
-    assert isinstance(own, np.ndarray), "a side knows its own distributions"
+    assert isinstance(local, np.ndarray), "a side knows its own distributions"
     assert len(lists) == len(drafts) - 1, "checked on receipt"
-    count = min(len(each.ids) for each in lists)
-    listed = top_list(own, count, reduce(np.union1d, [each.ids for each in lists]))
-    token_id = certified_argmax([listed, *lists], shares_of([each.log_mass for each in drafts]))
+    count = min(len(top.ids) for top in lists)
+    listed = top_list(local, count, reduce(np.union1d, [top.ids for top in lists]))
+    token_id = certified_argmax([listed, *lists], shares_of([draft.log_mass for draft in drafts]))
     if token_id is None:
         return NeedsTopList(count * FETCH_FACTOR)
     sides = (number for number, draft in enumerate(drafts) if draft.token_id == token_id)
@@ -555,7 +556,7 @@ class JointLiveness:
 
     @property
     def goes_on_alone(self) -> bool:
-        """Whether the device goes on once a side is given up."""
+        """True if the device goes on once a side is given up."""
         return any(other.goes_on_alone for other in self._others)
 
     def connected(self, now: float) -> None:
@@ -626,8 +627,8 @@ class SideStreams:
 
 
 class ManySides:
-    """What a device that knows more than two sides adds to its answers: whose each token is, what
-    each side did, and the same as metrics."""
+    """Adds to the answers of a device with more than two sides: whose each token is, what each side
+    did, and the same as metrics."""
 
     def __init__(self, names: Sequence[str], metrics: Metrics) -> None:
         """`names`: what settings call the sides beyond the cloud, in the order of their numbers."""
@@ -651,7 +652,9 @@ class ManySides:
         """Say whose drafts the tokens of a message are, as bits of the sides' numbers."""
         if isinstance(piece.commit, SidesCommit):
             sides = piece.commit.token_sides[: len(piece.token_ids)]
-            committed.token_sides.extend(sum(1 << number for number in each) for each in sides)
+            committed.token_sides.extend(
+                sum(1 << number for number in token_sides) for token_sides in sides
+            )
 
     def summarize(
         self, summary: pb.Summary, machine: ManySidesMachine, traffics: Sequence[Traffic]

@@ -125,7 +125,7 @@ def processors_from_proto(message: sampling_pb2.Processors) -> Processors:
     thinking = _thinking_from_proto(message.thinking) if message.HasField("thinking") else None
     absent = {} if message.HasField("repetition_penalty") else {"repetition_penalty": 1.0}
     return Processors(
-        logit_bias=tuple((each.token_id, each.bias) for each in message.logit_bias),
+        logit_bias=tuple((bias.token_id, bias.bias) for bias in message.logit_bias),
         grammar=grammar,
         thinking=thinking,
         **same_fields(message, _PROCESSORS) | absent,
@@ -143,11 +143,11 @@ def _thinking_from_proto(message: sampling_pb2.Thinking) -> Thinking:
 
 
 def params_to_proto(params: GenerationParams) -> sampling_pb2.GenerationParams:
-    own: dict[str, Message] = {"sampling": sampling_to_proto(params.sampling)}
+    nested: dict[str, Message] = {"sampling": sampling_to_proto(params.sampling)}
     if params.processors.active:
-        own["processors"] = processors_to_proto(params.processors)
+        nested["processors"] = processors_to_proto(params.processors)
     same = {name: getattr(params, name) for name in _PARAMS if name not in _MESSAGES}
-    return sampling_pb2.GenerationParams(**same | own)
+    return sampling_pb2.GenerationParams(**same | nested)
 
 
 def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParams:
@@ -162,20 +162,20 @@ def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParam
 
 
 def same_fields(message: Message, names: Iterable[str]) -> dict[str, Any]:
-    """Fields that a dataclass has under the same names: repeated ones as tuples."""
+    """Return the fields that a dataclass has under the same names, repeated ones as tuples."""
     values = {name: getattr(message, name) for name in names}
     repeated = {field.name for field in message.DESCRIPTOR.fields if field.is_repeated}
-    return {name: tuple(own) if name in repeated else own for name, own in values.items()}
+    return {name: tuple(value) if name in repeated else value for name, value in values.items()}
 
 
 def numbers_of(choices: Iterable[Choice], enum: Any, prefix: str) -> dict[Choice, Any]:
-    """The number of each choice in protobuf, where its name begins with `prefix`."""
+    """Return the number of each choice in protobuf, where its name begins with `prefix`."""
     names = {choice: choice.name if isinstance(choice, Enum) else choice for choice in choices}
     return {choice: enum.Value(f"{prefix}_{name}".upper()) for choice, name in names.items()}
 
 
 def choice_of(table: dict[Any, Any], number: int, field: str) -> Any:
-    """The choice with that number; InvalidArgument(field) for an unknown one."""
+    """Return the choice with that number. Raises InvalidArgument(field) for an unknown one."""
     for choice, value in table.items():
         if value == number:
             return choice
@@ -195,12 +195,13 @@ _SOURCES_BY_NUMBER = {number: source for source, number in _TOKEN_SOURCES.items(
 def token_sources_to_proto(
     token_sources: Iterable[TokenSource],
 ) -> list[generation_pb2.TokenSource.ValueType]:
-    """In their order."""
+    """Return the messages of token sources, in their order."""
     return [_TOKEN_SOURCES[token_source] for token_source in token_sources]
 
 
 def token_sources_from_proto(
     numbers: Iterable[generation_pb2.TokenSource.ValueType],
 ) -> list[TokenSource | None]:
-    """In their order; None for what this version does not know."""
+    """Return the token sources of messages, in their order; None for one that this version does not
+    know."""
     return [_SOURCES_BY_NUMBER.get(number) for number in numbers]

@@ -36,7 +36,7 @@ _OPEN = (
     *("tenant", "public_tokens"),
 )
 _OTHER_FORM = (*_CHOICES, "preset_name", "truncation")
-_SETTINGS = tuple(each.name for each in fields(VerifySettings) if each.name not in _OTHER_FORM)
+_SETTINGS = tuple(field.name for field in fields(VerifySettings) if field.name not in _OTHER_FORM)
 
 
 def open_to_proto(opening: Open) -> pb.Open:

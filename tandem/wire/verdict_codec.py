@@ -69,12 +69,12 @@ def work_from_proto(proto: pb.Work) -> Work:
 
 
 def fill_logprobs(proto: _HasLogprobs, logprobs: Sequence[TokenLogprob]) -> None:
-    proto.logprobs.extend(each.logprob for each in logprobs)
-    if any(each.top for each in logprobs):
-        for each in logprobs:
+    proto.logprobs.extend(entry.logprob for entry in logprobs)
+    if any(entry.top for entry in logprobs):
+        for entry in logprobs:
             top = proto.top_logprobs.add()
-            top.token_ids.extend(token_id for token_id, _ in each.top)
-            top.logprobs.extend(logprob for _, logprob in each.top)
+            top.token_ids.extend(token_id for token_id, _ in entry.top)
+            top.logprobs.extend(logprob for _, logprob in entry.top)
 
 
 def logprobs_from_proto(proto: _HasLogprobs, most: int) -> tuple[TokenLogprob, ...]:

@@ -139,12 +139,12 @@ class EdgeCodec:
                 check_count(len(frame.tokens.token_ids), MAX_PROMPT_IDS, "token_ids")
                 token_ids = tuple(frame.tokens.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                told = logprobs_from_proto(frame.tokens, len(token_ids))
+                logprobs = logprobs_from_proto(frame.tokens, len(token_ids))
                 return Tokens(
                     **header,
                     token_ids=token_ids,
                     work=work_from_proto(frame.tokens.work),
-                    logprobs=told,
+                    logprobs=logprobs,
                 )
             case "full_distribution":
                 return FullDistribution(**header, target_probs=self._probs(frame.full_distribution))
@@ -337,10 +337,10 @@ class CloudCodec:
     def _full_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
         raw = draft.distributions
         size = self._model.vocabulary_size
-        each = size * (4 if precision == "float32" else 2)
-        if len(raw) % each or len(raw) > each * len(draft.token_ids):
+        row_bytes = size * (4 if precision == "float32" else 2)
+        if len(raw) % row_bytes or len(raw) > row_bytes * len(draft.token_ids):
             raise InvalidArgument("distributions", f"{len(raw)} bytes do not fit the draft")
-        parts = (raw[start : start + each] for start in range(0, len(raw), each))
+        parts = (raw[start : start + row_bytes] for start in range(0, len(raw), row_bytes))
         return np.stack(
             [probs_from_bytes(part, size, precision, "distributions") for part in parts]
         )

@@ -19,7 +19,7 @@ from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, choose_cells, fit
 from lab.simulation.answer import Conditions, Question, simulate_answers
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulated_verifier import TargetModel
-from lab.simulation.simulator import Asked, ModelTimes, simulate_together
+from lab.simulation.simulator import ModelTimes, SimulatedRequest, simulate_together
 from tandem.control import controller
 from tandem.control.controller import Controller
 from tandem.control.cost import Plan
@@ -170,7 +170,7 @@ def answered(chosen: Preset, seed: int) -> TokenIds:
         params=GenerationParams(seed=seed, max_tokens=TOKENS, ignore_eos=True),
         preset=chosen,
     )
-    asked = Asked(
+    asked = SimulatedRequest(
         request,
         MODELS.draft_probs,
         TargetModel(MODELS.target_probs),

@@ -29,7 +29,7 @@ async def test_no_acknowledged_document_is_lost(tmp_path: Path) -> None:
     assert len(arm.reads) > 10
     assert [fault.kind for fault in arm.faults] == kinds
     noticed = [fault for fault in arm.faults if fault.kind != "rename"]  # of a retriever of its own
-    assert all(fault.told_s is not None for fault in noticed), "a fault that did nothing"
+    assert all(fault.reported_s is not None for fault in noticed), "a fault that did nothing"
     assert arm.tracebacks == 0
     (whole,) = (row for row in document_rows(arm) if row["fault"] == "all")
     assert (whole["changes_lost"], whole["reads"]) == (0, len(arm.reads))

@@ -10,7 +10,12 @@ from lab.simulation.answer import Conditions, Question, SimulatedAnswer, simulat
 from lab.simulation.answer_figures import tokens_per_s_together
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulated_verifier import TargetModel
-from lab.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
+from lab.simulation.simulator import (
+    ModelTimes,
+    SimulatedRequest,
+    SimulationResult,
+    simulate_together,
+)
 from tandem.control.estimates import NO_WARM_START, Estimates
 from tandem.netem.link_model import LinkSettings, link_from, settings_from
 from tandem.specdec.events import EdgeRequest
@@ -85,7 +90,7 @@ class Edge:
             preset=PRESETS[name],
             warm_start=self.known.later(after_s),
         )
-        asked = Asked(
+        asked = SimulatedRequest(
             request,
             pair.draft_probs,
             TargetModel(pair.target_probs),

@@ -72,10 +72,10 @@ def run(report: Report, models: Models, peps: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         ingests = [_ingest_lexical(place / "lexical", documents)]
-        labelled = [Document(each.id, each.text[: size.letters]) for each in documents]
+        labelled = [Document(document.id, document.text[: size.letters]) for document in documents]
         index = DocumentIndex(place / "hybrid", embedder, Chunking())
         ingests.append(_ingested(index, MINILM, labelled))
-        found = [_found(index, mode, documents) for mode in SearchMode]
+        rows = [_found(index, mode, documents) for mode in SearchMode]
         vectors = stored_vectors(index)
         index.close()
         queries = embedder.embed([document.title for document in documents])
@@ -85,11 +85,11 @@ def run(report: Report, models: Models, peps: Path) -> None:
         ]
         lost = _kill_trials(place, size.kills, report.seed)
     report.add("Ingest, one core, synced", INGEST, ingests)
-    report.add("Titles of PEPs find their text", FOUND, found)
+    report.add("Titles of PEPs find their text", FOUND, rows)
     report.add("Nearest vectors, one query at a time", DENSE, dense)
     for row in report.rows:
         row["seed"] = report.seed
-    report.goals += _goals(found, dense, size.kills, lost)
+    report.goals += _goals(rows, dense, size.kills, lost)
     report.notes += _notes(size)
 
 
@@ -112,7 +112,7 @@ def _ingested(index: DocumentIndex, embedding: str, documents: Sequence[Document
         embedding=embedding,
         documents=len(documents),
         chunks=chunks,
-        bytes_per_s=sum(len(each.text.encode()) for each in documents) / duration_s,
+        bytes_per_s=sum(len(document.text.encode()) for document in documents) / duration_s,
         chunks_per_s=chunks / duration_s,
         memory_bytes=memory_bytes() - before,
     )
@@ -122,18 +122,18 @@ def _found(index: DocumentIndex, mode: SearchMode, documents: Sequence[Document]
     """`recall_at_5`: titles with a chunk of theirs among five; `chunk_recall_at_5`: how many of
     the chunks that could be there are."""
     chunks_of = index.chunk_counts()
-    own, shares, times_s = [], [], []
+    title_hits, shares, times_s = [], [], []
     for document in documents:
         began_s = time.perf_counter()
         hits = index.search(document.title, DEPTH, mode)
         times_s.append(time.perf_counter() - began_s)
         relevant = sum(hit.document_id == document.id for hit in hits)
-        own.append(float(relevant > 0))
+        title_hits.append(float(relevant > 0))
         shares.append(relevant / min(DEPTH, chunks_of[document.id]))
     return make_row(
         mode=str(mode),
         queries=len(documents),
-        recall_at_5=fmean(own),
+        recall_at_5=fmean(title_hits),
         chunk_recall_at_5=fmean(shares),
         search_p50_s=median(times_s),
     )
@@ -167,19 +167,19 @@ def _searched(kind: str, vectors: Vectors, queries: Vectors, count: int, seed: i
     build_s = time.perf_counter() - began_s
     if index.kind != kind:
         raise TandemError(f"{count} vectors are searched by {index.kind}, not {kind}")
-    found, times_s = [], []
+    results, times_s = [], []
     for query in queries:
         began_s = time.perf_counter()
         hits = index.search(query, NEIGHBOURS)
         times_s.append(time.perf_counter() - began_s)
-        found.append([number for number, _ in hits])
+        results.append([number for number, _ in hits])
     used = memory_bytes() - before
     index.close()
     return make_row(
         index=kind,
         vectors=count,
         dimension=rows.shape[1],
-        recall_at_10=recall(np.array(found), brute_force(rows, queries)),
+        recall_at_10=recall(np.array(results), brute_force(rows, queries)),
         search_p50_s=median(times_s),
         search_p99_s=float(np.quantile(times_s, 0.99)),
         build_s=build_s,
@@ -205,8 +205,8 @@ def _kill_trials(folder: Path, trials: int, seed: int) -> int:
     return lost
 
 
-def _goals(found: Sequence[Row], dense: Sequence[Row], kills: int, lost: int) -> list[Goal]:
-    recalls = {row["mode"]: row["recall_at_5"] for row in found}
+def _goals(rows: Sequence[Row], dense: Sequence[Row], kills: int, lost: int) -> list[Goal]:
+    recalls = {row["mode"]: row["recall_at_5"] for row in rows}
     better = max(recalls["dense"], recalls["lexical"])
     flat, cells = dense
     return [

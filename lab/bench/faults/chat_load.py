@@ -106,8 +106,8 @@ async def chats(
             await _think(max(wait_s, 0.1 if turns[-1].failure else 0.0), over)
         return turns
 
-    found = await asyncio.gather(*(one(chat) for chat in range(first, first + count)))
-    return [turn for turns in found for turn in turns]
+    answers = await asyncio.gather(*(one(chat) for chat in range(first, first + count)))
+    return [turn for turns in answers for turn in turns]
 
 
 async def ask(chat: int, port: int, body: Mapping[str, Any], key: str | None = None) -> Turn:
@@ -128,12 +128,12 @@ def _take(turn: Turn, event: Mapping[str, Any]) -> None:
     if "error" in event:
         raise ValueError(str(event["error"])[:200])
     for choice in event.get("choices", ()):
-        told = choice.get("tandem", {})
-        if tokens := [each["id"] for each in told.get("provenance", ())]:
+        extension = choice.get("tandem", {})
+        if tokens := [token["id"] for token in extension.get("provenance", ())]:
             turn.arrivals.append((time.monotonic(), len(tokens)))
             turn.token_ids += tokens
         if choice.get("finish_reason"):
-            turn.figures = told
+            turn.figures = extension
 
 
 async def _think(seconds: float, over: asyncio.Event) -> None:
@@ -152,25 +152,25 @@ def load_figures(
     failures; `jain`: fairness of the chats' speeds."""
     lasted_s = ends_s - begins_s
     arrivals = [arrival for turn in turns for arrival in turn.arrivals]
-    asked = [turn for turn in turns if begins_s <= turn.began_s < ends_s]
-    whole = [turn for turn in asked if not turn.failure]
-    found: dict[str, Any] = {
+    begun = [turn for turn in turns if begins_s <= turn.began_s < ends_s]
+    whole = [turn for turn in begun if not turn.failure]
+    figures: dict[str, Any] = {
         "answers": len(whole),
-        "failed": len(asked) - len(whole),
+        "failed": len(begun) - len(whole),
         "tokens_per_s": sum(n for at, n in arrivals if begins_s <= at <= ends_s) / lasted_s,
     }
     series = {
-        "ttft": [turn.ttft_s for turn in asked],
+        "ttft": [turn.ttft_s for turn in begun],
         "tpot": [turn.tpot_s for turn in whole if turn.tpot_s is not None],
         "itl": [gap for turn in whole for gap in turn.gaps_s],
     }
     for name, values in series.items():
         for share in QUANTILES:
-            found[f"{name}_p{share * 100:.0f}_s"] = quantile(values, share)
-    good = sum(turn.within(*slo_s) for turn in asked)
-    found |= {"goodput": good / lasted_s, "within_slo": good / len(asked) if asked else None}
-    found["jain"] = jain(list(speeds(whole).values()))
-    return found
+            figures[f"{name}_p{share * 100:.0f}_s"] = quantile(values, share)
+    good = sum(turn.within(*slo_s) for turn in begun)
+    figures |= {"goodput": good / lasted_s, "within_slo": good / len(begun) if begun else None}
+    figures["jain"] = jain(list(speeds(whole).values()))
+    return figures
 
 
 def speeds(turns: Sequence[Turn]) -> dict[int, float]:
@@ -192,7 +192,7 @@ def quantile(values: Sequence[float], share: float) -> float | None:
 
 def jain(values: Sequence[float]) -> float | None:
     """(Σx)²/(n·Σx²): 1 where all get the same, 1/n where one gets all (Jain, Chiu, Hawe 1984)."""
-    squares = sum(each * each for each in values)
+    squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
 

@@ -54,12 +54,14 @@ class DecodersArm:
         question = len(self.undisturbed)
         for side in ("device", "cloud"):
             await self._put(side, question)
-        before = {name: self._told(name) for name in DECODERS}
+        before = {name: self._reported(name) for name in DECODERS}
         began_s = time.monotonic()
         try:
             self._break(kind, True)
             await self._ask(question)
-            told_s = {name: await self._noticed(name, before[name], began_s) for name in DECODERS}
+            reported_s = {
+                name: await self._noticed(name, before[name], began_s) for name in DECODERS
+            }
         finally:
             self._break(kind, False)
         over_s = time.monotonic()
@@ -67,7 +69,7 @@ class DecodersArm:
         self.undisturbed[question] = after.token_ids
         flows_s = after.arrivals_s[0] - over_s if after.arrivals_s else inf
         for name in DECODERS:
-            fault = DiskFault(kind, began_s, over_s, None, told_s[name], flows_s)
+            fault = DiskFault(kind, began_s, over_s, None, reported_s[name], flows_s)
             self.faults.append((name, fault))
 
     async def restarted(self) -> None:
@@ -85,13 +87,13 @@ class DecodersArm:
             else:
                 self.switches[name].set(kind, broken)
 
-    def _told(self, name: str) -> int:
+    def _reported(self, name: str) -> int:
         return self.suite.fleet.logged(name, LOGGED)
 
     async def _noticed(self, name: str, before: int, began_s: float) -> float:
         """When its log said so; infinite where it has not for long: the fault was none."""
         while time.monotonic() < began_s + NOTICED_S:
-            if self._told(name) > before:
+            if self._reported(name) > before:
                 return time.monotonic() - began_s
             await asyncio.sleep(0.02)
         return inf

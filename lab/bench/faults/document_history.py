@@ -68,10 +68,10 @@ def wrong_reads(
     reads_of: dict[str, list[DocumentRead]] = defaultdict(list)
     for read in reads:
         reads_of[read.document].append(read)
-    found: list[WrongRead] = []
-    for document, own in reads_of.items():
-        found += _wrong_of_one(changes_of[document], own)
-    return found
+    wrong: list[WrongRead] = []
+    for document, reads_of_one in reads_of.items():
+        wrong += _wrong_of_one(changes_of[document], reads_of_one)
+    return wrong
 
 
 def _wrong_of_one(
@@ -121,15 +121,17 @@ def acknowledged(changes: Iterable[DocumentChange]) -> int:
     return sum(change.outcome is Outcome.ACKNOWLEDGED for change in changes)
 
 
-def told_s(failures: Iterable[tuple[float, float]], began_s: float, over_s: float) -> float | None:
+def reported_s(
+    failures: Iterable[tuple[float, float]], began_s: float, over_s: float
+) -> float | None:
     """The longest that a call, given by its beginning and end, went without an answer under a
     fault, of those that failed; None where none did."""
-    found = [
+    delays_s = [
         ended_s - max(began_s, call_began_s)
         for call_began_s, ended_s in failures
         if ended_s >= began_s and call_began_s <= over_s
     ]
-    return max(found, default=None)
+    return max(delays_s, default=None)
 
 
 def flowing_again_s(
@@ -142,5 +144,5 @@ def flowing_again_s(
         if change.outcome is _ACK and change.began_s >= over_s:
             earlier = first.get(change.document, inf)
             first[change.document] = min(earlier, change.ended_s)
-    ends = [min((first.get(name, inf) for name in own), default=inf) for own in writers]
+    ends = [min((first.get(name, inf) for name in names), default=inf) for names in writers]
     return max(ends, default=inf) - over_s

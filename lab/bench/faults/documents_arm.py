@@ -18,7 +18,7 @@ from lab.bench.faults.document_history import (
     Outcome,
     WrongRead,
     flowing_again_s,
-    told_s,
+    reported_s,
     wrong_reads,
 )
 from lab.bench.faults.fail_points import Switches, can_fail
@@ -48,7 +48,7 @@ class DiskFault:
     began_s: float
     over_s: float
     restart_s: float | None = None
-    told_s: float | None = None
+    reported_s: float | None = None
     flows_s: float = inf
 
 
@@ -96,7 +96,7 @@ class DocumentsArm:
         """A call to the system fails for a moment while clients go on."""
         began_s = time.monotonic()
         with self._broken(kind, source):
-            await self._until(lambda: self._told(began_s, inf) is not None, CALL_S)
+            await self._until(lambda: self._reported(began_s, inf) is not None, CALL_S)
             await asyncio.sleep(source.uniform(0.0, 0.1))
         await self._note(DiskFault(kind, began_s, time.monotonic()))
 
@@ -237,12 +237,12 @@ class DocumentsArm:
     async def _note(self, fault: DiskFault) -> None:
         """Once every writer has been acknowledged again."""
         await self._until(lambda: self._flows(fault.over_s) < inf, SETTLE_S)
-        noticed_s, flows_s = self._told(fault.began_s, fault.over_s), self._flows(fault.over_s)
+        noticed_s, flows_s = self._reported(fault.began_s, fault.over_s), self._flows(fault.over_s)
         known = (fault.kind, fault.began_s, fault.over_s, fault.restart_s)
         self.faults.append(DiskFault(*known, noticed_s, flows_s))
 
-    def _told(self, began_s: float, over_s: float) -> float | None:
-        return told_s(self.failures, began_s, over_s)
+    def _reported(self, began_s: float, over_s: float) -> float | None:
+        return reported_s(self.failures, began_s, over_s)
 
     def _flows(self, over_s: float) -> float:
         return flowing_again_s(self.changes, map(self.documents, range(WRITERS)), over_s)
@@ -290,8 +290,8 @@ async def documents_arm(place: Path, seed: int) -> AsyncIterator[DocumentsArm]:
         members = {RETRIEVER: _member(folder, port, switches)}
         async with Fleet(members, place, {RETRIEVER: port}) as fleet:
             arm, stop = DocumentsArm(fleet, folder, switches, disk, seed), asyncio.Event()
-            clients: list[Awaitable[None]] = [arm.write(each, stop) for each in range(WRITERS)]
-            clients += [arm.read(each, stop) for each in range(READERS)]
+            clients: list[Awaitable[None]] = [arm.write(number, stop) for number in range(WRITERS)]
+            clients += [arm.read(number, stop) for number in range(READERS)]
             running = asyncio.gather(*clients)
             try:
                 yield arm
@@ -308,7 +308,7 @@ def _member(folder: Path, port: int, switches: Switches | None) -> Member:
 
 
 def _upload(document: str, number: int, words: int) -> Upload:
-    text = " ".join(f"w{(number * 31 + each) % 997}" for each in range(words))
+    text = " ".join(f"w{(number * 31 + place) % 997}" for place in range(words))
     return Upload(document, text.encode(), title=f"{document} {number}")
 
 

@@ -50,7 +50,7 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
     completions, chat = "/v1/completions", "/v1/chat/completions"
     # Drawn once: the honest are measured in this very process, which making noise would hold up.
     picture = base64.b64encode(random.Random(1).randbytes(1_200_000)).decode()
-    asked: Body = {"model": served.model, "prompt": "A list of things"}
+    request: Body = {"model": served.model, "prompt": "A list of things"}
 
     def grammars(number: int) -> Body:
         """Rules that may all be left out: a row of the parser holds them all at once. Some are far
@@ -58,13 +58,13 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         rules = " ".join(["rule?"] * (OPTIONAL_RULES, 2000, 300)[number % 3])
         begin = f'"{number}" ' if number % 2 else ""
         grammar = f'start: {begin}rest\nrest: {rules}\nrule: "x{number % 7}" | "y"'
-        return {**asked, "max_tokens": 64, "guided_grammar": grammar}
+        return {**request, "max_tokens": 64, "guided_grammar": grammar}
 
     def choices(number: int) -> Body:
-        return {**asked, "max_tokens": 256, "n": 8, "seed": number, "ignore_eos": True}
+        return {**request, "max_tokens": 256, "n": 8, "seed": number, "ignore_eos": True}
 
     def logprobs(number: int) -> Body:
-        return {**asked, "max_tokens": 256, "logprobs": 5, "seed": number, "ignore_eos": True}
+        return {**request, "max_tokens": 256, "logprobs": 5, "seed": number, "ignore_eos": True}
 
     def images(number: int) -> Body:
         pixels = f"{number:08d}{picture}"
@@ -73,12 +73,12 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         return {"model": served.model, "messages": [said], "max_tokens": 16}
 
     def embeddings(number: int) -> Body:
-        texts = [words(100, number * EMBEDDED + each) for each in range(EMBEDDED)]
+        texts = [words(100, number * EMBEDDED + offset) for offset in range(EMBEDDED)]
         return {"model": served.embedding, "input": texts}
 
     def documents(number: int) -> Body:
         rows = "".join(
-            f"<tr><td>{each}</td></tr>" for each in words(DOCUMENT_WORDS, number).split()
+            f"<tr><td>{word}</td></tr>" for word in words(DOCUMENT_WORDS, number).split()
         )
         return {"name": f"greedy{number % 50}.html", "content": f"<table>{rows}</table>"}
 
@@ -86,7 +86,7 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         text = words(LONG_CHARACTERS // 6, number)[:LONG_CHARACTERS]
         return {"model": served.model, "prompt": text, "return_token_strs": True}
 
-    found = {
+    bodies = {
         "grammars": Expensive(completions, grammars),
         "choices": Expensive(completions, choices),
         "logprobs": Expensive(completions, logprobs),
@@ -96,8 +96,8 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         "tokenising": Expensive("/tokenize", tokenising),
     }
     if not served.embedding:
-        del found["embeddings"]
-    return found
+        del bodies["embeddings"]
+    return bodies
 
 
 def words(count: int, seed: int) -> str:

@@ -134,10 +134,10 @@ def _filter_calls() -> int:
     system = ctypes.CDLL(None, use_errno=True)
     system.prctl(_PR_SET_PTRACER, ctypes.c_ulong(2**64 - 1), 0, 0, 0)  # the watcher reads paths
     system.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    found = system.syscall(machine.seccomp, _SET_FILTER, _FLAGS, program)
-    if found < 0:
+    result = system.syscall(machine.seccomp, _SET_FILTER, _FLAGS, program)
+    if result < 0:
         raise OSError(ctypes.get_errno(), "seccomp takes no filter that asks")
-    return int(found)
+    return int(result)
 
 
 def _forked_watcher(switches: Switches) -> socket.socket:

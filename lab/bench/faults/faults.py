@@ -97,7 +97,7 @@ async def _all(
         (place / name).mkdir(parents=True)
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in breaking.values()]
+            tasks = [group.create_task(fault) for fault in breaking.values()]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return [task.result() for task in tasks]
@@ -196,7 +196,7 @@ def document_rows(arm: DocumentsArm) -> list[Row]:
 
 def decoder_rows(arm: DecodersArm) -> list[Row]:
     rows = [
-        _row(name, kind, [f for own, f in arm.faults if (own, f.kind) == (name, kind)])
+        _row(name, kind, [f for decoder, f in arm.faults if (decoder, f.kind) == (name, kind)])
         for name in DECODERS
         for kind in arm.breakable
     ]
@@ -207,7 +207,7 @@ def text_rows(arm: TextsArm) -> list[Row]:
     rows = []
     for service, kind in dict.fromkeys((f.service, f.kind) for f in arm.faults):
         known = [
-            DiskFault(f.kind, f.began_s, f.over_s, f.restart_s, arm.told_s(f), arm.flows_s(f))
+            DiskFault(f.kind, f.began_s, f.over_s, f.restart_s, arm.reported_s(f), arm.flows_s(f))
             for f in arm.faults
             if (f.service, f.kind) == (service, kind)
         ]
@@ -252,7 +252,9 @@ def _row(service: str, kind: str, faults: Sequence[DiskFault]) -> Row:
         service=service,
         fault=kind,
         count=len(faults),
-        detection_max_s=max((f.told_s for f in faults if f.told_s is not None), default=None),
+        detection_max_s=max(
+            (f.reported_s for f in faults if f.reported_s is not None), default=None
+        ),
         recovery_max_s=max((f.flows_s for f in faults), default=None),
         restart_max_s=max((f.restart_s for f in faults if f.restart_s is not None), default=None),
     )
@@ -261,16 +263,18 @@ def _row(service: str, kind: str, faults: Sequence[DiskFault]) -> Row:
 def _notes(arm: Arm) -> list[str]:
     """A few of what to look into, and what was left out."""
     if isinstance(arm, DocumentsArm):
-        found = [f"no correct store answers so: {wrong}" for wrong in arm.wrong()[:5]]
+        notes = [f"no correct store answers so: {wrong}" for wrong in arm.wrong()[:5]]
         if arm.tracebacks:
-            found.append(f"the retriever logged {arm.tracebacks} tracebacks")
+            notes.append(f"the retriever logged {arm.tracebacks} tracebacks")
         if arm.disk is None:
-            found.append("full disk: left out, as only root may mount a small file system")
+            notes.append("full disk: left out, as only root may mount a small file system")
         if arm.switches is None:
-            found.append("open, fsync, rename: left out, as this kernel cannot ask about calls")
-        return found
+            notes.append("open, fsync, rename: left out, as this kernel cannot ask about calls")
+        return notes
     wrong = all_wrong_tokens(arm.answers, arm.undisturbed)
-    found = [f"request {number}: {count} wrong tokens" for number, count in wrong.items()]
+    notes = [f"request {number}: {count} wrong tokens" for number, count in wrong.items()]
     improper = improper_ends(arm.answers)
-    found += [f"request {each.request}: {each.status} {each.why}" for each in improper[:5]]
-    return found
+    notes += [
+        f"request {request.request}: {request.status} {request.why}" for request in improper[:5]
+    ]
+    return notes

@@ -122,7 +122,7 @@ class Fleet:
 
     def cpu_s(self) -> float:
         """Processor seconds that its running processes have used so far."""
-        return sum(cpu_s(each.process.pid) for each in self._running.values())
+        return sum(cpu_s(running.process.pid) for running in self._running.values())
 
     def check_alive(self) -> None:
         """Raises SuiteFailed for a process that ended by itself."""
@@ -150,20 +150,20 @@ class Fleet:
 
     async def _end(self) -> None:
         running, self._running = list(self._running.values()), {}
-        for each in running:
-            each.process.send_signal(signal.SIGKILL)
-        await asyncio.gather(*(each.process.wait() for each in running))
-        await asyncio.gather(*(each.logging for each in running))
+        for member in running:
+            member.process.send_signal(signal.SIGKILL)
+        await asyncio.gather(*(member.process.wait() for member in running))
+        await asyncio.gather(*(member.logging for member in running))
 
 
 def dialled_ports(count: int, seed: int | None = None) -> list[int]:
     """Ports of `PORTS` that nobody listens on, all different."""
-    source, found = random.Random(seed), set[int]()
-    while len(found) < count:
+    source, ports = random.Random(seed), set[int]()
+    while len(ports) < count:
         port = source.choice(PORTS)
         with suppress(OSError), socket.create_server((HOST, port)):
-            found.add(port)
-    return sorted(found)
+            ports.add(port)
+    return sorted(ports)
 
 
 def flags_of(settings: Mapping[str, object]) -> tuple[str, ...]:

@@ -89,21 +89,21 @@ async def _disturbed(
     pacing: Pacing = PACING,
 ) -> Disturbed:
     traffic = Traffic(PRESET, MAX_TOKENS, same=True)
-    found = Disturbed(what, streams)
+    disturbed = Disturbed(what, streams)
     async with fleet_suite(place, FleetShape(pacing)) as suite:
         before = await _once(suite, traffic, streams)
-        found.expected = {turn.chat: turn.token_ids for turn in before}
-        found.usual_s = longest_gap_s(before, 0.0)
-        async with _under_way(suite, traffic, streams, found.turns):
+        disturbed.expected = {turn.chat: turn.token_ids for turn in before}
+        disturbed.usual_s = longest_gap_s(before, 0.0)
+        async with _under_way(suite, traffic, streams, disturbed.turns):
             await asyncio.sleep(SETTLE_S)
             began_s = time.monotonic()
             await disturb(suite)
             ended_s = time.monotonic()
-        found.took_s = ended_s - began_s
-        found.pause_s = longest_gap_s(found.turns, began_s, ended_s)
+        disturbed.took_s = ended_s - began_s
+        disturbed.pause_s = longest_gap_s(disturbed.turns, began_s, ended_s)
         for reason in ("lost", "draining", "better"):
-            found.moves[reason] = await asyncio.to_thread(suite.moves, reason)
-    return found
+            disturbed.moves[reason] = await asyncio.to_thread(suite.moves, reason)
+    return disturbed
 
 
 async def _once(suite: FleetSuite, traffic: Traffic, streams: int) -> list[Turn]:

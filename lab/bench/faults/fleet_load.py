@@ -104,8 +104,8 @@ async def _load(
     rows = []
     by_dilation: dict[float, list[int]] = {}
     for count in streams:
-        found = dilation or (DILATION if count > MANY else 1.0)
-        by_dilation.setdefault(found, []).append(count)
+        scale = dilation or (DILATION if count > MANY else 1.0)
+        by_dilation.setdefault(scale, []).append(count)
     for factor, counts in by_dilation.items():
         logs = place / f"{factor:g}"
         logs.mkdir()
@@ -160,89 +160,96 @@ async def _upgraded(report: Report, place: Path) -> None:
         _tell(report, await upgraded(place, MANY, pacing), DRAIN_PAUSE_S)
 
 
-def _tell(report: Report, found: Disturbed, pause_s: float) -> None:
+def _tell(report: Report, disturbed: Disturbed, pause_s: float) -> None:
     row = make_row(
-        fault=found.what,
+        fault=disturbed.what,
         seed=report.seed,
-        streams=found.chats,
-        answers=len(found.turns),
-        failed=found.failed,
-        tokens_wrong=found.wrong,
-        usual_s=found.usual_s,
-        pause_s=found.pause_s,
-        lasted_s=found.took_s,
-        moves=found.moves,
+        streams=disturbed.chats,
+        answers=len(disturbed.turns),
+        failed=disturbed.failed,
+        tokens_wrong=disturbed.wrong,
+        usual_s=disturbed.usual_s,
+        pause_s=disturbed.pause_s,
+        lasted_s=disturbed.took_s,
+        moves=disturbed.moves,
     )
-    report.add(f"{found.what}, {found.chats} streams", FAULT_COLUMNS, [row])
+    report.add(f"{disturbed.what}, {disturbed.chats} streams", FAULT_COLUMNS, [row])
     report.goals += [
-        Goal(f"tokens lost or different, {found.what}", found.wrong, 0, "at most"),
-        Goal(f"longest pause (s), {found.what}", found.pause_s, pause_s, "at most"),
-        Goal(f"sessions that moved, {found.what}", sum(found.moves.values()), 1, "at least"),
+        Goal(f"tokens lost or different, {disturbed.what}", disturbed.wrong, 0, "at most"),
+        Goal(f"longest pause (s), {disturbed.what}", disturbed.pause_s, pause_s, "at most"),
+        Goal(
+            f"sessions that moved, {disturbed.what}", sum(disturbed.moves.values()), 1, "at least"
+        ),
     ]
 
 
 async def _far(report: Report, place: Path) -> None:
     lasts_s = QUICK_JITTER_S if report.quick else JITTER_S
-    found: Moved = await made_far(place, MANY // 2, lasts_s)
+    moved: Moved = await made_far(place, MANY // 2, lasts_s)
     row = make_row(
         seed=report.seed,
         streams=MANY // 2,
-        left_s=found.left_s,
-        jitter_lasted_s=found.jitter_s,
-        jitter_moves=found.jitter_moves,
+        left_s=moved.left_s,
+        jitter_lasted_s=moved.jitter_s,
+        jitter_moves=moved.jitter_moves,
     )
     columns = ("streams", "left_s", "jitter_lasted_s", "jitter_moves")
     report.add("Links that jitter by ±15 ms, then one that is 200 ms longer", columns, [row])
     report.goals += [
-        Goal("s until a far region was left", found.left_s, LEFT_AT_MOST_S, "at most"),
-        Goal("moves by jitter", found.jitter_moves, 0, "at most"),
+        Goal("s until a far region was left", moved.left_s, LEFT_AT_MOST_S, "at most"),
+        Goal("moves by jitter", moved.jitter_moves, 0, "at most"),
     ]
 
 
 async def _greedy(report: Report, place: Path) -> None:
     lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
-    found: Pressed = await pressed(place, lasts_s, DEFAULT_RUNNING)
+    load: Pressed = await pressed(place, lasts_s, DEFAULT_RUNNING)
     rows = [
         make_row(
             pressure=name,
             seed=report.seed,
             answers=len(turns),
             **{"failed": sum(bool(turn.failure) for turn in turns)},
-            tpot_p95_s=found.tpot_s(turns),
+            tpot_p95_s=load.tpot_s(turns),
         )
-        for name, turns in (("nobody", found.alone), ("greedy", found.beside))
+        for name, turns in (("nobody", load.alone), ("greedy", load.beside))
     ]
     columns = ("pressure", "answers", "failed", "tpot_p95_s")
     report.add("Nine holders, beside one with 64 long answers at once", columns, rows)
     report.goals += [
-        Goal("p95 TPOT ÷ alone, greedy", found.worse, WORSE_AT_MOST, "at most"),
-        Goal("answers that failed, greedy", found.failed, 0, "at most"),
+        Goal("p95 TPOT ÷ alone, greedy", load.worse, WORSE_AT_MOST, "at most"),
+        Goal("answers that failed, greedy", load.failed, 0, "at most"),
     ]
 
 
 async def _simulated(report: Report, place: Path) -> None:
-    found = await validated(place, QUICK_VALIDATED_S if report.quick else VALIDATED_S, report.seed)
+    validations = await validated(
+        place, QUICK_VALIDATED_S if report.quick else VALIDATED_S, report.seed
+    )
     rows = [
         make_row(
-            preset=each.preset,
+            preset=validation.preset,
             seed=report.seed,
-            acceptance_rate=each.acceptance_rate,
-            answers=each.answers,
-            failed=each.failed,
-            tokens_per_s=each.tokens_per_s[0],
-            simulated_tokens_per_s=each.tokens_per_s[1],
-            tpot_p50_s=each.tpot_p50_s[0],
-            simulated_tpot_p50_s=each.tpot_p50_s[1],
-            tpot_p95_s=each.tpot_p95_s[0],
-            simulated_tpot_p95_s=each.tpot_p95_s[1],
+            acceptance_rate=validation.acceptance_rate,
+            answers=validation.answers,
+            failed=validation.failed,
+            tokens_per_s=validation.tokens_per_s[0],
+            simulated_tokens_per_s=validation.tokens_per_s[1],
+            tpot_p50_s=validation.tpot_p50_s[0],
+            simulated_tpot_p50_s=validation.tpot_p50_s[1],
+            tpot_p95_s=validation.tpot_p95_s[0],
+            simulated_tpot_p95_s=validation.tpot_p95_s[1],
         )
-        for each in found
+        for validation in validations
     ]
     report.add("16 edges, 2 verifiers: real processes, and simulated", SIMULATED_COLUMNS, rows)
-    for each in found:
-        for name, pair in (("tokens/s", each.tokens_per_s), ("p95 TPOT", each.tpot_p95_s)):
-            off = abs(each.ratio(pair) - 1)
-            what = f"|simulated ÷ measured − 1|, {name}, {each.preset}"
+    for validation in validations:
+        for name, pair in (
+            ("tokens/s", validation.tokens_per_s),
+            ("p95 TPOT", validation.tpot_p95_s),
+        ):
+            off = abs(validation.ratio(pair) - 1)
+            what = f"|simulated ÷ measured − 1|, {name}, {validation.preset}"
             report.goals.append(Goal(what, off, SIMULATED_WITHIN, "at most"))
 
 
@@ -250,11 +257,11 @@ async def _speed(report: Report, place: Path) -> None:
     """How quick the simulation is itself: of processor time, as other work is no fault of it."""
     seconds = QUICK_SIMULATED_S if report.quick else SIMULATED_S
     fleet = f"--edges {SIMULATED_EDGES} --verifiers {SIMULATED_VERIFIERS} --seconds {seconds}"
-    asked = f"{fleet} --seed {report.seed}".split()
+    options = f"{fleet} --seed {report.seed}".split()
     rows = []
     for name in VALIDATED:
         progress(f"{SIMULATED_EDGES} edges by {name}")
-        rows.append(make_row(seed=report.seed, **simulated_row([*asked, "--preset", name])))
+        rows.append(make_row(seed=report.seed, **simulated_row([*options, "--preset", name])))
     report.add(f"Simulated: {fleet}", SPEED_COLUMNS, rows)
     for row in rows:
         what = f"simulated rounds in a second of processor time, {row['preset']}"

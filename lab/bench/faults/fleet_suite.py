@@ -85,15 +85,15 @@ class FleetSuite:
         return self._sum("tandem_cloud_moves_total", reason=reason)
 
     def _sum(self, name: str, **labels: str) -> float:
-        found = 0.0
+        total = 0.0
         for port in self.metrics:
             with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:
                 page = answer.read().decode()
             for family in text_string_to_metric_families(page):
                 for sample in family.samples:
                     if sample.name == name and labels.items() <= sample.labels.items():
-                        found += sample.value
-        return found
+                        total += sample.value
+        return total
 
 
 @asynccontextmanager
@@ -103,15 +103,15 @@ async def fleet_suite(
     """Started, and every edge knows every verifier. With `certificates`, a folder of `tandem
     certs`, all services have TLS, and HTTP callers need keys of its file `edge.keys`."""
     ports = iter(dialled_ports(shape.verifiers + 4 * shape.edges))
-    members, own = dict[str, Member](), dict[str, int]()
+    members, port_of = dict[str, Member](), dict[str, int]()
     link = LinkSettings(delay_s=shape.rtt_s / 2)
 
     def add(name: str, service: str, **flags: object) -> None:
-        own[name] = next(ports)
+        port_of[name] = next(ports)
         side = "cloud" if service == "verifier" else "edge"
         access = {"insecure": "true"} if certificates is None else secured(certificates, side)
-        told = {name.replace("_", "-"): value for name, value in flags.items()}
-        settings = {"port": own[name], **told, **access}
+        options = {name.replace("_", "-"): value for name, value in flags.items()}
+        settings = {"port": port_of[name], **options, **access}
         members[name] = Member(f"tandem.services.{service}", flags_of(settings))
 
     model = {"engine": "scripted", "model": f"1:{shape.noise:g}", "max_sessions": ROOM}
@@ -125,22 +125,22 @@ async def fleet_suite(
         links = []
         for number in range(shape.verifiers):
             add(f"{number}-verifier", "verifier", **model, **cloud)
-            target = (HOST, own[f"{number}-verifier"])
+            target = (HOST, port_of[f"{number}-verifier"])
             emulator = TcpLinkEmulator((HOST, 0), target, link, link, seed=number)
             links.append(await stack.enter_async_context(emulator))
-        clouds = ",".join(f"{HOST}:{each.address[1]}" for each in links)
+        clouds = ",".join(f"{HOST}:{way.address[1]}" for way in links)
         http, metrics = [], []
         for number in range(shape.edges):
             http.append(next(ports))
             metrics.append(next(ports))
-            told = {"verifier": clouds, "metrics_port": metrics[-1]}
-            add(f"{number}-drafter", "drafter", **model, **told, pace_first_s=pacing.draft_s)
-            told = {"drafter": f"{HOST}:{own[f'{number}-drafter']}", "http_port": http[-1]}
-            told |= {"max_running": shape.running, "max_waiting": ROOM}
+            options = {"verifier": clouds, "metrics_port": metrics[-1]}
+            add(f"{number}-drafter", "drafter", **model, **options, pace_first_s=pacing.draft_s)
+            options = {"drafter": f"{HOST}:{port_of[f'{number}-drafter']}", "http_port": http[-1]}
+            options |= {"max_running": shape.running, "max_waiting": ROOM}
             if certificates is not None:
-                told["http_keys_file"] = certificates / "edge.keys"
-            add(f"{number}-aggregator", "aggregator", **told)
-        fleet = await stack.enter_async_context(Fleet(members, place, own))
+                options["http_keys_file"] = certificates / "edge.keys"
+            add(f"{number}-aggregator", "aggregator", **options)
+        fleet = await stack.enter_async_context(Fleet(members, place, port_of))
         suite = FleetSuite(fleet, tuple(links), tuple(http), tuple(metrics), certificates)
         await suite.all_known()
         yield suite
@@ -149,12 +149,12 @@ async def fleet_suite(
 async def _knows_all(client: AggregatorClient, verifiers: int) -> bool:
     """A single verifier is not listed: it is the target that is described."""
     try:
-        told = await client.describe()
+        description = await client.describe()
     except Rejected:
         return False
     if verifiers == 1:
-        return told.HasField("target")
-    return sum(cloud.serving for cloud in told.clouds) == verifiers
+        return description.HasField("target")
+    return sum(cloud.serving for cloud in description.clouds) == verifiers
 
 
 async def until_empty(suite: FleetSuite, verifier: int, most_s: float) -> float:

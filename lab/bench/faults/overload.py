@@ -184,7 +184,7 @@ async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: flo
     }
     settings["aggregator"] = {"http-keys-file": folder / "edge.keys", "http-documents": "true"}
     settings["device-retriever"] = {"embedding": "auto"}
-    found = list[Arm]()
+    arms = list[Arm]()
     async with whole_suite(place, settings, folder) as suite:
         served = await _served(suite, folder)
         for name in wanted:
@@ -195,9 +195,9 @@ async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: flo
             async with _pressed(suite, folder, name, place, served):
                 await asyncio.sleep(SETTLE_S)
                 beside = await _measured(suite, folder, name, lasts_s, served.model)
-            found.append(Arm(name, alone, beside))
+            arms.append(Arm(name, alone, beside))
             await asyncio.sleep(SETTLE_S)
-    return found
+    return arms
 
 
 async def _served(suite: WholeSuite, folder: Path) -> Served:
@@ -217,7 +217,7 @@ async def _served(suite: WholeSuite, folder: Path) -> Served:
 def goals(phases: list[Phase]) -> list[Goal]:
     """The first phase is that of the honest alone."""
     alone = phases[0].ttft_s(0.95)
-    found = [
+    goals_ = [
         Goal(
             f"p95 TTFT ÷ alone, {phase.pressure}",
             phase.ttft_s(0.95) / alone,
@@ -228,8 +228,8 @@ def goals(phases: list[Phase]) -> list[Goal]:
     ]
     lags = [phase.lag_p99_s for phase in phases if phase.lag_p99_s is not None]
     if lags:
-        found.append(Goal("event loop lag, p99 (s), worst", max(lags), LAG_AT_MOST_S, "at most"))
-    return found
+        goals_.append(Goal("event loop lag, p99 (s), worst", max(lags), LAG_AT_MOST_S, "at most"))
+    return goals_
 
 
 async def _phases(place: Path, lasts_s: float) -> list[Phase]:
@@ -352,21 +352,21 @@ async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: floa
 
 def _lags(suite: WholeSuite) -> Buckets:
     """Of every service that measures them."""
-    found: dict[str, dict[float, float]] = {}
+    lags: dict[str, dict[float, float]] = {}
     for name, port in suite.metrics.items():
         with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:
-            if own := lag_buckets(answer.read().decode()):
-                found[name] = own
-    return found
+            if buckets := lag_buckets(answer.read().decode()):
+                lags[name] = buckets
+    return lags
 
 
 def lag_buckets(text: str) -> dict[float, float]:
     """The histogram's counts by upper bound, from a metrics page."""
     wanted = re.compile(rf'^{LAG_METRIC}_bucket{{.*le="([^"]+)".*}} (\S+)$', re.MULTILINE)
-    found: dict[float, float] = defaultdict(float)
+    buckets: dict[float, float] = defaultdict(float)
     for bound, count in wanted.findall(text):
-        found[float(bound)] += float(count)
-    return dict(found)
+        buckets[float(bound)] += float(count)
+    return dict(buckets)
 
 
 def worst_quantile(before: Buckets, after: Buckets, quantile: float) -> float | None:

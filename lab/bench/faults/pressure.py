@@ -105,7 +105,9 @@ class Presser:
     async def _ingest(self) -> None:
         async with RetrieverClient(self._options.retriever, self._access) as client:
             words = " ".join(f"w{random.randrange(500)}" for _ in range(2000))
-            uploads = [Upload(f"greedy{each}", f"{each} {words}".encode()) for each in range(50)]
+            uploads = [
+                Upload(f"greedy{number}", f"{number} {words}".encode()) for number in range(50)
+            ]
             async for _ in client.ingest(uploads, 60.0):
                 pass
 

@@ -28,13 +28,13 @@ class Samples:
         in time (it may be paused) keeps its last figures."""
         self.times_s.append(time.monotonic())
         for name, pid in pids.items():
-            found = _of_process(pid)
+            figures = _of_process(pid)
             with suppress(OSError):
                 text = await asyncio.to_thread(_read, metrics[name])
-                found |= _of_metrics(text)
+                figures |= _of_metrics(text)
             for figure in FIGURES:
-                own = self.values.setdefault((name, figure), [])
-                own.append(found.get(figure, own[-1] if own else 0.0))
+                values = self.values.setdefault((name, figure), [])
+                values.append(figures.get(figure, values[-1] if values else 0.0))
 
 
 def _of_process(pid: int) -> dict[str, float]:

@@ -44,7 +44,7 @@ def trend_of(figure: str, times_s: Sequence[float], values: Sequence[float]) -> 
         raise ValueError(f"{figure}: {len(values)} samples; at least {2 * BLOCKS} are needed")
     x, y = _block_means(times), _block_means(later)
     mean_x, mean_y = fmean(x), fmean(y)
-    spread = sum((each - mean_x) ** 2 for each in x)
+    spread = sum((value - mean_x) ** 2 for value in x)
     slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
     left = sum((b - mean_y - slope * (a - mean_x)) ** 2 for a, b in zip(x, y, strict=True))
     margin = STUDENT_T * sqrt(left / (BLOCKS - 2) / spread)

@@ -176,7 +176,9 @@ def run(report: Report, models: Models, minutes: float) -> None:
     report.add(f"{minutes:g} minutes of mixed traffic with faults, demo pair", COLUMNS, rows)
     # A minute is too short for memory: torch takes more with every new shape of a batch.
     for figure in FIGURES[1:] if report.quick else FIGURES:
-        growing = sum(trend.grows for (_, own), trend in trends.items() if own == figure)
+        growing = sum(
+            trend.grows for (_, trend_figure), trend in trends.items() if trend_figure == figure
+        )
         report.goals.append(Goal(f"services whose {figure} grow", growing, 0, "at most"))
     answered = sum(count for (_, status), count in traffic.ended.items() if status == "ok")
     report.goals.append(Goal("calls served", answered, minutes * 20, "at least"))

@@ -51,9 +51,9 @@ async def whole_suite(
     """Started, with a few documents at each side. `more` are further settings of some services;
     with `certificates`, a folder of `tandem certs`, all of them have TLS and keys; those
     with `switches` run under fail-points."""
-    found = dialled_ports(2 * len(SERVICES) + 1)
-    ports = dict(zip(SERVICES, found, strict=False))
-    metrics = dict(zip(SERVICES, found[len(SERVICES) :], strict=False))
+    free_ports = dialled_ports(2 * len(SERVICES) + 1)
+    ports = dict(zip(SERVICES, free_ports, strict=False))
+    metrics = dict(zip(SERVICES, free_ports[len(SERVICES) :], strict=False))
     settings = LinkSettings(delay_s=RTT_S / 2)
     async with AsyncExitStack() as stack:
         ways = []
@@ -63,15 +63,21 @@ async def whole_suite(
             ways.append(await stack.enter_async_context(emulator))
         verifier, cloud = (f"{HOST}:{way.address[1]}" for way in ways)
         flags = _flags(place, ports, verifier, cloud)
-        flags["aggregator"]["http-port"] = found[-1]
+        flags["aggregator"]["http-port"] = free_ports[-1]
         members = {}
-        for name, own in flags.items():
-            own |= {"port": ports[name], "metrics-port": metrics[name], **more.get(name, {})}
+        for name, service_flags in flags.items():
+            service_flags |= {
+                "port": ports[name],
+                "metrics-port": metrics[name],
+                **more.get(name, {}),
+            }
             module, side = f"tandem.services.{name.rpartition('-')[2]}", side_of(name)
-            own |= {"insecure": "true"} if certificates is None else secured(certificates, side)
-            members[name] = Member(module, flags_of(own), switches.get(name))
+            service_flags |= (
+                {"insecure": "true"} if certificates is None else secured(certificates, side)
+            )
+            members[name] = Member(module, flags_of(service_flags), switches.get(name))
         fleet = await stack.enter_async_context(Fleet(members, place, ports))
-        suite = WholeSuite(fleet, LinkGroup(ways), found[-1], metrics)
+        suite = WholeSuite(fleet, LinkGroup(ways), free_ports[-1], metrics)
         await _fill(suite, certificates)
         yield suite
 

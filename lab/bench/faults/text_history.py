@@ -50,7 +50,7 @@ def improper_ends(answers: Iterable[Answered]) -> list[Answered]:
 def wrong_tokens(answer: Answered, whole: Sequence[int]) -> int:
     """How many tokens of an answer are not the undisturbed run's, or are missing."""
     pairs = zip(answer.token_ids, whole, strict=False)
-    same = next((n for n, (own, right) in enumerate(pairs) if own != right), None)
+    same = next((n for n, (token, right) in enumerate(pairs) if token != right), None)
     if same is None:
         same = min(len(answer.token_ids), len(whole))
     wanted = len(whole) if answer.status == OK else 0
@@ -76,10 +76,10 @@ def noticed_s(
     edge was until it took the cloud for lost. None where nobody had to notice."""
     under_it = [a for a in answers if a.began_s < until_s and a.ended_s >= began_s]
     failed = [a for a in under_it if a.status != OK and a.ended_s < until_s]
-    found = [answer.ended_s - max(began_s, answer.began_s) for answer in failed]
+    delays_s = [answer.ended_s - max(began_s, answer.began_s) for answer in failed]
     if of_cloud:
-        found += [a.loss_noticed_s for a in under_it if a.status == OK and a.links_lost]
-    return max(found, default=None)
+        delays_s += [a.loss_noticed_s for a in under_it if a.status == OK and a.links_lost]
+    return max(delays_s, default=None)
 
 
 def tokens_again_s(answers: Iterable[Answered], callers: Iterable[int], over_s: float) -> float:

@@ -95,7 +95,7 @@ class TextsArm:
             self.fleet.limit(service, "descriptors", None)
         await self._note(ServiceFault(service, "descriptors", began_s, time.monotonic()))
 
-    def told_s(self, fault: ServiceFault) -> float | None:
+    def reported_s(self, fault: ServiceFault) -> float | None:
         until_s = min((f.began_s for f in self.faults if f.began_s > fault.began_s), default=inf)
         return noticed_s(self.answers, fault.began_s, until_s, fault.service in OF_CLOUD)
 
@@ -123,7 +123,7 @@ class TextsArm:
             ]
         for one, other in zip(first, second, strict=True):
             if one.status != OK or one.token_ids != other.token_ids:
-                ends = [f"{each.status} {each.why}".strip() for each in (one, other)]
+                ends = [f"{answer.status} {answer.why}".strip() for answer in (one, other)]
                 raise PromiseBroken(f"request {one.request} has no fixed answer: {ends}")
             self.undisturbed[one.request] = one.token_ids
 
@@ -173,7 +173,7 @@ async def texts_arm(place: Path, seed: int) -> AsyncIterator[TextsArm]:
     async with whole_suite(place, settings) as suite:
         arm, stop = TextsArm(suite.fleet, suite.link, _requests(seed)), asyncio.Event()
         await arm.learn()
-        callers = asyncio.gather(*(arm.call(each, stop) for each in range(len(arm.requests))))
+        callers = asyncio.gather(*(arm.call(number, stop) for number in range(len(arm.requests))))
         try:
             yield arm
         finally:

@@ -32,11 +32,11 @@ def pass_sums(metrics_address: str) -> PassSums:
     """Of the engine whose service has its metrics at `metrics_address`, HOST:PORT."""
     with urlopen(f"http://{metrics_address}/metrics", timeout=TIMEOUT_S) as answer:
         exposition = answer.read().decode()
-    found = {"_count": 0.0, "_sum": 0.0}
+    sums = {"_count": 0.0, "_sum": 0.0}
     name = EngineSeries.engine_pass.name
     for family in text_string_to_metric_families(exposition):
         for sample in family.samples:
-            for ending in found:
+            for ending in sums:
                 if sample.name == name + ending:
-                    found[ending] += sample.value
-    return PassSums(found["_count"], found["_sum"])
+                    sums[ending] += sample.value
+    return PassSums(sums["_count"], sums["_sum"])

@@ -128,11 +128,11 @@ def _style(number: int) -> dict[str, str]:
 
 
 def _means(rows: Sequence[Row], x: str, y: str) -> dict[Any, float]:
-    found: dict[Any, list[float]] = {}
+    values: dict[Any, list[float]] = {}
     for row in rows:
         if row.get(y) is not None:
-            found.setdefault(row[x], []).append(row[y])
-    return {at: sum(found[at]) / len(found[at]) for at in sorted(found)}
+            values.setdefault(row[x], []).append(row[y])
+    return {at: sum(values[at]) / len(values[at]) for at in sorted(values)}
 
 
 def _draw_limit(axes: Any, limit: float | None) -> None:

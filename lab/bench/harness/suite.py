@@ -77,7 +77,9 @@ class Suite:
 
     def cpu_s(self) -> tuple[float, float]:
         """Processor seconds used so far by the edge's and by the cloud's processes."""
-        return sum(each.cpu_s() for each in self.edge), sum(each.cpu_s() for each in self.cloud)
+        edge_s = sum(process.cpu_s() for process in self.edge)
+        cloud_s = sum(process.cpu_s() for process in self.cloud)
+        return edge_s, cloud_s
 
 
 @contextmanager
@@ -131,8 +133,8 @@ def running_suite(
         stack.enter_context(pinned(*edge_cores))
         try:
             edge, drafter_metrics = (aggregator, drafter), f"127.0.0.1:{metrics_port}"
-            own = aggregator.address, edge, (verifier,), edge_cores
-            yield Suite(*own, link, drafter_metrics)
+            processes = aggregator.address, edge, (verifier,), edge_cores
+            yield Suite(*processes, link, drafter_metrics)
         except Rejected as error:
             for process in (verifier, drafter, aggregator):
                 process.check_alive(error)

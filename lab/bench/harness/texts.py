@@ -44,7 +44,9 @@ def prompts(count: int) -> list[str]:
 def read_peps(path: Path = PEPS) -> list[Document]:
     """Records of JSON lines with `id`, `title` and `text`. Raises NoTexts."""
     try:
-        return [Document(each["id"], each["text"], each["title"]) for each in _records(path)]
+        return [
+            Document(record["id"], record["text"], record["title"]) for record in _records(path)
+        ]
     except KeyError as error:
         raise NoTexts(f"{path}: a record has no {error}") from None
 

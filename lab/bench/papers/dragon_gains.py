@@ -87,7 +87,7 @@ def relative_gains(perplexity: Mapping[tuple[str, int], float], documents: int) 
 
     ours, context = gain("dragon"), gain("context-all", "context-device")
     side = gain("crcg-device", "crcg-cloud")
-    ratios = (ours / each if each >= LEAST_GAIN else None for each in (context, side))
+    ratios = (ours / other if other >= LEAST_GAIN else None for other in (context, side))
     return (*ratios, ours, context, side)
 
 

@@ -68,17 +68,17 @@ def _token_s(testbed: Testbed, preset: str, steps: str) -> float:
     def measured() -> float:
         pacing = _pacing(steps)
         times = Times(pacing.device_s, pacing.cloud_s, BASE_RTT_S + LONGEST_S)
-        asked = testbed.once("latency questions", lambda: _asked(testbed))
+        questions = testbed.once("latency questions", lambda: _questions(testbed))
         answers = [
             answer(AGGREGATION_PRESETS[preset], one, times, LONGEST_S, testbed.seed + number)
-            for number, one in enumerate(asked)
+            for number, one in enumerate(questions)
         ]
         return fmean(one.commits[-1][0] / len(one.token_ids) for one in answers)
 
     return testbed.once(("latency", preset, steps), measured)
 
 
-def _asked(testbed: Testbed) -> list[Question]:
+def _questions(testbed: Testbed) -> list[Question]:
     count = dragon_latency.QUICK_QUESTIONS if testbed.quick else dragon_latency.QUESTIONS
     return ask_questions(testbed.models, PEPS, testbed.seed, count)
 

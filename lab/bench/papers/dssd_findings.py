@@ -86,10 +86,10 @@ def interior_optimum(rows: Rows, rates: Mapping[str, float]) -> str:
     """`rates`: each target's acceptance rate."""
     sentences = []
     for size in rates:
-        found = rows.ours(f"best γ, {size}")
-        inside = sum(1 < length < 16 for length in found)
-        words = "inside 1…16" if inside == len(found) else f"inside 1…16 in {inside} cells only"
-        sentences.append(f"{size}: the best γ is {span(found, 'g')}, {words}.")
+        lengths = rows.ours(f"best γ, {size}")
+        inside = sum(1 < length < 16 for length in lengths)
+        words = "inside 1…16" if inside == len(lengths) else f"inside 1…16 in {inside} cells only"
+        sentences.append(f"{size}: the best γ is {span(lengths, 'g')}, {words}.")
     if all(max(rows.ours(f"best γ, {size}")) < PRINTED_BEST for size in rates):
         sixth = " and ".join(f"{rate**6:.2f} ({size})" for size, rate in rates.items())
         sentences.append(

@@ -220,7 +220,7 @@ def _grid() -> PaperTable:
         compute=lambda testbed, labels: tuple(
             _predict(method, labels).speedup_over_ar for method in METHODS
         ),
-        plots=tuple(Plot("Mbit/s", each, words=f"speedup, {each}") for each in METHODS),
+        plots=tuple(Plot("Mbit/s", method, words=f"speedup, {method}") for method in METHODS),
     )
 
 
@@ -277,12 +277,12 @@ def _round_bytes(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _best_lengths(testbed: Testbed, labels: Labels) -> Figures:
-    found: list[float] = []
+    figures: list[float] = []
     for method in METHODS[1:]:
         speedups = {n: _predict(method, (*labels, n)).speedup_over_ar for n in SEARCHED_LENGTHS}
         best = max(speedups, key=lambda n: speedups[n])
-        found += [float(best), speedups[best]]
-    return tuple(found)
+        figures += [float(best), speedups[best]]
+    return tuple(figures)
 
 
 def _predict(method: str, labels: Labels) -> Prediction:

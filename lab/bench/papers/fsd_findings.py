@@ -28,12 +28,14 @@ def billed_drafts(rows: Rows) -> str:
 
 
 def exits_of_own_target(rows: Rows) -> str:
-    share, own = "%", rows.rows[-1]
-    if own.ours[share] is None:
+    share, last_row = "%", rows.rows[-1]
+    if last_row.ours[share] is None:
         return "The target has no exits here."
     printed = [one for row in rows if (one := row.theirs[share]) is not None]
-    words = f"The exits of the target that is here hold {own.mine(share):.1f} % of its parameters"
-    if own.mine(share) <= max(printed):
+    words = (
+        f"The exits of the target that is here hold {last_row.mine(share):.1f} % of its parameters"
+    )
+    if last_row.mine(share) <= max(printed):
         return f"{words}, the paper's {span(printed)} %."
     why = "the smaller a model, the more adapters of a given rank weigh"
     return f"{words}, more than the paper's {span(printed)} %: {why}."

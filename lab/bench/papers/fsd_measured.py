@@ -48,9 +48,9 @@ def _exits_of_target(testbed: Testbed, labels: Labels) -> Figures:
     folder = find_exits(target, "auto") if labels == (OWN_TARGET,) else None
     if folder is None:
         return (None,) * 5
-    own, whole = parameters_in(folder), parameters_in(Path(target))
+    exits, whole = parameters_in(folder), parameters_in(Path(target))
     layers = json.loads((folder / DESCRIPTION).read_text("utf-8"))["layers"]
-    return float(len(layers)), own / 1e6, 100 * own / whole, None, None
+    return float(len(layers)), exits / 1e6, 100 * exits / whole, None, None
 
 
 def system_table() -> PaperTable:

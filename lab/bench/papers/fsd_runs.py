@@ -125,10 +125,10 @@ def _run(
     """TPOT, and the miss rate in percent."""
     pair = interpolated_exits(testbed.pair, exits)
     count = QUICK_QUEUE_ANSWERS if testbed.quick else QUEUE_ANSWERS
-    asked = list(islice(cycle(testbed.questions), count))
+    questions = list(islice(cycle(testbed.questions), count))
     answers = [
         simulate_answer(preset, pair, conditions, one.prompt_ids, QUEUE_TOKENS, one.seed + number)
-        for number, one in enumerate(asked)
+        for number, one in enumerate(questions)
     ]
     miss_rate = cache_miss_rate(answers)
     tpot_s = float(answers_figures(answers)["tpot_s"])

@@ -66,7 +66,7 @@ class KeptResults:
         self._rows[_key(arguments)] = kept
         self._path.parent.mkdir(parents=True, exist_ok=True)
         written = self._path.with_suffix(".part")
-        rows = [asdict(each) for each in self._rows.values()]
+        rows = [asdict(entry) for entry in self._rows.values()]
         written.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
         os.replace(written, self._path)
         return kept

@@ -52,18 +52,18 @@ def tables() -> tuple[PaperTable, ...]:
 
 def _rates(testbed: Testbed, labels: Labels) -> Figures:
     sides, rtt_s = int(float(labels[0])), float(labels[1])
-    asked = testbed.once("many sides", lambda: _asked(testbed))
+    questions = testbed.once("many sides", lambda: _questions(testbed))
     coupled, waiting = (
         [
             answer(preset, one, sides, rtt_s, testbed.seed + number)
-            for number, one in enumerate(asked)
+            for number, one in enumerate(questions)
         ]
         for preset in methods(sides).values()
     )
     return 1 / tpot_s(coupled), 1 / tpot_s(waiting), 100 * acceptance_rate(coupled)
 
 
-def _asked(testbed: Testbed) -> list[ManySided]:
+def _questions(testbed: Testbed) -> list[ManySided]:
     count = QUICK_QUESTIONS if testbed.quick else QUESTIONS
     models = testbed.models
     windows = read_windows(PEPS, load_tokenizer(models.target), max(SIDES), testbed.seed)[:count]

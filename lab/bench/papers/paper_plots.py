@@ -46,11 +46,11 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
         others = [one for index, one in enumerate(row.labels) if index != at]
         words = [_label(name, one) for name, one in zip(names, others, strict=True)]
         for name in plot.drawn:
-            told = ", ".join([*words, name] if plot.also else words) or "ours"
+            label = ", ".join([*words, name] if plot.also else words) or "ours"
             column = table.figures.index(name)
-            curves.setdefault(told, []).append((row.labels[at], mine[column], row.theirs[column]))
-    for number, (told, points) in enumerate(list(curves.items())[:_MOST_CURVES]):
-        _curve(axes, told, sorted(points, key=lambda point: point[0]), number)
+            curves.setdefault(label, []).append((row.labels[at], mine[column], row.theirs[column]))
+    for number, (label, points) in enumerate(list(curves.items())[:_MOST_CURVES]):
+        _curve(axes, label, sorted(points, key=lambda point: point[0]), number)
     axes.set_xlabel(plot.x)
     axes.set_ylabel(plot.words or plot.figure)
     place = f"{table.paper}, {table.place.split(',')[0]}"

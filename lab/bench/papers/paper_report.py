@@ -66,13 +66,13 @@ def run(
         kept.forget(tables)
     filled = list(_fill(tables, testbed, kept))
     write_pages(folder, filled, report, testbed)
-    for each in filled:
-        rows = list(_rows(each, report.seed))
+    for entry in filled:
+        rows = list(_rows(entry, report.seed))
         report.rows += rows
-        report.tables.append(_table(each, rows))
-        if each.table.goal is not None:
-            figures = each.table.filled([one.figures for one in each.ours])
-            report.goals.append(each.table.goal(figures))
+        report.tables.append(_table(entry, rows))
+        if entry.table.goal is not None:
+            figures = entry.table.filled([one.figures for one in entry.ours])
+            report.goals.append(entry.table.goal(figures))
     report.notes.append(f"{folder / 'index.html'} has the report, {folder / 'report.md'} its text.")
 
 
@@ -113,9 +113,9 @@ def _fill(tables: Sequence[PaperTable], testbed: Testbed, kept: KeptResults) -> 
 def _kept(
     table: PaperTable, row: PaperRow, testbed: Testbed, kept: KeptResults, clock: _Clock
 ) -> KeptRow:
-    found = kept.get(testbed, table, row)
-    if found is not None:
-        return found
+    known = kept.get(testbed, table, row)
+    if known is not None:
+        return known
     machine = this_machine()
     started_s = time.perf_counter()
     figures = table.checked(table.compute(testbed, row.labels))

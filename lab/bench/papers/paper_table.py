@@ -111,8 +111,8 @@ class PaperTable:
 
     def difference(self, ours: Sequence[Figures]) -> str:
         """What ours show beside what is printed, and why they differ."""
-        if found := self.finding(self.filled(ours)):
-            return found
+        if finding := self.finding(self.filled(ours)):
+            return finding
         return "" if self.printed else "The paper prints no figures to compare with."
 
     def checked(self, ours: Figures) -> Figures:

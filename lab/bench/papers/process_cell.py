@@ -52,10 +52,10 @@ _QWEN, _LLAMA = "1 and 2, Qwen", "1 and 3, Llama"
 CELLS = (
     Cell(_QWEN, ALONE, "Qwen", "ar"),
     Cell(_QWEN, "Vanilla Spec.", "Qwen", "dsd"),
-    *(Cell(_QWEN, name, "Qwen", overrides=own) for name, own in LEFT_OUT.items()),
+    *(Cell(_QWEN, name, "Qwen", overrides=overrides) for name, overrides in LEFT_OUT.items()),
     Cell(_QWEN, "PicoSpec", "Qwen"),
     Cell(_LLAMA, ALONE, "Llama", "ar"),
-    *(Cell(_LLAMA, name, "Llama", overrides=own) for name, own in LEFT_OUT.items()),
+    *(Cell(_LLAMA, name, "Llama", overrides=overrides) for name, overrides in LEFT_OUT.items()),
     Cell(_LLAMA, "PicoSpec", "Llama"),
     *(Cell("4, Qwen", f"γ = {n}", "Qwen", draft_length=n) for n in (3, 5, 6)),
 )
@@ -110,13 +110,13 @@ def _tpots_s(testbed: Testbed, cells: Sequence[Cell]) -> dict[Cell, float]:
     pacing = Pacing(times.draft_s, times.verify_first_s, times.verify_further_s)
     texts = prompts(QUICK_ANSWERS if testbed.quick else ANSWERS)
     tokens = QUICK_TOKENS if testbed.quick else TOKENS
-    found = {}
+    tpots_s = {}
     with running_suite(testbed.models, pacing, with_link=True) as suite:
         assert suite.link is not None, "a link was asked for"
         suite.link.set(pair.rtt_s, MBPS)
         for cell in counted(cells, lambda cell: f"{cell.tables}: {cell.method} by processes"):
             length = cell.draft_length if cell.composed.drafts else None
-            own = (cell.preset, length, tokens, testbed.seed)
-            wanted = requests(texts, *own, overrides=cell.overrides)
-            found[cell] = measured_tpot_s(run_loop(one_after_another(suite, wanted)))
-    return found
+            options = (cell.preset, length, tokens, testbed.seed)
+            wanted = requests(texts, *options, overrides=cell.overrides)
+            tpots_s[cell] = measured_tpot_s(run_loop(one_after_another(suite, wanted)))
+    return tpots_s

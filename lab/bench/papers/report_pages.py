@@ -57,10 +57,10 @@ def write_pages(folder: Path, filled: Sequence[Filled], report: Report, testbed:
     """`index.html`, `report.md`, and SVG plots where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     plots = {
-        each.table.key: plot_files(folder, each.table, [one.figures for one in each.ours])
-        for each in filled
+        entry.table.key: plot_files(folder, entry.table, [one.figures for one in entry.ours])
+        for entry in filled
     }
-    commands = {each.table.key: command_of(each.table, testbed) for each in filled}
+    commands = {entry.table.key: command_of(entry.table, testbed) for entry in filled}
     page = html_page(filled, plots, report, commands)
     (folder / "index.html").write_text(page, encoding="utf-8")
     text = markdown(filled, plots, report, commands)
@@ -75,9 +75,9 @@ def html_page(
 ) -> str:
     """`plots`: names of files, `commands`: what computes a table; both by its key."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(LEAD)}</p>", _facts(report), _contents(filled)]
-    for paper, members in groupby(filled, key=lambda each: each.table.paper):
+    for paper, members in groupby(filled, key=lambda entry: entry.table.paper):
         parts.append(f'<h2 id="{_anchor(paper)}">{html.escape(paper)}</h2>')
-        parts += [_section(each, plots[each.table.key], commands) for each in members]
+        parts += [_section(entry, plots[entry.table.key], commands) for entry in members]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -99,9 +99,9 @@ def _facts(report: Report) -> str:
 
 def _contents(filled: Sequence[Filled]) -> str:
     links = "".join(
-        f'<li><a href="#{each.table.key}">{html.escape(each.table.paper)}, '
-        f"{html.escape(each.table.place)}</a>: {html.escape(each.table.title)}</li>"
-        for each in filled
+        f'<li><a href="#{entry.table.key}">{html.escape(entry.table.paper)}, '
+        f"{html.escape(entry.table.place)}</a>: {html.escape(entry.table.title)}</li>"
+        for entry in filled
     )
     return f"<nav><ul>{links}</ul></nav>"
 
@@ -203,12 +203,12 @@ def markdown(
     lines = [f"# {TITLE}", "", LEAD, ""]
     lines += [f"Command: `{report.command}`, seed {report.seed}.", ""]
     lines += [f"Machine: {report.machine.line().replace(chr(10), '; ')}.", ""]
-    for each in filled:
-        table = each.table
+    for entry in filled:
+        table = entry.table
         lines += [f"## {table.paper}, {table.place}: {table.title}", ""]
-        lines += [f"**{name}.** {words}\n" for name, words in _notes(each, commands[table.key])]
+        lines += [f"**{name}.** {words}\n" for name, words in _notes(entry, commands[table.key])]
         lines += [f"![{table.title}]({name})\n" for name in plots[table.key]]
-        lines += [*_markdown_table(each), ""]
+        lines += [*_markdown_table(entry), ""]
     return "\n".join(lines)
 
 

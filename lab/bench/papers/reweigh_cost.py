@@ -67,7 +67,7 @@ def _cost(testbed: Testbed, labels: Labels) -> Figures:
 
 def _token_s(testbed: Testbed, every: int, added_s: float) -> float:
     def measured() -> float:
-        asked = testbed.once(
+        questions = testbed.once(
             "reweigh questions",
             lambda: ask_questions(testbed.models, PEPS, testbed.seed, QUICK_QUESTIONS),
         )
@@ -76,9 +76,9 @@ def _token_s(testbed: Testbed, every: int, added_s: float) -> float:
         )
         times = Times(PACING.device_s, PACING.cloud_s, BASE_RTT_S + added_s)
         return fmean(
-            found.duration_s / len(found.token_ids)
-            for number, one in enumerate(asked)
-            for found in [answer(preset, one, times, added_s, testbed.seed + number)]
+            answered.duration_s / len(answered.token_ids)
+            for number, one in enumerate(questions)
+            for answered in [answer(preset, one, times, added_s, testbed.seed + number)]
         )
 
     return testbed.once(("reweigh", every, added_s), measured)

@@ -74,11 +74,11 @@ def _remark(model: str, every: int) -> str:
 
 def _gain(testbed: Testbed, labels: Labels) -> Figures:
     model, every = str(labels[0]), int(float(labels[1]))
-    found = testbed.once(("reweigh gain", model), lambda: _perplexities(testbed, model))
-    if not found:
+    perplexities = testbed.once(("reweigh gain", model), lambda: _perplexities(testbed, model))
+    if not perplexities:
         return None, None
-    gain = 100 * (1 - found[every] / found[NEVER])
-    return found[every], None if every == NEVER else gain
+    gain = 100 * (1 - perplexities[every] / perplexities[NEVER])
+    return perplexities[every], None if every == NEVER else gain
 
 
 def _perplexities(testbed: Testbed, model: str) -> dict[int, float]:
@@ -91,7 +91,9 @@ def _perplexities(testbed: Testbed, model: str) -> dict[int, float]:
     chosen = [one for one in windows if one.documents]
     chosen = chosen[: QUICK_WINDOWS if testbed.quick else WINDOWS]
     nats = [_nats(engine, tokenizer, window) for window in chosen]
-    return {every: float(np.exp(np.mean([each[every] for each in nats]))) for every in EVERY}
+    return {
+        every: float(np.exp(np.mean([of_window[every] for of_window in nats]))) for every in EVERY
+    }
 
 
 def _nats(engine: Engine, tokenizer: Tokenizer, window: Window) -> dict[int, float]:
@@ -108,11 +110,11 @@ def _nats(engine: Engine, tokenizer: Tokenizer, window: Window) -> dict[int, flo
         coverages = dict(index.rank(latest, len(documents)))
         return [RELEVANCE_SCALE * coverages.get(number, 0.0) for number in range(len(documents))]
 
-    found = {
+    nats = {
         every: float(-np.log(reweighed(distributions, every, relevances)).mean()) for every in EVERY
     }
     index.close()
-    return found
+    return nats
 
 
 def reweighed(

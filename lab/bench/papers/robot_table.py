@@ -92,7 +92,7 @@ def _with_exits(testbed: Testbed, labels: Labels) -> Figures:
     )
     sd = PRESETS["dssd"].with_draft_length(DRAFT_LENGTH)
     plain, fast = (_answers(one, pairs, tasks, conditions, testbed.seed) for one in (sd, fsd))
-    plain_s, fast_s = (float(answers_figures(each)["tpot_s"]) for each in (plain, fast))
+    plain_s, fast_s = (float(answers_figures(answers)["tpot_s"]) for answers in (plain, fast))
     tokens = expected_tokens_per_round(verified_acceptance(plain) or 0.0, DRAFT_LENGTH)
     missed = cache_miss_rate(fast)
     return (
@@ -118,11 +118,11 @@ class _TrainedPair:
         self.exits = {ON_PICTURES: folder / "pictures", ON_TEXTS: folder / "texts"}
         progress("training its exits")
         train = partial(train_exits, self.target, stream)
-        train(self.exits[ON_PICTURES], training, on_step=_told(steps), pictured=pictured)
-        train(self.exits[ON_TEXTS], training, on_step=_told(steps))
+        train(self.exits[ON_PICTURES], training, on_step=_progress_of(steps), pictured=pictured)
+        train(self.exits[ON_TEXTS], training, on_step=_progress_of(steps))
 
 
-def _told(steps: int) -> Callable[[int, float], None]:
+def _progress_of(steps: int) -> Callable[[int, float], None]:
     """Says every fifth of the training that it is done."""
 
     def on_step(done: int, _: float) -> None:

@@ -73,7 +73,7 @@ def task_texts(task: str, folder: Path | None) -> list[str]:
     what its name says."""
     if task in HELD_OUT_SOURCES:
         source = HELD_OUT_SOURCES[task]
-        return [each["text"] for each in held_out() if each["source"] == source]
+        return [record["text"] for record in held_out() if record["source"] == source]
     path = None if folder is None else folder / FILES[task]
     if path is None or not path.exists():
         return []
@@ -150,8 +150,8 @@ def first_right_exits(target: Engine, token_ids: list[int], probs: Array) -> lis
     if not right:
         return []
     stacked = np.stack(right)
-    found: list[int] = np.where(stacked.any(axis=0), stacked.argmax(axis=0), -1).tolist()
-    return found
+    first_right: list[int] = np.where(stacked.any(axis=0), stacked.argmax(axis=0), -1).tolist()
+    return first_right
 
 
 def _exits(first: list[int], depths: tuple[float, ...]) -> tuple[float | None, float | None]:

@@ -84,8 +84,8 @@ class Testbed:
         """What several rows share, computed when the first one asks for it."""
         if name not in self._shared:
             self._shared[name] = compute()
-        found: T = self._shared[name]
-        return found
+        value: T = self._shared[name]
+        return value
 
     def answers(self, preset: Preset, conditions: Conditions) -> list[SimulatedAnswer]:
         """Answers to the held-out prompts in virtual time, by the models' distributions."""

@@ -170,22 +170,26 @@ def _single_rate(testbed: Testbed, kept: int) -> float:
     """Σ min(P, Q̂), mean over the positions."""
 
     def overlaps() -> list[float]:
-        found = []
+        rates = []
         for target, draft in testbed.distributions:
             cut = truncate(draft, Truncation(top_k=_share(kept, len(draft))))
-            found.append(float(np.minimum(target, cut).sum()))
-        return found
+            rates.append(float(np.minimum(target, cut).sum()))
+        return rates
 
     return fmean(testbed.once(("single", kept), overlaps))
 
 
 def _bounded(testbed: Testbed, labels: Labels) -> Figures:
     kept, candidate = (int(float(one)) for one in labels)
-    found = [
+    bounded = [
         bounds[candidate - 1] for bounds in _all_bounds(testbed, kept) if len(bounds) >= candidate
     ]
-    middle = sorted(one.bound for one in found)[len(found) // 2]
-    return fmean(one.change for one in found), middle, max(one.change - one.bound for one in found)
+    middle = sorted(one.bound for one in bounded)[len(bounded) // 2]
+    return (
+        fmean(one.change for one in bounded),
+        middle,
+        max(one.change - one.bound for one in bounded),
+    )
 
 
 def _kept_mass(testbed: Testbed, labels: Labels) -> Figures:

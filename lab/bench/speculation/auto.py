@@ -123,10 +123,10 @@ def _all_rows(
             keep_row(kept, case, made, row)
         left_s = (time.monotonic() - began_s) / number * (len(left) - number)
         progress(f"{number} of {len(left)}, {duration_words(left_s)} left: {case}")
-    found = [known[str(case)] for case in cases if str(case) in known]
-    if len(found) < len(cases):
-        progress(f"{len(cases) - len(found)} of {len(cases)} cases are left")
-    return found
+    rows = [known[str(case)] for case in cases if str(case) in known]
+    if len(rows) < len(cases):
+        progress(f"{len(cases) - len(rows)} of {len(cases)} cases are left")
+    return rows
 
 
 def draw(report: Report, folder: Path) -> None:

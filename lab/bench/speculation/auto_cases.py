@@ -75,7 +75,9 @@ class Cell:
             for number in range(self.sessions)
         ]
         if self.later:
-            others = [replace(each, prompt_ids=(*each.prompt_ids, 0)) for each in questions]
+            others = [
+                replace(question, prompt_ids=(*question.prompt_ids, 0)) for question in questions
+            ]
             before = simulate_answers(preset, pair, conditions, others)
             questions = [
                 replace(question, warm_start=_known_after(answer, preset))
@@ -124,7 +126,10 @@ def cells(hardware: Sequence[str], rtts_s: Sequence[float], mbps: Sequence[float
 GRID = cells(tuple(HARDWARE), RTTS_S, RATES_MBPS)
 LOAD = cells((MEMORY_BOUND,), (0.030,), (100.0,))
 QUICK = [
-    *(Cell("server", 0.030, 100.0, *each) for each in product((0.05, 0.6, 0.9), (1, 4))),
+    *(
+        Cell("server", 0.030, 100.0, *conditions)
+        for conditions in product((0.05, 0.6, 0.9), (1, 4))
+    ),
     *(Cell(MEMORY_BOUND, 0.030, 100.0, rate, 16) for rate in (0.05, 0.6, 0.9)),
 ]
 

@@ -18,7 +18,7 @@ NEVER_SLOWER, ON_AVERAGE, AT_WORST, TOGETHER, UNDER_LOAD = 0.98, 0.97, 0.92, 1.0
 
 def goals(grid: Sequence[Row], changing: Sequence[Row], load: Sequence[Row]) -> list[Goal]:
     """Of the cells of the grid, of conditions that change, and of passes bound by memory."""
-    found = []
+    goals_ = []
     for rows, words in (
         (grid, f"of {len(grid)} cells"),
         (changing, f"of {len(changing)} changes"),
@@ -26,12 +26,12 @@ def goals(grid: Sequence[Row], changing: Sequence[Row], load: Sequence[Row]) -> 
     ):
         if rows:
             alone, best = _all(rows, "speedup_over_ar"), _all(rows, "over_best")
-            found += [
+            goals_ += [
                 Goal(f"auto / ar, worst {words}", min(alone), NEVER_SLOWER, "at least"),
                 Goal(f"auto / best preset, mean {words}", mean(best), ON_AVERAGE, "at least"),
                 Goal(f"auto / best preset, worst {words}", min(best), AT_WORST, "at least"),
             ]
-    return [*found, *_together(grid, "declared passes"), *_together(load, "bound by memory")]
+    return [*goals_, *_together(grid, "declared passes"), *_together(load, "bound by memory")]
 
 
 def _together(rows: Sequence[Row], words: str) -> list[Goal]:
@@ -39,21 +39,21 @@ def _together(rows: Sequence[Row], words: str) -> list[Goal]:
     to the cloud alone where there are many. Chance in which drafts are right is no fault: what is
     missing must be more than the standard error over the seeds. Where passes leave less than what
     is asked for, the goal says so."""
-    found = []
+    goals_ = []
     for sessions in sorted({row["sessions"] for row in rows}):
-        own = [row for row in rows if row["sessions"] == sessions]
+        matching = [row for row in rows if row["sessions"] == sessions]
         name = f"{sessions} sessions, {words}"
-        best, ratio = min(ratios_to_each(own).items(), key=lambda each: each[1].mean)
+        best, ratio = min(ratios_to_each(matching).items(), key=lambda item: item[1].mean)
         spread = f"± {ratio.error:.2g}" if ratio.error else "one seed"
         against = f"auto / best one preset ({best}), {name} ({spread})"
-        found.append(Goal(against, ratio.mean, TOGETHER - ratio.error, "at least"))
+        goals_.append(Goal(against, ratio.mean, TOGETHER - ratio.error, "at least"))
         if sessions >= 16:
-            limit = mean(_all(own, "limit"))
+            limit = mean(_all(matching, "limit"))
             out_of_reach = ": out of reach" if limit < UNDER_LOAD else ""
             name += f" (passes leave {limit:.3g}{out_of_reach})"
-            faster = mean(_all(own, "speedup_over_ar"))
-            found.append(Goal(f"auto / ar, {name}", faster, UNDER_LOAD, "at least"))
-    return found
+            faster = mean(_all(matching, "speedup_over_ar"))
+            goals_.append(Goal(f"auto / ar, {name}", faster, UNDER_LOAD, "at least"))
+    return goals_
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ def ratios_to_each(rows: Sequence[Row]) -> dict[str, Ratio]:
 
 def _logs(row: Row, name: str) -> list[float]:
     """By seed; a preset that was not among the best has only the first one's."""
-    own, other = row["speeds"][row["preset"]], row["speeds"][name]
-    return [log(a / b) for a, b in zip(own, other, strict=False)]
+    chosen, other = row["speeds"][row["preset"]], row["speeds"][name]
+    return [log(a / b) for a, b in zip(chosen, other, strict=False)]
 
 
 def _ratio(logs: Sequence[Sequence[float]]) -> Ratio:
     """The variance between seeds is taken to be the same in all rows."""
-    squares = sum((each - fmean(of_row)) ** 2 for of_row in logs for each in of_row)
+    squares = sum((value - fmean(of_row)) ** 2 for of_row in logs for value in of_row)
     freedom = sum(len(of_row) - 1 for of_row in logs)
     variance = squares / freedom if freedom else 0.0
     error = sqrt(variance * sum(1 / len(of_row) for of_row in logs)) / len(logs)

@@ -71,8 +71,8 @@ def measure_paced(report: Report, pairs: int | None = None) -> None:
     pairs = pairs or (QUICK_PAIRS if report.quick else PAIRS)
     rows: list[Row] = []
     for rate in dict.fromkeys(cell.rate for cell in chosen):
-        own = [cell for cell in chosen if cell.rate == rate]
-        rows += _rows(own, report.seed, pairs)
+        cells = [cell for cell in chosen if cell.rate == rate]
+        rows += _rows(cells, report.seed, pairs)
     report.add(f"Paced processes, {pairs} pairs of runs a cell", COLUMNS, rows)
     report.goals += goals(rows)
     report.notes.append(
@@ -92,18 +92,18 @@ def _rows(cells: Sequence[Cell], seed: int, pairs: int) -> Iterator[Row]:
             progress(f"paced processes, {cell}")
             suite.link.set(cell.rtt_s, cell.mbps)
             _pair(suite, cell, seed, 0)  # both know the link then
-            found = [_pair(suite, cell, seed, number) for number in range(1, pairs + 1)]
-            yield row_of(cell, found, expected)
+            runs = [_pair(suite, cell, seed, number) for number in range(1, pairs + 1)]
+            yield row_of(cell, runs, expected)
 
 
 def _pair(suite: Suite, cell: Cell, seed: int, number: int) -> PairOfRuns:
     """Run `number`, with questions of its own; every second one asks `auto` first."""
-    found: dict[str, list[Generated]] = {}
+    answers: dict[str, list[Generated]] = {}
     texts = _texts(cell.sessions)
     for preset in (ALONE, CHOSEN) if number % 2 else (CHOSEN, ALONE):
         wanted = requests(texts, preset, None, TOKENS, seed + number * cell.sessions)
-        found[preset] = run_loop(all_at_once(suite, wanted))
-    return PairOfRuns(found[ALONE], found[CHOSEN])
+        answers[preset] = run_loop(all_at_once(suite, wanted))
+    return PairOfRuns(answers[ALONE], answers[CHOSEN])
 
 
 def _virtual(cell: Cell, seed: int) -> float:
@@ -111,7 +111,11 @@ def _virtual(cell: Cell, seed: int) -> float:
     pair = simulated_pair(*scripted_pair(NOISES[cell.rate]), SamplingParams())
     conditions = Conditions(cell.times, cell.rtt_s, cell.mbps)
     questions = [
-        Question(tuple(ord(each) % pair.vocabulary_size for each in text), TOKENS, seed + number)
+        Question(
+            tuple(ord(character) % pair.vocabulary_size for character in text),
+            TOKENS,
+            seed + number,
+        )
         for number, text in enumerate(_texts(cell.sessions))
     ]
     alone, chosen = (

@@ -113,19 +113,19 @@ class RealRun:
     minutes: float | None = None
 
 
-def measure_real(report: Report, asked: RealRun) -> None:
+def measure_real(report: Report, options: RealRun) -> None:
     """Fill the report: a row for each cell. A pair that is not there is left out, with a note.
     Raises InvalidArgument for a name of no cell."""
-    rounds = asked.rounds or (QUICK_ROUNDS if report.quick else ROUNDS)
-    wanted = cells_named(asked.only) if asked.only else QUICK_CELLS if report.quick else CELLS
+    rounds = options.rounds or (QUICK_ROUNDS if report.quick else ROUNDS)
+    wanted = cells_named(options.only) if options.only else QUICK_CELLS if report.quick else CELLS
     made = {
         "real": list(PRESETS),
         "rounds": rounds,
         "seed": report.seed,
         "commit": report.machine.commit,
     }
-    known = read_rows(asked.kept, made)
-    may_begin = time_left(asked.minutes)
+    known = read_rows(options.kept, made)
+    may_begin = time_left(options.minutes)
     with pairs_there({cell.pair for cell in wanted}, report.notes.append) as pairs:
         there = [cell for cell in wanted if cell.pair in pairs]
         left = [cell for cell in there if str(cell) not in known]
@@ -139,8 +139,8 @@ def measure_real(report: Report, asked: RealRun) -> None:
             measured = measured_rounds(cell, pairs[cell.pair], rounds, report.seed)
             row = cell_row(cell, measured) | {"seed": report.seed}
             known[str(cell)] = row
-            if asked.kept is not None:
-                keep_row(asked.kept, cell, made, row)
+            if options.kept is not None:
+                keep_row(options.kept, cell, made, row)
             over_alone, over_best = row["auto_over_ar"], row["auto_over_best"]
             progress(f"auto ÷ ar {over_alone:.3f}, ÷ {row['best']} {over_best:.3f}")
     rows = [known[str(cell)] for cell in there if str(cell) in known]
@@ -252,14 +252,14 @@ def _nothing() -> None:
 def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
     """The figures of a cell. `times_s`: of each answer by preset, in the order of the rounds;
     `answers`: their other figures, and what `auto` chose."""
-    times_s = {name: [each[name].duration_s for each in rounds] for name in PRESETS}
+    times_s = {name: [round_[name].duration_s for round_ in rounds] for name in PRESETS}
     best = min((ALONE, *FIXED), key=lambda name: paired_ratio(times_s, name, ALONE))
-    chosen = [each[CHOSEN] for each in rounds]
+    chosen = [round_[CHOSEN] for round_ in rounds]
     tokens, drafted = total(chosen, "tokens"), total(chosen, "drafted")
     schedules = [summary_of(answer).choice.schedule for answer in chosen]
     same = [
-        each[name].token_ids == each[ALONE].token_ids
-        for each in rounds
+        round_[name].token_ids == round_[ALONE].token_ids
+        for round_ in rounds
         for name in PRESETS
         if name != ALONE
     ]
@@ -284,11 +284,11 @@ def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
         "chosen": max(set(schedules), key=schedules.count),
         "same_text": sum(same) / len(same),
         "same_bits": all(
-            summary_of(answer).same_bits for each in rounds for answer in each.values()
+            summary_of(answer).same_bits for round_ in rounds for answer in round_.values()
         ),
         **{f"{name}_s": median(times_s[name]) for name in PRESETS},
         "times_s": times_s,
-        "answers": {name: [answer_figures(each[name]) for each in rounds] for name in PRESETS},
+        "answers": {name: [answer_figures(round_[name]) for round_ in rounds] for name in PRESETS},
     }
 
 

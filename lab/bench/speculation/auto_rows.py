@@ -110,11 +110,11 @@ def _declared(case: Case) -> Row:
 
 def fixed_presets(quick: bool) -> dict[str, Preset]:
     """What is chosen from in hindsight, by names: presets, in stop and wait of several lengths."""
-    found = {name: PRESETS[name] for name in ("picospec", "stream")}
+    presets = {name: PRESETS[name] for name in ("picospec", "stream")}
     for length in (4,) if quick else (2, 4, 8):
         for name in ("coupled", "dssd", "predraft"):
-            found[f"{name} {length}"] = PRESETS[name].with_draft_length(length)
-    return found
+            presets[f"{name} {length}"] = PRESETS[name].with_draft_length(length)
+    return presets
 
 
 def time_left(minutes: float | None) -> Callable[[], bool]:
@@ -125,13 +125,13 @@ def time_left(minutes: float | None) -> Callable[[], bool]:
 
 def read_rows(kept: Path | None, made: Mapping[str, Any]) -> dict[str, Row]:
     """Of earlier runs that were `made` the same way, by case; a line that was cut short is none."""
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for line in kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else ():
         with suppress(json.JSONDecodeError):
             stored = json.loads(line)
             if isinstance(stored, dict) and made.items() <= stored.items():
-                found[stored["case"]] = stored["row"]
-    return found
+                rows[stored["case"]] = stored["row"]
+    return rows
 
 
 def keep_row(kept: Path, case: object, made: Mapping[str, Any], row: Row) -> None:

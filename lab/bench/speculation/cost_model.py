@@ -80,8 +80,8 @@ class Simulated:
 def run(report: Report, models: Models, cells: int | None = None, kept: Path | None = None) -> None:
     """Fill the report; `models` are not used, since distributions are declared. `cells`: how many,
     chosen by the seed, 0 for all; `kept`: a file of simulations, to go on with."""
-    asked = (QUICK_SAMPLED if report.quick else SAMPLED) if cells is None else cells
-    chosen = chosen_cells(asked, report.seed)
+    count = (QUICK_SAMPLED if report.quick else SAMPLED) if cells is None else cells
+    chosen = chosen_cells(count, report.seed)
     known = dict(_read(kept, report.seed))
     rows = []
     for number, cell in enumerate(chosen, start=1):
@@ -144,7 +144,7 @@ def simulate(cell: Cell, seed: int) -> Simulated:
 def predicted_tokens_per_s(cell: Cell, seen: Simulated) -> float:
     """Of all sessions, by the preset's cost model."""
     times, bytes_per_s = cell.times, cell.mbps * 1e6 / 8
-    found = predict(
+    predicted = predict(
         PRESETS[cell.preset],
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
         LinkTimes(cell.rtt_s, bytes_per_s, bytes_per_s),
@@ -153,7 +153,7 @@ def predicted_tokens_per_s(cell: Cell, seen: Simulated) -> float:
         miss_rate=1.0 if seen.miss_rate is None else seen.miss_rate,
         sessions=cell.sessions,
     )
-    return cell.sessions / found.tpot_s
+    return cell.sessions / predicted.tpot_s
 
 
 def _row(cell: Cell, seen: Simulated, seed: int) -> Row:

@@ -135,7 +135,7 @@ async def cut_answers(target: str, link: LinkController, plan: CutPlan, seed: in
 
 def goals(trials: Sequence[Trial], plan: CutPlan) -> list[Goal]:
     """What every run must show."""
-    found = []
+    goals_ = []
     for wanted, cut_s, policy in (
         (plan.short, plan.short_s, LostCloud.WAIT),
         (plan.long, plan.long_s, LostCloud.WAIT),
@@ -145,15 +145,17 @@ def goals(trials: Sequence[Trial], plan: CutPlan) -> list[Goal]:
         words = f"cut of {cut_s:g} s, {policy}"
         met = sum(trial.interrupted for trial in group)
         same = sum(trial.same and trial.interrupted for trial in group)
-        found.append(Goal(f"answers interrupted by a {words}", met, wanted, "at least"))
-        found.append(Goal(f"texts equal to uncut ones, {words}", same, wanted, "at least"))
+        goals_.append(Goal(f"answers interrupted by a {words}", met, wanted, "at least"))
+        goals_.append(Goal(f"texts equal to uncut ones, {words}", same, wanted, "at least"))
     noticed = [_loss_noticed_s(t) for t in trials if t.interrupted and t.cut_s > NOTICE_LIMIT_S]
     if noticed:
-        found.append(Goal("loss noticed after (s), worst", max(noticed), NOTICE_LIMIT_S, "at most"))
+        goals_.append(
+            Goal("loss noticed after (s), worst", max(noticed), NOTICE_LIMIT_S, "at most")
+        )
     if plan.alone:
         marked = sum(bool(t.cut and t.cut.unverified) for t in trials)
-        found.append(Goal("answers completed at the edge", marked, plan.alone, "at least"))
-    return found
+        goals_.append(Goal("answers completed at the edge", marked, plan.alone, "at least"))
+    return goals_
 
 
 def _loss_noticed_s(trial: Trial) -> float:

@@ -44,7 +44,9 @@ def random_target(seed: int) -> tuple[Engine, float]:
     model = LlamaForCausalLM(LIKE_7B)
     layers, size = LIKE_7B.num_hidden_layers, LIKE_7B.hidden_size
     description = ExitsDescription("random", layers, size, spread(EXITS, layers), size // 16)
-    share = model.lm_head.weight.numel() / sum(each.numel() for each in model.parameters())
+    share = model.lm_head.weight.numel() / sum(
+        parameter.numel() for parameter in model.parameters()
+    )
     exits = new_adapters(description, seed)
     engine = HuggingFaceEngine(model, model_name="random", vocabulary_hash="random", exits=exits)
     return engine, share
@@ -57,7 +59,7 @@ def demo_target(model: str) -> tuple[Engine, float]:
     head = config.vocab_size * config.hidden_size
     with torch.device("meta"):
         shape = AutoModelForCausalLM.from_config(config)
-    total = sum(each.numel() for each in shape.parameters())
+    total = sum(parameter.numel() for parameter in shape.parameters())
     return engine, head / total
 
 
@@ -85,11 +87,11 @@ def measure_exits(name: str, engine: Engine, share: float, passes: int, seed: in
             head_share=share,
             exits=count,
             distributions=verified,
-            pass_s=median(found),
-            added=median(one / other for one, other in zip(found, plain, strict=True)) - 1,
+            pass_s=median(seconds),
+            added=median(one / other for one, other in zip(seconds, plain, strict=True)) - 1,
             seed=seed,
         )
-        for (count, verified), found in sorted(durations.items())
+        for (count, verified), seconds in sorted(durations.items())
     ]
 
 

@@ -41,11 +41,11 @@ def run(report: Report, models: Models) -> None:
     pair = load_simulated_pair(models)
     if not pair.exit_distributions:
         raise TandemError(f"{models.target} has no early exits; see 'tandem train-exits --help'")
-    asked = questions(models, report.seed, report.quick)
+    questions_ = questions(models, report.seed, report.quick)
     tokens = 48 if report.quick else 96
-    by_exits = _by_exits(pair, asked, tokens, report.seed)
+    by_exits = _by_exits(pair, questions_, tokens, report.seed)
     report.add("Number of early exits (virtual time, 30 ms, 100 Mbit/s)", EXIT_COLUMNS, by_exits)
-    orders = _by_order(pair, asked, tokens, report.seed)
+    orders = _by_order(pair, questions_, tokens, report.seed)
     report.add(
         "Queue orders (virtual time, pass 145 ms, draft step 12 ms, 0.05 Mbit/s)",
         ORDER_COLUMNS,
@@ -72,20 +72,26 @@ def _methods() -> dict[str, Preset]:
     return {"fsd": PRESETS["fsd"], "coupled, early exits": coupled}
 
 
-def _by_exits(pair: SimulatedPair, asked: Sequence[Question], tokens: int, seed: int) -> list[Row]:
+def _by_exits(
+    pair: SimulatedPair, questions_: Sequence[Question], tokens: int, seed: int
+) -> list[Row]:
     rows: list[Row] = []
     for name, preset in _methods().items():
         plain_s = 0.0
         for exits in range(len(pair.exit_distributions) + 1):
             progress(f"{name}, {exits} exits")
             predraft = Predraft.EARLY_EXITS if exits else Predraft.OFF
-            row = _row(name, replace(preset, exits=exits, predraft=predraft), pair, asked, tokens)
+            row = _row(
+                name, replace(preset, exits=exits, predraft=predraft), pair, questions_, tokens
+            )
             plain_s = plain_s or row["tpot_s"]
             rows.append(row | {"exits": exits, "speedup": plain_s / row["tpot_s"], "seed": seed})
     return rows
 
 
-def _by_order(pair: SimulatedPair, asked: Sequence[Question], tokens: int, seed: int) -> list[Row]:
+def _by_order(
+    pair: SimulatedPair, questions_: Sequence[Question], tokens: int, seed: int
+) -> list[Row]:
     """FSD's Table 7: which waiting verdict the edge drafts for, and the cloud sends, first."""
     rows: list[Row] = []
     for workers in (1, 2):
@@ -98,7 +104,7 @@ def _by_order(pair: SimulatedPair, asked: Sequence[Question], tokens: int, seed:
                     exit_order=cloud,
                     predraft_workers=workers,
                 )
-                row = _row("fsd", chosen, pair, asked, tokens, LARGE)
+                row = _row("fsd", chosen, pair, questions_, tokens, LARGE)
                 order = {"edge_order": str(edge), "cloud_order": str(cloud), "workers": workers}
                 rows.append(row | order | {"seed": seed})
     return rows
@@ -108,13 +114,13 @@ def _row(
     name: str,
     preset: Preset,
     pair: SimulatedPair,
-    asked: Sequence[Question],
+    questions_: Sequence[Question],
     tokens: int,
     conditions: Conditions = SERVER,
 ) -> Row:
     answers = [
-        simulate_answer(preset, pair, conditions, each.prompt_ids, tokens, each.seed)
-        for each in asked
+        simulate_answer(preset, pair, conditions, question.prompt_ids, tokens, question.seed)
+        for question in questions_
     ]
     figures = answers_figures(answers) | {"cache_miss_rate": cache_miss_rate(answers)}
     return make_row(preset=name, pacing="simulated", draft_length=preset.schedule.chunk, **figures)

@@ -146,9 +146,9 @@ class TandemConfiguration:
 
     def take_turn(self, texts: Sequence[str], max_tokens: int, seed: int) -> None:
         sampling = SamplingParams(temperature=self.temperature)
-        own = (self.preset, self.draft_length, max_tokens, seed, sampling, self.overrides)
+        options = (self.preset, self.draft_length, max_tokens, seed, sampling, self.overrides)
         pin(0, self.suite.edge_cores)
-        self.answers += run_loop(one_after_another(self.suite, requests(texts, *own)))
+        self.answers += run_loop(one_after_another(self.suite, requests(texts, *options)))
 
     def row(self) -> Row:
         row = answers_row(self.preset, self.draft_length, self.answers)

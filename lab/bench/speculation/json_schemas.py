@@ -94,12 +94,12 @@ SHAPES: dict[str, Callable[[Schema], Schema]] = {
 
 def json_schemas(most: int) -> dict[str, Schema]:
     """At most `most` of 200, each shape with each leaf, the shapes turn by turn."""
-    found: dict[str, Schema] = {}
+    schemas: dict[str, Schema] = {}
     leaves = list(LEAVES.items())
     for turn in count():
         for number, (shape, make) in enumerate(SHAPES.items()):
-            if len(found) == min(most, len(SHAPES) * len(leaves)):
-                return found
+            if len(schemas) == min(most, len(SHAPES) * len(leaves)):
+                return schemas
             name, leaf = leaves[(turn + number) % len(leaves)]
-            found[f"{name} {shape}"] = make(leaf)
+            schemas[f"{name} {shape}"] = make(leaf)
     raise AssertionError("count never ends")

@@ -90,8 +90,8 @@ def _rows(preset: str, answers: dict[tuple[int, bool], list[Generated]], seed: i
         without = answers[turn, False]
         same = all(a.token_ids == b.token_ids for a, b in zip(some, without, strict=True))
         row = make_row(preset=preset, turn=turn, kept=kept, seed=seed, same_texts=int(same))
-        row["prompt_tokens"] = median(each.prompt_tokens for each in summaries)
-        row["cached_tokens"] = median(each.cached_tokens for each in summaries)
+        row["prompt_tokens"] = median(summary.prompt_tokens for summary in summaries)
+        row["cached_tokens"] = median(summary.cached_tokens for summary in summaries)
         row["ttft_median_s"] = _ttft_s(some)
         row["ratio"] = _ttft_s(some) / _ttft_s(without)
         rows.append(row)

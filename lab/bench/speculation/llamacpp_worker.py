@@ -52,11 +52,11 @@ class LlamaServers:
         params.port, params.n_gpu_layers, params.verbosity = 0, 0, -1
         processors = [params.cpuparams, params.cpuparams_batch]
         if draft_length is not None:
-            kinds, own = xllamacpp.common_speculative_type, params.speculative
-            own.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
-            own.draft.mparams.path, own.draft.n_max = self._draft, draft_length
-            own.draft.n_gpu_layers = 0
-            processors += [own.draft.cpuparams, own.draft.cpuparams_batch]
+            kinds, speculative = xllamacpp.common_speculative_type, params.speculative
+            speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+            speculative.draft.mparams.path, speculative.draft.n_max = self._draft, draft_length
+            speculative.draft.n_gpu_layers = 0
+            processors += [speculative.draft.cpuparams, speculative.draft.cpuparams_batch]
         for processor in processors:
             processor.n_threads = self._threads
         return params

@@ -130,9 +130,14 @@ class HuggingFaces(Method):
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, prompts: Sequence[str], max_tokens: int) -> None:
-        asked = {"prompts": list(prompts), "max_tokens": max_tokens, "temperature": 0.0, "seed": 1}
+        request = {
+            "prompts": list(prompts),
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "seed": 1,
+        }
         policy = None if self.draft_length is None else {"lookup": self.draft_length}
-        self.answers.append(self.peer.answer({**asked, "assistant": policy}))
+        self.answers.append(self.peer.answer({**request, "assistant": policy}))
 
     def forget(self) -> None:
         self.answers.clear()
@@ -165,11 +170,11 @@ def _add(report: Report, task: str, methods: Sequence[Method]) -> None:
     rows = []
     for method in methods:
         row = method.row() | {"task": task, "method": method.name, "seed": report.seed}
-        same = sum(text == own for text, own in zip(method.texts(), alone, strict=True))
+        same = sum(text == baseline for text, baseline in zip(method.texts(), alone, strict=True))
         rows.append(row | {"equal_texts": same / len(alone)})
     for row in rows:
-        own = rows[0] if row["method"].startswith("hf") else _best(rows, "ar")
-        row["ratio_to_alone"] = row["tokens_per_s"] / own["tokens_per_s"]
+        baseline = rows[0] if row["method"].startswith("hf") else _best(rows, "ar")
+        row["ratio_to_alone"] = row["tokens_per_s"] / baseline["tokens_per_s"]
     report.add(f"{task}, float32, temperature 0", COLUMNS, rows)
     ours, theirs = _best(rows, "lookup"), _best(rows, "hf-lookup")
     name = f"{task}: lookup n={ours['draft_length']} ÷ hf-lookup n={theirs['draft_length']}"

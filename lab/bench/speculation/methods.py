@@ -54,18 +54,18 @@ QUICK_DRAFT_LENGTHS = (1, 4, 8)
 def run(report: Report, models: Models, real: bool = False) -> None:
     """Fill the report with the grid, the ablations and, if asked for, the real runs."""
     pair = load_simulated_pair(models)
-    asked = questions(models, report.seed, report.quick)
+    questions_ = questions(models, report.seed, report.quick)
     max_tokens = QUICK_MAX_TOKENS if report.quick else MAX_TOKENS
     lengths = QUICK_DRAFT_LENGTHS if report.quick else DRAFT_LENGTHS
-    grid = measure_grid(variants(), CELLS, pair, asked, max_tokens, lengths)
+    grid = measure_grid(variants(), CELLS, pair, questions_, max_tokens, lengths)
     report.rows += grid_rows(grid, pair.vocabulary_size)
     report.tables += [speedup_table(grid), cost_table(report.rows)]
     report.goals += grid_goals(grid)
-    _ablations(report, pair, asked, max_tokens, lengths)
+    _ablations(report, pair, questions_, max_tokens, lengths)
     if real:
-        _real(report, models, pair, grid, asked)
+        _real(report, models, pair, grid, questions_)
     report.notes += [
-        f"Virtual time through the real state machines: {len(asked)} answers of {max_tokens} "
+        f"Virtual time through the real state machines: {len(questions_)} answers of {max_tokens} "
         "tokens per cell and preset, step times declared, distributions and messages of the demo "
         "pair, "
         "whole distributions padded to a vocabulary of 151,936.",
@@ -75,34 +75,34 @@ def run(report: Report, models: Models, real: bool = False) -> None:
 
 def variants() -> dict[str, Preset]:
     """Every preset, and those that draft ahead of a verdict without it too."""
-    found = dict(PRESETS)
+    presets = dict(PRESETS)
     for name, preset in PRESETS.items():
         if preset.predraft is not Predraft.OFF:
-            found[f"{name} w/o pre-drafts"] = without_predrafts(preset)
-    return found
+            presets[f"{name} w/o pre-drafts"] = without_predrafts(preset)
+    return presets
 
 
 def _ablations(
     report: Report,
     pair: SimulatedPair,
-    asked: Sequence[Question],
+    questions_: Sequence[Question],
     max_tokens: int,
     lengths: Sequence[int],
 ) -> None:
     """The parts of PicoSpec one by one, and TSLT's truncation."""
     if "picospec" in PRESETS:
         parts = picospec_variants(PRESETS["picospec"])
-        grid = measure_variants(parts, pair, asked, max_tokens, lengths)
+        grid = measure_variants(parts, pair, questions_, max_tokens, lengths)
         rows = [row | {"part": "picospec"} for row in grid_rows(grid, pair.vocabulary_size)]
         report.rows += rows
         report.tables.append(ablation_table(grid, list(parts)))
         report.goals += ablation_goals(grid, list(parts))
     if "fsd" in PRESETS and pair.exit_depths:
-        exits = exit_rows(pair, asked, max_tokens)
+        exits = exit_rows(pair, questions_, max_tokens)
         report.add("FSD: more and more exits", EXIT_COLUMNS, exits)
         report.goals += exit_goals(exits)
     if "tslt" in PRESETS:
-        sweep = truncation_sweep(pair, asked, max_tokens)
+        sweep = truncation_sweep(pair, questions_, max_tokens)
         report.add("TSLT: tokens kept of the draft's distribution", SWEEP_COLUMNS, sweep)
         report.goals.append(sweep_goal(sweep))
 
@@ -121,7 +121,7 @@ def ablation_table(grid: Grid, names: Sequence[str]) -> Table:
 
 
 def _real(
-    report: Report, models: Models, pair: SimulatedPair, grid: Grid, asked: Sequence[Question]
+    report: Report, models: Models, pair: SimulatedPair, grid: Grid, questions_: Sequence[Question]
 ) -> None:
     """A part of the grid, each preset at the draft length that was best in virtual time."""
     cells, count, tokens = (REAL_CELLS[:1], 1, 48) if report.quick else (REAL_CELLS, 3, 96)
@@ -133,8 +133,10 @@ def _real(
         }
         for cell in cells
     }
-    texts = prompts(len(asked))
-    rows = measure_real(models, pair, chosen, list(zip(texts, asked, strict=True))[:count], tokens)
+    texts = prompts(len(questions_))
+    rows = measure_real(
+        models, pair, chosen, list(zip(texts, questions_, strict=True))[:count], tokens
+    )
     report.add("Real processes, paced, behind the link emulator", REAL_COLUMNS, rows)
     report.goals += efficiency_goals(rows)
 
@@ -148,10 +150,10 @@ def load_simulated_pair(models: Models) -> SimulatedPair:
 def questions(models: Models, seed: int, quick: bool) -> list[Question]:
     """For each of three seeds some held-out prompts of its own."""
     tokenizer = load_tokenizer(models.target)
-    each = QUICK_PROMPTS_PER_SEED if quick else PROMPTS_PER_SEED
-    texts = prompts(SEEDS * each)
+    per_seed = QUICK_PROMPTS_PER_SEED if quick else PROMPTS_PER_SEED
+    texts = prompts(SEEDS * per_seed)
     return [
-        Question(tuple(tokenizer.encode(text)), seed + number, seed + number // each)
+        Question(tuple(tokenizer.encode(text)), seed + number, seed + number // per_seed)
         for number, text in enumerate(texts)
     ]
 
@@ -180,11 +182,11 @@ def cost_table(rows: list[Row]) -> Table:
     """What each preset sends and asks of the cloud, over all cells."""
     lines = []
     for name in dict.fromkeys(row["preset"] for row in rows):
-        own = [row for row in rows if row["preset"] == name]
+        of_preset = [row for row in rows if row["preset"] == name]
         line: Row = {"preset": name}
         for figure in COST_FIGURES:
-            found = [row[figure] for row in own if row[figure] is not None]
-            line[figure] = sum(found) / len(found) if found else None
+            values = [row[figure] for row in of_preset if row[figure] is not None]
+            line[figure] = sum(values) / len(values) if values else None
         lines.append(line)
     return Table("Means over all cells", ("preset", *COST_FIGURES), lines)
 

@@ -68,7 +68,7 @@ def ablation_goals(grid: Grid, names: Sequence[str]) -> Iterator[Goal]:
 
 
 def truncation_sweep(
-    pair: SimulatedPair, asked: Sequence[Question], max_tokens: int, kept: Sequence[int] = KEPT
+    pair: SimulatedPair, questions: Sequence[Question], max_tokens: int, kept: Sequence[int] = KEPT
 ) -> list[Row]:
     """`tslt` with more and more of the draft's distribution kept: mass, acceptance, bytes, time."""
     rows = []
@@ -79,9 +79,9 @@ def truncation_sweep(
                 simulate_answer(
                     preset, pair, cell.conditions, question.prompt_ids, max_tokens, question.seed
                 )
-                for question in asked
+                for question in questions
             ]
-            texts = zip(asked, answers, strict=True)
+            texts = zip(questions, answers, strict=True)
             contexts = [
                 (*question.prompt_ids, *answer.token_ids[:length])
                 for question, answer in texts
@@ -92,7 +92,7 @@ def truncation_sweep(
                 draft_length=preset.schedule.chunk,
                 rtt_s=cell.rtt_s,
                 mbps=cell.mbps,
-                seed=asked[0].seed,
+                seed=questions[0].seed,
                 top_k=top_k,
                 part="tslt",
                 verified_acceptance_rate=verified_acceptance(answers),
@@ -132,14 +132,14 @@ def sweep_goal(rows: Sequence[Row]) -> Goal:
     return Goal("tslt: truncated mass − |acceptance change|, least", least, -1e-5, "at least")
 
 
-def exit_rows(pair: SimulatedPair, asked: Sequence[Question], max_tokens: int) -> list[Row]:
+def exit_rows(pair: SimulatedPair, questions: Sequence[Question], max_tokens: int) -> list[Row]:
     """FSD with more and more exits; `bench exits` has its queues in other orders."""
     whole = PRESETS["fsd"]
     variants = {"no exits": without_predrafts(whole)}
     deepest = len(pair.exit_depths)
     variants |= {f"{count} exits": replace(whole, exits=count) for count in range(1, deepest + 1)}
     (cell,) = EXIT_CELLS
-    grid = measure_grid(variants, (cell,), pair, asked, max_tokens, (4,))
+    grid = measure_grid(variants, (cell,), pair, questions, max_tokens, (4,))
     return [
         make_row(
             preset="fsd",
@@ -148,7 +148,7 @@ def exit_rows(pair: SimulatedPair, asked: Sequence[Question], max_tokens: int) -
             pacing=HARDWARE[cell.hardware].to_json(),
             rtt_s=cell.rtt_s,
             mbps=cell.mbps,
-            seed=asked[0].seed,
+            seed=questions[0].seed,
             part="fsd",
         )
         | answers_figures(grid[cell, name].all)
@@ -173,10 +173,10 @@ def exit_goals(rows: Sequence[Row]) -> Iterator[Goal]:
 def measure_variants(
     variants: Mapping[str, Preset],
     pair: SimulatedPair,
-    asked: Sequence[Question],
+    questions: Sequence[Question],
     max_tokens: int,
     draft_lengths: Sequence[int],
     cells: Sequence[Cell] = ABLATION_CELLS,
 ) -> Grid:
     """The grid over an ablation's variants, each at its own best draft length."""
-    return measure_grid(variants, cells, pair, asked, max_tokens, draft_lengths)
+    return measure_grid(variants, cells, pair, questions, max_tokens, draft_lengths)

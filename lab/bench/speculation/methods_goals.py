@@ -85,8 +85,8 @@ def _worst(
     words: str = "",
     where: Callable[[Cell], bool] = lambda cell: True,
 ) -> Iterator[Goal]:
-    found = list(speedups(grid, name, over, where).values())
-    yield from ratio_goals(found, " ".join(filter(None, (f"{name} over {over}", words))), limit)
+    ratios = list(speedups(grid, name, over, where).values())
+    yield from ratio_goals(ratios, " ".join(filter(None, (f"{name} over {over}", words))), limit)
 
 
 def _accepts_well(grid: Grid, cell: Cell) -> bool:

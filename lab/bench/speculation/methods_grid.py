@@ -112,8 +112,8 @@ def measure_grid(
         for name, preset in variants.items()
         for cell in cells
     }
-    asked = counted(questions, lambda question: "virtual time, a question")
-    for number, question in enumerate(asked, start=1):
+    counted_questions = counted(questions, lambda question: "virtual time, a question")
+    for number, question in enumerate(counted_questions, start=1):
         for (cell, _), lengths in tried.items():
             for measured in lengths.values():
                 measured.ask(question, pair, cell, max_tokens)

@@ -59,14 +59,14 @@ def measure_real(
     models: Models,
     pair: SimulatedPair,
     chosen: Mapping[Cell, Mapping[str, Preset]],
-    asked: Sequence[tuple[str, Question]],
+    questions: Sequence[tuple[str, Question]],
     max_tokens: int,
 ) -> list[Row]:
     """One row per cell and preset; all cells are of one hardware. `asked`: texts with their ids,
     their seeds counting up by one."""
     (hardware,) = {cell.hardware for cell in chosen}
-    seed = asked[0][1].seed
-    texts = [text for text, _ in asked]
+    seed = questions[0][1].seed
+    texts = [text for text, _ in questions]
     rows: list[Row] = []
     with running_suite(models, HARDWARE[hardware], with_link=True) as suite:
         assert suite.link is not None, "a link was asked for"
@@ -80,7 +80,7 @@ def measure_real(
                 before = pass_sums(suite.drafter_metrics)
                 done = run_loop(one_after_another(suite, wanted))
                 draft_s = pass_sums(suite.drafter_metrics).mean_since(before)
-                simulated = partial(_simulated, preset, pair, cell, asked, max_tokens)
+                simulated = partial(_simulated, preset, pair, cell, questions, max_tokens)
                 if name == CALIBRATING:
                     beyond_s = _verify_time_beyond(done, simulated(cell.conditions.times))
                 rows.append(
@@ -103,8 +103,8 @@ def _beside(
     """What the simulation says of these answers, by the declared times and by the run's own."""
     tpot_s = measured_tpot_s(done)
     first_s = declared.verify_first_s + beyond_s
-    own = replace(declared, draft_s=draft_s or declared.draft_s, verify_first_s=first_s)
-    ideal, predicted = simulated(declared), simulated(own)
+    measured = replace(declared, draft_s=draft_s or declared.draft_s, verify_first_s=first_s)
+    ideal, predicted = simulated(declared), simulated(measured)
     return {
         "predicted_tpot_s": predicted["tpot_s"],
         "simulated_ttft_s": predicted["ttft_s"],
@@ -133,7 +133,7 @@ def _simulated(
     preset: Preset,
     pair: SimulatedPair,
     cell: Cell,
-    asked: Sequence[tuple[str, Question]],
+    questions: Sequence[tuple[str, Question]],
     max_tokens: int,
     times: ModelTimes,
 ) -> Row:
@@ -142,7 +142,7 @@ def _simulated(
     conditions = replace(cell.conditions, padded_vocabulary=None, times=times)
     answers = [
         simulate_answer(preset, pair, conditions, question.prompt_ids, max_tokens, question.seed)
-        for _, question in asked
+        for _, question in questions
     ]
     verify_s = sum(answer.stats.verify_s for answer in answers)
     texts = [answer.token_ids for answer in answers]

@@ -62,11 +62,15 @@ class Contender:
     far: bool
 
     def row(self, rtt_s: float, seed: int) -> Row:
-        own = self.configuration
-        row = own.row() | {"engine": self.engine, "temperature": own.temperature, "seed": seed}
+        configuration = self.configuration
+        row = configuration.row() | {
+            "engine": self.engine,
+            "temperature": configuration.temperature,
+            "seed": seed,
+        }
         row["rtt_s"] = rtt_s
-        if isinstance(own, TandemConfiguration):
-            row |= _model_times(own.answers)
+        if isinstance(configuration, TandemConfiguration):
+            row |= _model_times(configuration.answers)
         if self.far:
             duration_s = row["tokens"] / row["tokens_per_s"] + row["prompts"] * rtt_s
             row["tokens_per_s"] = row["tokens"] / duration_s
@@ -81,7 +85,7 @@ def _model_times(answers: Sequence[Generated]) -> Row:
     return {
         "draft_step_s": drafting_s / max(1.0, total(answers, "drafted")),
         "verify_pass_s": verifying_s / max(1.0, total(answers, "target_passes")),
-        "model_share": (drafting_s + verifying_s) / sum(each.duration_s for each in answers),
+        "model_share": (drafting_s + verifying_s) / sum(answer.duration_s for answer in answers),
     }
 
 
@@ -102,11 +106,19 @@ def run(
                 ours = list(_ours(suites, models, gguf, rtt_s, report.quick))
                 for temperature in TEMPERATURES:
                     contenders = [
-                        *(each for each in ours if each.configuration.temperature == temperature),
-                        *(each for each in peers if each.configuration.temperature == temperature),
+                        *(
+                            contender
+                            for contender in ours
+                            if contender.configuration.temperature == temperature
+                        ),
+                        *(
+                            contender
+                            for contender in peers
+                            if contender.configuration.temperature == temperature
+                        ),
                     ]
                     _measure(contenders, turns, max_tokens, report.seed)
-                    rows = [each.row(rtt_s, report.seed) for each in contenders]
+                    rows = [contender.row(rtt_s, report.seed) for contender in contenders]
                     add_table(report, rows, temperature, rtt_s)
     report.notes.append(
         "ratio_to_hf: over the fastest of Hugging Face's rows of the table. A peer answers where"
@@ -153,8 +165,8 @@ def _ours(
             suite.link.set(rtt_s, None)
         threads = "2 shared" if shares else "1 + 1"
         for temperature, (preset, length, sure) in product(TEMPERATURES, _schedules(lengths)):
-            own = TandemConfiguration(suite, preset, length, temperature, sure, threads)
-            yield Contender(own, engine, far=False)
+            configuration = TandemConfiguration(suite, preset, length, temperature, sure, threads)
+            yield Contender(configuration, engine, far=False)
 
 
 def _schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
@@ -177,8 +189,8 @@ def _peers(
         lookups = [{"lookup": length} for length in lengths]
         for policy in (None, "default", *lengths, *lookups):
             for temperature in TEMPERATURES:
-                own = PeerConfiguration(peer, threads, policy, temperature, HUGGING_FACE)
-                yield Contender(own, "torch", far=True)
+                configuration = PeerConfiguration(peer, threads, policy, temperature, HUGGING_FACE)
+                yield Contender(configuration, "torch", far=True)
         if gguf is None:
             continue
         if find_spec("xllamacpp") is None:
@@ -189,8 +201,8 @@ def _peers(
         peer = stack.enter_context(running_worker(f"{group}.llamacpp_worker", pair, threads))
         for length in (None, *lengths):
             for temperature in TEMPERATURES:
-                own = PeerConfiguration(peer, threads, length, temperature, LLAMACPP)
-                yield Contender(own, "llamacpp", far=True)
+                configuration = PeerConfiguration(peer, threads, length, temperature, LLAMACPP)
+                yield Contender(configuration, "llamacpp", far=True)
     python = vllm or VLLM_PYTHON
     if not python.exists():
         report.notes.append(
@@ -203,8 +215,8 @@ def _peers(
             running_worker(f"{group}.vllm_worker", arguments, 2, python=str(python))
         )
         for temperature in TEMPERATURES:
-            own = PeerConfiguration(peer, 2, length, temperature, VLLM)
-            yield Contender(own, "vllm", far=True)
+            configuration = PeerConfiguration(peer, 2, length, temperature, VLLM)
+            yield Contender(configuration, "vllm", far=True)
 
 
 def _measure(contenders: Sequence[Contender], turns: int, max_tokens: int, seed: int) -> None:
@@ -226,11 +238,13 @@ def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float)
     where = f"round trip {rtt_s * 1000:.0f} ms" if rtt_s else "loopback"
     report.add(f"Temperature {temperature:g}, {where}", COLUMNS, rows)
     for methods, (engine, limit) in GOALS.items() if not rtt_s else ():
-        own = [row for row in rows if row["engine"] == engine and row["preset"] not in (None, "ar")]
+        of_preset = [
+            row for row in rows if row["engine"] == engine and row["preset"] not in (None, "ar")
+        ]
         compared = methods[1:] if methods == LLAMACPP else methods
-        if not own or not any(row["method"] in compared for row in rows):
+        if not of_preset or not any(row["method"] in compared for row in rows):
             continue
-        ours, best = max(own, key=_speed), _best(rows, compared)
+        ours, best = max(of_preset, key=_speed), _best(rows, compared)
         name = f"temperature {temperature:g}: {ours['method']} ({engine}) ÷ {best['method']}"
         ratio = ours["tokens_per_s"] / best["tokens_per_s"]
         report.goals.append(Goal(f"{name}, tokens/s", ratio, limit, "at least"))

@@ -95,7 +95,9 @@ def _bursts(
     seed: int,
 ) -> Bursts:
     torch.set_num_threads(1)
-    token_ids = random_ids(CONTEXT, min(each.vocabulary_size for each in engines.values()), seed)
+    token_ids = random_ids(
+        CONTEXT, min(engine.vocabulary_size for engine in engines.values()), seed
+    )
     bursts: Bursts = {dtype: [] for dtype in measured}
     with torch.inference_mode():
         for turn in counted(range(-WARM_UP_BURSTS, turns), lambda turn: "decoding steps"):
@@ -124,7 +126,7 @@ def paired_ratio(bursts: Bursts, ours: str, theirs: str) -> float:
     """Median over the turns of one's median step ÷ the other's in the same turn: load that comes
     and goes between turns changes neither side alone."""
     pairs = zip(bursts[ours], bursts[theirs], strict=True)
-    return median(median(own) / median(other) for own, other in pairs)
+    return median(median(mine) / median(other) for mine, other in pairs)
 
 
 def _fits(engines: Mapping[str, Engine], models: Models, quick: bool, seed: int) -> list[Row]:
@@ -136,7 +138,7 @@ def _fits(engines: Mapping[str, Engine], models: Models, quick: bool, seed: int)
         for dtype, engine in engines.items():
             narrow = exact if dtype == "float32" else distributions_along(engine, token_ids)
             sums[dtype].add(exact, narrow, token_ids[1:])
-    return [_fit(dtype, each.row("all", seed)) for dtype, each in sums.items()]
+    return [_fit(dtype, sum_.row("all", seed)) for dtype, sum_ in sums.items()]
 
 
 def _fit(dtype: str, row: Row) -> Row:

@@ -56,15 +56,15 @@ def run(report: Report, models: Models) -> None:
 
 
 def _answers(report: Report, models: Models, schemas: Mapping[str, Schema]) -> None:
-    asked = asyncio.run(_ask(models, schemas, report.seed))
+    by_preset = asyncio.run(_ask(models, schemas, report.seed))
     rows = [
         _row(preset, constrained, answers, report.seed)
-        for (preset, constrained), answers in asked.items()
+        for (preset, constrained), answers in by_preset.items()
     ]
     columns = ("preset", "grammar", "finished", "acceptance_rate", "tokens_per_s")
     title = f"{len(schemas)} JSON schemas, one request at a time"
     report.add(title, (*columns, "target_passes_per_token", "tokens"), rows)
-    drafted, alone = asked["coupled", True], asked["ar", True]
+    drafted, alone = by_preset["coupled", True], by_preset["ar", True]
     finished = [(s, a) for s, a in zip(schemas.values(), drafted, strict=True) if _finished(a)]
     valid = sum(_is_valid(answer.text, schema) for schema, answer in finished)
     same = sum(one.token_ids == other.token_ids for one, other in zip(drafted, alone, strict=True))
@@ -95,7 +95,7 @@ async def _ask(
     models: Models, schemas: Mapping[str, Schema], seed: int
 ) -> dict[tuple[str, bool], list[Generated]]:
     pair = load_pair(choose_model(None, models.draft), choose_model(None, models.target))
-    found: dict[tuple[str, bool], list[Generated]] = {
+    answers: dict[tuple[str, bool], list[Generated]] = {
         (preset, constrained): [] for preset in PRESETS for constrained in (True, False)
     }
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
@@ -106,10 +106,10 @@ async def _ask(
                 answer = await client.generate(
                     _request(preset, schema, Processors(grammar=grammar), ANSWER_TOKENS, seed)
                 )
-                found[preset, True].append(answer)
+                answers[preset, True].append(answer)
                 plain = _request(preset, schema, NO_PROCESSORS, len(answer.token_ids), seed)
-                found[preset, False].append(await client.generate(plain))
-    return found
+                answers[preset, False].append(await client.generate(plain))
+    return answers
 
 
 def _request(

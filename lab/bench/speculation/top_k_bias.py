@@ -65,9 +65,9 @@ def run(report: Report, models: Models) -> None:
     for _, token_ids in texts(models, report.quick):
         pairs, stride = pairs_along(target, draft, token_ids), QUICK_STRIDE if report.quick else 1
         for target_probs, draft_probs in islice(pairs, 0, None, stride):
-            for each in sums:
-                each.add(target_probs, draft_probs)
-    rows = [each.row(report.seed) for each in sums]
+            for sum_ in sums:
+                sum_.add(target_probs, draft_probs)
+    rows = [sum_.row(report.seed) for sum_ in sums]
     report.add("Top-K payloads, held-out text, temperature 1", COLUMNS, rows)
     report.goals.append(Goal("bias with K = vocabulary", rows[-1]["bias_largest"], 1e-6, "at most"))
     report.notes.append("A lossless sparse payload of the same size has no bias.")

@@ -105,14 +105,16 @@ def _acceptance(report: Report, models: Models, target: Engine, draft: Engine) -
 def _answers(report: Report, models: Models, target: Engine, draft: Engine) -> None:
     pair = simulated_pair(draft, target, SamplingParams())
     tokenizer = load_tokenizer(models.target)
-    asked = [tuple(tokenizer.encode(text)) for text in prompts(4 if report.quick else 24)]
+    prompts_ids = [tuple(tokenizer.encode(text)) for text in prompts(4 if report.quick else 24)]
     chain, tree = PRESETS["tslt"].with_draft_length(3), PRESETS["mc-dsd"]
     methods = {
         "chain of 3": chain,
         **{_words(e): tree.with_expansion(e) for e in EXPANSIONS},
         f"{_words((2, 2, 2))}, with replacement": replace(tree, with_replacement=True),
     }
-    rows = [_answers_row(name, chosen, pair, asked, report) for name, chosen in methods.items()]
+    rows = [
+        _answers_row(name, chosen, pair, prompts_ids, report) for name, chosen in methods.items()
+    ]
     columns = ("shape", "nodes", "accepted_per_round", "tokens", "uplink_bytes_per_token")
     report.add("Answers in virtual time, seeded", columns, rows)
     shapes = {row["shape"]: row["accepted_per_round"] for row in rows}
@@ -130,12 +132,16 @@ def _words(expansion: tuple[int, ...]) -> str:
 
 
 def _answers_row(
-    name: str, chosen: Preset, pair: SimulatedPair, asked: list[tuple[int, ...]], report: Report
+    name: str,
+    chosen: Preset,
+    pair: SimulatedPair,
+    prompts_ids: list[tuple[int, ...]],
+    report: Report,
 ) -> Row:
     near = Conditions(ModelTimes())
     done = [
         simulate_answer(chosen, pair, near, prompt_ids, ANSWER_TOKENS, report.seed + number)
-        for number, prompt_ids in enumerate(asked)
+        for number, prompt_ids in enumerate(prompts_ids)
     ]
     tokens = sum(len(answer.token_ids) for answer in done)
     rounds = sum(answer.stats.rounds for answer in done)

@@ -61,8 +61,9 @@ def run(report: Report, models: Models) -> None:
         row["seed"] = report.seed
     report.add(f"First draft after documents of {TOKENS} tokens", COLUMNS, rows)
     of_count = {row["source"]: row for row in rows if row["documents"] == COUNT}
-    for found in ("memory", "disk"):
-        share, name = of_count[found]["ttft_share"], f"TTFT warm ÷ cold, {COUNT} documents, {found}"
+    for source in ("memory", "disk"):
+        share = of_count[source]["ttft_share"]
+        name = f"TTFT warm ÷ cold, {COUNT} documents, {source}"
         report.goals.append(Goal(name, share, TTFT_LIMIT, "at most"))
     worst = max(row["probs_difference"] for row in rows)
     report.goals.append(
@@ -82,25 +83,25 @@ async def _measure(
     worst = dict.fromkeys(times, 0.0)
     for number in range(repetitions + 1):
         drafts = await _first_drafts(engine, tokenizer, texts)
-        for found, (probs, took_s) in drafts.items():
+        for source, (probs, took_s) in drafts.items():
             difference = float(np.abs(probs - drafts["computed"][0]).max())
-            worst[found] = max(worst[found], difference)
+            worst[source] = max(worst[source], difference)
             if number:
-                times[found].append(took_s)
+                times[source].append(took_s)
     base_s = median(times["computed"])
     return [
         make_row(
             documents=len(texts),
-            source=found,
+            source=source,
             ttft_s=median(took),
             ttft_fastest_s=min(took),
             ttft_share=median(took) / base_s,
-            probs_difference=worst[found],
+            probs_difference=worst[source],
             document_tokens=TOKENS,
             kv_bytes=len(texts) * TOKENS * engine.kv_bytes_per_token,
             repetitions=len(took),
         )
-        for found, took in times.items()
+        for source, took in times.items()
     ]
 
 
@@ -109,7 +110,7 @@ async def _first_drafts(
 ) -> dict[str, tuple[Array, float]]:
     """First distribution and time to it: computed, from memory, and by another store from disk."""
     thread = EngineThread(engine, "bench-engine")
-    found: dict[str, tuple[Array, float]] = {}
+    drafts: dict[str, tuple[Array, float]] = {}
     vocabulary = engine.vocabulary_hash
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -124,11 +125,11 @@ async def _first_drafts(
                 series = Metrics(new_registry(), "cloud").engine(engine.model_name)
                 decoder = DocumentDecoder(thread, Documents(tokenizer, BUDGET, files), series)
                 for name in names:
-                    found[name] = await _first_draft(decoder, texts)
+                    drafts[name] = await _first_draft(decoder, texts)
                 await decoder.close()
     finally:
         thread.stop()
-    return found
+    return drafts
 
 
 async def _first_draft(decoder: DocumentDecoder, texts: Sequence[str]) -> tuple[Array, float]:
@@ -170,9 +171,9 @@ def documents_of(tokenizer: Tokenizer, tokens: int, count: int, seed: int) -> li
     documents = held_out()
     order = np.random.default_rng(seed).permutation(len(documents))
     words = " ".join(documents[at]["text"] for at in order).split(" ")
-    found: list[str] = []
+    texts: list[str] = []
     start = 0
-    while start < len(words) and len(found) < count:
+    while start < len(words) and len(texts) < count:
         most = min(start + tokens, len(words))  # a word is a token at least
 
         def length(end: int, start: int = start) -> int:
@@ -180,11 +181,11 @@ def documents_of(tokenizer: Tokenizer, tokens: int, count: int, seed: int) -> li
 
         end = bisect_left(range(most + 1), tokens, start + 1, most, key=length)
         if length(end) == tokens:  # else the last word took it past
-            found.append(_text(words[start:end]))
+            texts.append(_text(words[start:end]))
         start = end
-    if len(found) < count:
+    if len(texts) < count:
         raise InvalidArgument("target", f"too little held-out text for {count} of {tokens} tokens")
-    return found
+    return texts
 
 
 def _text(words: Sequence[str]) -> str:

@@ -42,15 +42,17 @@ class Window:
 
     def of(self, side: Side, count: int) -> tuple[RankedDocument, ...]:
         """The side's documents where each side has `count`."""
-        own = self.documents[:count] if side is Side.CLOUD else self.documents[count : 2 * count]
-        return tuple(replace(one, rank=rank) for rank, one in enumerate(own, start=1))
+        documents = (
+            self.documents[:count] if side is Side.CLOUD else self.documents[count : 2 * count]
+        )
+        return tuple(replace(one, rank=rank) for rank, one in enumerate(documents, start=1))
 
 
 def read_windows(peps: Path, tokenizer: Tokenizer, documents: int, seed: int) -> list[Window]:
     """Windows in random order, with up to 2·`documents` documents each."""
     texts = [one.text for one in read_peps(peps) if is_held_out(one.id)]
-    if found := windows_of(texts, tokenizer, documents, seed):
-        return found
+    if windows := windows_of(texts, tokenizer, documents, seed):
+        return windows
     raise TandemError(f"--peps: {peps} has no held-out text that is long enough")
 
 

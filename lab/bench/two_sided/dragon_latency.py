@@ -91,8 +91,10 @@ PACINGS = (Pacing("device 110 ms, cloud 40 ms", 0.110, 0.040), Pacing("both 60 m
 def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
     """Predict every cell, then run it; with `real` a part of them as processes too."""
     added = QUICK_ADDED_S if report.quick else ADDED_S
-    asked = ask_questions(models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS)
-    expected = _expected(asked, report.seed)
+    questions = ask_questions(
+        models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS
+    )
+    expected = _expected(questions, report.seed)
     _predict(report, expected, added)
     rows = []
     for pacing in PACINGS:
@@ -102,12 +104,12 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
             for preset in (AGGREGATION_PRESETS[name] for name in PRESETS):
                 answers = [
                     answer(preset, question, times, added_s, report.seed + number)
-                    for number, question in enumerate(asked)
+                    for number, question in enumerate(questions)
                 ]
                 rows.append(_row(preset, pacing, added_s, answers, times, expected, report.seed))
-    for question in asked:
+    for question in questions:
         question.close()
-    report.add(f"{len(asked)} answers of {TOKENS} tokens a cell, virtual time", COLUMNS, rows)
+    report.add(f"{len(questions)} answers of {TOKENS} tokens a cell, virtual time", COLUMNS, rows)
     report.goals += goals(rows)
     if real:
         ran = measure_real(models, REAL_ADDED_S, BASE_RTT_S, TOKENS, report.seed)
@@ -134,12 +136,13 @@ class Expected:
         return coupled_s(times, self.acceptance, self.owners, self.seed)
 
 
-def _expected(asked: Sequence[Question], seed: int) -> Expected:
+def _expected(questions: Sequence[Question], seed: int) -> Expected:
     cut = AGGREGATION_PRESETS["dragon"].probs.truncation
     owners = tuple(
-        tuple(owners_of(question, seed + number, TOKENS)) for number, question in enumerate(asked)
+        tuple(owners_of(question, seed + number, TOKENS))
+        for number, question in enumerate(questions)
     )
-    return Expected(measure_acceptance(asked, cut, seed, TOKENS), owners, seed)
+    return Expected(measure_acceptance(questions, cut, seed, TOKENS), owners, seed)
 
 
 def ask_questions(models: Models, peps: Path, seed: int, count: int) -> list[Question]:
@@ -267,8 +270,8 @@ def _tpot_s(one: TwoSidedAnswer) -> float:
 def _rate(answers: Sequence[TwoSidedAnswer], side: Side) -> float | None:
     """Of both machines' counts: each verified the drafts that it knew of."""
     stats = [one.stats[at] for one in answers for at in Side]
-    drafted = sum(each.drafted[side] for each in stats)
-    return sum(each.accepted[side] for each in stats) / drafted if drafted else None
+    drafted = sum(counters.drafted[side] for counters in stats)
+    return sum(counters.accepted[side] for counters in stats) / drafted if drafted else None
 
 
 def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) -> float | None:
@@ -295,7 +298,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     cells = {(row["pacing"], row["added_s"], row["preset"]): row for row in rows}
     balanced, longest = PACINGS[1].name, max(row["added_s"] for row in rows)
     at = {name: cells[balanced, longest, name]["tpot_s"] for name in PRESETS}
-    found = [
+    goals_ = [
         Goal(
             f"TPOT saved by dragon over drdg-tw, {balanced}",
             _saved(at, "dragon", "drdg-tw"),
@@ -320,7 +323,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
         for pacing, added_s in _cells(rows)
         for other in SAME_PROBS
     )
-    found.append(
+    goals_.append(
         Goal(
             "TPOT of dragon-coupled ÷ best exact baseline, worst cell",
             slowest,
@@ -328,7 +331,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
             "at most",
         )
     )
-    found += [
+    goals_ += [
         Goal(
             f"efficiency of {name}, predicted ÷ measured, worst cell",
             min(row["efficiency"] for row in rows if row["preset"] == name),
@@ -337,7 +340,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
         )
         for name in ("dragon-device", "dragon", "dragon-coupled")
     ]
-    return found
+    return goals_
 
 
 def _cells(rows: Sequence[Row]) -> Iterator[tuple[str, float]]:

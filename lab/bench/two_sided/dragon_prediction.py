@@ -43,10 +43,10 @@ def measure_acceptance(
     questions: Sequence[Question], cut: Truncation, seed: int, tokens: int
 ) -> Acceptance:
     """`cut`: of the distributions that an aggregator's drafts are drawn from."""
-    found: list[tuple[float, float, float, float]] = []
+    rates: list[tuple[float, float, float, float]] = []
     for number, question in enumerate(questions):
-        found += _along_one(question, cut, SeededRandom(seed + number), tokens)
-    return Acceptance(*(fmean(column) for column in zip(*found, strict=True)))
+        rates += _along_one(question, cut, SeededRandom(seed + number), tokens)
+    return Acceptance(*(fmean(column) for column in zip(*rates, strict=True)))
 
 
 def _along_one(
@@ -54,14 +54,14 @@ def _along_one(
 ) -> list[tuple[float, float, float, float]]:
     """At each position of an answer that is drawn from the mixture by the coin."""
     weights = side_weights(question.device.log_mass, question.cloud.log_mass)
-    context, found = question.prompt_ids, []
+    context, rates = question.prompt_ids, []
     for _ in range(tokens):
         distributions = question.device(context), question.cloud(context)
         drafts = [
             rng.gumbel_categorical(probs, len(context), Purpose.DRAFT) for probs in distributions
         ]
         device, cloud = (truncate(probs, cut) for probs in distributions)
-        found.append(
+        rates.append(
             (
                 float(expected_acceptance(device, cloud, weights.device)),
                 float(expected_acceptance(cloud, device, weights.cloud)),
@@ -70,7 +70,7 @@ def _along_one(
             )
         )
         context = (*context, drafts[coupled_side(weights, rng, len(context))])
-    return found
+    return rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def coupled_s(
     """
     source = np.random.default_rng(seed)
     step_s = {Side.DEVICE: times.device_s, Side.CLOUD: times.cloud_s}
-    found = []
+    means_s = []
     for coins in [coins for coins in owners for _ in range(REPEATS)]:
         ready = dict(step_s)
         shown_s: list[float] = []
@@ -120,13 +120,13 @@ def coupled_s(
             heard_s = token_s + times.rtt_s / 2
             shown_s.append(token_s if owner is Side.DEVICE else heard_s)
             # A token that comes during the other side's own step for it ends that step.
-            told_s = max(heard_s, ready[other] - step_s[other])
+            known_s = max(heard_s, ready[other] - step_s[other])
             agreed = source.random() < acceptance.agreement
-            from_s = min(told_s, ready[other]) if agreed else told_s
+            from_s = min(known_s, ready[other]) if agreed else known_s
             ready = {owner: token_s + step_s[owner], other: from_s + step_s[other]}
         shown = np.maximum.accumulate(shown_s)
-        found.append((shown[-1] - shown[0]) / (len(coins) - 1))
-    return float(np.mean(found))
+        means_s.append((shown[-1] - shown[0]) / (len(coins) - 1))
+    return float(np.mean(means_s))
 
 
 def owners_of(question: Question, seed: int, tokens: int) -> list[Side]:

@@ -123,8 +123,8 @@ def perplexities(
         at_both = Predictor(engine, window)
         for method, relevance, count, predicted in _methods(at_both, at_both, (0, documents)):
             if relevance in ("rank", "-"):
-                found = float(-np.log(predicted).mean())
-                nats.setdefault((method, count), []).append(found)
+                nat = float(-np.log(predicted).mean())
+                nats.setdefault((method, count), []).append(nat)
     return {key: float(np.exp(np.mean(values))) for key, values in nats.items()}
 
 
@@ -157,7 +157,7 @@ def _methods(
 
 def sum_of(parts: Sequence[tuple[float, Probabilities]]) -> Probabilities:
     """The token-wise mixture."""
-    total: Probabilities = np.sum([share * own for share, own in parts], axis=0)
+    total: Probabilities = np.sum([share * probabilities for share, probabilities in parts], axis=0)
     return total
 
 
@@ -165,13 +165,18 @@ def sequence_mixture(parts: Sequence[tuple[float, Probabilities]]) -> Probabilit
     """Probabilities [T] whose product is the mixture of the sides' products: each side's share is
     what the tokens so far leave of it."""
     with np.errstate(divide="ignore"):
-        before = [np.concatenate([[0.0], np.cumsum(np.log(own))[:-1]]) for _, own in parts]
+        before = [
+            np.concatenate([[0.0], np.cumsum(np.log(probabilities))[:-1]])
+            for _, probabilities in parts
+        ]
         logs = np.stack(
             [np.log(share) + so_far for (share, _), so_far in zip(parts, before, strict=True)]
         )
     shares = np.exp(logs - logs.max(axis=0))
     shares /= shares.sum(axis=0)
-    mixed: Probabilities = (shares * np.stack([own for _, own in parts])).sum(axis=0)
+    mixed: Probabilities = (shares * np.stack([probabilities for _, probabilities in parts])).sum(
+        axis=0
+    )
     return mixed
 
 
@@ -200,8 +205,10 @@ def _probabilities(
     finally:
         session.close()
     distributions = batch_probs_from_logits(logits, SamplingParams())
-    found: Probabilities = distributions[np.arange(len(predicted)), predicted].astype(np.float64)
-    return found
+    probabilities: Probabilities = distributions[np.arange(len(predicted)), predicted].astype(
+        np.float64
+    )
+    return probabilities
 
 
 def _row(
@@ -221,19 +228,21 @@ def _row(
 def _goals(rows: Sequence[Row], counts: Sequence[int]) -> list[Goal]:
     """The claim: both sides together predict better than the better of them alone, with the same
     model; and no worse than all documents in one context, and than none."""
-    found = {
+    perplexity = {
         (row["preset"], row["documents"]): row["perplexity"]
         for row in rows
         if row["device_model"] == "target" and row["relevance"] in ("rank", "-")
     }
     goals = []
     for count in (count for count in counts if count):
-        alone = min(found["crcg-device", count], found["crcg-cloud", count])
+        alone = min(perplexity["crcg-device", count], perplexity["crcg-cloud", count])
         name = f"perplexity of dragon over the better side alone, {count} documents a side"
-        goals.append(Goal(name, found["dragon", count] / alone, 1.0, "at most"))
+        goals.append(Goal(name, perplexity["dragon", count] / alone, 1.0, "at most"))
     for other, count in (("context-all", max(counts)), ("crcg-cloud", 0)):
         name = f"perplexity of dragon over {other}, {count} documents a side"
-        goals.append(Goal(name, found["dragon", max(counts)] / found[other, count], 1.0, "at most"))
+        goals.append(
+            Goal(name, perplexity["dragon", max(counts)] / perplexity[other, count], 1.0, "at most")
+        )
     return goals
 
 

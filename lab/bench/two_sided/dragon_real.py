@@ -87,8 +87,8 @@ def running_sides(
             return stack.enter_context(PinnedProcess(name, flags, core))
 
         def start_retriever(side: str, core: int) -> PinnedProcess:
-            own = ("--role", side, "--folder", str(folder / side), "--embedding", "lexical")
-            return start("tandem.services.retriever", core, *COMMON, *own)
+            options = ("--role", side, "--folder", str(folder / side), "--embedding", "lexical")
+            return start("tandem.services.retriever", core, *COMMON, *options)
 
         notes = start_retriever("device", device_core)
         pages = start_retriever("cloud", cloud_core)
@@ -184,9 +184,9 @@ def _predicted_s(
 
 
 def _rate(done: Sequence[Generated], side: Side) -> float | None:
-    own = [_summary(one).device if side is Side.DEVICE else _summary(one).cloud for one in done]
-    drafted = sum(each.drafted for each in own)
-    return sum(each.accepted for each in own) / drafted if drafted else None
+    figures = [_summary(one).device if side is Side.DEVICE else _summary(one).cloud for one in done]
+    drafted = sum(figure.drafted for figure in figures)
+    return sum(figure.accepted for figure in figures) / drafted if drafted else None
 
 
 def _agreement(done: Sequence[Generated]) -> float:
@@ -199,13 +199,13 @@ def _agreement(done: Sequence[Generated]) -> float:
 
 
 def _owners(done: Sequence[Generated], seed: int) -> list[list[Side]]:
-    found = []
+    owners = []
     for number, one in enumerate(done):
         summary = _summary(one)
         weights = side_weights(summary.device.log_mass, summary.cloud.log_mass)
         length = len(one.token_ids)
-        found.append(owners_between(weights, summary.prompt_tokens, length, seed + number))
-    return found
+        owners.append(owners_between(weights, summary.prompt_tokens, length, seed + number))
+    return owners
 
 
 def _summary(one: Generated) -> Summary:

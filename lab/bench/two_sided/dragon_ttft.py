@@ -63,7 +63,9 @@ class Hardware:
 def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
     """One row per preset and added latency; with `real` some by processes too."""
     hardware, pacing = Hardware(), PACINGS[0]
-    asked = ask_questions(models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS)
+    questions = ask_questions(
+        models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS
+    )
     rows: list[Row] = []
     added = QUICK_ADDED_S if report.quick else ADDED_S
     for added_s in counted(added, lambda added_s: f"{added_s * 1e3:g} ms added"):
@@ -71,7 +73,7 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
         measured = {
             name: fmean(
                 first_token_s(AGGREGATION_PRESETS[name], one, times, hardware, report.seed + number)
-                for number, one in enumerate(asked)
+                for number, one in enumerate(questions)
             )
             for name in PRESETS
         }
@@ -87,7 +89,9 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
             )
             for name, ttft_s in measured.items()
         ]
-    report.add(f"{len(asked)} questions of 32 tokens, {DOCUMENTS} documents a side", COLUMNS, rows)
+    report.add(
+        f"{len(questions)} questions of 32 tokens, {DOCUMENTS} documents a side", COLUMNS, rows
+    )
     report.goals += _goals(rows)
     if real:
         ran = _measure_real(models, hardware, report.seed)

@@ -86,7 +86,9 @@ def _rows(
     seed: int,
 ) -> list[Row]:
     """One for each preset; the device's alone is what the others are set against."""
-    means = {name: fmean(one.ttft_s for one in found) for name, found in measured.items()}
+    means = {
+        name: fmean(one.ttft_s for one in first_tokens) for name, first_tokens in measured.items()
+    }
     return [
         make_row(
             preset=name,
@@ -97,9 +99,9 @@ def _rows(
             part="real",
             added_s=added_s,
             over_device_only=means[name] / means[DEVICE_ONLY],
-            fetched_bytes=fmean(one.downlink_bytes for one in found),
+            fetched_bytes=fmean(one.downlink_bytes for one in first_tokens),
         )
-        for name, found in measured.items()
+        for name, first_tokens in measured.items()
     ]
 
 
@@ -107,7 +109,7 @@ async def _first_tokens(
     aggregator: str, preset: str, seed: int, query: str = ""
 ) -> list[_FirstToken]:
     """Of each question; `query`: what is looked for, if not the question."""
-    found = []
+    first_tokens = []
     async with AggregatorClient(aggregator) as client:
         for number, question in enumerate(QUESTIONS):
             request = GenerationRequest(
@@ -119,8 +121,8 @@ async def _first_tokens(
             answer = await client.generate(request, ANSWER_TIMEOUT_S)
             assert answer.ttft_s is not None, "two tokens came"
             assert answer.summary is not None, "the answer is complete"
-            found.append(_FirstToken(answer.ttft_s, answer.summary.downlink_bytes))
-    return found
+            first_tokens.append(_FirstToken(answer.ttft_s, answer.summary.downlink_bytes))
+    return first_tokens
 
 
 def real_goals(rows: Sequence[Row]) -> list[Goal]:

@@ -139,8 +139,8 @@ def likeliest_first(probs: Array | TopList | None) -> list[int]:
         return []
     ids = probs.ids if isinstance(probs, TopList) else np.flatnonzero(probs)
     values = probs.probs if isinstance(probs, TopList) else probs[ids]
-    found: list[int] = ids[np.argsort(-values, kind="stable")].tolist()
-    return found
+    likeliest: list[int] = ids[np.argsort(-values, kind="stable")].tolist()
+    return likeliest
 
 
 class _RecordedLink:
@@ -166,7 +166,9 @@ def run(report: Report, models: Models) -> None:
     device, cloud = load_engine(models.draft), load_engine(models.target)
     public = public_documents(tokenizer, report.seed)
     answers: list[list[SentFrames]] = [[] for _ in methods()]
-    for number, (note, question) in enumerate(counted(asked(private), lambda each: each[1])):
+    for number, (note, question) in enumerate(
+        counted(asked(private), lambda numbered: numbered[1])
+    ):
         documents = tuple(tokenizer.encode(note.text)), public[number % len(public)]
         sides = [
             SideDistributions(engine, [RankedDocument(ids, 0.0)], SamplingParams())
@@ -339,12 +341,12 @@ def positions_table(rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int
 def longest_runs(table: Mask, ids: Sequence[int]) -> NDArray[np.int64]:
     """For each of `ids` how many of them, up to it, may stand at positions in a row somewhere."""
     run = np.zeros(len(table), dtype=np.int64)
-    found = np.zeros(len(ids), dtype=np.int64)
+    longest = np.zeros(len(ids), dtype=np.int64)
     for number, token in enumerate(ids):
         before = np.concatenate(([0], run[:-1]))
         run = np.where(table[:, token], before + 1, 0)
-        found[number] = run.max()
-    return found
+        longest[number] = run.max()
+    return longest
 
 
 def _place_of(
@@ -370,7 +372,7 @@ def _rows(
     read = [one.crossed.rows() for one in sent]
     size = max(
         *(one.vocabulary_size for one in sent),
-        *(1 + max(ids) for each in searched for ids in each.tokens),
+        *(1 + max(ids) for attack in searched for ids in attack.tokens),
     )
     rows = [
         _row(
@@ -378,7 +380,7 @@ def _rows(
             method.variant,
             what,
             seed,
-            *(each.figures([one[what] for one in read], size) for each in searched),
+            *(attack.figures([one[what] for one in read], size) for attack in searched),
         )
         for what in READ
     ]
@@ -392,7 +394,7 @@ def _one_sided(
 ) -> Row:
     """The note stands in the prompt, and the prompt goes to the verifier, as its frame says."""
     rows: list[dict[int, set[int]]] = []
-    size = 1 + max(max(ids) for each in searched for ids in each.tokens)
+    size = 1 + max(max(ids) for attack in searched for ids in attack.tokens)
     size = max(size, *BEGIN, *(1 + max(tokenizer.encode(q)) for _, q in asked(private)))
     model = CloudModel("bench", "bench", size, 1 << 20, frozenset())
     preset = find_preset("dssd")
@@ -413,7 +415,7 @@ def _one_sided(
         opening = CloudCodec(model).decode(verifier_pb2.VerifyRequest.FromString(raw))
         assert isinstance(opening, Open)
         rows.append({place: {token} for place, token in enumerate(opening.prompt_ids)})
-    figures = [each.figures(rows, size) for each in searched]
+    figures = [attack.figures(rows, size) for attack in searched]
     return _row("dssd, coupled, …", "note in the prompt", PROMPT, seed, *figures)
 
 

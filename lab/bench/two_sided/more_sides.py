@@ -49,7 +49,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
     count = QUICK_QUESTIONS if report.quick else QUESTIONS
     windows = read_windows(peps, load_tokenizer(models.target), max(SIDES), report.seed)[:count]
     device, cloud = load_engine(models.draft), load_engine(models.target)
-    asked = [many_sided(window, device, cloud) for window in windows]
+    questions = [many_sided(window, device, cloud) for window in windows]
     rows = []
     for rtt_s in QUICK_RTT_S if report.quick else RTT_S:
         for sides in SIDES:
@@ -57,13 +57,13 @@ def run(report: Report, models: Models, peps: Path) -> None:
             for name, preset in methods(sides).items():
                 answers = [
                     answer(preset, question, sides, rtt_s, report.seed + number)
-                    for number, question in enumerate(asked)
+                    for number, question in enumerate(questions)
                 ]
                 rows.append(_row(name, sides, rtt_s, answers, report.seed))
-    for question in asked:
+    for question in questions:
         for side in question.sides:
             side.close()
-    report.add(f"{len(asked)} answers of {TOKENS} tokens a cell, virtual time", COLUMNS, rows)
+    report.add(f"{len(questions)} answers of {TOKENS} tokens a cell, virtual time", COLUMNS, rows)
     report.goals += goals(rows)
     report.notes += [
         f"Steps of {STEP_S * 1e3:g} ms at every side are declared, not measured; the same round "
@@ -89,8 +89,8 @@ def many_sided(window: Window, device: Engine, cloud: Engine) -> ManySided:
     ]
     engines = (device, *[cloud] * (max(SIDES) - 1))
     sides = tuple(
-        SideDistributions(engine, own, SamplingParams())
-        for engine, own in zip(engines, owned, strict=True)
+        SideDistributions(engine, documents, SamplingParams())
+        for engine, documents in zip(engines, owned, strict=True)
     )
     return ManySided(window.token_ids[:QUERY_TOKENS], sides)
 
@@ -112,8 +112,11 @@ def answer(
         ignore_eos=True,
     )
     cloud, *more = (
-        (SimulatedSide(own, own.log_mass, STEP_S), link_from(rtt_s, seed=seed + number))
-        for number, own in enumerate(others)
+        (
+            SimulatedSide(distributions, distributions.log_mass, STEP_S),
+            link_from(rtt_s, seed=seed + number),
+        )
+        for number, distributions in enumerate(others)
     )
     device = SimulatedSide(first, first.log_mass, STEP_S)
     return simulate_two_sided(request, device, *cloud, others=more)
@@ -141,8 +144,8 @@ def tpot_s(answers: Sequence[TwoSidedAnswer]) -> float:
 def acceptance_rate(answers: Sequence[TwoSidedAnswer]) -> float:
     """Of all sides' drafts."""
     stats = [one.stats[0] for one in answers]
-    drafted = sum(sum(each.drafted.values()) for each in stats)
-    return sum(sum(each.accepted.values()) for each in stats) / drafted
+    drafted = sum(sum(counters.drafted.values()) for counters in stats)
+    return sum(sum(counters.accepted.values()) for counters in stats) / drafted
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:

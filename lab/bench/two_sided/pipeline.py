@@ -70,7 +70,7 @@ _INSTANT = {"ph": "i", "s": "p"}
 
 def timed(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> list[tuple[float, Decision]]:
     """Each decision with the moment that its token was committed at its side."""
-    found = []
+    timed_decisions = []
     for decision in decisions:
         moments = [
             span.start_s
@@ -79,8 +79,8 @@ def timed(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> list[tuple[f
             and span.position <= decision.position
         ]
         if moments:
-            found.append((moments[-1], decision))
-    return found
+            timed_decisions.append((moments[-1], decision))
+    return timed_decisions
 
 
 def draw_pipeline(
@@ -89,7 +89,7 @@ def draw_pipeline(
     """The first `tokens` of an answer: both pipelines, round trip, ΔZ, acceptance."""
     from matplotlib.figure import Figure
 
-    shown = timed(answer, [each for each in decisions if each.position <= tokens])
+    shown = timed(answer, [decision for decision in decisions if decision.position <= tokens])
     end_s = max((at_s for at_s, _ in shown), default=answer.duration_s)
     figure = Figure(figsize=(12, 8), layout="constrained")
     rows = figure.subplots(5, 1, sharex=True, height_ratios=(3, 3, 1.2, 1.2, 1.2))
@@ -99,19 +99,22 @@ def draw_pipeline(
         axes.set_ylabel(side.name.lower())
         axes.set_yticks([])
     moments = [at_s for at_s, _ in shown]
-    rows[2].plot(moments, [each.round_trip_s for _, each in shown], marker=".")
+    rows[2].plot(moments, [decision.round_trip_s for _, decision in shown], marker=".")
     rows[2].set_ylabel("round trip, s")
     # As seen from the device, whichever side decided.
-    gains = [each.gain_s if each.side is Side.DEVICE else -each.gain_s for _, each in shown]
+    gains = [
+        decision.gain_s if decision.side is Side.DEVICE else -decision.gain_s
+        for _, decision in shown
+    ]
     rows[3].plot(moments, gains, marker=".")
     rows[3].axhline(0, color="black", linewidth=0.5)
     rows[3].set_ylabel("ΔZ, s")
-    rows[4].plot(moments, [each.device_acceptance for _, each in shown], label="device")
-    rows[4].plot(moments, [each.cloud_acceptance for _, each in shown], label="cloud")
+    rows[4].plot(moments, [decision.device_acceptance for _, decision in shown], label="device")
+    rows[4].plot(moments, [decision.cloud_acceptance for _, decision in shown], label="cloud")
     rows[4].set_ylabel("acceptance")
     rows[4].legend()
-    for at_s, each in shown:
-        if each.moves:
+    for at_s, decision in shown:
+        if decision.moves:
             for axes in rows:
                 axes.axvline(at_s, color="C3", linestyle=":", linewidth=1)
     rows[4].set_xlabel("seconds")

@@ -65,7 +65,7 @@ def notes(count: int, seed: int) -> list[Note]:
     def name() -> str:
         return f"{source.choice(_GIVEN)} {source.choice(_FAMILY)}"
 
-    found = []
+    notes_ = []
     for _ in range(count):
         person = name()
         chosen = source.permutation(len(_TEMPLATES))[:QUESTIONS_PER_NOTE]
@@ -78,5 +78,5 @@ def notes(count: int, seed: int) -> list[Note]:
                 "place": str(source.choice(_PLACE)),
             }
             facts.append(Fact(question.format(name=person), secret.format(**values)))
-        found.append(Note(tuple(facts)))
-    return found
+        notes_.append(Note(tuple(facts)))
+    return notes_

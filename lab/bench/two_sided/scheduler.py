@@ -85,21 +85,23 @@ def record_all(
     models: Models, peps: Path, seed: int, count: int, rotations: int
 ) -> dict[str, list[Record]]:
     """Records for every entry of LOG_MASS_SHIFTS."""
-    asked = ask_questions(models, peps, seed, count)
+    questions = ask_questions(models, peps, seed, count)
     preset = AGGREGATION_PRESETS["dragon"]
-    found: dict[str, list[Record]] = {}
+    records: dict[str, list[Record]] = {}
     for relevant_side, shift in LOG_MASS_SHIFTS.items():
         progress(f"recording: {relevant_side} documents more relevant")
         recorded = [
             record(question, preset, shift, seed + number, TOKENS)
-            for number, question in enumerate(asked)
+            for number, question in enumerate(questions)
         ]
-        found[relevant_side] = [
-            each.rotated(rotation / rotations) for each in recorded for rotation in range(rotations)
+        records[relevant_side] = [
+            record.rotated(rotation / rotations)
+            for record in recorded
+            for rotation in range(rotations)
         ]
-    for question in asked:
+    for question in questions:
         question.close()
-    return found
+    return records
 
 
 def compared(cell: Cell, recorded: Sequence[Record], seed: int) -> list[Row]:
@@ -107,7 +109,7 @@ def compared(cell: Cell, recorded: Sequence[Record], seed: int) -> list[Row]:
     totals = {}
     moves = {}
     for name in STRATEGIES:
-        answers = [one_answer(name, cell, each, seed + n) for n, each in enumerate(recorded)]
+        answers = [one_answer(name, cell, record, seed + n) for n, record in enumerate(recorded)]
         totals[name] = fmean(answer.duration_s for answer in answers)
         moves[name] = fmean(sum(s.side_moves for s in a.stats.values()) for a in answers)
     best_s = min(totals[name] for name in STRATEGIES[:3])
@@ -123,8 +125,8 @@ def compared(cell: Cell, recorded: Sequence[Record], seed: int) -> list[Row]:
             total_s=totals[name],
             over_best=totals[name] / best_s,
             device_step_s=cell.pacing.device_s,
-            device_acceptance=fmean(each.rate(Side.DEVICE) for each in recorded),
-            cloud_acceptance=fmean(each.rate(Side.CLOUD) for each in recorded),
+            device_acceptance=fmean(record.rate(Side.DEVICE) for record in recorded),
+            cloud_acceptance=fmean(record.rate(Side.CLOUD) for record in recorded),
             side_moves=moves[name],
         )
         for name in STRATEGIES

@@ -142,11 +142,11 @@ def replay(
         ignore_eos=True,
     )
     device, cloud = (_side(recorded, side, step_s[side]) for side in Side)
-    found = simulate_two_sided(
+    answer = simulate_two_sided(
         request, device, cloud, link, placement_policy_for=placement_policy_for, traced=traced
     )
-    assert set(found.token_ids) == {0}, "the record came true"
-    return found
+    assert set(answer.token_ids) == {0}, "the record came true"
+    return answer
 
 
 def _side(recorded: Record, side: Side, step_s: float) -> SimulatedSide:

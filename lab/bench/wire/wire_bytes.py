@@ -166,7 +166,7 @@ def _sparse_payloads(report: Report, tokens: int) -> None:
 def _row(preset: Preset, variant: str, exponent: float, seed: int, run: CountedRequest) -> Row:
     rounds = run.rounds
     rejections = sum(round_.rejected for round_ in rounds)
-    asked = sum(round_.needed_full_distribution for round_ in rounds)
+    requests = sum(round_.needed_full_distribution for round_ in rounds)
     return make_row(
         preset=preset.name,
         variant=variant,
@@ -188,8 +188,8 @@ def _row(preset: Preset, variant: str, exponent: float, seed: int, run: CountedR
         exponent=exponent,
         rounds=len(rounds),
         rejections=rejections,
-        full_distribution_requests=asked,
-        full_distribution_rate=asked / rejections if rejections else None,
+        full_distribution_requests=requests,
+        full_distribution_rate=requests / rejections if rejections else None,
     )
 
 

@@ -40,8 +40,8 @@ def use_device(name: str) -> torch.device:
 def run_stages(stage: str, stages: Sequence[str], run: Callable[[str], None]) -> int:
     """One of the stages, or all; the exit code."""
     try:
-        for each in stages if stage == ALL else (stage,):
-            run(each)
+        for name in stages if stage == ALL else (stage,):
+            run(name)
     except (FileNotFoundError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -54,16 +54,16 @@ def pass_times(draft: Engine, target: Engine) -> PairTimes:
 
 def pass_s(engine: Engine, tokens: int) -> float:
     """Of a pass over so many tokens, as `pass_times` measures."""
-    session, found = engine.open(CONTEXT + tokens), list[float]()
+    session, times_s = engine.open(CONTEXT + tokens), list[float]()
     prompt = tuple(number * 37 % engine.vocabulary_size for number in range(CONTEXT))
     engine.forward([ForwardRequest(session, prompt, 1)])
     for _ in range(PASSES):
         began = process_time()
         engine.forward([ForwardRequest(session, prompt[:tokens], tokens)])
-        found.append(process_time() - began)
+        times_s.append(process_time() - began)
         session.rollback(CONTEXT)
     session.close()
-    return median(found)
+    return median(times_s)
 
 
 def best_speedup(pair: PairTimes, rtt_s: float, acceptance: float) -> tuple[int, float]:

@@ -91,33 +91,33 @@ def all_prompts(folder: Path, seed: int) -> list[Prompt]:
     `peps.jsonl`, `HumanEval.jsonl.gz` and `wikitext2-valid.txt` in `folder`. FileNotFoundError
     names one that is missing."""
     rng = random.Random(seed)
-    found = [_of_document(document, rng) for document in load_documents(folder)]
-    found += _code(folder / "HumanEval.jsonl.gz")
-    found += _topics(folder / WIKITEXT, rng)
-    found += [
+    prompts = [_of_document(document, rng) for document in load_documents(folder)]
+    prompts += _code(folder / "HumanEval.jsonl.gz")
+    prompts += _topics(folder / WIKITEXT, rng)
+    prompts += [
         Prompt(thing, TALK, request.format(thing=thing))
         for thing in _THINGS
         for request in _TALK_REQUESTS
     ]
-    rng.shuffle(found)
-    return found
+    rng.shuffle(prompts)
+    return prompts
 
 
 def texts_to_read(folder: Path, seed: int) -> list[Prompt]:
     """Texts by others, which the target only reads, in random order: solved problems as chats
     (question and answer apart by ANSWERED), pieces of PEPs and articles. None is held out."""
     rng = random.Random(seed)
-    found = list[Prompt]()
+    texts = list[Prompt]()
     for document in load_documents(folder):
         if document.question:
             text = f"{document.question}{ANSWERED}{document.text}"
-            found.append(Prompt(document.id, MATHS, text))
+            texts.append(Prompt(document.id, MATHS, text))
         else:
-            found.append(Prompt(document.id, PROSE, _piece(document.text, rng), chat=False))
+            texts.append(Prompt(document.id, PROSE, _piece(document.text, rng), chat=False))
     for article, _, text in _paragraphs(folder / WIKITEXT, least=400):
-        found.append(Prompt(article, TOPICS, text[:PIECE_CHARACTERS], chat=False))
-    rng.shuffle(found)
-    return [text for text in found if not text.held_out]
+        texts.append(Prompt(article, TOPICS, text[:PIECE_CHARACTERS], chat=False))
+    rng.shuffle(texts)
+    return [text for text in texts if not text.held_out]
 
 
 def _piece(text: str, rng: random.Random) -> str:
@@ -152,8 +152,8 @@ def _of_document(document: Document, rng: random.Random) -> Prompt:
         return Prompt(document.id, PROSE, f"{document.title}\n\n{beginning}", chat=False)
     paragraphs = [part for part in document.text.split("\n\n") if len(part) > 200]
     excerpt = rng.choice(paragraphs or [document.text])[:EXCERPT_CHARACTERS]
-    asked = rng.choice(_PEP_REQUESTS).format(title=document.title, excerpt=excerpt)
-    return Prompt(document.id, PROSE, asked)
+    request = rng.choice(_PEP_REQUESTS).format(title=document.title, excerpt=excerpt)
+    return Prompt(document.id, PROSE, request)
 
 
 def _code(path: Path) -> Iterator[Prompt]:
@@ -171,9 +171,9 @@ def _code(path: Path) -> Iterator[Prompt]:
 def _topics(path: Path, rng: random.Random) -> Iterator[Prompt]:
     for article, title, text in _paragraphs(path, least=150):
         excerpt = text[:EXCERPT_CHARACTERS]
-        asked = rng.choice(_TOPIC_REQUESTS).format(title=title, excerpt=excerpt)
+        request = rng.choice(_TOPIC_REQUESTS).format(title=title, excerpt=excerpt)
         plain = rng.random() < 1 / 6
-        yield Prompt(article, TOPICS, excerpt if plain else asked, not plain)
+        yield Prompt(article, TOPICS, excerpt if plain else request, not plain)
 
 
 def _paragraphs(path: Path, least: int) -> Iterator[tuple[str, str, str]]:

@@ -43,20 +43,20 @@ class Recording:
 
 def record(answers: Sequence[Answer]) -> Recording:
     """At least one."""
-    sequences = [(*answer.asked.token_ids, *answer.token_ids) for answer in answers]
+    sequences = [(*answer.task.token_ids, *answer.token_ids) for answer in answers]
     recorded = torch.tensor(
         [
-            place >= answer.asked.known
+            place >= answer.task.known
             for answer, line in zip(answers, sequences, strict=True)
             for place in range(len(line))
         ]
     )
     return Recording(
-        numbers=torch.tensor([answer.asked.number for answer in answers]),
-        temperatures=torch.tensor([answer.asked.temperature for answer in answers]),
+        numbers=torch.tensor([answer.task.number for answer in answers]),
+        temperatures=torch.tensor([answer.task.temperature for answer in answers]),
         token_ids=torch.tensor([token for line in sequences for token in line]),
         starts=torch.tensor([0, *np.cumsum([len(line) for line in sequences])]),
-        prompt_lengths=torch.tensor([len(answer.asked.token_ids) for answer in answers]),
+        prompt_lengths=torch.tensor([len(answer.task.token_ids) for answer in answers]),
         records=torch.where(recorded, recorded.cumsum(0) - 1, UNRECORDED),
         hidden=torch.cat([answer.hidden for answer in answers]),
         log_partition=torch.cat([answer.log_partition for answer in answers]),

@@ -20,7 +20,7 @@ REFILL_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SamplingTask:
     """A prompt as token ids, of which the first `known` are the same in all prompts of its kind and
     teach nothing; at least one is. `temperature` 0 takes the likeliest token."""
 
@@ -37,7 +37,7 @@ class Answer:
     the known ones, `hidden` [tokens, size] bfloat16 gives the logits before it, `log_partition`
     [tokens] float32 the logarithm of the sum of their exponentials."""
 
-    asked: Asked
+    task: SamplingTask
     token_ids: tuple[int, ...]
     hidden: Tensor
     log_partition: Tensor
@@ -45,18 +45,18 @@ class Answer:
 
 @dataclass(slots=True)
 class _Row:
-    asked: Asked
+    task: SamplingTask
     token_ids: list[int] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
     log_partition: list[Tensor] = field(default_factory=list)
 
     @property
     def length(self) -> int:
-        return len(self.asked.token_ids) + len(self.token_ids)
+        return len(self.task.token_ids) + len(self.token_ids)
 
     def answer(self) -> Answer:
         hidden, partition = torch.cat(self.hidden).bfloat16(), torch.cat(self.log_partition)
-        return Answer(self.asked, tuple(self.token_ids), hidden, partition)
+        return Answer(self.task, tuple(self.token_ids), hidden, partition)
 
 
 class AnswerSampler:
@@ -78,7 +78,7 @@ class AnswerSampler:
         self._generator = torch.Generator(self._head.device).manual_seed(seed)
 
     @torch.inference_mode()
-    def answers(self, prompts: Iterable[Asked]) -> Iterator[Answer]:
+    def answers(self, prompts: Iterable[SamplingTask]) -> Iterator[Answer]:
         """Each as soon as it ends: with an end of text, or at its limit. Prompts that leave no room
         are passed over."""
         waiting = (one for one in prompts if len(one.token_ids) + one.max_tokens <= self._capacity)
@@ -94,11 +94,11 @@ class AnswerSampler:
                 self._sample(new, hidden)
             elif running:
                 self._sample(running, self._stepped(running))
-            for number in [row for row, each in running.items() if self._ended(each)]:
+            for number in [row for row, state in running.items() if self._ended(state)]:
                 yield running.pop(number).answer()
 
     @torch.inference_mode()
-    def read(self, texts: Iterable[Asked]) -> Iterator[Answer]:
+    def read(self, texts: Iterable[SamplingTask]) -> Iterator[Answer]:
         """Texts that nothing is sampled after, a few at a time, the longest cut to what there is
         room for."""
         fitting = (replace(one, token_ids=one.token_ids[: self._capacity]) for one in texts)
@@ -107,26 +107,26 @@ class AnswerSampler:
             yield from (row.answer() for row in some)
 
     def _ended(self, row: _Row) -> bool:
-        return row.token_ids[-1] in self._ends or len(row.token_ids) >= row.asked.max_tokens
+        return row.token_ids[-1] in self._ends or len(row.token_ids) >= row.task.max_tokens
 
     def _begun(self, new: dict[int, _Row]) -> Tensor:
         """The last state of each prompt; those before it are kept with the rows. Prompts of like
         length run together, padded at their ends, which nothing before looks at."""
-        lengths = {number: len(row.asked.token_ids) for number, row in new.items()}
+        lengths = {number: len(row.task.token_ids) for number, row in new.items()}
         order = sorted(new, key=lengths.__getitem__)
-        found: dict[int, Tensor] = {}
+        heads: dict[int, Tensor] = {}
         for first in range(0, len(order), REFILL_ROWS):
             numbers = order[first : first + REFILL_ROWS]
             ids = torch.zeros(len(numbers), lengths[numbers[-1]], dtype=torch.long)
             for line, number in zip(ids, numbers, strict=True):
-                line[: lengths[number]] = torch.tensor(new[number].asked.token_ids)
+                line[: lengths[number]] = torch.tensor(new[number].task.token_ids)
             places = torch.tensor(numbers)[:, None], torch.arange(ids.shape[1])[None]
             hidden = self._passed(ids.to(self._head.device), places, None)
             for states, number in zip(hidden, numbers, strict=True):
                 row, end = new[number], lengths[number] - 1
-                self._keep(row, states[row.asked.known - 1 : end])
-                found[number] = states[end]
-        return torch.stack([found[number] for number in new]) if new else self._head[:0]
+                self._keep(row, states[row.task.known - 1 : end])
+                heads[number] = states[end]
+        return torch.stack([heads[number] for number in new]) if new else self._head[:0]
 
     def _keep(self, row: _Row, states: Tensor) -> None:
         row.hidden.append(states.cpu().clone())
@@ -140,7 +140,7 @@ class AnswerSampler:
         would copy the keys and values of all others."""
         few = 2 * len(running) <= self._rows
         lines = list(running) if few else list(range(self._rows))
-        last = {row: (each.token_ids[-1], each.length - 1) for row, each in running.items()}
+        last = {row: (row_.token_ids[-1], row_.length - 1) for row, row_ in running.items()}
         ids, at = torch.tensor([last.get(line, (0, 0)) for line in lines]).split(1, dim=1)
         seen = torch.arange(int(at.max()) + 1)[None] <= at
         places = torch.tensor(lines)[:, None], at
@@ -199,13 +199,13 @@ class AnswerSampler:
             return
         logits = self._logits(hidden)
         partition = logits.logsumexp(-1, keepdim=True).cpu()
-        temperatures = torch.tensor([row.asked.temperature for row in rows.values()])
+        temperatures = torch.tensor([row.task.temperature for row in rows.values()])
         scaled = logits / temperatures.clamp_min(1e-3)[:, None].to(logits.device)
         totals = scaled.softmax(-1).cumsum(-1)
         uniform = torch.rand(len(rows), 1, generator=self._generator, device=logits.device)
         drawn = torch.searchsorted(totals, uniform * totals[:, -1:]).clamp_max(logits.shape[1] - 1)
-        found = torch.where(temperatures > 0, drawn[:, 0].cpu(), logits.argmax(-1).cpu())
-        for index, (row, token) in enumerate(zip(rows.values(), found.tolist(), strict=True)):
+        token_ids = torch.where(temperatures > 0, drawn[:, 0].cpu(), logits.argmax(-1).cpu())
+        for index, (row, token) in enumerate(zip(rows.values(), token_ids.tolist(), strict=True)):
             row.token_ids.append(token)
             row.hidden.append(hidden[index : index + 1].cpu().clone())
             row.log_partition.append(partition[index])

@@ -42,7 +42,7 @@ from lab.training.distilling.recordings import (
     record,
     write_recording,
 )
-from lab.training.distilling.sampling import Answer, AnswerSampler, Asked, chat_text
+from lab.training.distilling.sampling import Answer, AnswerSampler, SamplingTask, chat_text
 from tandem.backends.interface import Engine
 from tandem.backends.model_source import find_source
 from tandem.backends.torch.loading import eos_token_ids_of, load_engine
@@ -119,16 +119,16 @@ def sample_held_out(settings: Settings) -> None:
     sampler, tokenizer = _sampler(settings)
     for task in missing:
         numbers = [n for n, one in enumerate(prompts) if one.task == task and one.held_out]
-        asked = [
-            Asked(number, ids, temperature, settings.answer_tokens)
+        tasks = [
+            SamplingTask(number, ids, temperature, settings.answer_tokens)
             for number, ids, _ in _encoded(prompts, numbers[: settings.held_out_prompts], tokenizer)
             for temperature in (1.0, 0.0)
         ]
-        found = sorted(sampler.answers(asked), key=lambda answer: answer.asked.number)
-        if not found:
+        answers = sorted(sampler.answers(tasks), key=lambda answer: answer.task.number)
+        if not answers:
             raise ValueError(f"no prompt about {task} is held out and short enough")
-        write_recording(record(found), folder / f"{task}.safetensors")
-        _say(f"held out: {len(found)} answers about {task}")
+        write_recording(record(answers), folder / f"{task}.safetensors")
+        _say(f"held out: {len(answers)} answers about {task}")
 
 
 def sample_answers(settings: Settings) -> None:
@@ -146,12 +146,12 @@ def sample_answers(settings: Settings) -> None:
     if not wanted:
         return
     sampler, tokenizer = _sampler(settings)
-    asked = (
-        Asked(number, ids, _temperature(number), settings.answer_tokens, known)
+    tasks = (
+        SamplingTask(number, ids, _temperature(number), settings.answer_tokens, known)
         for number, ids, known in _encoded(prompts, wanted, tokenizer)
     )
     waiting, tokens = list[Answer](), 0
-    for answer in sampler.answers(asked):
+    for answer in sampler.answers(tasks):
         waiting.append(answer)
         tokens += len(answer.token_ids)
         if len(waiting) == ANSWERS_PER_FILE:
@@ -171,14 +171,14 @@ def read_texts(settings: Settings) -> None:
         return
     sampler, tokenizer = _sampler(settings)
     template = len(_beginning(tokenizer))
-    asked = []
+    texts = []
     for text in texts_to_read(settings.texts, settings.seed)[: settings.texts_read]:
         question, _, answer = text.text.partition(ANSWERED)
         whole = chat_text(question, tokenizer) + answer if text.chat else question
         ids = tuple(tokenizer.encode(whole, add_special_tokens=False))
-        asked.append(Asked(UNASKED, ids, 1.0, 0, template if text.chat else 1))
-    asked.sort(key=lambda one: len(one.token_ids))
-    write_recording(record(list(sampler.read(asked))), path)
+        texts.append(SamplingTask(UNASKED, ids, 1.0, 0, template if text.chat else 1))
+    texts.sort(key=lambda one: len(one.token_ids))
+    write_recording(record(list(sampler.read(texts))), path)
 
 
 def train_draft(settings: Settings) -> None:

@@ -48,12 +48,12 @@ class TranslatedEngine(EngineDefaults):
         self.vocabulary_hash = vocabulary_hash
         self.eos_token_ids = eos_token_ids
         self.context_length = engine.context_length
-        own = engine.capabilities
+        inner = engine.capabilities
         self.capabilities = Capabilities(
-            trees=own.trees,
-            forks=own.forks,
-            cancellation=own.cancellation,
-            same_bits=own.same_bits,
+            trees=inner.trees,
+            forks=inner.forks,
+            cancellation=inner.cancellation,
+            same_bits=inner.same_bits,
         )
         self.kv_bytes_per_token = SPARE * engine.kv_bytes_per_token
         self._engine = engine
@@ -90,7 +90,7 @@ class TranslatedEngine(EngineDefaults):
         )
 
     def fork(self, parent: Session, length: int, capacity: int) -> "TranslatedSession":
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         shared = source.draft_length(length)
@@ -100,7 +100,7 @@ class TranslatedEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         batch = [session.whole(request) for session, request in zip(sessions, batch, strict=True)]
         for session, request in zip(sessions, batch, strict=True):
@@ -137,7 +137,7 @@ class TranslatedEngine(EngineDefaults):
         room = max(_LEAST_ROOM, SPARE * capacity + len(self.translation.lead))
         return min(self._engine.context_length, room)
 
-    def _own(self, session: Session) -> "TranslatedSession":
+    def _open_session(self, session: Session) -> "TranslatedSession":
         if not isinstance(session, TranslatedSession) or session not in self._open:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
@@ -189,8 +189,8 @@ class TranslatedSession:
         return None if plan is None or plan.tree is None else plan.tree.parents
 
     def whole(self, request: ForwardRequest) -> ForwardRequest:
-        """The request, or the whole tree that it grows: making room may change all of its logits,
-        so it is fed again from its roots on."""
+        """Return the request, or the whole tree that it grows: making room may change all of its
+        logits, so it is fed again from its roots on."""
         if not request.extends_tree or self._tree is None or self._tree.tree is None:
             return request
         return grown(self._tree.tree, request)
@@ -206,7 +206,8 @@ class TranslatedSession:
         return self._ends[held - 1] if held > 0 else 0
 
     def copy(self, inner: Session, length: int, capacity: int) -> "TranslatedSession":
-        """A session of the first `length` tokens, around a fork of this one's inner session."""
+        """Return a session of the first `length` tokens, around a fork of this one's inner
+        session."""
         made = TranslatedSession(self._open_sessions, self._translation, inner, capacity)
         made._token_ids = self._token_ids[:length]
         if length > self._start:
@@ -244,7 +245,7 @@ class TranslatedSession:
         self.inner.close()
 
     def prepare(self, request: ForwardRequest) -> None:
-        """Before a pass: drop a pending tree and make room. Raises InvalidArgument("token_ids")."""
+        """Drop a pending tree and make room, before a pass. Raises InvalidArgument("token_ids")."""
         self._tree = None
         if self._start > self.length:  # a cancelled pass had forgotten more than there is now
             self._start = 0
@@ -255,7 +256,8 @@ class TranslatedSession:
         self._forget(request, max(1, needed))
 
     def plan(self, request: ForwardRequest) -> Plan:
-        """The pass that does what the request asks for, committed tokens that are owed included."""
+        """Return the pass that does what the request asks for, committed tokens that are owed
+        included."""
         if request.parents is not None:
             return self._tree_plan(request)
         spelt = self._spelt(self._due(request))
@@ -276,7 +278,7 @@ class TranslatedSession:
         )
 
     def finish(self, plan: Plan) -> None:
-        """After the pass: its tokens are held."""
+        """Hold the tokens of a pass that is over."""
         if plan.tree is not None:
             self._tree = plan
             return
@@ -357,6 +359,6 @@ def _plan(
 
 
 def _consecutive(spelt: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """The indices of each token's draft tokens when they are fed side by side."""
+    """Return the indices of each token's draft tokens when they are fed side by side."""
     ends = list(accumulate(len(ids) for ids in spelt))
     return tuple(tuple(range(end - len(ids), end)) for ids, end in zip(spelt, ends, strict=True))

@@ -32,9 +32,9 @@ class Loss:
 
 
 def fit_draft(engine: Engine, draft: Tokenizer | None, target: Tokenizer | None) -> Engine:
-    """`engine` itself where both tokenizers are one, else a translation into the target's ids.
-    Raises InvalidArgument("target_tokenizer") when the two have too little in common, or cannot be
-    compared."""
+    """Return `engine` itself where both tokenizers are one, else a translation into the target's
+    ids. Raises InvalidArgument("target_tokenizer") when the two have too little in common, or
+    cannot be compared."""
     draft = _comparable(draft)
     target = _comparable(target)
     if draft.vocabulary_hash == target.vocabulary_hash:
@@ -48,8 +48,8 @@ def fit_draft(engine: Engine, draft: Tokenizer | None, target: Tokenizer | None)
 
 
 def load_target_tokenizer(source: str) -> ComparableTokenizer:
-    """The tokenizer in a folder (no weights needed beside it), in a GGUF file, or of a hub model as
-    NAME@COMMIT. Raises InvalidArgument("target_tokenizer")."""
+    """Return the tokenizer in a folder (no weights needed beside it), in a GGUF file, or of a hub
+    model as NAME@COMMIT. Raises InvalidArgument("target_tokenizer")."""
     name, at, revision = source.rpartition("@")
     try:
         if source.lower().endswith(GGUF):
@@ -112,7 +112,7 @@ def measure_loss(
 
 
 def _distributions(engine: Engine, token_ids: Sequence[int]) -> NDArray[np.float32]:
-    """The untruncated distribution [tokens, V] after each token."""
+    """Return the untruncated distribution [tokens, V] after each token."""
     session = engine.open(len(token_ids))
     try:
         (logits,) = engine.forward([ForwardRequest(session, tuple(token_ids), len(token_ids))])

@@ -24,7 +24,8 @@ def load(choice: ModelChoice) -> LoadedModel:
 
 
 def load_tokenizer(source: str) -> ComparableTokenizer:
-    """The tokenizer of a GGUF file; its weights are not read. Raises InvalidArgument("model")."""
+    """Return the tokenizer of a GGUF file; its weights are not read. Raises
+    InvalidArgument("model")."""
     check_gguf(Path(source))
     model = _library_module("native").LlamaModel(Path(source), vocabulary_only=True)
     tokenizer: ComparableTokenizer = _library_module("gguf_tokenizer").GgufTokenizer(model)

@@ -69,7 +69,7 @@ class LlamaCppEngine(EngineDefaults):
         return LlamaSession(self._pool, self._pool.take(), capacity, spare=spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> LlamaSession:
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         self._check_cells(capacity - length)
@@ -78,7 +78,7 @@ class LlamaCppEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         if not batch:
             return []
@@ -104,7 +104,7 @@ class LlamaCppEngine(EngineDefaults):
         places: Sequence[Placed],
         cancelled: Callable[[], bool],
     ) -> Logits:
-        """All tokens side by side, as many at once as the context takes."""
+        """Feed all tokens side by side, as many at once as the context takes."""
         token_ids = [token for request in batch for token in request.token_ids]
         positions = [position for place in places for position in place.positions]
         sequences = [joined for place in places for joined in place.sequences]
@@ -129,7 +129,7 @@ class LlamaCppEngine(EngineDefaults):
             why = f"{wanted} tokens needed, {free} of {self._context.cells} free"
             raise ResourceExhausted(f"llama.cpp's keys and values: {why} (raise kv_cells)")
 
-    def _own(self, session: Session) -> LlamaSession:
+    def _open_session(self, session: Session) -> LlamaSession:
         if not isinstance(session, LlamaSession) or session not in self._pool.sessions:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session

@@ -22,9 +22,10 @@ _AT_ONCE_ON_DEVICE = 512
 
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
-    """`dtype` is that of keys and values; weights are as the file has them. `threads` are those of
-    a pass. `gpu_layers` lie on the device; None: all, unless it is the CPU. `kv_cells`: tokens that
-    there is room for, of all sessions together. Raises InvalidArgument naming the field."""
+    """Load a GGUF model. `dtype` is that of keys and values; weights are as the file has them.
+    `threads` are those of a pass. `gpu_layers` lie on the device; None: all, unless it is the CPU.
+    `kv_cells`: tokens that there is room for, of all sessions together. Raises InvalidArgument
+    naming the field."""
     path = Path(choice.source)
     if choice.dtype not in KV_TYPES:
         raise InvalidArgument("dtype", f"{choice.dtype!r} is not one of {', '.join(KV_TYPES)}")

@@ -64,11 +64,12 @@ class GgufTokenizer:
         self._spelt_control = re.compile("|".join(map(re.escape, sorted(self._control)[::-1])))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
+        """Return the ids of a prompt, with the beginning-of-text token where the model is used to
+        one."""
         return self._tokenize(text, special=True, control=True)
 
     def encode_piece(self, text: str) -> list[int]:
-        """Ids of text inside a text; control tokens spelt out in it are text."""
+        """Return the ids of text inside a text; control tokens spelt out in it are text."""
         return self._tokenize(text, special=False, control=False)
 
     def chat(
@@ -77,9 +78,9 @@ class GgufTokenizer:
         images: int = 0,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
-        """Ids of a conversation, up to where the assistant's answer begins; control tokens spelt
-        out in a content are text. Raises InvalidArgument("messages") when the file has no chat
-        template or it refuses them."""
+        """Return the ids of a conversation, up to where the assistant's answer begins; control
+        tokens spelt out in a content are text. Raises InvalidArgument("messages") when the file has
+        no chat template or it refuses them."""
         if self._template is None:
             raise InvalidArgument("messages", "this model has no chat template; send a prompt")
         for index, message in enumerate(messages):
@@ -161,7 +162,7 @@ class GgufTokenizer:
         )
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of ids, without special tokens."""
+        """Return the text of ids, without special tokens."""
         text = self.detokenizer()
         return text.push(list(token_ids)) + text.finish()
 
@@ -180,7 +181,7 @@ class GgufTokenizer:
         return GgufText(self, shown)
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token adds to a text; none for a control token."""
+        """Return the bytes that a token adds to a text; none for a control token."""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         size = library.llama_token_to_piece(self._pointer, token, buffer, _PIECE_BYTES, 0, False)
         if size < 0:
@@ -232,11 +233,11 @@ class GgufTokenizer:
             content = content.replace(mark, "")
         if not self._control:
             return content
-        return self._spelt_control.sub(lambda found: _OPEN + found[0] + _CLOSE, content)
+        return self._spelt_control.sub(lambda match: _OPEN + match[0] + _CLOSE, content)
 
     def _tokenize(self, text: str, special: bool, control: bool) -> list[int]:
-        """`special`: with the tokens before and after every text. `control`: those spelt out in the
-        text are meant."""
+        """Return the ids of a text. `special`: with the tokens before and after every text.
+        `control`: those spelt out in the text are meant."""
         spelt = text.encode("utf-8", "replace")
         room = len(spelt) + 8
         ids = (ctypes.c_int32 * room)()

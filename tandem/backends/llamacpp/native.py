@@ -74,7 +74,7 @@ class LlamaModel:
         self._refuse_unfit(path)
 
     def text(self, key: str) -> str | None:
-        """A field of the file's metadata, as text."""
+        """Return a field of the file's metadata, as text."""
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         size = library.llama_model_meta_val_str(self.pointer, key.encode(), buffer, _TEXT_BYTES)
         return buffer.value.decode("utf-8", "replace") if size >= 0 else None
@@ -96,7 +96,7 @@ class LlamaModel:
         return sum(of_layers) * (keys[0] + values[0])
 
     def _numbers(self, key: str) -> list[int]:
-        """An attention field, which is a number or one number for each layer."""
+        """Return an attention field, which is a number or one number for each layer."""
         value = self.text(f"{self.text('general.architecture')}.attention.{key}") or ""
         return [int(number) for number in value.strip("[] ").split(",") if number.strip()]
 
@@ -156,9 +156,9 @@ class LlamaContext:
         sequences: Sequence[Sequence[int]],
         wanted: NDArray[np.bool_],
     ) -> Logits:
-        """The logits [wanted, V] after the `wanted` ones of these tokens, at most `most_tokens`.
-        Raises ResourceExhausted where there are too few free cells, TandemError for a failed pass;
-        either may leave some of the tokens in their sequences."""
+        """Return the logits [wanted, V] after the `wanted` ones of these tokens, at most
+        `most_tokens`. Raises ResourceExhausted where there are too few free cells, TandemError for
+        a failed pass; either may leave some of the tokens in their sequences."""
         batch = self._batch.filled(token_ids, positions, sequences, wanted)
         status = library.llama_decode(self._pointer, batch)
         if status == _NO_ROOM:
@@ -171,17 +171,18 @@ class LlamaContext:
     def _logits(self, rows: int) -> Logits:
         logits: Logits = np.empty((rows, self._logits_per_row), np.float32)
         if rows:
-            found = library.llama_get_logits(self._pointer)
-            ctypes.memmove(logits.ctypes.data, found, logits.nbytes)
+            rows_pointer = library.llama_get_logits(self._pointer)
+            ctypes.memmove(logits.ctypes.data, rows_pointer, logits.nbytes)
         return logits
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """An empty sequence begins as the first `length` tokens of another, in the same cells."""
+        """Let an empty sequence begin as the first `length` tokens of another, in the same
+        cells."""
         if length:
             library.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
     def forget(self, sequence: int, length: int = 0) -> None:
-        """All of a sequence after its first `length` tokens."""
+        """Forget all of a sequence after its first `length` tokens."""
         if not library.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise TandemError("llama.cpp: this model's sequences cannot be rolled back")
 

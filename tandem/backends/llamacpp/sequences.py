@@ -28,11 +28,12 @@ class SequencePool:
 
     @property
     def cells_in_use(self) -> int:
-        """Promised to sessions; a prefix that forks share counts once."""
+        """Number of cells promised to sessions; a prefix that forks share counts once."""
         return sum(session.own_cells for session in self.sessions)
 
     def take(self, source: int | None = None, length: int = 0) -> int:
-        """A free sequence that begins with the first tokens of `source`."""
+        """Return a free sequence that begins with the first `length` tokens of `source`. Raises
+        ResourceExhausted where all are in use."""
         if not self._free:
             why = f"all {MOST_SEQUENCES} sequences are in use, by sessions and branches of trees"
             raise ResourceExhausted(f"llama.cpp: {why}")
@@ -75,7 +76,7 @@ class LlamaSession:
         return tuple(self._tree.parents) if self._tree else None
 
     def place(self, request: ForwardRequest) -> Placed:
-        """Before a pass: where its tokens go. `finish` or `undo` must follow. Raises
+        """Return where the tokens of a pass go, before it. `finish` or `undo` must follow. Raises
         ResourceExhausted where the branches of a tree outnumber the free sequences."""
         if not request.extends_tree:
             self._drop_tree()
@@ -86,14 +87,15 @@ class LlamaSession:
         return self._grown.grow(self._pool, request.parents)
 
     def finish(self, request: ForwardRequest) -> None:
-        """After a pass: commit a chain, or hold a tree."""
+        """Commit a chain, or hold a tree, after a pass."""
         if request.parents is None:
             self.length += len(request.token_ids)
         else:
             self._tree, self._grown = self._grown, None
 
     def undo(self) -> None:
-        """After a pass that failed, or was not made: as before it, without what it dropped."""
+        """Return to the state before a pass that failed or was not made, without what it
+        dropped."""
         kept = self._tree.sequences if self._tree else {self._sequence}
         for sequence in self._grown.sequences - kept if self._grown else ():
             self._pool.release(sequence)
@@ -165,11 +167,11 @@ class _Branches:
         return twin
 
     def end_of(self, sequence: int) -> int:
-        """Number of tokens in a sequence."""
+        """Return the number of tokens in a sequence."""
         return self._length + self._depth(self._ends[sequence]) + 1
 
     def grow(self, pool: SequencePool, parents: Sequence[int]) -> Placed:
-        """More nodes; those that are there already lie in cells."""
+        """Add nodes; those that are there already lie in cells."""
         first = len(self.parents)
         joined: list[list[int]] = []
         for parent in parents:
@@ -193,7 +195,7 @@ class _Branches:
         return self.depths[node] if node != ROOT else -1
 
     def _path(self, node: int) -> list[int]:
-        """From the root to the node, which comes last."""
+        """Return the nodes from the root to the node, which comes last."""
         path = []
         while node != ROOT:
             path.append(node)

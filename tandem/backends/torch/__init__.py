@@ -12,7 +12,8 @@ _CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 def bound_kernels() -> None:
-    """Before the first product; a variable that is set stays."""
+    """Bound the number of kernels that are kept, before the first product; a variable that is set
+    stays."""
     for variable in _CAPACITIES:
         os.environ.setdefault(variable, str(KEPT_KERNELS))
 

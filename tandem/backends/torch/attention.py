@@ -84,8 +84,8 @@ def _attend_spans(
     mask: Tensor | None,
     layer: AttentionLayer,
 ) -> Tensor:
-    """query [kv_heads, rows, key_size] over keys in several places -> [kv_heads, rows, value_size].
-    Exact: one softmax over the joined scores, in float32."""
+    """Attend from query [kv_heads, rows, key_size] over keys in several places -> [kv_heads, rows,
+    value_size]. Exact: one softmax over the joined scores, in float32."""
     kv_heads, rows = query.shape[:2]
     ends = sum(keys.shape[1] for keys, _ in spans)
     step = max(1, _SCORES_AT_ONCE // (kv_heads * ends))

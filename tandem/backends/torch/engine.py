@@ -119,7 +119,7 @@ class HuggingFaceEngine(EngineDefaults):
         return self._pool.open(capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> KvSession:
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return self._pool.fork(source, length, capacity)
@@ -127,19 +127,20 @@ class HuggingFaceEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
-        found: dict[int, Logits] = {}
+        by_number: dict[int, Logits] = {}
         for numbers in self._passes(batch):
             some = [batch[number] for number in numbers]
             logits = self._pass(some, [sessions[number] for number in numbers], cancelled)
-            found |= zip(numbers, logits, strict=True)
+            by_number |= zip(numbers, logits, strict=True)
             cancelled = never  # what has run stands, so the rest must run as well
-        return [found[number] for number in range(len(batch))]
+        return [by_number[number] for number in range(len(batch))]
 
     def _passes(self, batch: Sequence[ForwardRequest]) -> list[list[int]]:
-        """Which requests share a pass. Where weights are laid out for single rows, few and many
-        rows are multiplied differently, so that a prompt must not share one with single tokens."""
+        """Return the indices of the requests that share each pass. Where weights are laid out for
+        single rows, few and many rows are multiplied differently, so that a prompt must not share
+        one with single tokens."""
         if not self._single_rows:
             return [list(range(len(batch)))] if batch else []
         passes: tuple[list[int], list[int]] = ([], [])
@@ -159,7 +160,7 @@ class HuggingFaceEngine(EngineDefaults):
         ends = list(accumulate(request.logits_to_keep for request in batch))
         return [logits[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
-    def _own(self, session: Session) -> KvSession:
+    def _open_session(self, session: Session) -> KvSession:
         if not isinstance(session, KvSession) or session not in self._pool.sessions:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session

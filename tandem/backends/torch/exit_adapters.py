@@ -80,7 +80,7 @@ class ExitAdapters:
         return tuple((layer + 1) / about.layer_count for layer in about.layers)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """By the names that they have in a file."""
+        """Return the parameters by the names that they have in a file."""
         return dict(torch.nn.ModuleList(self.adapters).named_parameters())
 
     def placed(self, like: Tensor) -> "tuple[PlacedAdapter, ...]":
@@ -160,15 +160,16 @@ def save_adapters(exits: ExitAdapters, folder: Path) -> None:
 
 
 def load_adapters(folder: Path, base_hash: str, layer_count: int, hidden_size: int) -> ExitAdapters:
-    """The adapters of a folder. Raises InvalidArgument("exits") for bad ones or another model's."""
+    """Return the adapters of a folder. Raises InvalidArgument("exits") for bad ones or another
+    model's."""
     description = read_description(folder)
     if description.base_hash != base_hash:
         why = f"base_hash is {description.base_hash[:16]}, this model's is {base_hash[:16]}"
         train = "train them with 'tandem train-exits'"
         raise InvalidArgument("exits", f"{folder} was trained for another model: {why}; {train}")
     for field, wanted in (("layer_count", layer_count), ("hidden_size", hidden_size)):
-        if (found := getattr(description, field)) != wanted:
-            why = f"{folder / DESCRIPTION}: {field} is {found}, the model's is {wanted}"
+        if (stated := getattr(description, field)) != wanted:
+            why = f"{folder / DESCRIPTION}: {field} is {stated}, the model's is {wanted}"
             raise InvalidArgument("exits", why)
     exits = new_adapters(description, seed=0)
     _fill(exits, folder / TENSORS)
@@ -185,16 +186,16 @@ def read_description(folder: Path) -> ExitsDescription:
     return _described(content, path)
 
 
-def _described(found: Any, path: Path) -> ExitsDescription:
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+def _described(content: Any, path: Path) -> ExitsDescription:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InvalidArgument("exits", f"{path}: format is not {FORMAT}")
     kinds: dict[str, type] = {"base_hash": str, "layers": list}
     kinds |= dict.fromkeys(("layer_count", "hidden_size", "rank"), int)
     for field, kind in kinds.items():
-        if type(found.get(field)) is not kind:
+        if type(content.get(field)) is not kind:
             raise InvalidArgument("exits", f"{path}: {field} is missing or not {kind.__name__}")
-    known = {field: found[field] for field in kinds} | {"layers": tuple(found["layers"])}
-    description = ExitsDescription(**known, agreement=tuple(found.get("agreement") or ()))
+    known = {field: content[field] for field in kinds} | {"layers": tuple(content["layers"])}
+    description = ExitsDescription(**known, agreement=tuple(content.get("agreement") or ()))
     _check(description, str(path))
     return description
 
@@ -241,12 +242,13 @@ def weights_hash(files: Sequence[Path]) -> str:
     """Content hash of the tensors in some safetensors files, however they are spread over them.
     Reads the files as bytes: the same for whatever precision a model is loaded with. Raises
     InvalidArgument("model") for a file that is no safetensors file."""
-    tensors = sorted(found for path in files for found in _tensor_hashes(path))
+    tensors = sorted(tensor for path in files for tensor in _tensor_hashes(path))
     return hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
 
 
 def _tensor_hashes(path: Path) -> Iterable[tuple[str, str]]:
-    """(name, hash of type, shape and bytes) of each tensor; the layout is safetensors' own."""
+    """Yield (name, hash of type, shape and bytes) of each tensor; the layout is safetensors'
+    own."""
     try:
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))

@@ -62,15 +62,15 @@ class GgufFile:
             self._reader = GGUFReader(path)
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
-        self._architecture = self._said("general.architecture")
+        self._architecture = self._metadata("general.architecture")
         if self._architecture not in _CONFIGS:
             why = f"{path} has the architecture {self._architecture!r}, which is not one of"
             raise InvalidArgument("model", f"{why} {', '.join(_CONFIGS)}")
 
     def model(self, dtype: torch.dtype) -> Any:
-        """transformers' own, with the file's weights dequantised."""
+        """Return transformers' own model, with the file's weights dequantised."""
         weights = {
-            self._name(each.name): self._weight(each, dtype) for each in self._reader.tensors
+            self._name(tensor.name): self._weight(tensor, dtype) for tensor in self._reader.tensors
         }
         config = self._config(weights)
         with torch.device("meta"):
@@ -87,12 +87,12 @@ class GgufFile:
 
     def tokenizer(self) -> TextTokenizer:
         """Load the tokenizer with the file's chat template, and every end of text that it names."""
-        said = (self._said(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
+        said = (self._metadata(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
         ends = frozenset(token for token in said if token is not None)
         return TextTokenizer(self.own_tokenizer(), ends, self._rows())
 
     def own_tokenizer(self) -> Any:
-        """transformers' own."""
+        """Return transformers' own tokenizer of the file. Raises InvalidArgument("model")."""
         place = {"gguf_file": self.path.name, "local_files_only": True}
         try:
             return AutoTokenizer.from_pretrained(str(self.path.parent), **place)
@@ -106,54 +106,56 @@ class GgufFile:
             read = hashlib.file_digest(file, "sha256").hexdigest()
         return hashlib.sha256(f"{read}\n{dtype}".encode()).hexdigest()
 
-    def _said(self, key: str, default: Any = None) -> Any:
+    def _metadata(self, key: str, default: Any = None) -> Any:
         field = self._reader.get_field(key)
         return default if field is None else field.contents()
 
-    def _own(self, key: str, default: Any = None) -> Any:
+    def _architecture_value(self, key: str, default: Any = None) -> Any:
         """Return a value of the file's architecture. Raises InvalidArgument if it has none and
         there is no default."""
-        value = self._said(f"{self._architecture}.{key}", default)
+        value = self._metadata(f"{self._architecture}.{key}", default)
         if value is None:
             raise InvalidArgument("model", f"{self.path} has no {self._architecture}.{key}")
         return value
 
     def _config(self, weights: dict[str, torch.Tensor]) -> PreTrainedConfig:
-        scaling = self._own("rope.scaling.type", "none")
+        scaling = self._architecture_value("rope.scaling.type", "none")
         if scaling != "none":
             raise InvalidArgument(
                 "model", f"{self.path} uses position scaling ({scaling}), which is not supported"
             )
-        heads = self._own("attention.head_count")
-        size = self._own("embedding_length")
+        heads = self._architecture_value("attention.head_count")
+        size = self._architecture_value("embedding_length")
         named: dict[str, Any] = {
             "hidden_size": size,
             "vocab_size": self._rows(),
             "num_attention_heads": heads,
-            "intermediate_size": self._own("feed_forward_length"),
-            "num_hidden_layers": self._own("block_count"),
-            "num_key_value_heads": self._said(
+            "intermediate_size": self._architecture_value("feed_forward_length"),
+            "num_hidden_layers": self._architecture_value("block_count"),
+            "num_key_value_heads": self._metadata(
                 f"{self._architecture}.attention.head_count_kv", heads
             ),
-            "head_dim": self._said(f"{self._architecture}.attention.key_length", size // heads),
-            "max_position_embeddings": self._own("context_length"),
-            "rms_norm_eps": self._own("attention.layer_norm_rms_epsilon"),
-            "rope_theta": self._own("rope.freq_base", 10_000.0),
+            "head_dim": self._metadata(f"{self._architecture}.attention.key_length", size // heads),
+            "max_position_embeddings": self._architecture_value("context_length"),
+            "rms_norm_eps": self._architecture_value("attention.layer_norm_rms_epsilon"),
+            "rope_theta": self._architecture_value("rope.freq_base", 10_000.0),
             "tie_word_embeddings": "lm_head.weight" not in weights,
-            "bos_token_id": self._said("tokenizer.ggml.bos_token_id"),
-            "eos_token_id": self._said("tokenizer.ggml.eos_token_id"),
+            "bos_token_id": self._metadata("tokenizer.ggml.bos_token_id"),
+            "eos_token_id": self._metadata("tokenizer.ggml.eos_token_id"),
         }
         if self._architecture == "llama":
             named["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in weights
         return _CONFIGS[self._architecture](**named)
 
     def _rows(self) -> int:
-        """Tokens that there are logits for."""
-        (found,) = (each for each in self._reader.tensors if each.name == "token_embd.weight")
-        return int(found.shape[1])
+        """Return for how many tokens there are logits."""
+        (embedding,) = (
+            tensor for tensor in self._reader.tensors if tensor.name == "token_embd.weight"
+        )
+        return int(embedding.shape[1])
 
     def _name(self, name: str) -> str:
-        """transformers' name of a tensor."""
+        """Return transformers' name of a tensor. Raises InvalidArgument("model")."""
         match = _TENSOR.fullmatch(name)
         layer, part, kind = match.groups() if match else (None, "", "")
         known = _OUTSIDE if layer is None else _LAYER
@@ -174,10 +176,10 @@ class GgufFile:
         part = tensor.name.split(".")[-2]
         if self._architecture != "llama" or part not in ("attn_q", "attn_k"):
             return weight
-        heads = self._own("attention.head_count")
-        return _halves(
-            weight, heads if part == "attn_q" else self._own("attention.head_count_kv", heads)
-        )
+        heads = self._architecture_value("attention.head_count")
+        if part == "attn_k":
+            heads = self._architecture_value("attention.head_count_kv", heads)
+        return _halves(weight, heads)
 
 
 def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:

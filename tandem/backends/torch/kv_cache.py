@@ -19,7 +19,8 @@ from tandem.core.tree import check_path
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one attention layer stores per token, and how far back it looks (None: everything)."""
+    """Sizes that one attention layer stores per token, and how far back it looks (None:
+    everything)."""
 
     kv_heads: int
     key_size: int
@@ -67,7 +68,8 @@ class KvPool:
         )
 
     def fork(self, parent: "KvSession", length: int, capacity: int) -> "KvSession":
-        """A session that reads the parent's first `length` tokens and writes its own tail."""
+        """Return a session that reads the parent's first `length` tokens and writes its own
+        tail."""
         tail = self.allocate(length, capacity - length)
         session = KvSession(
             pool=self,
@@ -81,8 +83,8 @@ class KvPool:
         return session
 
     def adopt(self, keys: list[Tensor], values: list[Tensor]) -> "KvSession":
-        """A full session around given keys and values, [kv_heads, tokens, size] of each layer. They
-        are not copied where they lie on the pool's device already."""
+        """Return a full session around given keys and values, [kv_heads, tokens, size] of each
+        layer. They are not copied where they lie on the pool's device already."""
         length = keys[0].shape[1]
         size = length * self.bytes_per_token
         self.bytes_in_use += size
@@ -164,7 +166,7 @@ class KvSession:
         return len(self.tree or ())
 
     def prepare(self, extends_tree: bool = False) -> None:
-        """Before a pass: drop a pending tree unless it `extends_tree`; make new slots writable."""
+        """Drop a pending tree before a pass, unless it `extends_tree`; make new slots writable."""
         if extends_tree:
             return  # its own first pass made them so, and nobody can have shared them since
         self.tree = None
@@ -173,14 +175,15 @@ class KvSession:
             self._replace_tail()
 
     def finish(self, count: int, parents: tuple[int, ...] | None) -> None:
-        """After a forward pass of `count` tokens: commit a chain, or hold a tree."""
+        """Commit a chain, or hold a tree, after a forward pass of `count` tokens."""
         if parents is None:
             self.length += count
         else:
             self.tree = (*(self.tree or ()), *parents)
 
     def share(self, length: int) -> list[tuple[KvBlock, int]]:
-        """(block, end position) pairs that hold the first `length` tokens, with one more reader."""
+        """Return (block, end position) pairs that hold the first `length` tokens, with one more
+        reader."""
         blocks = [*self._prefix, (self._tail, length)]
         chain = [(block, min(end, length)) for block, end in blocks if block.origin < length]
         for block, end in chain:
@@ -213,17 +216,17 @@ class KvSession:
         """Fill an empty session with copies: [piece][layer], in order."""
         for layer in range(len(self.pool.layers)):
             for pieces, slots in ((keys, self._tail.keys), (values, self._tail.values)):
-                torch.cat([each[layer] for each in pieces], dim=1, out=slots[layer][:, :length])
+                torch.cat([piece[layer] for piece in pieces], dim=1, out=slots[layer][:, :length])
         self.length = length
 
     def read(self, layer: int, start: int, end: int) -> list[tuple[Tensor, Tensor]]:
         """Views [kv_heads, tokens, size] of keys and values at positions start..end-1, in order."""
-        found = []
+        views = []
         for block, block_end in [*self._prefix, (self._tail, end)]:
             if start < block_end:
                 part = slice(max(start - block.origin, 0), block_end - block.origin)
-                found.append((block.keys[layer][:, part], block.values[layer][:, part]))
-        return found
+                views.append((block.keys[layer][:, part], block.values[layer][:, part]))
+        return views
 
     def _replace_tail(self) -> None:
         fresh = self.pool.allocate(self.length, self.slots - self.length)

@@ -44,26 +44,26 @@ class TorchKvFiles:
         self._pool = pool
 
     def export(self, session: Session) -> KvTensors:
-        return KvTensors(*self._own(session).export())
+        return KvTensors(*self._open_session(session).export())
 
     def copy(self, session: Session, first: int, end: int) -> list[KvTensors]:
-        own = self._own(session)
-        if not 0 <= first <= end <= own.length:
-            raise InvalidArgument("length", f"has {own.length} tokens, {end} are needed")
-        return [KvTensors(*own.copy(at, at + KV_BLOCK)) for at in range(first, end, KV_BLOCK)]
+        kv = self._open_session(session)
+        if not 0 <= first <= end <= kv.length:
+            raise InvalidArgument("length", f"has {kv.length} tokens, {end} are needed")
+        return [KvTensors(*kv.copy(at, at + KV_BLOCK)) for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[KvTensors]) -> None:
-        own = self._own(session)
+        kv = self._open_session(session)
         length = sum(copy.keys[0].shape[1] for copy in copies)
-        if own.length or length > own.capacity:
-            why = f"{length} tokens for a session with {own.length} of {own.capacity}"
+        if kv.length or length > kv.capacity:
+            why = f"{length} tokens for a session with {kv.length} of {kv.capacity}"
             raise InvalidArgument("length", why)
-        own.paste([copy.keys for copy in copies], [copy.values for copy in copies], length)
+        kv.paste([copy.keys for copy in copies], [copy.values for copy in copies], length)
 
     def adopt(self, tensors: KvTensors) -> KvSession:
         return self._pool.adopt(tensors.keys, tensors.values)
 
-    def _own(self, session: Session) -> KvSession:
+    def _open_session(self, session: Session) -> KvSession:
         if not isinstance(session, KvSession) or session not in self._pool.sessions:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session
@@ -116,14 +116,14 @@ class TorchKvFiles:
     def _described(
         self, tensors: KvTensors, origin: KvOrigin
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The tensors by name, and what a file says of itself."""
+        """Return the tensors by name, and what a file says of itself."""
         named = _named(tensors)
         return named, {**_header(origin, self._pool.dtype), "crc32": _checksum(named.values())}
 
     def _accepted(
         self, source: str, header: dict[str, str], named: dict[str, Tensor], origin: KvOrigin
     ) -> KvTensors:
-        """The tensors in order; KvFileRefused unless they are whole and of this origin."""
+        """Return the tensors in order; KvFileRefused unless they are whole and of this origin."""
         for field, wanted in _header(origin, self._pool.dtype).items():
             if header.get(field) != wanted:
                 raise KvFileRefused(f"{source}: {field} is {header.get(field)}, not {wanted}")
@@ -147,28 +147,28 @@ def _header(origin: KvOrigin, dtype: torch.dtype) -> dict[str, str]:
 
 
 def _named(tensors: KvTensors) -> dict[str, Tensor]:
-    found = {}
+    by_name = {}
     for layer, (key, value) in enumerate(zip(tensors.keys, tensors.values, strict=True)):
-        found[f"{layer}.key"] = key.contiguous()
-        found[f"{layer}.value"] = value.contiguous()
-    return found
+        by_name[f"{layer}.key"] = key.contiguous()
+        by_name[f"{layer}.value"] = value.contiguous()
+    return by_name
 
 
 def _checked(source: str, named: dict[str, Tensor], pool: KvPool, tokens: int) -> KvTensors:
-    """The tensors in order, if they are those of so many tokens in this model."""
+    """Return the tensors in order, if they are those of so many tokens in this model."""
     shapes = {}
     for number, layer in enumerate(pool.layers):
         shapes[f"{number}.key"] = (layer.kv_heads, tokens, layer.key_size)
         shapes[f"{number}.value"] = (layer.kv_heads, tokens, layer.value_size)
-    found = {name: tuple(tensor.shape) for name, tensor in named.items()}
-    if found != shapes or any(tensor.dtype != pool.dtype for tensor in named.values()):
+    present = {name: tuple(tensor.shape) for name, tensor in named.items()}
+    if present != shapes or any(tensor.dtype != pool.dtype for tensor in named.values()):
         raise KvFileRefused(f"{source} does not have the tensors of the model's layers")
     count = range(len(pool.layers))
     return KvTensors([named[f"{n}.key"] for n in count], [named[f"{n}.value"] for n in count])
 
 
 def _checksum(tensors: Iterable[Tensor]) -> str:
-    """A crash may leave a file of the right size without its content."""
+    """Return a checksum, as a crash may leave a file of the right size without its content."""
     checksum = 0
     for tensor in tensors:
         checksum = zlib.crc32(tensor.view(torch.uint8).numpy().data, checksum)

@@ -37,8 +37,8 @@ class Linear(Protocol):
 def make_linear(
     weight: Tensor, bias: Tensor | None, *, single_rows: bool, bits: int | None = None
 ) -> Linear:
-    """The product with `weight` [out, in], laid out for its place. `single_rows`: most calls have
-    one row, as a drafter's do; a verifier's have several. `bits`: 8 or 4, to quantise it."""
+    """Return the product with `weight` [out, in], laid out for its place. `single_rows`: most calls
+    have one row, as a drafter's do; a verifier's have several. `bits`: 8 or 4, to quantise it."""
     if bits is not None:
         return QuantisedLinear(weight, bias, bits)
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -49,8 +49,8 @@ def make_linear(
 
 
 def make_guessing_linear(weight: Tensor, exact: Linear) -> Linear:
-    """The product with `weight` [out, in] for guesses: half the bytes to read where the processor
-    multiplies bfloat16, else `exact`, which has the same weights."""
+    """Return the product with `weight` [out, in] for guesses: half the bytes to read where the
+    processor multiplies bfloat16, else `exact`, which has the same weights."""
     halves: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     if not isinstance(exact, _Packed) or not halves:
         return exact
@@ -99,8 +99,8 @@ class _Transposed:
 
 
 def _rows_at_once(weight: Tensor) -> int:
-    """FEW_ROWS if so many rows times `weight` [in, out] give the bits that each gives alone, else
-    1. Found by trial: it depends on the processor and on the matrix product chosen for it."""
+    """Return FEW_ROWS if so many rows times `weight` [in, out] give the bits that each gives alone,
+    else 1. Found by trial: it depends on the processor and on the matrix product chosen for it."""
     rows = torch.randn(FEW_ROWS, len(weight), generator=torch.Generator().manual_seed(1))
     residual = torch.zeros(FEW_ROWS, weight.shape[1])
     for products in (torch.mm(rows, weight), torch.addmm(residual, rows, weight)):

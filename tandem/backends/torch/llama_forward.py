@@ -228,7 +228,7 @@ def _widen_norms(decoder: Module) -> None:
 
 
 def _take_over(*linears: Module, make: MakeLinear) -> Linear:
-    """One product for several linear layers of one input, which give their weights up."""
+    """Return one product for several linear layers of one input, which give their weights up."""
     weight = torch.cat([linear.weight for linear in linears])
     biases = [linear.bias for linear in linears]
     bias = None if biases[0] is None else torch.cat(biases).detach()

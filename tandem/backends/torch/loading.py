@@ -46,7 +46,7 @@ _LOADING_ERRORS = (*_PYTHON_ERRORS, SafetensorError)
 
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
-    """The causal language model that is chosen, with its tokenizer if it has one. `dtype` is
+    """Return the causal language model that is chosen, with its tokenizer if it has one. `dtype` is
     float32, bfloat16 or float16, whatever the file holds, or int8 or int4 for quantised weights.
     `threads` is how many CPU threads torch uses in this process. Raises InvalidArgument naming the
     field."""
@@ -77,7 +77,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
 
 
 def _load_gguf(choice: ModelChoice) -> LoadedModel:
-    """A file of llama.cpp's, dequantised; `dtype` quantises anew where it says so."""
+    """Return a file of llama.cpp's, dequantised; `dtype` quantises anew where it says so."""
     file = GgufFile(Path(choice.source))
     place = _device(choice.device)
     precision = _precision(choice.dtype)
@@ -98,7 +98,7 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
 
 
 def _precision(dtype: str) -> torch.dtype | None:
-    """None for weights that are to be quantised."""
+    """Return torch's dtype; None for weights that are to be quantised."""
     if dtype not in (*_DTYPES, *WEIGHT_BITS):
         names = ", ".join((*_DTYPES, *WEIGHT_BITS))
         raise InvalidArgument("dtype", f"{dtype!r} is not one of {names}")
@@ -106,7 +106,7 @@ def _precision(dtype: str) -> torch.dtype | None:
 
 
 def load_engine(folder_or_name: str | Path, **choice: Any) -> HuggingFaceEngine:
-    """The engine alone; `choice` has fields of ModelChoice."""
+    """Return the engine alone; `choice` has fields of ModelChoice."""
     engine = load_chosen(ModelChoice(str(folder_or_name), **choice)).engine
     assert isinstance(engine, HuggingFaceEngine)
     return engine
@@ -172,7 +172,7 @@ def _base_hash(source: ModelSource) -> str:
 
 
 def find_exits(folder_or_name: str | Path, exits: str) -> Path | None:
-    """The folder of early exits that `exits` names, as of `ModelChoice`; None for none."""
+    """Return the folder of early exits that `exits` names, as of `ModelChoice`; None for none."""
     if exits == NONE:
         return None
     if exits != AUTO:
@@ -204,7 +204,7 @@ def _head_tokens(source: ModelSource, vocabulary_size: int) -> torch.Tensor | No
 
 
 def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:
-    """The tokenizer of the model in a folder, or of that name and commit."""
+    """Return the tokenizer of the model in a folder, or of that name and commit."""
     source = find_source(folder_or_name, revision)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
@@ -233,7 +233,7 @@ def vision_of(folder_or_name: str | Path, model: Any) -> QwenVision | None:
 
 
 def _vision(source: ModelSource, model: Any) -> QwenVision | None:
-    """The model's vision tower, with the image preprocessing of its folder."""
+    """Return the model's vision tower, with the image preprocessing of its folder."""
     if not isinstance(model, VISION_MODELS):
         return None
     try:
@@ -276,14 +276,15 @@ def _refuse(folder_or_name: str | Path, error: Exception) -> NoReturn:
 
 
 def _has_tokenizer(source: ModelSource) -> bool:
-    """Without one, prompts are token ids."""
+    """Return whether a model has a tokenizer; without one, prompts are token ids."""
     folder = Path(source.name)
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
     return not source.local or any((folder / name).exists() for name in names)
 
 
 def eos_token_ids_of(source: ModelSource) -> frozenset[int]:
-    """Every id that the model's configuration or its generation settings call end of text."""
+    """Return every id that the model's configuration or its generation settings call end of
+    text."""
     config = AutoConfig.from_pretrained(source.name, **source.options)
     settings: list[Any] = [config.get_text_config()]
     with suppress(OSError):  # the file is optional

@@ -67,7 +67,7 @@ def quantise_modules(model: nn.Module, bits: int, *, spared: str = "visual") -> 
 
 
 class _QuantisedModule(nn.Module):
-    """In the place of an `nn.Linear`."""
+    """A quantised module in the place of an `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear, bits: int) -> None:
         super().__init__()
@@ -81,15 +81,15 @@ class _QuantisedModule(nn.Module):
 
 
 def int8_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """weight [out, in] -> its 8-bit numbers, and their scales [out] in bfloat16."""
+    """Return, for weight [out, in], its 8-bit numbers, and their scales [out] in bfloat16."""
     scale = (weight.float().abs().amax(1) / 127).clamp_min(1e-12).bfloat16()
     rounded = torch.round(weight.float() / scale.float()[:, None])
     return rounded.clamp(-127, 127).to(torch.int8), scale
 
 
 def int4_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """weight [out, in] -> its numbers 0..15 as int32, and [in / GROUP, out, 2] in bfloat16: the
-    scale of a group, and what the number 8 stands for."""
+    """Return, for weight [out, in], its numbers 0..15 as int32, and [in / GROUP, out, 2] in
+    bfloat16: the scale of a group, and what the number 8 stands for."""
     groups = weight.float().unflatten(1, (-1, GROUP))
     lowest, highest = groups.aminmax(dim=-1)
     scale = ((highest - lowest) / 15).clamp_min(1e-12).bfloat16()

@@ -22,7 +22,8 @@ MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 
 
 def read_head_tokens(folder: Path, vocabulary_size: int) -> Tensor | None:
-    """int64, ascending; None where the folder names none. Raises InvalidArgument("model")."""
+    """Return the token ids of a reduced head, int64 and ascending; None where the folder names
+    none. Raises InvalidArgument("model")."""
     path = folder / HEAD_TOKENS
     if not path.exists():
         return None

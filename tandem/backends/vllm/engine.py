@@ -51,7 +51,9 @@ class VllmEngine(EngineDefaults):
         self.model_name = model_name
         self.vocabulary_hash = vocabulary_hash
         self.vocabulary_size = vocabulary_size
-        self.eos_token_ids = frozenset(each for each in eos_token_ids if each < vocabulary_size)
+        self.eos_token_ids = frozenset(
+            token_id for token_id in eos_token_ids if token_id < vocabulary_size
+        )
         self.context_length = int(core.vllm_config.model_config.max_model_len)
         self.kv_bytes_per_token = kv_bytes_per_token
         self._core = core
@@ -71,20 +73,21 @@ class VllmEngine(EngineDefaults):
     def prefix_totals(self) -> PrefixTotals:
         """Lookups and hits of vLLM's prefix cache: it is queried when the first pages of a text are
         allocated."""
-        return self.pages.found
+        return self.pages.prefix_totals
 
     def open(self, capacity: int, spare: int = 0) -> PagedSession:
         check_capacity(capacity, self.context_length)
         return PagedSession(self.pages, capacity, salt=secrets.token_hex(16))
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> PagedSession:
-        """The salt is in the hash of a session's first page, and so in those of all that follow."""
+        """Open a session of `owner`: the owner's salt is in the hash of its first page, and so in
+        those of all that follow."""
         check_capacity(capacity, self.context_length)
         salt = hashlib.sha256(owner.encode()).hexdigest()
         return PagedSession(self.pages, capacity, salt=salt)
 
     def fork(self, parent: Session, length: int, capacity: int) -> PagedSession:
-        source = self._own(parent)
+        source = self._open_session(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
         return PagedSession(self.pages, capacity, source.tokens[:length], salt=source.salt)
@@ -92,7 +95,7 @@ class VllmEngine(EngineDefaults):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        sessions = [self._own(request.session) for request in batch]
+        sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         feeds = [
             self.pages.fed(request, session)
@@ -114,8 +117,8 @@ class VllmEngine(EngineDefaults):
     def _answer(self, request: ForwardRequest, fed: Fed) -> Logits:
         none = np.empty((0, self.vocabulary_size), dtype=np.float32)
         if request.reader is None:
-            return np.concatenate(fed.found or [none])
-        result = fed.found[0] if fed.read else read(request.reader, np.concatenate(fed.found))
+            return np.concatenate(fed.logits or [none])
+        result = fed.logits[0] if fed.read else read(request.reader, np.concatenate(fed.logits))
         request.on_read(
             InvalidArgument(result.field, result.why)
             if isinstance(result, RefusedReading)
@@ -124,7 +127,7 @@ class VllmEngine(EngineDefaults):
         return none
 
     def _piece(self, waiting: Sequence[Fed]) -> None:
-        """One pass of the workers."""
+        """Run one pass of the workers."""
         taken, scheduled = self.pages.next_pass(waiting)
         requests = {fed.session.request.request_id: fed for fed in taken if fed.rows}
         readers = {}
@@ -136,7 +139,7 @@ class VllmEngine(EngineDefaults):
         sent = {fed.session.request.request_id: fed.session.sent for fed in taken}
         answers = self._run(scheduled, sent, rows, readers)
         for fed, answer in zip(requests.values(), answers, strict=True):
-            fed.found.append(answer)
+            fed.logits.append(answer)
         for fed in taken:
             fed.session.computed += fed.count
             fed.session.sent = len(fed.whole)
@@ -162,7 +165,7 @@ class VllmEngine(EngineDefaults):
         """End the workers; they also end with this process."""
         self._core.shutdown()
 
-    def _own(self, session: Session) -> PagedSession:
+    def _open_session(self, session: Session) -> PagedSession:
         if not isinstance(session, PagedSession) or session not in self.pages.sessions:
             raise InvalidArgument("session", "is closed, or belongs to another engine")
         return session

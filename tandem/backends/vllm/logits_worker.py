@@ -55,9 +55,11 @@ class LogitsWorker:
         answers = []
         start = 0
         for name, count in rows.items():
-            own = logits[start : start + count]
+            request_logits = logits[start : start + count]
             start += count
-            answers.append(own if name not in readers else read(readers[name], own))
+            answers.append(
+                request_logits if name not in readers else read(readers[name], request_logits)
+            )
         return answers
 
     def _complete_texts(self, scheduled: Any, sent: Mapping[str, int]) -> None:
@@ -92,8 +94,8 @@ class LogitsWorker:
             logits = runner.model.compute_logits(state.hidden_states[index])
             if get_tp_group().rank_in_group != 0:
                 return None
-            found: NDArray[np.float32] = logits[:, :vocabulary_size].float().cpu().numpy()
-            return found
+            rows_of_logits: NDArray[np.float32] = logits[:, :vocabulary_size].float().cpu().numpy()
+            return rows_of_logits
 
     def _make_buffers(self, first_stage: bool) -> None:
         """vLLM 0.32 makes a later stage's input buffers when it compiles, which a CPU does not."""

@@ -24,7 +24,7 @@ class Fed:
     whole: list[int]
     count: int = 0
     """Tokens in the pass that is being made up."""
-    found: list[Any] = field(default_factory=list)
+    logits: list[Any] = field(default_factory=list)
     """Logits of each pass that gave some; or what the reader made of all, where it `read` them."""
     read: bool = False
 
@@ -100,12 +100,12 @@ class PagedSession:
 
 @dataclass(eq=False)
 class PagePool:
-    """Which session has which pages: vLLM's own scheduler-side cache, driven from here. `core` is
-    its EngineCore, which is never stepped."""
+    """The pages of each session: vLLM's own scheduler-side cache, driven from here. `core` is its
+    EngineCore, which is never stepped."""
 
     core: Any
     sessions: set[PagedSession] = field(default_factory=set)
-    found: PrefixTotals = field(default_factory=PrefixTotals)
+    prefix_totals: PrefixTotals = field(default_factory=PrefixTotals)
 
     def __post_init__(self) -> None:
         config = self.core.vllm_config
@@ -146,7 +146,8 @@ class PagePool:
             self.release(session)
 
     def release(self, session: PagedSession) -> None:
-        """Its pages go back; what they hold stays in the prefix cache until they are needed."""
+        """Give a session's pages back; what they hold stays in the prefix cache until they are
+        needed."""
         if session.request is not None:
             self._cache.free(session.request)
             self._finished.add(session.request.request_id)
@@ -197,15 +198,15 @@ class PagePool:
         )
         pages, hits, _ = self._cache.get_computed_blocks(session.request)
         session.computed = hits
-        self.found = self.found.looked_up(len(settled), hits)
+        self.prefix_totals = self.prefix_totals.looked_up(len(settled), hits)
         return pages, hits
 
-    def _scheduled(self, fed: Fed, found: tuple[Any, int]) -> Any:
-        """A request that the workers know is sent as if it were new, with those of its tokens that
-        they have not: they then replace what they know of it, by which drafts are taken back."""
+    def _scheduled(self, fed: Fed, computed: tuple[Any, int]) -> Any:
+        """Return a request as if it were new, with those of its tokens that the workers have not:
+        they then replace what they know of it, by which drafts are taken back."""
         from vllm.v1.core.sched.output import NewRequestData
 
-        pages, hits = found
+        pages, hits = computed
         record = fed.session.request
         allocated = self._cache.allocate_slots(
             record, fed.count, num_new_computed_tokens=hits, new_computed_blocks=pages

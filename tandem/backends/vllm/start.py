@@ -34,7 +34,7 @@ WORKER = "tandem.backends.vllm.logits_worker.LogitsWorker"
 
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
-    """The model on its workers. `device` must be what this build of vLLM computes on. Raises
+    """Return the model on its workers. `device` must be what this build of vLLM computes on. Raises
     InvalidArgument naming the field."""
     source = find_source(choice.source, choice.revision)
     _check_device(choice.device)
@@ -64,7 +64,7 @@ def _engine(choice: ModelChoice, source: ModelSource, core: Any, tokenizer: Any)
 
 
 def _start(choice: ModelChoice, source: ModelSource) -> Any:
-    """An EngineCore in this process, with its workers in this or in others."""
+    """Return an EngineCore in this process, with its workers in this or in others."""
     parallel = choice.parallel
     cpu = choice.device == "cpu"
     workers = parallel.tensor * parallel.pipeline
@@ -100,13 +100,13 @@ def _start(choice: ModelChoice, source: ModelSource) -> Any:
 def _kv_bytes_per_token(core: Any, source: str) -> int:
     """Return the KV bytes per token of all workers together. A state that is not kept token by
     token cannot be rolled back, and a sliding window gives up pages that a rollback would need."""
-    each = [spec for specs in core.model_executor.get_kv_cache_specs() for spec in specs.values()]
-    for spec in each:
+    layers = [spec for specs in core.model_executor.get_kv_cache_specs() for spec in specs.values()]
+    for spec in layers:
         if not isinstance(spec, FullAttentionSpec) or spec.sliding_window:
             why = f"{source} uses {type(spec).__name__}; only full attention can be rolled back"
             raise InvalidArgument("model", why)
     page_tokens = int(core.scheduler.block_size)
-    return -(-sum(int(spec.page_size_bytes) for spec in each) // page_tokens)
+    return -(-sum(int(spec.page_size_bytes) for spec in layers) // page_tokens)
 
 
 def _check_device(device: str) -> None:

@@ -17,7 +17,7 @@ from tandem.telemetry.tracing import open_tracing
 
 
 def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
-    """The servicer with its documents opened."""
+    """Return the servicer with its documents opened."""
     from tandem.index.document_index import open_index  # bad settings are refused without waiting
     from tandem.index.reranking import load_reranker
 

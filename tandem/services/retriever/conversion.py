@@ -19,14 +19,14 @@ DEFAULT_COUNT = 5
 
 
 def format_from_proto(value: int) -> Format:
-    """InvalidArgument for one that is not known."""
+    """Return the format. Raises InvalidArgument for one that is not known."""
     if value not in _FORMATS:
         raise InvalidArgument("format", f"{value} is not a known format")
     return _FORMATS[value]
 
 
 def mode_from_proto(value: int) -> SearchMode:
-    """InvalidArgument for one that is not known."""
+    """Return the search mode. Raises InvalidArgument for one that is not known."""
     if value not in _MODES:
         raise InvalidArgument("mode", f"{value} is not a known search mode")
     return _MODES[value]
@@ -42,7 +42,7 @@ def answer_of(
 
 
 def hit_to_proto(hit: Hit) -> pb.Hit:
-    """The message has the same fields."""
+    """Return the message of a hit, which has the same fields."""
     return pb.Hit(**asdict(hit))
 
 

@@ -118,14 +118,14 @@ class ExtractionPool:
         self._give_turns()
 
     def _give_turns(self) -> None:
-        """To the tenants whose last turn is the longest ago; once more when somebody's seconds are
-        there again."""
+        """Give turns to the tenants whose last turn is the longest ago; once more when a tenant has
+        seconds to spend again."""
         now = time.monotonic()
         while self._free:
             able = [tenant for tenant in self._waiting if self._may_run(tenant, now)]
             if not able:
                 break
-            tenant = min(able, key=lambda each: self._served.get(each, 0))
+            tenant = min(able, key=lambda waiting: self._served.get(waiting, 0))
             turn = self._waiting[tenant].popleft()
             if turn.done():  # cancelled in this very moment
                 continue
@@ -150,7 +150,7 @@ class ExtractionPool:
         waits_s = [
             self._bucket(tenant).wait_s(now) for tenant, turns in self._waiting.items() if turns
         ]
-        if waits_s := [each for each in waits_s if each > 0]:
+        if waits_s := [wait_s for wait_s in waits_s if wait_s > 0]:
             loop = asyncio.get_running_loop()
             self._later = loop.call_later(min(waits_s), self._give_turns)
 

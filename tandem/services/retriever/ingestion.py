@@ -64,7 +64,8 @@ class Intake:
         return self._open is not None
 
     def take(self, message: pb.IngestRequest) -> Incoming | None:
-        """The document that this message completes. InvalidArgument for one out of order."""
+        """Return the document that this message completes, if it does. Raises InvalidArgument for
+        one out of order."""
         if self._open is None:
             self._open = Incoming(
                 number=message.number,
@@ -100,9 +101,9 @@ class Intake:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One document of a number, or why there is none; `last` of its number. `document` is None for
-    a file without documents."""
+class ReadDocument:
+    """One document of an upload's number, or why there is none; `last` of its number. `document` is
+    None for a file without documents."""
 
     number: int
     document: Document | Refusal | None
@@ -129,7 +130,8 @@ def runs_of_owners(batch: Iterable[Incoming]) -> Iterator[tuple[str, list[Incomi
 
 
 def unread_of(run: Iterable[Incoming]) -> Iterator[Unread]:
-    """All that is to be read, in order. A step may take as long as it takes to split a file."""
+    """Yield all that is to be read, in order. A step may take as long as it takes to split a
+    file."""
     for incoming in run:
         before: Part | Refusal | None = None
         for part in _parts(incoming):
@@ -139,12 +141,12 @@ def unread_of(run: Iterable[Incoming]) -> Iterator[Unread]:
         yield Unread(incoming, before, last=True)
 
 
-def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Found], float]:
+def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[ReadDocument], float]:
     """Return what is to be stored together, empty at the end, and the seconds of a processor that
     reading it took. Takes of `unread` until there are enough documents or letters, or so much time
     passed that another tenant should have a turn. Blocks. Raises Unavailable as `extractor`
     does."""
-    group: list[Found] = []
+    group: list[ReadDocument] = []
     letters = 0
     cpu_s = 0.0
     began_s = time.monotonic()
@@ -158,7 +160,7 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Fou
         else:
             document = one.part
         group.append(
-            Found(
+            ReadDocument(
                 number=one.incoming.number,
                 document=document,
                 last=one.last,
@@ -174,7 +176,9 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Fou
 
 
 def preparation_of(
-    index: DocumentIndex, group: Sequence[Found], owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
+    index: DocumentIndex,
+    group: Sequence[ReadDocument],
+    owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA,
 ) -> Preparation:
     """Return the work for a group before `commit`: none for a group beyond the owner's quota, so
     that refused documents cost no embedding."""
@@ -188,7 +192,7 @@ def preparation_of(
 
 def commit(
     index: DocumentIndex,
-    group: Sequence[Found],
+    group: Sequence[ReadDocument],
     leaving: Leaving,
     owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA,
     prepared: Mapping[str, Content] | None = None,

@@ -29,14 +29,14 @@ class ReadAhead:
             self._changed.notify_all()
 
     async def end(self, error: Exception | None = None) -> None:
-        """Nothing more will come; `error` is raised once what came before was taken."""
+        """Note that nothing more will come; `error` is raised once what came before was taken."""
         async with self._changed:
             self._ended = True
             self._error = error
             self._changed.notify_all()
 
     async def batch(self) -> list[Incoming]:
-        """All there is, at least one; empty at the end."""
+        """Return all there is, at least one; empty at the end."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._documents or self._ended)
             batch, self._documents = self._documents, []

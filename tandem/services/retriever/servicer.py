@@ -171,10 +171,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> None:
         async with served(context, self._limits.streams) as stream:
             self._admit(context)
-            asked = await stream.read(first=True)
-            while isinstance(asked, pb.SearchRequest):
-                await stream.write(await self._search(asked, context.invocation_metadata()))
-                asked = await self._unless_leaving(stream.read())
+            request = await stream.read(first=True)
+            while isinstance(request, pb.SearchRequest):
+                await stream.write(await self._search(request, context.invocation_metadata()))
+                request = await self._unless_leaving(stream.read())
 
     async def Embed(  # noqa: N802  # the RPC's name
         self, request: pb.EmbedRequest, context: Context
@@ -268,7 +268,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         )
 
     async def _search(self, request: pb.SearchRequest, headers: Any) -> pb.SearchResponse:
-        """A place among the searches is held for this one alone: a stream that waits has none."""
+        """Search, with a place among the searches for this one alone: a stream that waits has
+        none."""
         mode = mode_from_proto(request.mode)
         count = request.count or DEFAULT_COUNT
         rerank = request.rerank
@@ -342,7 +343,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         return forget
 
     async def _unless_leaving(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """The outcome of `work`, or Unavailable when the retriever stops before."""
+        """Return the outcome of `work`. Raises Unavailable when the retriever stops before."""
         working = asyncio.create_task(work)
         leaving = asyncio.create_task(self._leaving.wait())
         try:
@@ -358,8 +359,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     async def _on(
         self, threads: FairExecutor, work: Callable[[], Answer], owner: str = ""
     ) -> Answer:
-        """In the caller's turn among others who have work for these threads; `owner`: for which of
-        its tenants."""
+        """Run `work` on these threads, in the caller's turn among others who have work for them.
+        `owner`: the tenant of the caller's that it is for."""
         return await asyncio.wrap_future(threads.submit(paying_tenant(owner.encode()), work))
 
     def _admit(self, context: Context) -> None:

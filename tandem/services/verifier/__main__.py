@@ -16,7 +16,7 @@ from tandem.two_sided.interface import Documents
 
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
-    """The servicer with its engine loaded."""
+    """Return the servicer with its engine loaded."""
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")
     model = load_served(
         settings,

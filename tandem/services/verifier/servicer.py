@@ -124,7 +124,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         )
 
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
-        """On the engine thread."""
+        """Record a pass; called on the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
         self._recent.passed(pass_s, time.monotonic())
         self._prefixes.count_engine_s_own()
@@ -265,24 +265,24 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 log.info("session closed", target_passes=machine.target_passes)
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
-        asked = opening.params.processors
+        processors = opening.params.processors
         mask: GrammarMask | None = None
-        if asked.grammar is not None:
+        if processors.grammar is not None:
             spend = self._admission.spend_grammar
-            mask = await self._grammars.session_mask(asked.grammar, payer, spend)
+            mask = await self._grammars.session_mask(processors.grammar, payer, spend)
         mask = with_thinking(
-            asked.thinking,
+            processors.thinking,
             mask,
             vocabulary_size=self._engine.vocabulary_size,
             eos_token_ids=self._engine.eos_token_ids,
         )
         ends = frozenset[int]() if opening.params.ignore_eos else self._model.eos_token_ids
-        return logits_processor(asked, opening.prompt_ids, mask, eos_token_ids=ends)
+        return logits_processor(processors, opening.prompt_ids, mask, eos_token_ids=ends)
 
 
 @dataclass(frozen=True, slots=True)
 class _KvContents:
-    """What a session's keys and values begin with, and what stays of them for later sessions."""
+    """The beginning of a session's keys and values, and what is kept of them for later sessions."""
 
     thread: EngineThread
     prompt_ids: Sequence[int]
@@ -291,13 +291,13 @@ class _KvContents:
     reservation: Reservation
 
     async def show(self, kv: Session) -> None:
-        """Before the first pass."""
+        """Give the session its images and its kept prefix, before the first pass."""
         await self.images.show(self.thread, kv, self.prompt_ids)
         await self.prefix.show(kv)
 
     def leave(self, kv: Session, token_ids: Sequence[int], ends: bool) -> None:
-        """After the first pass, and before the session closes (`ends`), whose bytes are then to be
-        had for what is kept."""
+        """Keep blocks after the first pass, and before the session closes (`ends`), whose bytes are
+        then available for what is kept."""
         self.prefix.leave(kv, token_ids, ends, self.reservation.kv_bytes if ends else 0)
 
 
@@ -315,6 +315,7 @@ def leaving_times(lengths: Sequence[int], token_s: float, most_s: float) -> list
 
 
 def _label(opening: Open) -> str:
-    """The preset's name if it is one of ours: an edge must not choose what is logged here."""
+    """Return the preset's name if it is one of ours: an edge must not choose what is logged
+    here."""
     name = opening.settings.preset_name
     return name if name in PRESETS else OTHER

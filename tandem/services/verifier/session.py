@@ -148,7 +148,7 @@ class VerifierSession:
             self._handle = self._thread.submit(job)
 
     def _remote(self, work: VerifyWork) -> RemoteJudge | None:
-        """The judge as it goes to logits that are in another process."""
+        """Return the judge as it goes to logits that are in another process."""
         if not self._judges_remotely:
             return None
         vocabulary_size = self._thread.engine.vocabulary_size
@@ -160,20 +160,20 @@ class VerifierSession:
         return RowsAfter.text(self._processor, self._machine.committed, work.kept)
 
     async def _forced(self) -> Iterator[int]:
-        """The tokens that alone may follow the committed text, one after the other, where a grammar
-        says so and nobody drafts them. Its masks are computed elsewhere, as all wait for the
-        loop."""
-        found = list[int]()
+        """Return the tokens that alone may follow the committed text, one after the other, where a
+        grammar says so and nobody drafts them. Its masks are computed elsewhere, as all wait for
+        the loop."""
+        forced = list[int]()
         if self._processor is None or self._machine.settings.drafts:
-            return iter(found)
+            return iter(forced)
         committed = self._machine.committed
         rows = RowsAfter.text(self._processor, committed, len(committed))
-        while len(found) < MAX_FORCED and not self._machine.finished:
-            await masks_there(rows, tuple(found))
-            if (token_id := rows.forced(tuple(found))) is None:
+        while len(forced) < MAX_FORCED and not self._machine.finished:
+            await masks_there(rows, tuple(forced))
+            if (token_id := rows.forced(tuple(forced))) is None:
                 break
-            found.append(token_id)
-        return iter(found)
+            forced.append(token_id)
+        return iter(forced)
 
     async def _pass_after_pass(self, kv: Session) -> NoReturn:
         begun = False

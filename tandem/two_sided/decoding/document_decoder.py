@@ -71,7 +71,7 @@ Rescore = Callable[[str, Sequence[str]], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What a service brings for decoding documents. Without a tokenizer there are only token ids;
+    """The parts of a service that decode documents. Without a tokenizer there are only token ids;
     without files documents stay in memory, without `weights` (reads the model's content hash) in
     this process; `rescore` judges how relevant texts are to a query, slowly, on any thread."""
 
@@ -118,7 +118,7 @@ class Documents:
 
 
 class DocumentDecoder:
-    """What one service decodes documents with, on the thread of its engine."""
+    """Decodes documents for one service, on the thread of its engine."""
 
     def __init__(
         self,
@@ -206,12 +206,12 @@ class DocumentDecoder:
         tenant: Tenant,
         spend: Callable[[Tenant, float], None],
     ) -> LogitsProcessor | None:
-        asked = opening.processors
+        processors = opening.processors
         mask = None
-        if asked.grammar is not None:
+        if processors.grammar is not None:
             ends = frozenset(opening.end_ids)
-            mask = await self._grammars.session_mask(asked.grammar, tenant, spend, ends)
-        return logits_processor(asked, prompt_ids, mask)
+            mask = await self._grammars.session_mask(processors.grammar, tenant, spend, ends)
+        return logits_processor(processors, prompt_ids, mask)
 
     async def forget(self, texts: Sequence[str], owner: str = "") -> int:
         """Keep nothing of these documents of an owner's; how many there were. Raises
@@ -226,17 +226,17 @@ class DocumentDecoder:
         return [tuple(self._tokenizer.encode(_whole("texts", text))) for text in fitting]
 
     async def _document_ids(self, document: ContextDocument) -> tuple[int, ...]:
-        """A document by itself, as the model reads it."""
+        """Return a document by itself, as the model reads it."""
         if self._tokenizer is None:
             raise InvalidArgument("document", "this model has no tokenizer")
         self._check_lengths({"document": len(document.text)})
         text = _whole("document", document.text)
         context = self.model.context_length
-        found = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
-        if len(found) >= context:
-            why = f"{len(found)} tokens leave nothing of a context of {context}"
+        token_ids = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
+        if len(token_ids) >= context:
+            why = f"{len(token_ids)} tokens leave nothing of a context of {context}"
             raise InvalidArgument("document", why)
-        return found
+        return token_ids
 
     def _check_sizes(self, opening: DecodingOpen) -> None:
         prompt = opening.prompt
@@ -257,8 +257,8 @@ class DocumentDecoder:
                 raise InvalidArgument(field, why)
 
     def _estimate(self, machine: DecoderMachine, estimate: RelevanceEstimate) -> Sequence[float]:
-        """The relevances of a session's documents to the end of its text (DRAGON's R(d, x<t)), the
-        same words on both sides, whichever got the prompt as text."""
+        """Return the relevances of a session's documents to the end of its text (DRAGON's R(d,
+        x<t)), the same words on both sides, whichever got the prompt as text."""
         assert self._rescore is not None, "checked as the session was prepared"
         assert self._tokenizer is not None, "there are documents"
         token_ids = (*machine.prompt_ids, *estimate.answer_ids)[machine.bos_length :][
@@ -269,8 +269,8 @@ class DocumentDecoder:
         return self._rescore(query, [document.text for document in machine.opening.documents])
 
     def _bos_length(self, prompt_ids: tuple[int, ...]) -> int:
-        """How many tokens begin every text of this model: they stand before the document only,
-        since a second one would cut the document off."""
+        """Return how many tokens begin every text of this model: they stand before the document
+        only, since a second one would cut the document off."""
         assert self._tokenizer is not None, "there are documents"
         bos_length = tuple(self._tokenizer.encode(""))
         shares = len(prompt_ids) > len(bos_length) and prompt_ids[: len(bos_length)] == bos_length
@@ -335,7 +335,7 @@ class DecodingRun:
         self._thread = thread
         self._store = store
         self._documents = documents
-        self._importers = [importer_of(each, caller) for each in machine.opening.documents]
+        self._importers = [importer_of(document, caller) for document in machine.opening.documents]
         self._owners = [document.owner for document in machine.opening.documents]
         self._text = _resumed(text, machine.opening.committed_ids)
         self._group: DocumentGroup | None = None
@@ -400,8 +400,8 @@ class DecodingRun:
             if (estimate := self.machine.estimate()) is None:
                 await self._wake.wait()
                 return
-            found = await asyncio.to_thread(self._estimate, self.machine, estimate)
-            self.machine.estimated(estimate, found)
+            scores = await asyncio.to_thread(self._estimate, self.machine, estimate)
+            self.machine.estimated(estimate, scores)
             return
         # Not for the future's result: a job is cancelled when its work has become void.
         await asyncio.wait([running.handle.future])
@@ -460,8 +460,8 @@ class DecodingRun:
             self._send(frame)
 
     def _text_of(self, target: DecodingTarget, text: AnswerText) -> DecodingText:
-        """The text that became final with a target, and how many of its tokens count: none once a
-        stop string is complete, of which targets under way did not know."""
+        """Return the text that became final with a target, and how many of its tokens count: none
+        once a stop string is complete, of which targets under way did not know."""
         count = 0
         for token_id in () if self._stopped else target.token_ids:
             count += 1
@@ -469,9 +469,9 @@ class DecodingRun:
                 self._stopped = True
                 self.machine.text_ended()
                 break
-        found = text.take(count)
+        final_text = text.take(count)
         if target.last and not self._stopped:
-            found += text.rest()
+            final_text += text.rest()
         spelt: list[str] = []
         if self.machine.opening.wants_token_texts:
             spelt = [each.text for each in text.spelt(target.token_ids[:count])[0]]
@@ -480,7 +480,7 @@ class DecodingRun:
             epoch=self.machine.epoch,
             base=target.base,
             prefix_hash=target.prefix_hash,
-            text=found,
+            text=final_text,
             tokens=count,
             stopped=self._stopped,
             token_texts=tuple(spelt),
@@ -513,7 +513,7 @@ class _Running:
 
 
 def _resumed(text: AnswerText | None, committed_ids: Sequence[int]) -> AnswerText | None:
-    """The text after the tokens of the resume point, which the caller has already."""
+    """Return the text after the tokens of the resume point, which the caller has already."""
     if text is not None:
         for token_id in committed_ids:
             text.completes_stop(token_id)

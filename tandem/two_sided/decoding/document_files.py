@@ -91,11 +91,11 @@ class DocumentFiles:
         return True
 
     def remove(self, documents: Iterable[Sequence[int]], owner: str = "") -> set[str]:
-        """Remove the files of these documents of a owner's, those of other models that read them
-        alike and those that were being written included; the hashes of what was there. Raises
-        OSError."""
-        found = (document_hash(token_ids, owner) for token_ids in documents)
-        hashes = {each[:_HASH_IN_NAME]: each for each in found}
+        """Remove the files of these documents of an owner's, those of other models that read them
+        alike and those that were being written included. Return the hashes of the documents that
+        had files. Raises OSError."""
+        removed = (document_hash(token_ids, owner) for token_ids in documents)
+        hashes = {document[:_HASH_IN_NAME]: document for document in removed}
         there = set()
         for path in self._folder.glob(f"*{_SUFFIX}*"):
             if (document := hashes.get(path.name[:_HASH_IN_NAME])) is not None:
@@ -104,7 +104,7 @@ class DocumentFiles:
         return there
 
     def path(self, token_ids: Sequence[int], owner: str = "") -> Path:
-        """Return where the file of a owner's document is, if there is one."""
+        """Return where the file of an owner's document is, if there is one."""
         origin = self._origin(token_ids)
         # Files of releases that kept imports among their own have names without "own".
         of = hashlib.sha256(f"own\n{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
@@ -116,13 +116,13 @@ class DocumentFiles:
 
     def _prune(self, newest: Path) -> None:
         """Remove the least recently read. A mapped file keeps its content."""
-        found = []
+        files = []
         for path in self._folder.glob("*" + _SUFFIX):
             with suppress(FileNotFoundError):  # another process prunes as well
                 stat = path.stat()
-                found.append((stat.st_mtime_ns, stat.st_size, path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+                files.append((stat.st_mtime_ns, stat.st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
             if total <= self._budget_bytes:
                 return
             if path != newest:

@@ -149,7 +149,8 @@ class DecodeJob:
         return False
 
     def _side_probs(self) -> tuple[Array | None, float]:
-        """The side's distribution, None where no token is left; and the mass that is (log)."""
+        """Return the side's distribution, None where no token is left; and the mass that is
+        (log)."""
         if self._processor is None:
             return side_probs(self._rows, self._weights, self._sampling), 0.0
         processor = self._processor

@@ -52,9 +52,9 @@ class ForgottenDocuments:
     def add(self, hashes: Iterable[str], now: float) -> None:
         while self._until_s and next(iter(self._until_s.values())) <= now:
             del self._until_s[next(iter(self._until_s))]
-        for each in hashes:
-            self._until_s.pop(each, None)
-            self._until_s[each] = now + FORGOTTEN_FOR_S
+        for document in hashes:
+            self._until_s.pop(document, None)
+            self._until_s[document] = now + FORGOTTEN_FOR_S
         if len(self._until_s) > self._most:
             self._until_s.clear()
             self._all_until_s = now + FORGOTTEN_FOR_S
@@ -210,12 +210,12 @@ class DocumentStore:
         wanted: Iterable[tuple[tuple[int, ...], Tenant | None, str]],
         taken: list[_Entry],
     ) -> list[_Entry]:
-        """Hold every document, given with its importer and its owner, and say which of them are
-        to be made."""
+        """Hold every document, given with its importer and its owner, and return those that are to
+        be made."""
         fresh: list[_Entry] = []
         try:
             for token_ids, importer, owner in wanted:
-                entry = self._found(token_ids, importer, owner)
+                entry = self._cached_entry(token_ids, importer, owner)
                 if entry is None:
                     entry = self._reserve(token_ids, owner)
                     fresh.append(entry)
@@ -229,14 +229,15 @@ class DocumentStore:
             raise
         return fresh
 
-    def _found(
+    def _cached_entry(
         self, token_ids: tuple[int, ...], importer: Tenant | None, owner: str
     ) -> _Entry | None:
-        """The store's own; an import only where there is none, not on disk either."""
+        """Return the store's own entry, if any; an import only where there is none, not on disk
+        either."""
         key = document_hash(token_ids, owner)
-        own = self._entries.get((None, key))
-        if own is not None or importer is None or self._on_disk(token_ids, owner):
-            return own
+        local = self._entries.get((None, key))
+        if local is not None or importer is None or self._on_disk(token_ids, owner):
+            return local
         return self._entries.get((importer, key))
 
     def _reserve(
@@ -291,7 +292,7 @@ class DocumentStore:
         self._drop_forgotten(entry)
 
     def _ready(self, entry: _Entry, session: Session) -> None:
-        """A document was computed; write it to disk."""
+        """Write a document that was computed to disk."""
         entry.ready.set_result(session)
         if self._files is not None:
             entry.users += 1  # until it is written

@@ -33,7 +33,7 @@ class PackedKv:
 
 
 class KvTransfer:
-    """Of one decoder; used on the event loop only."""
+    """The transfer of keys and values of one decoder; used on the event loop only."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class KvTransfer:
                 engine = self._thread.engine
                 weights = self._weights
                 assert weights is not None, "checked before"
-                found = await asyncio.to_thread(weights)
-                self._model = KvModel(found, engine.vocabulary_hash, engine.model_name)
+                weights_hash = await asyncio.to_thread(weights)
+                self._model = KvModel(weights_hash, engine.vocabulary_hash, engine.model_name)
         return self._model
 
     async def cached(self, documents: Sequence[ContextDocument], caller: str) -> list[bool]:

@@ -103,7 +103,7 @@ _WARM_UP_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class DecodingProfile:
-    """What a token of a model costs after a short context and after a long one."""
+    """Seconds that a token of a model takes after a short context and after a long one."""
 
     early_tokens: int
     early_s: float
@@ -163,7 +163,7 @@ def measure_fit(
 def _decode(
     engine: Engine, *, documents: int, document_tokens: int, context_tokens: int, seed: int
 ) -> list[float]:
-    """The duration of each step of one run."""
+    """Return the duration of each step of one run."""
     source = np.random.default_rng(seed)
     sessions = [engine.open(context_tokens) for _ in range(documents)]
     try:
@@ -179,7 +179,7 @@ def _decode(
 
 
 def _step_s(engine: Engine, sessions: Sequence[Session], source: np.random.Generator) -> float:
-    """One token for all sequences in one pass."""
+    """Return the seconds of one pass with one token for each session."""
     batch = _requests(engine, sessions, source, 1)
     began_s = time.perf_counter()
     engine.forward(batch)

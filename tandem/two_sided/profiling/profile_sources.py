@@ -89,9 +89,9 @@ class Profiling:
         samples = () if self._server is None else self._server.read()
         age_s = self._clock() - self._measured_s
         name = NAMES[self._side]
-        own = self._registry.reading()
+        local = self._registry.reading()
         return earlier_reading(
-            own,
+            local,
             own_age_s=age_s,
             samples=samples,
             preset=preset,
@@ -142,7 +142,7 @@ MEASURED = {
 
 
 class RegistrySource:
-    """What earlier requests of this process measured: the gauges it exports itself."""
+    """Measurements of earlier requests of this process: the gauges that it exports itself."""
 
     name = "registry"
 
@@ -160,7 +160,7 @@ class RegistrySource:
 
 
 def earlier_reading(
-    own: Reading,
+    local: Reading,
     *,
     own_age_s: float,
     samples: Sequence[Sample],
@@ -171,27 +171,27 @@ def earlier_reading(
     """Return each number from whoever measured it last. `instance`: what the server calls the
     decoder at `own_side`; of the other side's decoders, and without it, the mean."""
     others = _others(samples, preset, own_side, instance)
-    found = {}
+    values = {}
     for field in fields(Reading):
-        value = getattr(own, field.name)
+        value = getattr(local, field.name)
         mine = None if value is None else Aged(value, own_age_s)
-        found[field.name] = freshest(mine, others.get(field.name))
-    return Reading(**found)
+        values[field.name] = freshest(mine, others.get(field.name))
+    return Reading(**values)
 
 
 def _others(
     samples: Sequence[Sample], preset: str, own_side: SideName, instance: str
 ) -> dict[str, Aged | None]:
-    """What the server knows of each side, by fields of a reading."""
-    found: dict[str, Aged | None] = {}
+    """Return what the server knows of each side, by fields of a reading."""
+    values: dict[str, Aged | None] = {}
     for side in SIDES:
         here = {"instance": instance} if side == own_side else {}
         step = {"side": side, "engine": ""}
-        found[f"{side}_decode_s"] = mean_of(samples, DRAFT_STEP, step, here)
-        found[f"{side}_queue_s"] = mean_of(samples, QUEUE, {"side": side}, here)
+        values[f"{side}_decode_s"] = mean_of(samples, DRAFT_STEP, step, here)
+        values[f"{side}_queue_s"] = mean_of(samples, QUEUE, {"side": side}, here)
         judged = {"side": side, "preset": preset, "model_name": ""}
-        found[f"{side}_acceptance"] = mean_of(samples, SIDE_ACCEPTANCE, judged)
+        values[f"{side}_acceptance"] = mean_of(samples, SIDE_ACCEPTANCE, judged)
         trip = mean_of(samples, ROUND_TRIP, {"side": "device"}, here)
         if trip is not None:  # only the sum of both ways counts
-            found[f"{side}_transfer_s"] = Aged(trip.value / 2, trip.age_s)
-    return found
+            values[f"{side}_transfer_s"] = Aged(trip.value / 2, trip.age_s)
+    return values

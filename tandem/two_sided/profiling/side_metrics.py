@@ -64,7 +64,7 @@ class SideDecisions:
 
 
 class AggregatingMachine(Protocol):
-    """What is counted of an answer's machine; see `SideMachine`."""
+    """The part of an answer's machine that is counted; see `SideMachine`."""
 
     @property
     def stats(self) -> AggregationStats: ...
@@ -73,8 +73,9 @@ class AggregatingMachine(Protocol):
 
 
 class AggregationGauge:
-    """How many running answers are aggregated at which side, counted when metrics are read: on the
-    endpoint's thread, changed on the event loop. Where a coin decides, neither side aggregates."""
+    """Number of running answers by the side that aggregates them, counted when metrics are read: on
+    the endpoint's thread, changed on the event loop. Where a coin decides, neither side
+    aggregates."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -88,12 +88,12 @@ class ArgmaxRule(TokenRule):
     """Temperature 0: the argmax of the mixture, from the other side's top list."""
 
     def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
-        own = drafts.of(at).probs
+        local = drafts.of(at).probs
         other = drafts.of(at.other).probs
-        assert isinstance(own, np.ndarray), "a side knows its own distributions"
+        assert isinstance(local, np.ndarray), "a side knows its own distributions"
         assert isinstance(other, TopList), "checked on receipt"
         count = len(other.ids)
-        lists = {at: top_list(own, count, other.ids), at.other: other}
+        lists = {at: top_list(local, count, other.ids), at.other: other}
         argmax = certified_argmax(
             [lists[side] for side in Side],
             side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
@@ -109,7 +109,7 @@ class ArgmaxRule(TokenRule):
 
 
 class AggregationRule:
-    """What a side's machine asks before it decides, sends or waits. As it stands here, both sides
+    """Tells a side's machine whether it decides, sends or waits. As it stands here, both sides
     decide each token and find the same."""
 
     sends_targets = False
@@ -305,8 +305,8 @@ def aggregation_rule_for(
 
 
 def _only_side(preset: AggregationPreset, device: float | None, cloud: float | None) -> Side | None:
-    """The side that answers alone, by choice or since the other has no documents; with none at all
-    the cloud, whose model is no smaller."""
+    """Return the side that answers alone, by choice or since the other has no documents; with none
+    at all the cloud, whose model is no smaller."""
     if preset.sources is Sources.DEVICE or preset.transfer is not DocumentTransfer.NONE:
         return Side.DEVICE
     if preset.sources is Sources.CLOUD or device == -np.inf:
@@ -320,7 +320,7 @@ def token_rule_at_device(greedy: bool) -> TokenRule:
 
 
 def weights_change_every(request: AggregationRequest) -> int:
-    """After how many tokens the sides' weights change; 0: never."""
+    """Return the number of tokens after which the sides' weights change; 0: never."""
     # Processors leave more of one side's mass than of another's, position by position.
     return 1 if request.processors.active else request.preset.reweigh_every
 

@@ -55,7 +55,7 @@ class AggregationStats:
 
 
 class MeasurementSink(Protocol):
-    """What takes the measurements (`profiler.SideProfiler`)."""
+    """Takes the measurements (`profiler.SideProfiler`)."""
 
     def decoded(self, side: Side, length: int, duration_s: float) -> None: ...
 

@@ -47,7 +47,7 @@ class DecoderPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DecoderModel:
-    """What the machine needs to know of its engine."""
+    """Properties of the engine that the machine needs to know."""
 
     name: str
     vocabulary_hash: str
@@ -298,7 +298,7 @@ class DecoderMachine:
         self._mixtures.forget_before(len(self.committed))
 
     def _go_back(self, position: int, voids: bool) -> None:
-        """Drafts from `position` on are void, those under way too."""
+        """Drop drafts from `position` on, those under way too."""
         self._kept = min(self._kept, position)
         if voids:
             self.epoch += 1
@@ -320,7 +320,7 @@ class DecoderMachine:
             raise InvalidArgument("epoch", f"{epoch} is ahead of the decoder's {self.epoch}")
 
     def _header(self) -> FrameHeader:
-        """What every frame carries."""
+        """Return the fields that every frame carries."""
         return {
             "session": self.opening.session,
             "epoch": self.epoch,
@@ -343,7 +343,8 @@ def _granted(
     model: DecoderModel,
     bos_length: int,
 ) -> int:
-    """The answer's length limit; InvalidArgument naming the field that leaves no room."""
+    """Return the answer's length limit. Raises InvalidArgument naming the field that leaves no
+    room."""
     _check_vocabulary(opening, model)
     opening.probs.validate(model.vocabulary_size)
     opening.sampling.validate(model.vocabulary_size)

@@ -55,7 +55,7 @@ class DecodingOpen(Frame):
 
 @dataclass(frozen=True, slots=True)
 class DecodingTarget(Frame):
-    """What was decided from `base` on, where the committed text ended."""
+    """The tokens that were decided from `base` on, where the committed text ended."""
 
     token_ids: tuple[int, ...]
     last: bool = False
@@ -96,7 +96,7 @@ class DecodingOpened(Frame):
 
 @dataclass(frozen=True, slots=True)
 class DecodingCost:
-    """What a draft cost, by the decoder's clock."""
+    """Cost of a draft, by the decoder's clock."""
 
     decode_s: float = 0.0
     queue_s: float = 0.0

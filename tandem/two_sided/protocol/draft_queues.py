@@ -178,10 +178,10 @@ class OwnDrafts:
 
     def at(self, position: int, prefix: PrefixHash) -> QueuedDraft | None:
         """Return the draft for a position after a text, decided or not."""
-        found = self._decided.get(position)
-        if found is None:
-            found = next((draft for draft in self._drafts if draft.position == position), None)
-        return found if found is not None and found.prefix == prefix else None
+        draft = self._decided.get(position)
+        if draft is None:
+            draft = next((draft for draft in self._drafts if draft.position == position), None)
+        return draft if draft is not None and draft.prefix == prefix else None
 
     def forget_before(self, position: int) -> None:
         """Forget what is before `position`, where the other side will fetch nothing."""
@@ -205,8 +205,8 @@ class PeerDrafts:
     @property
     def first(self) -> QueuedDraft | None:
         """The draft for the first position that is not committed, if it is of this text."""
-        found = self._drafts.get(len(self._committed))
-        return found if found is not None and found.prefix == self._committed.prefix else None
+        draft = self._drafts.get(len(self._committed))
+        return draft if draft is not None and draft.prefix == self._committed.prefix else None
 
     def add(self, draft: QueuedDraft) -> None:
         if draft.position >= len(self._committed):
@@ -218,7 +218,7 @@ class PeerDrafts:
         first = self.first
         self._drafts.pop(len(self._committed), None)
         if first is not None and first.token_id != token_id:
-            for draft in [each for each in self._drafts.values() if each.epoch <= first.epoch]:
+            for draft in [old for old in self._drafts.values() if old.epoch <= first.epoch]:
                 del self._drafts[draft.position]
         return first
 

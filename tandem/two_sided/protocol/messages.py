@@ -10,10 +10,16 @@ from typing import Generic, TypeVar
 from tandem.core.errors import FailedPrecondition
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
+from tandem.core.prompt import Prompt
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingTarget
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodingOpen,
+    DecodingTarget,
+)
+from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import first_side
 from tandem.two_sided.protocol.presets import AggregationPreset
@@ -25,8 +31,8 @@ KV_PART_BYTES = 60 * 2**10
 
 @dataclass(frozen=True, slots=True)
 class KvModel:
-    """What makes keys and values: content hashes of weights (with configuration and precision) and
-    of the vocabulary; and a name for people, which is not compared."""
+    """Identity of a model's keys and values: content hashes of weights (with configuration and
+    precision) and of the vocabulary; and a name for people, which is not compared."""
 
     weights: str
     vocabulary_hash: str
@@ -128,6 +134,34 @@ class AggregationRequest:
             aggregation_side=first_side(self.preset.placement),
         )
 
+    def decoding_opening(
+        self, side: Side, *, prompt: Prompt, documents: tuple[ContextDocument, ...]
+    ) -> DecodingOpen:
+        """Return the frame that opens this request's session at the decoder of `side`.
+
+        The frame has what the openings of both sides share; each side adds the rest with
+        `replace`.
+        """
+        drafting = local_drafting(self.preset, self.sampling)
+        return DecodingOpen(
+            session=self.session,
+            epoch=0,
+            base=0,
+            prefix_hash=0,
+            prompt=prompt,
+            committed_ids=self.committed_ids,
+            documents=documents,
+            sampling=drafting.sampling,
+            seed=self.seed,
+            side=side,
+            probs=drafting.probs,
+            ahead=self.preset.ahead,
+            max_tokens=self.max_tokens,
+            preset=self.preset.name,
+            reweigh_every=self.preset.reweigh_every,
+            processors=self.processors,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CollaborationOpen(Frame):
@@ -141,7 +175,7 @@ class CollaborationOpen(Frame):
 
     @property
     def answer_header(self) -> FrameHeader:
-        """What the answers to the opening carry, which begin with epoch 0."""
+        """Fields that the answers to the opening carry, which begin with epoch 0."""
         return {
             "session": self.session,
             "epoch": 0,

@@ -21,7 +21,7 @@ from tandem.core.randomness import Purpose, RandomSource
 
 
 class Side(IntEnum):
-    """Where documents are. The values pick a side's own random numbers: never renumber them."""
+    """The place of documents. The values pick a side's own random numbers: never renumber them."""
 
     DEVICE = 0
     CLOUD = 1
@@ -157,8 +157,9 @@ def _redrawn(
     rng: RandomSource,
     position: int,
 ) -> int:
-    """A draw from the mixture, the side's draft where possible: where the side's distribution
-    exceeds the other's, it is dropped with the *other* side's weight times the excess."""
+    """Return a draw from the mixture, the side's draft where possible: where the side's
+    distribution exceeds the other's, it is dropped with the *other* side's weight times the
+    excess."""
     token = draft.token_id
     probs = draft.probs
     if not 0 <= token < len(probs):
@@ -177,7 +178,7 @@ def _check_shapes(one: Array, other: Array) -> None:
 
 
 def _checked(scores: Sequence[float]) -> NDArray[np.float64]:
-    found = np.asarray(scores, dtype=np.float64)
-    if not (found < np.inf).all():  # False for NaN as well
+    values = np.asarray(scores, dtype=np.float64)
+    if not (values < np.inf).all():  # False for NaN as well
         raise InvalidArgument("relevances", "are not all finite numbers or -inf")
-    return found
+    return values

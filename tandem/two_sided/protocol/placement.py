@@ -13,9 +13,9 @@ from tandem.two_sided.protocol.presets import Placement
 
 @dataclass(frozen=True, slots=True)
 class SideTimes:
-    """What one side was measured at: `decode_s` for a draft token, `transfer_s` for the way to the
-    other side of it and what goes with it, `acceptance` of its drafts, `queue_s` what a draft waits
-    for the engine, which others use too."""
+    """Measurements of one side: `decode_s` for a draft token, `transfer_s` for the way to the other
+    side of it and what goes with it, `acceptance` of its drafts, `queue_s` what a draft waits for
+    the engine, which others use too."""
 
     decode_s: float
     transfer_s: float
@@ -24,7 +24,7 @@ class SideTimes:
 
     @property
     def step_s(self) -> float:
-        """From wanting a draft token to having it."""
+        """Seconds from wanting a draft token to having it."""
         return self.queue_s + self.decode_s
 
     def validate(self, side: Side) -> None:
@@ -59,8 +59,8 @@ class BothSides:
 
 @dataclass(frozen=True, slots=True)
 class SideChoice:
-    """Where to aggregate next, and the ΔZ that says so: seconds a token that moving to the other
-    side saves (negative: costs)."""
+    """The side that aggregates next, and the ΔZ that decided it: seconds a token that moving to the
+    other side saves (negative: costs)."""
 
     side: Side
     gain_s: float

@@ -123,17 +123,17 @@ class AggregationPreset:
 
     @property
     def lossy(self) -> bool:
-        """Whether the output distribution may differ from the mixture of the two sides'."""
+        """True if the output distribution may differ from the mixture of the two sides'."""
         return self.probs.cut_after_draw or self.mode is AggregationMode.ANSWER_COIN
 
     @property
     def needs_cloud(self) -> bool:
-        """Whether the cloud takes part, with its decoder or with its documents alone."""
+        """True if the cloud takes part, with its decoder or with its documents alone."""
         return self.sources is not Sources.DEVICE
 
     @property
     def two_sided(self) -> bool:
-        """Whether both sides decode."""
+        """True if both sides decode."""
         return self.sources is Sources.BOTH and self.transfer is DocumentTransfer.NONE
 
     def with_draft_length(self, length: int) -> "AggregationPreset":
@@ -204,7 +204,7 @@ AGGREGATION_PRESETS: Mapping[str, AggregationPreset] = _presets()
 
 
 def find_aggregation_preset(name: str) -> AggregationPreset:
-    """Return the preset of that name; InvalidArgument lists the names there are."""
+    """Return the preset of that name. Raises InvalidArgument, which lists the names."""
     if name not in AGGREGATION_PRESETS:
         raise unknown_name("preset", name, AGGREGATION_PRESETS)
     return AGGREGATION_PRESETS[name]

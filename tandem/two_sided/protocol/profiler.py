@@ -111,9 +111,9 @@ saves up to a tenth of the time against 0.97; below 0.7 it costs where one side 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one source knows of both sides, None where nothing: `decode_s` of a draft token,
-    `transfer_s` of it to the other side, `acceptance` rate of the side's drafts, `queue_s` of
-    waiting for the engine before a draft."""
+    """Measurements of both sides by one source, None where it has none: `decode_s` of a draft
+    token, `transfer_s` of it to the other side, `acceptance` rate of the side's drafts, `queue_s`
+    of waiting for the engine before a draft."""
 
     device_decode_s: float | None = None
     cloud_decode_s: float | None = None
@@ -141,7 +141,7 @@ class ProfileSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedSource:
-    """What was read once."""
+    """A source that returns one reading."""
 
     known: Reading
     name: str = "earlier"
@@ -191,15 +191,16 @@ def _side_times(
     acceptance: float | None,
     queue_s: float | None,
 ) -> SideTimes | None:
-    """What is known of one side; None while anything but its queue is unknown."""
+    """Return what is known of one side; None while anything but its queue is unknown."""
     if decode_s is None or transfer_s is None or acceptance is None:
         return None
     return SideTimes(decode_s, transfer_s, acceptance, queue_s or 0.0)
 
 
 class SideProfiler:
-    """What the frames of one request show, as a source. `fits` are the lines that were measured at
-    rest, where there are any; a side without one is followed by a moving average of its steps."""
+    """The measurements in the frames of one request, as a source. `fits` are the lines that were
+    measured at rest, where there are any; a side without one is followed by a moving average of its
+    steps."""
 
     name = "stream"
 
@@ -253,7 +254,7 @@ class SideProfiler:
 
 
 class _Decoding:
-    """One side's step, now."""
+    """Follows the time of one side's step."""
 
     def __init__(self, fit: DecodeFit | None) -> None:
         self._fit = fit
@@ -368,8 +369,8 @@ class TransferEstimate:
 
 
 def _fitted(square: Any, products: Any, energy: float) -> NDArray[np.float64]:
-    """Least squares without negative terms: latency alone, unless one bandwidth or both explain the
-    delays so much better that chance can be ruled out."""
+    """Return the least-squares solution without negative terms: latency alone, unless one bandwidth
+    or both explain the delays so much better that chance can be ruled out."""
     best, chosen_loss = _solved(square, products, energy, (0,))
     alone = chosen_loss
     weight = float(square[0, 0])
@@ -377,10 +378,10 @@ def _fitted(square: Any, products: Any, energy: float) -> NDArray[np.float64]:
         return best
     for terms in ((0, 1), (0, 2), (0, 1, 2)):
         freedom = weight - len(terms)
-        found, loss = _solved(square, products, energy, terms)
+        solution, loss = _solved(square, products, energy, terms)
         limit = alone / (1 + SURE * (len(terms) - 1) / max(freedom, _ROUNDING))
-        if weight > _LEAST_EXCHANGES and (found >= 0).all() and loss < min(limit, chosen_loss):
-            best = found
+        if weight > _LEAST_EXCHANGES and (solution >= 0).all() and loss < min(limit, chosen_loss):
+            best = solution
             chosen_loss = loss
     return best
 
@@ -388,9 +389,11 @@ def _fitted(square: Any, products: Any, energy: float) -> NDArray[np.float64]:
 def _solved(
     square: Any, products: Any, energy: float, terms: tuple[int, ...]
 ) -> tuple[NDArray[np.float64], float]:
-    """All three terms, those not chosen 0, and the sum of squares that is left."""
+    """Return all three terms, 0 for those not chosen, and the sum of squares that is left."""
     chosen = list(terms)
     ridge = np.diag([0.0, _RIDGE_MB2, _RIDGE_MB2])[np.ix_(chosen, chosen)]
-    found = np.zeros(3)
-    found[chosen] = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
-    return found, max(0.0, energy + float(found @ square @ found - 2 * found @ products))
+    solution = np.zeros(3)
+    solution[chosen] = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
+    return solution, max(
+        0.0, energy + float(solution @ square @ solution - 2 * solution @ products)
+    )

@@ -109,7 +109,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
 
     @property
     def queued(self) -> tuple[int, int]:
-        """How many drafts wait: own, the other side's."""
+        """Numbers of drafts that wait: this side's, the other side's."""
         return len(self._drafts.own), len(self._drafts.peer)
 
     # Connection
@@ -312,7 +312,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         return outputs + self._flush(now) if hands_over else outputs
 
     def _hands_over(self, position: int) -> bool:
-        """Whether the other side aggregates from here on."""
+        """Return whether the other side aggregates from here on."""
         rule = self._rule
         if not isinstance(rule, SingleAggregator) or not rule.here:
             return False
@@ -370,7 +370,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         return [ToPeer(message) for message in messages]
 
     def _header(self) -> FrameHeader:
-        """What every frame carries."""
+        """Return the fields that every frame carries."""
         return {
             "session": self.request.session,
             "epoch": self._epoch,
@@ -412,17 +412,17 @@ NEVER_MISSED = _NeverMissed()
 
 
 class DraftSender:
-    """Belongs to one machine, over all its streams."""
+    """Sends the drafts of one machine, over all its streams."""
 
     def __init__(
         self,
         request: AggregationRequest,
-        own: OwnDrafts,
+        drafts: OwnDrafts,
         committed: PrefixedTokens,
         counters: AggregationCounters,
     ) -> None:
         self._request = request
-        self._own = own
+        self._drafts = drafts
         self._committed = committed
         self._counters = counters
         self._sent: set[tuple[int, int]] = set()
@@ -438,12 +438,12 @@ class DraftSender:
         """Return the drafts that the other side needs and has not been sent."""
         self._sent = {sent for sent in self._sent if sent[0] >= len(self._committed)}
         frames = []
-        for draft in self._own:
+        for draft in self._drafts:
             key = (draft.position, draft.prefix)
             if key not in self._sent and rule.sends_draft(draft.position):
                 self._sent.add(key)
                 frames.append(self._frame(draft, rule, self._request.preset.top, now))
-        if (owed := self._owed) is not None and self._own.at(
+        if (owed := self._owed) is not None and self._drafts.at(
             owed.base, owed.prefix_hash
         ) is not None:
             frames += self.fetched(owed, rule, now)
@@ -453,7 +453,7 @@ class DraftSender:
         """Return more of the distribution of a draft that was sent, which is asked for once: of a
         decoder that begins again as soon as it has drawn the draft again, if it ever does. Raises
         InvalidArgument where no distributions are kept."""
-        draft = self._own.at(fetch.base, fetch.prefix_hash)
+        draft = self._drafts.at(fetch.base, fetch.prefix_hash)
         self._owed = fetch if draft is None else None
         if draft is None:
             return []

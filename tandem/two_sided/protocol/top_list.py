@@ -78,7 +78,7 @@ def certified_argmax(lists: Sequence[TopList], shares: Sequence[Any]) -> int | N
 
 
 def _bounds(known: TopList, ids: NDArray[Any]) -> tuple[Array, Array]:
-    """The least and the most that each of `ids` can have."""
+    """Return the least and the most that each of `ids` can have."""
     low = np.zeros(len(ids), dtype=known.probs.dtype)
     high = np.full(len(ids), known.tail_bound, dtype=known.probs.dtype)
     at = np.searchsorted(ids, known.ids)

@@ -193,7 +193,7 @@ class CloudSession:
         self._writer.put([message])
 
     def _completed(self, message: Any) -> CloudSideMessage:
-        """`opened` with the decoder's model and documents."""
+        """Return `opened` with the decoder's model and documents."""
         complete: CloudSideMessage = message
         decoder = self._decoder_opened
         if not isinstance(complete, CollaborationOpened) or decoder is None:

@@ -304,7 +304,8 @@ def fill_control(frame: Any, message: Cancel | Ping | Pong | GoingAway) -> None:
 
 
 def read_control(header: FrameHeader, frame: Any) -> Any:
-    """Return the control message of a frame; InvalidArgument for a frame without any message."""
+    """Return the control message of a frame. Raises InvalidArgument for a frame without any
+    message."""
     name = frame.WhichOneof("message")
     if name not in _CONTROLS:
         raise InvalidArgument("message", "the frame carries none")
@@ -335,9 +336,9 @@ def head_fields(message: Frame) -> dict[str, Any]:
 def same_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """Return these fields of a message or dataclass as keyword arguments, repeated ones as
     tuples."""
-    found = {name: getattr(source, name) for name in names}
+    values = {name: getattr(source, name) for name in names}
     plain = (str, bytes, int, float)
-    return {name: it if isinstance(it, plain) else tuple(it) for name, it in found.items()}
+    return {name: it if isinstance(it, plain) else tuple(it) for name, it in values.items()}
 
 
 def check_log_mass(log_mass: float) -> float:

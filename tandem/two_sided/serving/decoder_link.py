@@ -41,7 +41,7 @@ SIGN_OF_LIFE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DecoderEvents:
-    """What the link calls, on the event loop."""
+    """Callbacks of the link, on the event loop."""
 
     opened: Callable[[DecodingOpened], None]
     drafted: Callable[[DecodingDraft], None]

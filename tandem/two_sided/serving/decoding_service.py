@@ -231,7 +231,8 @@ MAX_TRANSFER_S = 600.0
 
 
 class KvTransferService:
-    """One decoder's end; `exports`, `imports`: whether it exports and imports documents."""
+    """One decoder's end of transfers; `exports`, `imports`: whether it exports and imports
+    documents."""
 
     def __init__(
         self, transfer: KvTransfer, admission: Admission, exports: bool, imports: bool
@@ -262,10 +263,10 @@ class KvTransferService:
         most = self._transfer.size_bytes(await self._transfer.token_count(document))
         with self._admission.reserve(most):
             async with _in_time():
-                found = await self._transfer.exported(document, user)
-                for part in parts_of(found.kv, found.packed):
+                document_kv = await self._transfer.exported(document, user)
+                for part in parts_of(document_kv.kv, document_kv.packed):
                     await stream.write(pb.ExportDocumentResponse(part=part_to_proto(part)))
-        log.info("document exported", tokens=found.kv.tokens, bytes=found.kv.size_bytes)
+        log.info("document exported", tokens=document_kv.kv.tokens, bytes=document_kv.kv.size_bytes)
 
     async def import_document(self, stream: ImportStream) -> None:
         """Read a document's parts, and answer when there is room and when it is stored."""
@@ -295,7 +296,8 @@ def parts_of(kv: DocumentKv, packed: bytes) -> list[KvPart]:
 
 
 async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
-    """All of them; InvalidArgument for more or fewer bytes than were announced."""
+    """Return all chunks, joined. Raises InvalidArgument for more or fewer bytes than were
+    announced."""
     packed = bytearray()
     while len(packed) < size_bytes:
         chunk = part_from_proto((await _next(stream, "part")).part)

@@ -57,7 +57,7 @@ Received = TypeVar("Received", contravariant=True)
 
 
 class DeviceMachine(ResumableMachine[DeviceOutput], Protocol[Received]):
-    """What a session needs of the machine at the device; see `SideMachine`."""
+    """The interface of the machine at the device; see `SideMachine`."""
 
     @property
     def stats(self) -> AggregationStats: ...

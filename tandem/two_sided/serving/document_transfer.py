@@ -66,7 +66,7 @@ log = get_logger(__name__)
 
 
 class ImportedDocuments:
-    """What one request fetches."""
+    """The documents that one request fetches from the cloud."""
 
     def __init__(
         self,
@@ -105,12 +105,12 @@ class ImportedDocuments:
             try:
                 by_kv = opening.request.preset.transfer is DocumentTransfer.KV
                 texts = await stream.opened()
-                found = tuple(
+                documents = tuple(
                     replace(document, imported=by_kv, imported_for=self._tenant)
                     for document in texts
                 )
-                if by_kv and found:
-                    await self._fetch_missing(stream, found)
+                if by_kv and documents:
+                    await self._fetch_missing(stream, documents)
                 await call.done_writing()
             except Rejected as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
@@ -118,7 +118,7 @@ class ImportedDocuments:
                 raise
             finally:
                 call.cancel()
-        return found
+        return documents
 
     async def _reach(self, channel: grpc.aio.Channel) -> None:
         """Wait for the connection. Raises Rejected with what stands in its way."""
@@ -134,18 +134,20 @@ class ImportedDocuments:
         finally:
             ready.cancel()
 
-    async def _fetch_missing(self, stream: _CloudStream, found: Sequence[ContextDocument]) -> None:
-        cached = (await self._look_up(found)).cached
+    async def _fetch_missing(
+        self, stream: _CloudStream, documents: Sequence[ContextDocument]
+    ) -> None:
+        cached = (await self._look_up(documents)).cached
         missing = [index for index, present in enumerate(cached) if not present]
-        await stream.ask(missing)
+        await stream.request_documents(missing)
         for index in missing:
-            await self._import(stream, found[index])
+            await self._import(stream, documents[index])
 
     async def _look_up(self, documents: Sequence[ContextDocument]) -> pb.LookUpDocumentsResponse:
         return await look_up_documents(self._decoder, documents, self._deadline_s, self._headers)
 
     async def _import(self, stream: _CloudStream, document: ContextDocument) -> None:
-        """The next document's keys and values, from the cloud to this side's decoder."""
+        """Copy the next document's keys and values from the cloud to this side's decoder."""
         kv = await stream.begin()
         async with self._decoder.channel() as channel:
             call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(
@@ -188,13 +190,13 @@ class _CloudStream:
             raise _broken(f"{type(message).__name__} instead of opened")
         return message.texts
 
-    async def ask(self, indices: Sequence[int]) -> None:
+    async def request_documents(self, indices: Sequence[int]) -> None:
         """Ask for documents, all before the first comes: it costs one round trip together."""
         for index in indices:
             await self._write(DocumentRequest(**self._opening.answer_header, index=index))
 
     async def begin(self) -> DocumentKv:
-        """Return what will follow in chunks of the next document that was asked for."""
+        """Return the header of the next document that was asked for; its chunks follow."""
         part = await self._part()
         if not isinstance(part, DocumentKv):
             raise _broken("a chunk before it was said of what")
@@ -248,7 +250,7 @@ class _CloudStream:
 
 
 async def _answer(call: Any, expected: str) -> None:
-    """The decoder's next answer; its status where it ended the call in its place."""
+    """Wait for the decoder's next answer; raise its status where it ended the call instead."""
     answer = await call.read()
     if isinstance(answer, pb.ImportDocumentResponse) and answer.WhichOneof("message") == expected:
         return
@@ -258,7 +260,8 @@ async def _answer(call: Any, expected: str) -> None:
 
 
 def _refused(code: grpc.StatusCode, details: str) -> Rejected:
-    """Why the decoder did not take a document in. What is wrong with it is the cloud's fault."""
+    """Return why the decoder did not take a document in. What is wrong with it is the cloud's
+    fault."""
     code, details = actual_status(code, cleaned(details))
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return _broken(details)
@@ -270,7 +273,7 @@ def _part(part: KvPart) -> pb.ImportDocumentRequest:
 
 
 def _ended(code: grpc.StatusCode, details: str, again_s: float | None = None) -> Rejected:
-    """Why the cloud ended the stream, or what became of it."""
+    """Return why the cloud ended the stream, or what became of it."""
     if code in FATAL:
         return upstream_rejection(code, details or "the cloud refused", again_s)
     if code in BROKEN:
@@ -308,14 +311,14 @@ class ExportedDocuments:
         opening = self._opening
         if opening.document_kv is not None:
             await self._check_model(opening.document_kv)
-        found = await search()
-        await self._stream.write(self._codec.encode(_opened(opening, found)))
+        documents = await search()
+        await self._stream.write(self._codec.encode(_opened(opening, documents)))
         if opening.document_kv is None:
             return
         try:
             async with asyncio.timeout(self._deadline_s):
-                while (index := await self._next_index(len(found))) is not None:
-                    await self._relay(found[index], opening.document_kv)
+                while (index := await self._next_index(len(documents))) is not None:
+                    await self._relay(documents[index], opening.document_kv)
         except TimeoutError:
             why = f"document_kv: not over after {self._deadline_s:g} s"
             raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
@@ -327,7 +330,7 @@ class ExportedDocuments:
         model_from_proto(here.model, "model").check_used_by(user)
 
     async def _next_index(self, count: int) -> int | None:
-        """Which document the device asks for next; None when it is done."""
+        """Return the index of the document that the device asks for next; None when it is done."""
         frame = await self._stream.read()
         if not isinstance(frame, aggregator_pb2.CollaborateRequest):  # EOF
             return None

@@ -141,7 +141,7 @@ class CloudSideCodec:
 
     def __init__(self) -> None:
         self._peer_frames = _PeerFrames(0, LocalProbs())
-        self._asked = self._opened = False
+        self._open_received = self._opened = False
 
     def opened(self, vocabulary_size: int) -> None:
         """Take the vocabulary of the session's decoder, which is open now. Until then the device's
@@ -154,10 +154,10 @@ class CloudSideCodec:
         header = header_of(frame)
         match frame.WhichOneof("message"):
             case "open":
-                if self._asked:
+                if self._open_received:
                     raise InvalidArgument("open", "the stream is open already")
                 opening = _open_from_proto(header, frame.open)
-                self._asked = True
+                self._open_received = True
                 self._peer_frames = _PeerFrames(0, opening.request.preset.probs)
                 return opening
             case "document_wanted":

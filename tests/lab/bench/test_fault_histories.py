@@ -11,7 +11,7 @@ from lab.bench.faults.document_history import (
     DocumentRead,
     Outcome,
     flowing_again_s,
-    told_s,
+    reported_s,
     wrong_reads,
 )
 from lab.bench.faults.text_history import Answered, noticed_s, tokens_again_s, wrong_tokens
@@ -75,10 +75,10 @@ def test_what_no_correct_store_answers(
 
 
 def test_how_long_a_fault_of_documents_was_felt() -> None:
-    assert told_s(
+    assert reported_s(
         [(1.0, 2.0), (9.0, 10.4), (11.0, 11.2), (30.0, 39.0)], 10.0, 20.0
     ) == pytest.approx(0.4)
-    assert told_s([(1.0, 2.0)], 10.0, 20.0) is None
+    assert reported_s([(1.0, 2.0)], 10.0, 20.0) is None
     changes = [change(1, at_s=18), change(2, UNKNOWN, at_s=21), change(3, at_s=30)]
     assert flowing_again_s(changes, [["a"]], over_s=20.0) == 15.0
     assert flowing_again_s(changes, [["a"], ["b"]], over_s=20.0) == inf

@@ -23,7 +23,7 @@ from lab.training.distilling.recordings import (
     record,
     write_recording,
 )
-from lab.training.distilling.sampling import AnswerSampler, Asked
+from lab.training.distilling.sampling import AnswerSampler, SamplingTask
 from models import train_real_draft
 from tandem.backends.torch.loading import load_engine
 from tests.unit.backends.tiny_folders import write_tokenizer
@@ -56,12 +56,12 @@ def target() -> Any:
     return make(config).eval().requires_grad_(False)
 
 
-def asked(temperature: float = 0.0) -> list[Asked]:
+def asked(temperature: float = 0.0) -> list[SamplingTask]:
     """Prompts of different lengths, more of them than are answered at once."""
     generator = torch.Generator().manual_seed(2)
     lengths = (3, 9, 5, 20, 4, 11, 7)
     ids = [torch.randint(5, VOCABULARY, (n,), generator=generator).tolist() for n in lengths]
-    return [Asked(n, tuple(one), temperature, TOKENS, 2) for n, one in enumerate(ids)]
+    return [SamplingTask(n, tuple(one), temperature, TOKENS, 2) for n, one in enumerate(ids)]
 
 
 def sampler(target: Any, rows: int = 3) -> AnswerSampler:
@@ -69,10 +69,10 @@ def sampler(target: Any, rows: int = 3) -> AnswerSampler:
 
 
 def test_greedy_answers_are_those_of_transformers(target: Any) -> None:
-    found = {answer.asked.number: answer for answer in sampler(target).answers(asked())}
+    found = {answer.task.number: answer for answer in sampler(target).answers(asked())}
     assert len(found) == len(asked())
     for answer in found.values():
-        prompt = torch.tensor([answer.asked.token_ids])
+        prompt = torch.tensor([answer.task.token_ids])
         wanted = target.generate(
             prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=TOKENS
         )
@@ -81,8 +81,8 @@ def test_greedy_answers_are_those_of_transformers(target: Any) -> None:
 
 def test_what_is_kept_of_a_token_gives_its_distribution(target: Any) -> None:
     for answer in sampler(target).answers(asked(1.0)):
-        whole = torch.tensor([[*answer.asked.token_ids, *answer.token_ids]])
-        logits = target(whole).logits[0, answer.asked.known - 1 : -1]
+        whole = torch.tensor([[*answer.task.token_ids, *answer.token_ids]])
+        logits = target(whole).logits[0, answer.task.known - 1 : -1]
         kept = answer.hidden.float() @ target.lm_head.weight.T
         assert (kept - logits).abs().max() < 0.02 * logits.abs().max()  # rounded to bfloat16
         assert torch.allclose(answer.log_partition, logits.logsumexp(-1), atol=1e-3)
@@ -103,7 +103,7 @@ def test_recordings_are_joined_and_labels_point_at_what_comes_next(
     recording = read_recordings(tmp_path)
     assert torch.equal(recording.hidden, torch.cat([answer.hidden for answer in answers]))
     inputs, labels = padded(recording, [5])
-    sequence = [*answers[5].asked.token_ids, *answers[5].token_ids]
+    sequence = [*answers[5].task.token_ids, *answers[5].token_ids]
     assert inputs[0, : len(sequence) - 1].tolist() == sequence[:-1]
     assert (labels[0] == UNRECORDED).sum() == inputs.shape[1] - (len(sequence) - 2)
     assert torch.equal(recording.hidden[labels[labels != UNRECORDED]], answers[5].hidden)

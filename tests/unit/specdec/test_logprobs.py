@@ -35,7 +35,7 @@ PROBS = np.array([0.5, 0.25, 0.25, 0.0], dtype=np.float32)
 
 
 def test_each_message_takes_what_was_noted_since_the_last() -> None:
-    recorder = LogprobsRecorder(asked=True)
+    recorder = LogprobsRecorder(enabled=True)
     recorder.note(PROBS, 0)
     recorder.note(PROBS, 1)
     assert recorder.take() == (TokenLogprob(math.log(0.5)), TokenLogprob(math.log(0.25)))
@@ -43,14 +43,14 @@ def test_each_message_takes_what_was_noted_since_the_last() -> None:
 
 
 def test_nothing_is_noted_unasked_nor_is_a_distribution_needed_then() -> None:
-    recorder = LogprobsRecorder(asked=False)
+    recorder = LogprobsRecorder(enabled=False)
     recorder.note(3, 3)
     assert recorder.take() == ()
-    assert LogprobsBuffer(asked=False).of(0, 2) == ()
+    assert LogprobsBuffer(enabled=False).of(0, 2) == ()
 
 
 def test_logprobs_are_kept_by_position() -> None:
-    buffer = LogprobsBuffer(asked=True)
+    buffer = LogprobsBuffer(enabled=True)
     buffer.take(Tokens(1, 0, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
     assert buffer.of(5, 1) == plain(-0.5)
     assert buffer.of(6, 1) == plain(-1.5)
@@ -110,14 +110,14 @@ def test_certainty_is_zero() -> None:
 def test_a_token_drawn_at_the_edge_is_told_from_what_it_was_drawn_from() -> None:
     probs = np.array([0.1, 0.4, 0.05, 0.25, 0.2], np.float32)
     sparse = SparsePayload(np.array([1, 3]), probs[[1, 3]], 0.35, np.array([4, 4]), probs[[4, 4]])
-    buffer = LogprobsBuffer(asked=True, top=2)
+    buffer = LogprobsBuffer(enabled=True, top=2)
     for payload, token in ((FullPayload(probs), 2), (sparse, 3), (sparse, 4)):
         buffer.drawn(7, token, payload)
         (told,) = buffer.of(7, 1)
         assert told.logprob == pytest.approx(np.log(probs[token]))
         assert [token_id for token_id, _ in told.top] == [1, 3]
         assert [logprob for _, logprob in told.top] == pytest.approx(np.log([0.4, 0.25]))
-    silent = LogprobsBuffer(asked=False)
+    silent = LogprobsBuffer(enabled=False)
     silent.drawn(7, 3, sparse)
     assert silent.of(7, 1) == ()
 
@@ -143,6 +143,6 @@ def test_equally_likely_tokens_keep_the_order_of_their_ids() -> None:
 
 
 def test_several_positions_are_asked_for_at_once() -> None:
-    buffer = LogprobsBuffer(asked=True)
+    buffer = LogprobsBuffer(enabled=True)
     buffer.take(Tokens(1, 0, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
     assert buffer.of(5, 2) == plain(-0.5, -1.5)

@@ -171,7 +171,7 @@ def touch_everything(metrics: Metrics) -> None:
     engine = metrics.engine("m")
     engine.passed(0.01, 2, 5)
     engine.document_found("disk")
-    engine.looked_up(tokens=3, found=2)
+    engine.looked_up(tokens=3, hit_tokens=2)
     scheduler, measured = metrics.scheduler(), metrics.measured_side("cloud")
     scheduler.decided("bandwidth")
     for gauge in (
