@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tandem.gateway.event_stream import OPENAI_STREAM, StreamForm
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.tool_calls import ToolAnswer
 from tandem.generation.client import Generated, TopLogprobs
@@ -97,6 +98,10 @@ class Writer:
     _calling: dict[int, ToolAnswer] = field(default_factory=dict)
     _id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def stream_form(self) -> StreamForm:
+        return OPENAI_STREAM
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
         """The answer at once, from all of its pieces."""

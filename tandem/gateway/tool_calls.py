@@ -9,7 +9,7 @@ own line, as Hermes and Qwen write it; the grammar holds every model to that."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Any, Literal
@@ -246,3 +246,17 @@ class ToolAnswer:
         function = {"name": piece.name, "arguments": ""}
         number = f"call_{self._prefix}_{piece.index}"
         return {**more, "id": number, "type": "function", "function": function}
+
+
+def complete_calls(
+    calls: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """Yield OpenAI's calls with their arguments as objects, for APIs that have them so. A call that
+    was cut off, the last of an answer that became too long, has no such object and is left out."""
+    for call in calls:
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            continue
+        if isinstance(arguments, dict):
+            yield call, arguments
