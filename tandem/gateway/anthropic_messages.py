@@ -20,11 +20,6 @@ from tandem.gateway.schema import ChatCompletionRequest, Count, Seed, Stops, Tan
 from tandem.gateway.tool_calls import MAX_TOOLS, ToolName, complete_calls
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use"]
-_STOP_REASONS: Mapping[str, StopReason] = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-}
 
 
 class MessageText(Strict):
@@ -288,6 +283,7 @@ class MessageWriter:
         self._begun = False
         self._blocks = 0
         self._open: str | None = None
+        self._called = False
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
         """The answer at once, from its last piece."""
@@ -297,7 +293,7 @@ class MessageWriter:
         blocks = [{"type": "text", "text": message["content"]}] if message["content"] else []
         for call, arguments in complete_calls(message.get("tool_calls", ())):
             blocks.append(_tool_use(call, arguments))
-        reason = _STOP_REASONS[choice["finish_reason"]]
+        reason = _stop_reason(choice["finish_reason"], called=bool(message.get("tool_calls")))
         return self._message(blocks, reason, _usage(answer["usage"]))
 
     def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
@@ -315,13 +311,15 @@ class MessageWriter:
             yield self._add({"type": "text_delta", "text": text})
         for call in choice["delta"].get("tool_calls", ()):
             if "id" in call:
+                self._called = True
                 yield from self._begin(_tool_use(call, {}))
             if arguments := call["function"]["arguments"]:
                 yield self._add({"type": "input_json_delta", "partial_json": arguments})
         if choice["finish_reason"] is not None:
             yield from self._end()
-            ended = {"stop_reason": _STOP_REASONS[choice["finish_reason"]], "stop_sequence": None}
+            reason = _stop_reason(choice["finish_reason"], called=self._called)
             usage = _usage(self._writer.usage_chunk()["usage"])
+            ended = {"stop_reason": reason, "stop_sequence": None}
             yield {"type": "message_delta", "delta": ended, "usage": usage}
             yield {"type": "message_stop"}
 
@@ -356,6 +354,13 @@ class MessageWriter:
             "stop_sequence": None,
             "usage": usage,
         }
+
+
+def _stop_reason(finish_reason: str, *, called: bool) -> StopReason:
+    """OpenAI's reason does not always say that something was called."""
+    if finish_reason == "length":
+        return "max_tokens"
+    return "tool_use" if called else "end_turn"
 
 
 def _tool_use(call: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
