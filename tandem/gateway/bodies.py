@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from tandem.core.errors import FailedPrecondition
+from tandem.gateway.event_stream import OPENAI_STREAM, StreamForm
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.reasoning import ReasoningOptions, ReasoningReader, joined
 from tandem.gateway.tool_calls import ToolAnswer
@@ -148,6 +149,10 @@ class Writer:
     _reading: dict[int, ReasoningReader] = field(default_factory=dict)
     _id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def stream_form(self) -> StreamForm:
+        return OPENAI_STREAM
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
         """The answer at once, from all of its pieces."""

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.core.errors import Unavailable
 from tandem.gateway.document_route import DOCUMENTS_PATH
+from tandem.gateway.error_forms import MESSAGES_PATH, error_response
 from tandem.gateway.errors import ApiError, api_error, lacks_scope, too_many
 from tandem.gateway.known_names import KnownNames
 from tandem.gateway.link_route import LINK_PATH
@@ -77,11 +78,12 @@ class Guard:
                 # A call that it made was cancelled, by whoever ends the suite.
                 if answer.status is None:
                     stopping = api_error(Unavailable("the aggregator is stopping"))
-                    await stopping.response()(scope, receive, answer.send)
+                    await error_response(stopping, scope["path"])(scope, receive, answer.send)
             except Exception as error:
                 log.exception("http request failed")
                 if answer.status is None:
-                    await api_error(error).response()(scope, receive, answer.send)
+                    failed = error_response(api_error(error), scope["path"])
+                    await failed(scope, receive, answer.send)
             status = CALLER_LEFT if answer.status is None else answer.status
             self._series.answered(_route(scope), status)
             tell = log.debug if scope["path"] in OPEN_PATHS else log.info  # probes come for ever
@@ -97,7 +99,7 @@ class Guard:
             elif not is_open:
                 self._admit(scope)
         except ApiError as error:
-            return await error.response()(scope, receive, answer.send)
+            return await error_response(error, scope["path"])(scope, receive, answer.send)
         if is_open:
             return await self._app(scope, receive, answer.send)
         if scope["path"] in self._pages:
@@ -112,7 +114,8 @@ class Guard:
         if recheck.found is not None:  # an answer that had begun is cut off
             log.warning("http request ended", reason=str(recheck.found))
             if answer.status is None:
-                await recheck.found.response()(scope, receive, answer.send)
+                revoked = error_response(recheck.found, scope["path"])
+                await revoked(scope, receive, answer.send)
 
     def _admit_page(self) -> None:
         if self._pages_sent >= PAGES_AT_ONCE:
@@ -129,7 +132,7 @@ class Guard:
         """Return the caller and the reason of a refusal; no caller if no keys are needed."""
         if self._keys is None:
             return None, None
-        caller = self._keys().caller(_bearer(scope))
+        caller = self._keys().caller(_key(scope))
         if caller is None:
             why = "Incorrect API key provided: send one as 'Authorization: Bearer KEY'."
             headers = {"WWW-Authenticate": "Bearer"}
@@ -183,8 +186,12 @@ def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
     return (KeyScope.DOCUMENTS_WRITE,)
 
 
-def _bearer(scope: MutableMapping[str, Any]) -> str:
-    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+def _key(scope: MutableMapping[str, Any]) -> str:
+    """The caller's key; clients of Anthropic's API send it in a header of its own."""
+    headers = Headers(scope=scope)
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if not scheme and scope["path"] == MESSAGES_PATH:
+        return headers.get("x-api-key", "").strip()
     return key.strip() if scheme.lower() == "bearer" else ""
 
 

@@ -23,6 +23,12 @@ from tandem.gateway.answer_schema import (
     TextCompletion,
     TextCompletionChunk,
 )
+from tandem.gateway.anthropic_messages import (
+    MessageError,
+    MessageEvent,
+    MessageObject,
+    MessagesRequest,
+)
 from tandem.gateway.document_route import (
     DEFAULT_LISTED,
     DOCUMENT_PATH,
@@ -33,7 +39,29 @@ from tandem.gateway.document_route import (
     DocumentList,
     DocumentUpload,
 )
+from tandem.gateway.error_forms import MESSAGES_PATH, OLLAMA_CHAT_PATH
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
+from tandem.gateway.ollama import (
+    NDJSON,
+    OllamaChatAnswer,
+    OllamaChatRequest,
+    OllamaEmbeddings,
+    OllamaEmbedRequest,
+    OllamaError,
+    OllamaGenerateAnswer,
+    OllamaGenerateRequest,
+    OllamaModelCard,
+    OllamaModels,
+    OllamaShowRequest,
+    OllamaVersion,
+)
+from tandem.gateway.ollama_route import (
+    OLLAMA_EMBED_PATH,
+    OLLAMA_GENERATE_PATH,
+    OLLAMA_SHOW_PATH,
+    OLLAMA_TAGS_PATH,
+    OLLAMA_VERSION_PATH,
+)
 from tandem.gateway.responses import ResponseEvent, ResponseObject, ResponsesRequest
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.gateway.text_endpoints import (
@@ -71,12 +99,14 @@ _HEADERS: Mapping[int, tuple[str, str, str]] = {
 class Operation:
     """`answer` by media type, a model or words for what is none, and of a stream the model of its
     events, which `stream` in the body asks for; `refusals` are statuses whose body
-    is an ErrorBody unless `other` says what it is."""
+    is an `error` unless `other` says what it is. `last_event`: the data that ends a stream."""
 
     answer: Mapping[str, type[BaseModel] | str]
     refusals: Sequence[int]
     body: type[BaseModel] | None = None
     other: Mapping[int, type[BaseModel]] | None = None
+    error: type[BaseModel] = ErrorBody
+    last_event: str | None = "[DONE]"
     needs_key: bool = True
     query: Mapping[str, Mapping[str, Any]] | None = None
     """Schemas of the parameters behind the path, all of which may be left out."""
@@ -116,6 +146,39 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", DETOKENIZE_PATH): Operation(
         {_JSON: DetokenizeResponse}, (*_FROM_THE_SUITE, *_OF_A_BODY), DetokenizeRequest
     ),
+    ("post", MESSAGES_PATH): Operation(
+        {_JSON: MessageObject, _EVENTS: MessageEvent},
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        MessagesRequest,
+        error=MessageError,
+        last_event=None,
+    ),
+    ("post", OLLAMA_CHAT_PATH): Operation(
+        {_JSON: OllamaChatAnswer, NDJSON: OllamaChatAnswer},
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        OllamaChatRequest,
+        error=OllamaError,
+    ),
+    ("post", OLLAMA_GENERATE_PATH): Operation(
+        {_JSON: OllamaGenerateAnswer, NDJSON: OllamaGenerateAnswer},
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        OllamaGenerateRequest,
+        error=OllamaError,
+    ),
+    ("post", OLLAMA_EMBED_PATH): Operation(
+        {_JSON: OllamaEmbeddings},
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        OllamaEmbedRequest,
+        error=OllamaError,
+    ),
+    ("post", OLLAMA_SHOW_PATH): Operation(
+        {_JSON: OllamaModelCard},
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        OllamaShowRequest,
+        error=OllamaError,
+    ),
+    ("get", OLLAMA_TAGS_PATH): Operation({_JSON: OllamaModels}, _FROM_THE_SUITE, error=OllamaError),
+    ("get", OLLAMA_VERSION_PATH): Operation({_JSON: OllamaVersion}, _WITH_A_KEY, error=OllamaError),
     ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
     ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),
     ("post", DOCUMENTS_PATH): Operation(
@@ -160,7 +223,8 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         version=app.version,
         description="OpenAI-compatible API for speculative decoding between an edge and a"
         " cloud. The `tandem` objects in requests and responses are the only"
-        " extension.",
+        " extension. The routes below `/api` and `/v1/messages` translate Ollama's and"
+        " Anthropic's APIs.",
         routes=app.routes,
     )
     for path, item in document["paths"].items():
@@ -192,11 +256,15 @@ def _responses(operation: Operation) -> dict[str, Any]:
     other = operation.other or {}
     answers = {200: dict(operation.answer)}
     for status in sorted(operation.refusals):
-        answers[status] = {_JSON: other.get(status, ErrorBody)}
-    return {str(status): _response(status, content) for status, content in answers.items()}
+        answers[status] = {_JSON: other.get(status, operation.error)}
+    return {
+        str(status): _response(status, content, operation) for status, content in answers.items()
+    }
 
 
-def _response(status: int, content: Mapping[str, type[BaseModel] | str]) -> dict[str, Any]:
+def _response(
+    status: int, content: Mapping[str, type[BaseModel] | str], operation: Operation
+) -> dict[str, Any]:
     headers = {
         "X-Request-Id": _header("string", "Id of the request, also written to the server's log.")
     }
@@ -207,23 +275,25 @@ def _response(status: int, content: Mapping[str, type[BaseModel] | str]) -> dict
         "description": HTTPStatus(status).phrase,
         "headers": headers,
         "content": {
-            kind: {"schema": _event(what) if kind == _EVENTS else _reference(what)}
+            kind: {"schema": _event(what, operation) if kind == _EVENTS else _reference(what)}
             for kind, what in content.items()
         },
     }
 
 
-def _event(what: type[BaseModel] | str) -> dict[str, Any]:
-    """One event of a stream, as versions of OpenAPI before 3.2 have it. The last is `[DONE]`, after
-    an ErrorBody where the answer was broken off."""
-    contents = (
-        {"contentMediaType": _JSON, "contentSchema": _reference(each)} for each in (what, ErrorBody)
-    )
-    shown = {"type": "string", "anyOf": [{"const": "[DONE]"}, *contents]}
+def _event(what: type[BaseModel] | str, operation: Operation) -> dict[str, Any]:
+    """One event of a stream, as versions of OpenAPI before 3.2 have it; the last one where the
+    answer was broken off is an error."""
+    forms: list[dict[str, Any]] = [
+        {"contentMediaType": _JSON, "contentSchema": _reference(each)}
+        for each in (what, operation.error)
+    ]
+    if operation.last_event is not None:
+        forms.insert(0, {"const": operation.last_event})
     return {
         "type": "object",
         "required": ["data"],
-        "properties": {"event": {"type": "string"}, "data": shown},
+        "properties": {"event": {"type": "string"}, "data": {"type": "string", "anyOf": forms}},
     }
 
 
@@ -238,9 +308,10 @@ def _reference(what: type[BaseModel] | str) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    models: set[type[BaseModel]] = {ErrorBody}
+    models: set[type[BaseModel]] = set()
     for operation in OPERATIONS.values():
         bodies = (*operation.answer.values(), *(operation.other or {}).values(), operation.body)
+        models.add(operation.error)
         models |= {each for each in bodies if isinstance(each, type)}
     mode: JsonSchemaMode = "validation"
     named = [(each, mode) for each in sorted(models, key=lambda each: each.__name__)]

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from tandem.gateway.body_parsing import Strict
 from tandem.gateway.constraints import JsonObjectFormat, JsonSchema, TextFormat
 from tandem.gateway.errors import validation_error
+from tandem.gateway.event_stream import OPENAI_STREAM, StreamForm
 from tandem.gateway.messages import Lenient
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.reasoning import ReasoningOptions, ReasoningReader
@@ -335,6 +336,8 @@ def _call(item: FunctionCallItem) -> dict[str, Any]:
 
 class ResponseWriter:
     """Writes the one answer to `asked`."""
+
+    stream_form: StreamForm = OPENAI_STREAM
 
     def __init__(self, asked: ResponsesRequest, seed: int, calls: CallFormat | None) -> None:
         """`calls`: how the model writes tool calls; None if it is offered no tools."""

@@ -172,28 +172,28 @@ class TextEndpoints:
 
     async def embed(self, request: Request) -> Response:
         """Return embeddings from the model that searches this side's documents."""
+        return await self._answered(request, EmbeddingRequest, self.embeddings)
 
-        async def answer(asked: EmbeddingRequest) -> dict[str, Any]:
-            dimension = await self._catalog.embedding(asked.model)
-            if asked.dimensions not in (None, dimension):
-                words = f"dimensions: must be {dimension}, the dimension of this model"
-                raise invalid("dimensions", words)
-            texts = _inputs(asked)
-            embedded = await self._suite.embed(texts, _most_tokens(asked))
-            vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
-            as_text = asked.encoding_format == "base64"
-            tokens = sum(embedded.tokens)
-            return {
-                "object": "list",
-                "data": [
-                    {"object": "embedding", "index": index, "embedding": _written(row, as_text)}
-                    for index, row in enumerate(vectors)
-                ],
-                "model": asked.model,
-                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-            }
-
-        return await self._answered(request, EmbeddingRequest, answer)
+    async def embeddings(self, asked: EmbeddingRequest) -> dict[str, Any]:
+        """Return the body of an answer to a body of /v1/embeddings. Raises ApiError."""
+        dimension = await self._catalog.embedding(asked.model)
+        if asked.dimensions not in (None, dimension):
+            words = f"dimensions: must be {dimension}, the dimension of this model"
+            raise invalid("dimensions", words)
+        texts = _inputs(asked)
+        embedded = await self._suite.embed(texts, _most_tokens(asked))
+        vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
+        as_text = asked.encoding_format == "base64"
+        tokens = sum(embedded.tokens)
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": _written(row, as_text)}
+                for index, row in enumerate(vectors)
+            ],
+            "model": asked.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
 
     async def _answered(
         self,

@@ -10,7 +10,7 @@ grammar holds every model to that whose calls need no special tokens."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Any, Literal
@@ -286,3 +286,17 @@ class ToolAnswer:
         function = {"name": piece.name, "arguments": ""}
         number = f"call_{self._prefix}_{piece.index}"
         return {**more, "id": number, "type": "function", "function": function}
+
+
+def complete_calls(
+    calls: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """Yield OpenAI's calls with their arguments as objects, for APIs that have them so. A call that
+    was cut off, the last of an answer that became too long, has no such object and is left out."""
+    for call in calls:
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            continue
+        if isinstance(arguments, dict):
+            yield call, arguments

@@ -31,6 +31,7 @@ LANGUAGES = {
     "json",
     "promql",
     "protobuf",
+    "javascript",
 }
 
 every_block = pytest.mark.parametrize("block", COMMANDS, ids=str)

@@ -25,6 +25,15 @@ from tandem.gateway.answer_schema import (
     TextCompletion,
     TextCompletionChunk,
 )
+from tandem.gateway.anthropic_messages import MessageError, MessageEvent, MessageObject
+from tandem.gateway.ollama import (
+    OllamaChatAnswer,
+    OllamaError,
+    OllamaGenerateAnswer,
+    OllamaModelCard,
+    OllamaModels,
+    OllamaVersion,
+)
 from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
@@ -73,6 +82,43 @@ async def test_references_resolve_and_every_status_is_named() -> None:
     )
 
 
+def fits(kind: type[BaseModel], raw: bytes | str) -> None:
+    """No field more and none less."""
+    told = kind.model_validate_json(raw).model_dump(by_alias=True, exclude_unset=True)
+    assert told == json.loads(raw)
+
+
+async def test_answers_in_other_apis_forms_are_what_the_document_says() -> None:
+    message = {**chat_body(max_tokens=6), "system": "Be brief."}
+    options = {"num_predict": 6}
+    async with http_suite() as suite:
+        fits(MessageObject, (await suite.post("/v1/messages", message)).content)
+        fits(MessageError, (await suite.post("/v1/messages", {**message, "top_p": 2})).content)
+        streamed = (await suite.post("/v1/messages", {**message, "stream": True})).text
+        events = [part.partition("data: ")[2] for part in streamed.split("\n\n")]
+        assert events.pop() == ""
+        assert len(events) > 5
+        for event in events:
+            fits(MessageEvent, event)
+        for path, body, kind in (
+            ("/api/chat", {**chat_body(), "options": options}, OllamaChatAnswer),
+            (
+                "/api/generate",
+                {"model": MODEL, "prompt": "a", "options": options},
+                OllamaGenerateAnswer,
+            ),
+        ):
+            fits(kind, (await suite.post(path, {**body, "stream": False})).content)
+            lines = (await suite.post(path, body)).text.splitlines()
+            assert len(lines) > 2
+            for line in lines:
+                fits(kind, line)
+            fits(OllamaError, (await suite.post(path, {**body, "options": 1})).content)
+        fits(OllamaModels, (await suite.http.get("/api/tags")).content)
+        fits(OllamaModelCard, (await suite.post("/api/show", {"model": MODEL})).content)
+        fits(OllamaVersion, (await suite.http.get("/api/version")).content)
+
+
 async def test_answers_are_what_the_document_says() -> None:
     """No field more and none less, in whole answers, chunks, lists and refusals."""
     tandem = {"provenance": True}
@@ -80,10 +126,6 @@ async def test_answers_are_what_the_document_says() -> None:
     text = {"model": MODEL, "prompt": "once", "max_tokens": 6, "logprobs": 2, "tandem": tandem}
     text["tandem"] = {**tandem, "preset": "ar"}
     asked = {"model": MODEL, "input": "once", "max_output_tokens": 6, "instructions": "Be brief."}
-
-    def fits(kind: type[BaseModel], raw: bytes | str) -> None:
-        told = kind.model_validate_json(raw).model_dump(by_alias=True, exclude_unset=True)
-        assert told == json.loads(raw)
 
     async def events(path: str, body: dict[str, Any]) -> list[str]:
         parts = (await suite.post(path, {**body, "stream": True})).text.split("\n\n")
@@ -136,7 +178,10 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
     keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
     async with http_suite(key=KEY, http_keys_file=keys, http_max_tokens=4) as suite:
         document = await document_of(suite)
-        for kind in ("ChatCompletion", "Completion", "Tokenize", "Detokenize", "Responses"):
+        for kind in (
+            *("ChatCompletion", "Completion", "Tokenize", "Detokenize", "Responses", "Messages"),
+            *("OllamaChat", "OllamaGenerate", "OllamaShow"),
+        ):
             schema = document["components"]["schemas"][f"{kind}Request"]
             schema["properties"]["model"]["enum"] = [MODEL]
         place = tmp_path / "openapi.json"
