@@ -89,7 +89,7 @@ class ControllerConfig:
     trial_share: float = 0.015
     """Share of an answer's time that trials may lose. The gate for `auto` against the cloud alone
     is 2 %; it leaves room for a choice that was wrong."""
-    choose_every_s: float = 0.1
+    choose_every_s: float = 0.06
     """Seconds between two choices at least: a choice takes 0.3 to 1 ms of the edge's event loop, on
     the processors that a cloud on the same machine computes with."""
 
