@@ -24,6 +24,7 @@ from tandem.backends.model_source import ModelChoice
 from tandem.backends.vllm import installed_version
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.demo import demo_folder
+from tandem.runtime.chunked_prefill import CHUNK_ROWS
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.howto.bigram_backend import BigramEngine
@@ -182,6 +183,23 @@ def test_a_bad_request_is_refused_before_anything_changes(
     assert near(engine, feed(engine, session, [4]), fresh(engine, [5, 6, 4]))
     good.close()
     session.close()
+
+
+def test_a_long_prompt_has_logits_of_all_its_tokens_chunk_by_chunk(engine: Engine) -> None:
+    """As they are read for its log-probabilities."""
+    length = min(CHUNK_ROWS + 20, engine.context_length)
+    token_ids = [5 + 7 * place % (engine.vocabulary_size - 5) for place in range(length)]
+    session = engine.open(length)
+    rows: list[Row] = []
+    for begin in range(0, length, CHUNK_ROWS):
+        part = tuple(token_ids[begin : begin + CHUNK_ROWS])
+        (logits,) = engine.forward([ForwardRequest(session, part, len(part))])
+        assert logits.shape == (len(part), engine.vocabulary_size)
+        rows += [np.array(row) for row in logits]
+    session.close()
+    for end in (1, 2, 100, CHUNK_ROWS, CHUNK_ROWS + 1, length):
+        if end <= length:
+            assert near(engine, rows[end - 1], fresh(engine, token_ids[:end])), end
 
 
 def test_a_session_appears_once_in_a_batch(engine: Engine) -> None:
