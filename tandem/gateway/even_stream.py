@@ -7,14 +7,13 @@ an answer ends, or fails, what is left leaves at once; tokens, texts and order a
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 from statistics import median
 
-from tandem.gateway.parallel_choices import ChoiceDelta
+from tandem.gateway.parallel_choices import DELTAS_AHEAD, ChoiceDelta, fill
 
 GAPS = 5
 """Blocks whose distance tells when the next one is expected: their median."""
@@ -105,26 +104,32 @@ async def evenly(
 ) -> AsyncGenerator[ChoiceDelta]:
     """The same pieces, token by token, each choice at its own pace. Closing it closes `deltas`."""
     paces: dict[int, EvenPace] = {}
-    async with aclosing(deltas):
-        coming = asyncio.ensure_future(anext(deltas, None))
-        try:
-            while True:
-                due_s = min((pace.due_s for pace in paces.values()), default=inf)
-                wait_s = None if due_s == inf else max(0.0, due_s - clock())
-                await asyncio.wait((coming,), timeout=wait_s)
-                if coming.done():
-                    if coming.exception() is not None or (delta := coming.result()) is None:
-                        break
-                    paces.setdefault(delta.index, EvenPace()).took(delta, clock())
-                    coming = asyncio.ensure_future(anext(deltas, None))
-                now = clock()
-                for pace in paces.values():
-                    for piece in pace.leaving(now):
-                        yield piece
-            for pace in paces.values():
-                for piece in pace.leaving(inf):
-                    yield piece
-            coming.result()  # raises what ended the answer
-        finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+    ready: asyncio.Queue[ChoiceDelta | Exception | None] = asyncio.Queue(DELTAS_AHEAD)
+    # One task reads all of them: what they enter must be left in the task that entered it.
+    reading = asyncio.create_task(fill(ready, deltas))
+    coming = asyncio.create_task(ready.get())
+    try:
+        while True:
+            due_s = min((pace.due_s for pace in paces.values()), default=inf)
+            wait_s = None if due_s == inf else max(0.0, due_s - clock())
+            await asyncio.wait((coming,), timeout=wait_s)
+            if coming.done():
+                event = coming.result()
+                if not isinstance(event, ChoiceDelta):
+                    break
+                paces.setdefault(event.index, EvenPace()).took(event, clock())
+                coming = asyncio.create_task(ready.get())
+            for piece in _leaving(paces, clock()):
+                yield piece
+        for piece in _leaving(paces, inf):
+            yield piece
+        if event is not None:
+            raise event
+    finally:
+        reading.cancel()
+        coming.cancel()
+        await asyncio.gather(reading, coming, return_exceptions=True)
+
+
+def _leaving(paces: Mapping[int, EvenPace], now: float) -> list[ChoiceDelta]:
+    return [piece for pace in paces.values() for piece in pace.leaving(now)]

@@ -43,7 +43,7 @@ async def deltas(
     prompts = {id(request.prompt): _SharedPrompt() for request in requests}
     answering = [
         asyncio.create_task(
-            _fill(
+            fill(
                 ready,
                 _after(
                     prompt=prompts[id(request.prompt)],
@@ -72,9 +72,10 @@ async def deltas(
         await asyncio.gather(*answering, return_exceptions=True)
 
 
-async def _fill(
+async def fill(
     ready: asyncio.Queue[ChoiceDelta | Exception | None], pieces: AsyncGenerator[ChoiceDelta]
 ) -> None:
+    """Put all pieces into the queue, then None, or what ended them."""
     try:
         async with aclosing(pieces) as own:
             async for delta in own:

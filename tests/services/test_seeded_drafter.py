@@ -66,6 +66,28 @@ def test_a_request_begins_with_what_the_one_before_measured() -> None:
     assert _values(starts.known("stream")) == pytest.approx([0.02, 0.05, 0.03, 0.1])
 
 
+def test_what_a_prediction_s_drafts_measured_is_not_believed_of_the_draft_model() -> None:
+    """They took no time, and stood as often as the caller was right; the cloud is the same."""
+    starts = WarmStarts("small")
+    starts.ended("auto", "large", requested())
+    estimates = Estimates(starts.known("auto", predicted=True))
+    assert estimates.draft.quiet.value == pytest.approx(1e-4)
+    estimates.drafted(8, 1e-4, 1.0, busy=False, branches=False)
+    estimates.passed(0.09, 0, 1.0, busy=False)
+    estimates.passed(0.09, 0, 1.0, busy=False)
+    estimates.acceptance.add(99, 1)
+    starts.ended("auto", "large", estimates.snapshot(1.0), predicted=True)
+    known = starts.known("auto")
+    assert [value for _, value in known.draft] == pytest.approx([0.02])
+    assert known.acceptance is not None
+    assert known.acceptance.rate == pytest.approx(0.8)
+    assert known.first[-1][1] == pytest.approx(0.09), "passes are passes"
+    predicted = starts.known("stream", predicted=True).acceptance
+    assert predicted is not None
+    assert predicted.rate == pytest.approx(0.99)
+    assert WarmStarts("small").known("auto", predicted=True).acceptance is not None
+
+
 def test_presets_of_one_acceptance_rule_share_what_is_known_of_acceptance() -> None:
     starts = WarmStarts("small")
     starts.ended("coupled", "large", requested())

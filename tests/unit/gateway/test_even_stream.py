@@ -147,6 +147,22 @@ async def test_what_came_before_an_error_leaves_before_it() -> None:
         await anext(even)
 
 
+async def test_an_answer_is_read_by_one_task() -> None:
+    """What it enters, as a time limit or the names of log lines, is left where it was entered."""
+    tasks = set()
+
+    async def noting() -> AsyncGenerator[ChoiceDelta]:
+        try:
+            for number in range(3):
+                tasks.add(asyncio.current_task())
+                yield block(number, begins_at=number)
+        finally:
+            tasks.add(asyncio.current_task())
+
+    assert [piece.token_ids async for piece in evenly(noting())] == [(0,), (1,), (2,)]
+    assert len(tasks) == 1
+
+
 async def test_a_caller_who_leaves_ends_the_answer() -> None:
     ended = asyncio.Event()
 

@@ -342,3 +342,13 @@ def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], fie
     with pytest.raises(InvalidArgument) as caught:
         replace(settings, **changes).validate()
     assert caught.value.field == field
+
+
+def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> None:
+    widened = {name for name, preset in PRESETS.items() if preset.widened() != preset}
+    assert widened == {"stream", "auto", "stream-rejection"}
+    for name in widened:
+        wide = PRESETS[name].widened()
+        wide.validate()
+        assert (wide.schedule.window, wide.schedule.chunk) == (64, PRESETS[name].schedule.chunk)
+        assert wide.widened() == wide
