@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from tandem.core.errors import InvalidArgument
@@ -93,12 +93,14 @@ def unsupported(param: str, why: str) -> ApiError:
     return invalid(param, f"'{param}' is not supported here: {why}", "unsupported_parameter")
 
 
-def unknown_parameter(name: str, known: Iterable[str]) -> ApiError:
-    """A parameter that nobody here knows, with the one among those `known` beside it that was
-    probably meant."""
+def unknown_parameter(name: str, known: Iterable[str], instead: str = "") -> ApiError:
+    """A parameter that nobody here knows, with what to send `instead` of it, or the one among those
+    `known` beside it that was probably meant."""
     within, dot, last = name.rpartition(".")
     close = get_close_matches(last, known, n=1) if len(last) <= _LONGEST_NAME else []
     meant = f"; did you mean '{within}{dot}{close[0]}'?" if close else ""
+    if instead:
+        meant = f"; {instead}"
     words = f"Unrecognized request argument supplied: {name}{meant}"
     return invalid(name, words, "unknown_parameter")
 
@@ -129,7 +131,7 @@ def validation_error(error: ValidationError, kind: type[BaseModel] | None = None
     """The first field that pydantic refuses, with what it says of it. Of a field that may have
     several forms, the form that fits furthest is told. `kind`: of the body, for the names that it
     knows."""
-    details = error.errors(include_url=False, include_input=False, include_context=False)
+    details = error.errors(include_url=False, include_input=False)
     first = details[0]
     if first["type"] == "json_invalid":
         return invalid(None, f"the body is not JSON: {first['msg']}", "invalid_json")
@@ -144,7 +146,7 @@ def validation_error(error: ValidationError, kind: type[BaseModel] | None = None
     for each in same:
         if len(each["loc"]) == deepest:
             found = words.setdefault(_whole_name(each["loc"]), [])
-            found.append(each["msg"].removeprefix("Value error, "))
+            found.append(_words(each))
     told = (_told(name, dict.fromkeys(what)) for name, what in words.items())
     return invalid(field or None, "; or ".join(islice(told, _MOST_FORMS)))
 
@@ -165,6 +167,30 @@ def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiEr
     named = _PARAMS.get(field, f"tandem.{field}" if field in tandem_fields else field)
     code = "context_length_exceeded" if _TOO_LONG.search(why) else "invalid_value"
     return invalid(named, f"{field}: {why}", code)
+
+
+def _words(detail: ErrorDetails) -> str:
+    """What pydantic says of a value, in words of the API: it speaks of Python's types."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return "is required"
+        case "extra_forbidden":
+            return "is unknown here; leave it out"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "must be an object"
+        case "bool_type":
+            return "must be true or false"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']}"
+        case "less_than_equal":
+            return f"must be at most {context['le']}"
+        case "union_tag_not_found":
+            return "type: is required"
+        case "union_tag_invalid":
+            known = context["expected_tags"]
+            return f"the type '{context['tag'][:_LONGEST_NAME]}' is not supported; send {known}"
+    return detail["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
 
 
 def _told(name: str, words: Iterable[str]) -> str:

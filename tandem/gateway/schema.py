@@ -94,6 +94,25 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
 """Parameters of other servers accepted only with these neutral values; any other value is refused
 with words for what to send instead."""
 
+_INSTEAD: Mapping[str, str] = {
+    "prompt": "send messages, or ask /v1/completions",
+    "messages": "send prompt, or ask /v1/chat/completions",
+    "input": "ask /v1/responses",
+    "system": "send a message with the role system",
+    "thinking": "send reasoning_effort, or a variable of the template in chat_template_kwargs",
+    "reasoning": "send reasoning_effort, or a variable of the template in chat_template_kwargs",
+    "enable_thinking": "send it in chat_template_kwargs",
+    "tools": "ask /v1/chat/completions",
+    "tool_choice": "ask /v1/chat/completions",
+    "max_completion_tokens": "send max_tokens",
+    "num_predict": "send max_tokens",
+    "max_new_tokens": "send max_tokens",
+    "max_output_tokens": "send max_tokens",
+    "stop_sequences": "send stop",
+    "extra_body": "send what is in it beside the other parameters",
+}
+"""What to send instead of parameters that only other endpoints, or other APIs, have."""
+
 _OTHER_NAMES: Mapping[str, str] = {
     "n_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
@@ -287,7 +306,8 @@ class CommonParameters(Constraints, BodyParameters):
             if name in _HARMLESS:
                 continue
             if name not in _NEUTRAL:
-                raise unknown_parameter(name, [*type(self).model_fields, *_NEUTRAL])
+                known = [*type(self).model_fields, *_NEUTRAL]
+                raise unknown_parameter(name, known, _INSTEAD.get(name, ""))
             neutral, why = _NEUTRAL[name]
             if not any(_same(value, each) for each in neutral):
                 raise unsupported(name, why)
@@ -412,6 +432,8 @@ class ChatCompletionRequest(CommonParameters):
         names = [tool.function.name for tool in self.tools or ()]
         if len({*names}) < len(names):
             raise invalid("tools", "tools: two tools have the same name")
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise invalid("tool_choice", "tool_choice: requires tools; send tools, or leave it out")
         if self.tool_choice not in (None, "none", "auto") and not self.offered:
             raise invalid("tool_choice", "tool_choice: does not name any of the tools")
         if self.include_reasoning is False and self.separate_reasoning is False:

@@ -151,7 +151,7 @@ def test_what_would_change_the_answer_is_refused_with_what_to_send_instead(
 def test_the_message_of_a_refusal_names_the_part_at_fault() -> None:
     named, words = refused({"role": "user", "content": [{"type": "text", "text": 3}]})
     assert named == "messages.0.content"
-    assert words == "messages.0.content.0.text: Input should be a valid string"
+    assert words == "messages.0.content.0.text: must be a valid string"
     _, words = refused({"role": "user", "content": [{"type": "smell", "text": "x"}]})
     assert "'smell'" in words
     assert "'text'" in words

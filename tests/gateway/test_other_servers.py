@@ -18,6 +18,7 @@ from tandem.gateway.request_reading import RequestLimits, chat_requests, complet
 from tandem.gateway.responses import ResponsesRequest, as_chat
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.generation.request import GenerationRequest
+from tandem.services.verifier.servicer import VerifierLimits
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
@@ -124,13 +125,16 @@ def test_a_seed_of_minus_one_is_a_random_one() -> None:
         ({"bad_words": ["x"]}, "bad_words", "logit_bias"),
         ({"truncate_prompt_tokens": 9}, "truncate_prompt_tokens", "send truncate"),
         ({"chat_template": "{{ x }}"}, "chat_template", "chat_template_kwargs"),
+        ({"system": "Be brief."}, "system", "the role system"),
+        ({"thinking": {"type": "enabled"}}, "thinking", "send reasoning_effort"),
+        ({"max_new_tokens": 9}, "max_new_tokens", "send max_tokens"),
         ({"grammar": "root ::= x"}, "grammar", "guided_grammar"),
         ({"json_schema": {}}, "json_schema", "response_format"),
         ({"mirostat": 2}, "mirostat", "top_p"),
         ({"repeat_penalty": 2, "repetition_penalty": 1.5}, "repeat_penalty", "not both"),
         ({"n_predict": 3, "max_tokens": 4}, "n_predict", "not both"),
-        ({"max_tokens": 0}, "max_tokens", "or equal to 1; or Input should be -1"),
-        ({"min_tokens": -1}, "min_tokens", "greater than or equal to 0"),
+        ({"max_tokens": 0}, "max_tokens", "must be at least 1; or must be -1"),
+        ({"min_tokens": -1}, "min_tokens", "must be at least 0"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_with_what_to_send_instead(
@@ -139,6 +143,44 @@ def test_what_would_change_the_answer_is_refused_with_what_to_send_instead(
     named, words = refusal(**more)
     assert named == param
     assert instead in words
+
+
+TOOL = {"type": "function", "function": {"name": "now"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"top_p": 0}, "top_p: must be greater than 0"),
+        ({"temperature": 3}, "temperature: must be at most 2"),
+        ({"n": 0}, "n: must be at least 1"),
+        ({"seed": "1"}, "seed: must be a valid integer"),
+        ({"stop": ["a", 1]}, "stop.1: must be a valid string"),
+        ({"logit_bias": [[1, 2]]}, "logit_bias: must be an object"),
+        ({"logprobs": 5}, "logprobs: must be true or false"),
+        ({"prompt": "x"}, "supplied: prompt; send messages, or ask /v1/completions"),
+        ({"messages": [{"role": "user", "content": 5}]}, "must be a valid string; or must be a"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role: is required"),
+        ({"tool_choice": "required"}, "tool_choice: requires tools"),
+        (
+            {"tools": [TOOL], "tool_choice": "any"},
+            "tool_choice: must be 'none', 'auto' or 'required'; or must be an object",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "now"}},
+            "tool_choice.function: is required; or tool_choice.name: is unknown here",
+        ),
+        (
+            {"response_format": {"type": "yaml"}},
+            "the type 'yaml' is not supported; send 'text', 'json_object', 'json_schema'",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema: is required"),
+    ],
+)
+def test_a_mistake_is_told_in_words_of_the_api(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ApiError) as error:
+        chat_request(**more)
+    assert words in str(error.value.body["message"])
 
 
 def test_a_name_that_is_like_no_other_has_no_suggestion() -> None:
@@ -265,6 +307,14 @@ async def test_an_answer_without_limit_takes_no_more_than_its_share_of_the_memor
     catalog = Catalog(suite)
     await catalog.reach()
     assert catalog.unstated_tokens == unstated
+
+
+@one_loop
+async def test_both_ends_tell_how_many_tokens_they_have_room_for(served: HttpSuite) -> None:
+    described = await served.suite.client.describe()
+    bytes_per_token = served.suite.target.kv_bytes_per_token
+    assert described.target.kv_tokens == VerifierLimits().kv_budget_bytes // bytes_per_token
+    assert described.draft.kv_tokens > 0
 
 
 async def test_the_shorter_of_both_contexts_is_the_limit() -> None:

@@ -134,6 +134,23 @@ async def test_a_named_tool_is_parsed_as_its_class(client: AsyncOpenAI) -> None:
     assert isinstance(call.function.parsed_arguments, Step)
 
 
+async def test_an_answer_is_continued_where_it_was_cut(client: AsyncOpenAI) -> None:
+    """By chat and by text alike: the prompt ends with the last message, and nothing ends it."""
+    body = asking(max_tokens=24, temperature=0)
+    whole = (await client.chat.completions.create(**body)).choices[0].message.content or ""
+    begin = " ".join(whole.split(" ")[:4])
+    assert len(begin) < len(whole)
+    body["messages"].append({"role": "assistant", "content": begin})
+    for extra in (
+        {"continue_final_message": True},
+        {"continue_final_message": True, "add_generation_prompt": False},
+        {"chat_template_kwargs": {"continue_final_message": True}},
+    ):
+        answer = await client.chat.completions.create(**body, extra_body=extra)
+        rest = answer.choices[0].message.content or ""
+        assert (begin + rest).startswith(whole[: len(begin) + 10])
+
+
 async def test_arguments_are_parsed_as_the_class_of_the_tool(client: AsyncOpenAI) -> None:
     answer = await client.chat.completions.parse(
         **asking(parallel_tool_calls=False),
