@@ -45,7 +45,7 @@ class LosslessPlan:
     seed: int
 
     def answers(self, presets: Sequence[Preset]) -> int:
-        """How many a run takes."""
+        """Return how many answers a run takes."""
         alone = 2 * len(self.prompts)
         counts = (
             alone if preset.drafter_invariant else len(self.prompts) + self.samples
@@ -67,15 +67,15 @@ class Divergence:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether the last bits decide between the two."""
+        """True if the last bits decide between the two."""
         return self.gap is not None and self.gap <= ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
 class PresetCheck:
-    """Of one preset. `different` texts by kind of comparison, of `texts` each, and where they turn;
-    `sequences` where the preset does not couple its draws. Bytes and target passes per token, over
-    all texts."""
+    """The check of one preset. `different` texts by kind of comparison, of `texts` each, and where
+    they turn; `sequences` where the preset does not couple its draws. Bytes and target passes per
+    token, over all texts."""
 
     preset: str
     lossy: bool

@@ -99,8 +99,8 @@ class OthersMeter:
         self._busy_s, self._used_s = _busy_s(), _used_s()
 
     def share(self) -> float | None:
-        """From 0 to 1; None where the system does not tell. Own children count as own only once
-        they have been waited for."""
+        """Return the share, from 0 to 1; None where the system does not tell. Own children count as
+        own only once they have been waited for."""
         if self._busy_s is None or (busy_s := _busy_s()) is None:
             return None
         others_s = busy_s - self._busy_s - (_used_s() - self._used_s)

@@ -14,8 +14,8 @@ from tandem.core.probs import Array
 
 @dataclass(frozen=True, slots=True)
 class CandidateBound:
-    """Of the j-th candidate, given that those before it were refused: its acceptance rate without
-    (β) and with truncation (β̂), and the bound on |β̂ − β|."""
+    """The bound of the j-th candidate, given that those before it were refused: its acceptance rate
+    without (β) and with truncation (β̂), and the bound on |β̂ − β|."""
 
     uncut: float
     cut: float
@@ -29,8 +29,9 @@ class CandidateBound:
 def candidate_bounds(
     target: Array, draft: Array, truncated: Array, candidates: int
 ) -> list[CandidateBound]:
-    """One entry for each candidate, all arguments [V]; `truncated` is `draft` cut and renormalised.
-    Shorter where a candidate before is always accepted, as nothing is then left to condition on."""
+    """Return one entry for each candidate, all arguments [V]; `truncated` is `draft` cut and
+    renormalised. Shorter where a candidate before is always accepted, as nothing is then left to
+    condition on."""
     uncut_target, cut_target = (np.asarray(target, dtype=np.float64) for _ in range(2))
     draft, truncated = np.asarray(draft, dtype=np.float64), np.asarray(truncated, dtype=np.float64)
     sigma = 0.5 * float(np.abs(draft - truncated).sum())
@@ -56,7 +57,7 @@ _NOTHING = 1e-6
 
 
 def total_acceptance(bounds: list[CandidateBound], cut: bool = True) -> float:
-    """That one of the candidates is accepted: θ (equation 39)."""
+    """Return the probability that one of the candidates is accepted: θ (equation 39)."""
     refused = 1.0
     for bound in bounds:
         refused *= 1 - (bound.cut if cut else bound.uncut)

@@ -25,7 +25,7 @@ class TokenPrices:
 
 @dataclass(frozen=True, slots=True)
 class RequestLoad:
-    """So many requests, of so many tokens each."""
+    """A number of requests, and the tokens of each."""
 
     requests: int
     input_tokens: int

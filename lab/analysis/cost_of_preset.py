@@ -40,10 +40,10 @@ def predict(
     miss_rate: float = 1.0,
     sessions: int = 1,
 ) -> Prediction:
-    """What a preset is expected to take of each of `sessions` that share one verifier, each with an
-    edge of its own. `acceptance_rate` is that of its own acceptance rule, `miss_rate` that of its
-    pre-draft cache; of a tree the rate is a layer's. A pass over t tokens of all sessions takes
-    verify_first + (t - 1)·further."""
+    """Return what a preset is expected to take of each of `sessions` that share one verifier, each
+    with an edge of its own. `acceptance_rate` is that of its own acceptance rule, `miss_rate` that
+    of its pre-draft cache; of a tree the rate is a layer's. A pass over t tokens of all sessions
+    takes verify_first + (t - 1)·further."""
     expected = _expected(preset, pair, link, sessions, acceptance_rate, sizes, miss_rate)
     rejection = payload_bytes(preset, sizes) if preset.drafts else 0.0
     answers = expected.passes * sizes.head_bytes + expected.corrections * rejection
@@ -67,8 +67,8 @@ def _expected(
     sizes: Sizes,
     miss_rate: float,
 ) -> Expected:
-    """Of one session by one timeline; of several by all of theirs, whose controllers see passes as
-    long as they are with what the others feed to them."""
+    """Return the expectation for one session by one timeline; for several by all of theirs, whose
+    controllers see passes as long as they are with what the others feed to them."""
     times = _step_times(preset, pair, link, sizes)
     conditions = Conditions(pair, link.rtt_s, acceptance_rate)
     schedule = schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
@@ -101,8 +101,8 @@ def _fitted(preset: Preset, conditions: Conditions) -> Schedule:
 def _hit_rate(
     preset: Preset, schedule: Schedule, acceptance_rate: float, miss_rate: float, ahead: bool
 ) -> float:
-    """How often a correction had been drafted for. Where all drafts and the guess of the bonus
-    token hold, that counts as a hit too."""
+    """Return how often a correction had been drafted for. Where all drafts and the guess of the
+    bonus token hold, that counts as a hit too."""
     if preset.predraft is Predraft.OFF:
         return 0.0
     corrected = 1 - acceptance_rate ** (schedule.chunk + 1) if ahead else 1.0
@@ -126,7 +126,7 @@ def _step_times(preset: Preset, pair: PairTimes, link: LinkTimes, sizes: Sizes) 
 
 
 def _bytes_per_draft(preset: Preset, sizes: Sizes) -> float:
-    """Of one draft of a chain, or of one layer of a tree."""
+    """Return the bytes of one draft of a chain, or of one layer of a tree."""
     if not preset.expansion:
         return draft_bytes(preset, sizes)
     probs_bytes = draft_bytes(preset, sizes) - sizes.token_bytes

@@ -12,9 +12,9 @@ from tandem.two_sided.protocol.placement import BothSides, token_time_s
 
 
 def expected_acceptance(own_probs: Array, other_probs: Array, own_weight: Any) -> Any:
-    """How often `aggregate` accepts a side's draft (DRAGON eq. 5; its second term is with the
-    mixture, since the other side's draw has that distribution). A coupled draft is accepted more
-    often: it equals the other side's with probability at least (1 - TV)/(1 + TV)."""
+    """Return how often `aggregate` accepts a side's draft (DRAGON eq. 5; its second term is with
+    the mixture, since the other side's draw has that distribution). A coupled draft is accepted
+    more often: it equals the other side's with probability at least (1 - TV)/(1 + TV)."""
     other_weight = 1 - own_weight
     distance = np.maximum(own_probs - other_probs, 0).sum()
     mixed = own_weight * own_probs + other_weight * other_probs
@@ -22,8 +22,8 @@ def expected_acceptance(own_probs: Array, other_probs: Array, own_weight: Any) -
 
 
 def speedup_over_synchronous(sides: BothSides, aggregating: Side = Side.DEVICE) -> float:
-    """How much faster tokens come than when both sides wait for each other at every token, which
-    is refusing every draft (Theorem 6.2, for either side)."""
+    """Return how much faster tokens come than when both sides wait for each other at every token,
+    which is refusing every draft (Theorem 6.2, for either side)."""
     here, there = sides.of(aggregating), sides.of(aggregating.other)
     synchronous_s = max(here.step_s, there.step_s + sides.round_trip_s)
     return synchronous_s / token_time_s(sides, aggregating)

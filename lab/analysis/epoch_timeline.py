@@ -179,12 +179,12 @@ class Timeline:
         self.first_judged = self.so_far
 
     def taken(self, ready: int) -> int:
-        """How many of the drafts that are ready the next pass takes."""
+        """Return how many of the drafts that are ready the next pass takes."""
         return ready
 
     @property
     def decodes_alone(self) -> bool:
-        """Whether the cloud goes on while no draft waits."""
+        """True if the cloud goes on while no draft waits."""
         return self.schedule.decode_when_idle
 
     def start_pass(self, wait_s: float) -> None:
@@ -269,8 +269,8 @@ def expected(
     head_s: float = 0.0,
     ahead: bool = False,
 ) -> Expected:
-    """What a token takes if each draft is accepted with `acceptance_rate`, whatever came before.
-    `hit_rate`: how often a correction finds drafts that were begun `head_s` before."""
+    """Return what a token takes if each draft is accepted with `acceptance_rate`, whatever came
+    before. `hit_rate`: how often a correction finds drafts that were begun `head_s` before."""
     depth = _LEAST
     while depth < _MOST and acceptance_rate**depth > _RARE:
         depth += 4
@@ -283,7 +283,7 @@ def expected(
 
 
 def per_token(sums: Array) -> Expected:
-    """What `Epoch.expected` found, for each token."""
+    """Return what `Epoch.expected` found, for each token."""
     return Expected(*(sums[1:] / sums[0]).tolist())
 
 
@@ -301,7 +301,7 @@ class Epoch:
 
     @classmethod
     def of(cls, positions: list[Position]) -> Epoch:
-        """Of the positions of one timeline."""
+        """Return the epoch of the positions of one timeline."""
         judged = np.array([position.judged for position in positions])
         accepted = np.array(
             [(count, *position.accepted, 1) for count, position in enumerate(positions, start=1)]

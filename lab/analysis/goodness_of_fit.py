@@ -33,7 +33,8 @@ class Cells:
         return max(0.0, 1.0 - sum(self.probs))
 
     def counts(self, sequences: Iterable[Sequence[int]]) -> list[int]:
-        """Of each cell, that of all others last. A sequence is in the longest cell that fits."""
+        """Return the count of each cell, that of all others last. A sequence is in the longest cell
+        that fits."""
         places = {prefix: index for index, prefix in enumerate(self.prefixes)}
         counts = [0] * (len(self.prefixes) + 1)
         for sequence in sequences:
@@ -119,8 +120,8 @@ def upper_quantile(freedom: int, deviations: float) -> float:
 
 
 def _noncentrality(freedom: int) -> float:
-    """That lets the statistic exceed its limit with probability POWER. A total variation t has at
-    least 4 t^2 of it a sample (Cauchy and Schwarz)."""
+    """Return the noncentrality that lets the statistic exceed its limit with probability POWER. A
+    total variation t has at least 4 t^2 of it a sample (Cauchy and Schwarz)."""
     limit = upper_quantile(freedom, _ALARM_DEVIATIONS)
     low, high = 0.0, 10.0 * limit + 1000.0
     for _ in range(60):

@@ -60,7 +60,7 @@ class Row:
 
     @property
     def within_rounding(self) -> bool:
-        """Whether both printed numbers are roundings of the computed ones."""
+        """True if both printed numbers are roundings of the computed ones."""
         probability_gap = abs(self.rejection_probability - self.printed_rejection_probability)
         gap_ms = 1e3 * abs(self.communication_s - self.printed_communication_s)
         return max(probability_gap, gap_ms) <= _HALF_UNIT + _SLACK

@@ -391,7 +391,7 @@ def _run(
 
 
 def _command() -> str:
-    """What was typed, without the folder of the program."""
+    """Return what was typed, without the folder of the program."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 

@@ -136,7 +136,7 @@ def _predict(options: dict[str, Any]) -> None:
 
 
 def _predictions(options: dict[str, Any], methods: Sequence[str]) -> dict[str, Planned]:
-    """What each method takes; InvalidArgument names the flag."""
+    """Return what each method takes; InvalidArgument names the flag."""
     for field in ("draft_ms", "verify_ms", "acceptance"):
         if options[field] is None:
             raise InvalidArgument(field, "must be given, or --paper")

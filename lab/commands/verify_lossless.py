@@ -138,7 +138,7 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link:
 
 
 def _divergence_words(divergence: Divergence) -> str:
-    """Whether a fault is behind it, or the last bits of two equal scores."""
+    """Return whether a fault is behind it, or the last bits of two equal scores."""
     where = f"{divergence.kind}: text {divergence.text + 1} turns at token {divergence.token + 1}"
     if divergence.gap is None:
         return f"{where}, where the target would never have this token"
@@ -150,7 +150,7 @@ def _divergence_words(divergence: Divergence) -> str:
 
 
 def _sign_off(checks: list[PresetCheck], target: str) -> str:
-    """Which presets may be relied on, and which not."""
+    """Return which presets may be relied on, and which not."""
     kinds = {
         f"as {target} alone": [check.preset for check in checks if check.passed],
         "lossy, as declared": [check.preset for check in checks if check.lossy],

@@ -85,7 +85,7 @@ def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
 
 
 def cache_miss_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """How often nothing was drafted for the outcome that came; None without pre-drafting."""
+    """Return how often nothing was drafted for the outcome that came; None without pre-drafting."""
     hits = sum(answer.stats.predraft_hits for answer in answers)
     misses = sum(answer.stats.predraft_misses for answer in answers)
     return misses / (hits + misses) if hits + misses else None

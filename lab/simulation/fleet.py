@@ -232,7 +232,7 @@ class _Fleet:
             self.leave(session, MoveReason.LOST)
 
     def leave(self, session: FleetSession, reason: MoveReason) -> None:
-        """Its edge moves it: it resumes elsewhere, from what is committed."""
+        """Move a session for its edge: it resumes elsewhere, from what is committed."""
         place = session.place
         assert place is not None, "it is somewhere"
         if session.cloud is not None:
@@ -334,7 +334,7 @@ class _Fleet:
                 self.drain(cloud)
 
     def drain(self, cloud: FleetCloud) -> None:
-        """Its sessions are told to go; then it is gone."""
+        """Drain a verifier: its sessions are told to go; then it is gone."""
         cloud.serving = False
         for session in sorted(cloud.sessions, key=lambda session: session.number):
             self.routings[session.group].leaves(cloud.number, self.now)

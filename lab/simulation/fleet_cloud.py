@@ -60,8 +60,8 @@ class FleetSession:
         self.origin_s = self.due_s = self.round_s = 0.0
 
     def begin(self, cloud: FleetCloud, schedule: Schedule, now: float, edge_s: float) -> None:
-        """Its stream has reached that verifier, with a prompt and what is committed to feed; the
-        edge began to draft at `edge_s`."""
+        """Begin at a verifier that the stream has reached, with a prompt and what is committed to
+        feed; the edge began to draft at `edge_s`."""
         self.cloud = cloud
         self.window, self.chunk = schedule.window, schedule.chunk
         waits = schedule.stop_and_wait and schedule.window > 0

@@ -20,10 +20,9 @@ class FleetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """Of the time after warming up. `rounds`: shares of a session in a pass; `simulated_rounds`
-    counts those before too; `verifiers`: the mean
-    number that served or started; `jain`: fairness of the edges' speeds; quantiles in seconds, None
-    without answers."""
+    """The figures of the time after warming up. `rounds`: shares of a session in a pass;
+    `simulated_rounds` counts those before too; `verifiers`: the mean number that served or started;
+    `jain`: fairness of the edges' speeds; quantiles in seconds, None without answers."""
 
     answers: int
     refused: int
@@ -43,7 +42,7 @@ class FleetFigures:
     moves: Mapping[str, int]
 
     def keeps(self, tpot_s: float, ttft_s: float) -> bool:
-        """Whether 95 % of its answers do, and none was refused."""
+        """Return whether 95 % of the answers keep to these limits, and none was refused."""
         if self.tpot_p95_s is None or self.ttft_p95_s is None or self.refused:
             return False
         return self.tpot_p95_s <= tpot_s and self.ttft_p95_s <= ttft_s

@@ -18,7 +18,7 @@ _STEP, _RATE_STEP, _TINY_S = 0.25, 0.1, 1e-4
 
 
 class FleetSchedules:
-    """Of one plan's preset."""
+    """The schedules of one plan's preset."""
 
     def __init__(self, plan: FleetPlan) -> None:
         self._plan = plan

@@ -50,7 +50,7 @@ class SimulatedKv:
             self._parents.append(parent)
 
     def context(self, node: int) -> tuple[int, ...]:
-        """What the distribution after a node of the tree follows, itself included."""
+        """Return what the distribution after a node of the tree follows, itself included."""
         return (*self.token_ids, *self._tree[node])
 
     def rewind(self, keep: int, path: tuple[int, ...]) -> None:
@@ -111,7 +111,7 @@ class SimulatedDrafts:
 
     @property
     def under_way(self) -> bool:
-        """Whether a pass is."""
+        """True if a pass is under way."""
         return bool(self._passing)
 
     def start(self, work: DraftTask) -> None:

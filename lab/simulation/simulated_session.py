@@ -56,7 +56,7 @@ class SimulatedSession:
         self._at(start_s + 0.2, self._tick)
 
     def cancel(self) -> None:
-        """Its caller leaves."""
+        """Cancel the session, as its caller leaves."""
         self._apply(self.edge.cancel())
 
     def _at(self, moment: float, event: Callable[[], None]) -> None:

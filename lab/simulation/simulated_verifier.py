@@ -86,7 +86,7 @@ class SimulatedVerifier:
 
     @property
     def under_way(self) -> bool:
-        """Whether a pass is."""
+        """True if a pass is under way."""
         return bool(self._passing)
 
     def look(self, session: ServedSession) -> None:
@@ -95,7 +95,7 @@ class SimulatedVerifier:
         self._start()
 
     def remove(self, session: ServedSession) -> None:
-        """Its stream is gone, and with it what its pass would have said."""
+        """Remove a session whose stream is gone, and with it the results of its pass."""
         session.due = None
         self._waiting = [other for other in self._waiting if other is not session]
         if session in self._passing:

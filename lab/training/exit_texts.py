@@ -67,7 +67,7 @@ class ExitTexts:
         return len(self._text) + self._seen
 
     def step(self, source: np.random.Generator, positions: int) -> tuple[list[Rows], Tensor]:
-        """What a step reads, and the places in it that it learns from, of all rows one after
+        """Return what a step reads, and the places in it that it learns from, of all rows one after
         another. Texts and pictured texts take turns by their tokens."""
         if self._seen and source.random() * len(self) < self._seen:
             chosen = source.integers(len(self._pictured), size=self._rows)
@@ -81,7 +81,7 @@ class ExitTexts:
         return read, torch.from_numpy(np.sort(places))
 
     def held_out(self) -> Iterator[Rows]:
-        """One text at a time."""
+        """Yield one text at a time."""
         length = self._length
         rows = self._text_held_out[: len(self._text_held_out) // length * length].view(-1, length)
         yield from (Rows(row[None]) for row in rows[:_MEASURED_ROWS])

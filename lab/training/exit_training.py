@@ -135,7 +135,8 @@ class _Trainer:
             raise
 
     def agreement(self) -> tuple[float, ...]:
-        """How often each exit's likeliest token is the model's, on the held-out end of the text."""
+        """Return how often each exit's likeliest token is the model's, on the held-out end of the
+        text."""
         hits, measured = [0] * len(self.exits.adapters), 0
         with torch.inference_mode():
             for rows in self._texts.held_out():
@@ -225,7 +226,7 @@ class _Trainer:
         os.replace(partial, path)
 
     def _identity(self) -> Any:
-        """What must be equal for a checkpoint to be this training's."""
+        """Return what must be equal for a checkpoint to be this training's."""
         described = asdict(replace(self.exits.description, agreement=()))
         same = {**described, **asdict(self._training), "tokens": len(self._texts)}
         return json.loads(json.dumps(same))

@@ -1,4 +1,4 @@
-"""Which back end computes a model is a setting: each has a name here, and a loader.
+"""The back ends by name, each with a loader; which one computes a model is a setting.
 
 Loaders import their back end when they are called, so that only the one that is used needs its
 libraries. `tandem.backends.interface` says how to add one.

@@ -1,4 +1,5 @@
-"""What an engine is: sessions of committed tokens, and forward passes over packed requests.
+"""The interface of an engine: sessions of committed tokens, and forward passes over packed
+requests.
 
 Invariant: a session's `length` counts the tokens whose keys and values are kept; only a completed
 `forward`, `rollback` and `keep_path` change it. An engine and its sessions belong to one thread.

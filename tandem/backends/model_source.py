@@ -1,4 +1,4 @@
-"""Which model is meant, and what a back end makes of it."""
+"""The model that a setting names, and what a back end makes of it."""
 
 import json
 import re

@@ -1,6 +1,6 @@
-"""What presets need of the two models' back ends. Invariant: a need follows from a preset's
-choices, never from its name. Chains of drafts need nothing that a back end declares, and what a
-preset may choose it does without."""
+"""The capabilities that presets need of the two models' back ends. Invariant: a need follows from a
+preset's choices, never from its name. Chains of drafts need nothing that a back end declares, and
+what a preset may choose it does without."""
 
 from dataclasses import replace
 

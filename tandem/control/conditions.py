@@ -1,4 +1,4 @@
-"""What a session has measured, as one value that costs are computed from. Times in seconds."""
+"""The measurements of a session, as one value that costs are computed from. Times in seconds."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tandem.control.schedule import Control, Schedule, cloud_alone
 
 
 class PassCost(Protocol):
-    """What an answer of the cloud says of the pass behind it; see `specdec.messages.Work`."""
+    """The cost of a pass as an answer of the cloud states it; see `specdec.messages.Work`."""
 
     @property
     def verify_s(self) -> float: ...
@@ -41,7 +41,7 @@ class PassCost(Protocol):
 
 
 class Reason(StrEnum):
-    """Why a schedule was chosen: what had changed most, or to measure."""
+    """The reason for a schedule: what had changed most, or to measure."""
 
     FIRST = "first"
     ACCEPTANCE = "acceptance"

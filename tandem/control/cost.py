@@ -1,4 +1,4 @@
-"""What a token is expected to cost under each schedule, by short recursions over passes.
+"""The expected cost of a token under each schedule, by short recursions over passes.
 
 An epoch begins with a correction: the token that the target puts in the place of a draft. What
 either side does from there on is known until the next one, so the expected time of a token is

@@ -1,4 +1,5 @@
-"""What one session's edge measures: draft steps, passes, round trips, acceptance, the cloud alone.
+"""The measurements of one session's edge: draft steps, passes, round trips, acceptance, the cloud
+alone.
 
 Readings carry the moment they were taken. They are robust against a few that are far off (a
 process's first steps, a machine that was away), follow a change within half a dozen readings, and

@@ -1,4 +1,4 @@
-"""What an answer should be good at: soon, cheap, or easy on the edge's battery, or weights between.
+"""The objective of an answer: soon, cheap, easy on the edge's battery, or weights between these.
 Values an estimate of a token relative to the cloud alone, so that seconds, money and joules can be
 weighed. Invariant: pure; a smaller value is better, and 1 is the cloud alone."""
 

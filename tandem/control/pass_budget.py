@@ -1,5 +1,5 @@
-"""What a pass of one verifier can bear: how many drafts it takes of each session, and whether a
-session may wait for drafts.
+"""The budget of a verifier's pass: how many drafts it takes of each session, and whether a session
+may wait for drafts.
 
 Every token fed makes the pass longer for all sessions in it. A draft goes in while it brings more
 tokens than all sessions lose by that: then the tokens per second of all grow. A session that gets

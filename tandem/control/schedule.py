@@ -1,4 +1,4 @@
-"""What a controller decides: when drafts travel and when they are judged."""
+"""The decisions of a controller: when drafts travel and when they are judged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from enum import StrEnum
 
 
 class Control(StrEnum):
-    """Who decides how far ahead the edge drafts; the schedule's window and chunk are the limits."""
+    """The rule that decides how far ahead the edge drafts; the schedule's window and chunk are the
+    limits."""
 
     FIXED = "fixed"
     LATENCY_AWARE = "latency_aware"

@@ -1,4 +1,4 @@
-"""What another party said, fit to be shown: a status, a reason, a name. Whoever runs a cloud
+"""Words of another party, made fit to be shown: a status, a reason, a name. Whoever runs a cloud
 chooses these words, and they reach logs, terminals and HTTP bodies. Invariants: what comes out is
 one line of printable characters, of bounded length; what is quoted says whose words it has."""
 

@@ -1,4 +1,4 @@
-"""What an answer is asked for: a text, token ids or a conversation, and images that go with it.
+"""The prompt of an answer: a text, token ids or a conversation, and images that go with it.
 Invariant: on the wire a prompt's ids hold one placeholder per image token, so that both models, and
 every position after an image, mean the same. Decoding images is the engine's work."""
 
@@ -40,7 +40,7 @@ class Turn:
 
 
 class Truncate(StrEnum):
-    """What to do with a prompt that is longer than the context."""
+    """The treatment of a prompt that is longer than the context."""
 
     NONE = "none"
     """It is refused."""

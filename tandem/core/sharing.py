@@ -1,5 +1,5 @@
-"""Which callers find what the others among them left behind: groups of names, as an operator writes
-them. Invariant: nobody is in two groups, so that what one group keeps never reaches another."""
+"""Groups of callers that find what the others in the group left behind, as an operator writes them.
+Invariant: nobody is in two groups, so that what one group keeps never reaches another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Why a generation ends, and finding stop strings in text that arrives piece by piece."""
+"""The reasons for which a generation ends, and finding stop strings in text that arrives piece by
+piece."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -1,4 +1,5 @@
-"""Where a text is cut into chunks: bounded in tokens, overlapping, at the best place near the end.
+"""The cutting of a text into chunks: bounded in tokens, overlapping, at the best place near the
+end.
 
 Invariants: the chunks cover every token of the text, each holds at most `max_tokens`, and two
 neighbours share at most `overlap_tokens`. Pure: text and token counts in, offsets out.

@@ -1,4 +1,4 @@
-"""Whose a document is, and who finds it.
+"""The owners of documents, and who finds them.
 
 A document is known by its owner and its name, so two owners may each have an `a.md`. The operator's
 are found by everybody, a tenant's by that tenant, and what a tenant shares by everybody too.

@@ -1,4 +1,4 @@
-"""What is stored, what is found, and the faults of a store: documents, chunks, outcomes, hits."""
+"""The values that a store keeps and returns, and its faults: documents, chunks, outcomes, hits."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What keeps documents: the interface that a folder (SQLite) and a server (PostgreSQL) implement.
+"""The store of documents: the interface that a folder (SQLite) and a server (PostgreSQL) implement.
 
 A store holds contents, each text of a collection once with its chunks and vectors, and the ids,
 each of one owner, that mean them; a content without an id is deleted. Chunks are numbered, and no

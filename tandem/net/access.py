@@ -1,5 +1,5 @@
-"""Which credentials a process demands of its callers and shows to the services it calls. Invariant:
-a service has TLS and keys, unless it is explicitly `insecure`."""
+"""The credentials that a process demands of its callers and shows to the services it calls.
+Invariant: a service has TLS and keys, unless it is explicitly `insecure`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Which callers are on a service's own side: those of its machine and its configured networks. A
-device's documents are answered to its own side only: a caller from an address elsewhere is refused.
-It cannot see through a proxy or a tunnel that runs on this machine."""
+"""The callers on a service's own side: those of its machine and its configured networks. A device's
+documents are answered to its own side only: a caller from an address elsewhere is refused. It
+cannot see through a proxy or a tunnel that runs on this machine."""
 
 import ipaddress
 from collections.abc import Sequence

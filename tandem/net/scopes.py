@@ -1,6 +1,6 @@
-"""Who may do what: the scopes of keys, the one table from each RPC to the scope that opens it, and
-who calls. Invariants: a method that the table does not list is open to nobody, whatever a server
-has registered; no scope includes another."""
+"""Permissions: the scopes of keys, the one table from each RPC to the scope that opens it, and who
+calls. Invariants: a method that the table does not list is open to nobody, whatever a server has
+registered; no scope includes another."""
 
 from __future__ import annotations
 

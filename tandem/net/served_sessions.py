@@ -1,4 +1,4 @@
-"""What every service does with the streams that are its sessions: admit, open, converse, end.
+"""The handling of sessions, which are streams, in every service: admit, open, converse, end.
 Invariant: what is reserved is given back exactly once; the frame that is being written when a
 session ends leaves whole."""
 

@@ -1,1 +1,2 @@
-"""Which of several services a session uses, when it moves, and when it asks a second one (pure)."""
+"""Routing (pure): which of several services a session uses, when it moves, and when it asks a
+second one."""

@@ -1,6 +1,6 @@
-"""When a session asks a second cloud for what the first is silent about, as Dean and Barroso's "The
-Tail at Scale" (2013) hedges requests. Invariant: all times are the caller's `now`; of all rounds no
-more than a share are hedged, whatever the clouds do."""
+"""Hedging: when a session asks a second cloud for what the first is silent about, as Dean and
+Barroso's "The Tail at Scale" (2013) hedges requests. Invariant: all times are the caller's `now`;
+of all rounds no more than a share are hedged, whatever the clouds do."""
 
 from __future__ import annotations
 

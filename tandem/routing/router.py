@@ -1,7 +1,7 @@
-"""At which of several clouds a session begins, and when it moves to another. Invariants: times are
-the caller's `now`, and chance is the caller's `spread`; a session leaves a cloud that works only
-for one that has been better by a margin for a while, and each such move makes it stay twice as long
-as before, so that no trace of round trips makes it go to and fro."""
+"""The router: at which of several clouds a session begins, and when it moves to another.
+Invariants: times are the caller's `now`, and chance is the caller's `spread`; a session leaves a
+cloud that works only for one that has been better by a margin for a while, and each such move makes
+it stay twice as long as before, so that no trace of round trips makes it go to and fro."""
 
 from __future__ import annotations
 

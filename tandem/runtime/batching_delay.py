@@ -1,4 +1,4 @@
-"""How long the next pass waits for jobs that follow from the last one (delayed batching).
+"""Delayed batching: how long the next pass waits for jobs that follow from the last one.
 
 Sessions that missed a pass would miss every one after it: while theirs runs, the others' jobs end
 and come back just too late for the next. A wait brings them together again. It lasts no longer than

@@ -1,5 +1,5 @@
-"""Which blocks of keys and values are kept, and for whom: found by content, the least recently used
-forgotten first. Pure: what a block holds is its owner's matter.
+"""The index of the kept blocks of keys and values, by tenant: found by content, the least recently
+used forgotten first. Pure: what a block holds is its owner's matter.
 
 A block is the KV_BLOCK tokens after those of the block before it; its key is a hash of all tokens
 up to its end. It is its tenant's; the blocks of what an operator declared public are kept once, for

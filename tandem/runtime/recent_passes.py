@@ -1,4 +1,4 @@
-"""What an engine's passes took of late, for edges that choose among clouds. Invariant: what an
+"""The recent times of an engine's passes, for edges that choose among clouds. Invariant: what an
 engine took when it was busy is not held against it once it has had nothing to do for a while; else
 nobody would come to see that it is quick again."""
 

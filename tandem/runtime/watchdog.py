@@ -1,4 +1,5 @@
-"""Whether an engine still works, judged from its passes. Invariant: pure; `now` is an argument.
+"""A watchdog that judges from an engine's passes whether it still works. Invariant: pure; `now` is
+an argument.
 
 A pass that is stuck shows no sign: `progressed` is called between layers. Time counts in ticks, and
 a late tick counts little: a process that was paused, or got no processor, is not stuck. A pass that

@@ -25,7 +25,7 @@ class Acceptance(StrEnum):
 
 
 class Uplink(StrEnum):
-    """What is sent with each draft token."""
+    """The payload of each draft token."""
 
     FULL_DISTRIBUTIONS = "full_distributions"
     SPARSE_DISTRIBUTIONS = "sparse_probs"
@@ -39,7 +39,7 @@ class Uplink(StrEnum):
 
 
 class RejectionPayload(StrEnum):
-    """What the cloud sends when it rejects a draft."""
+    """The payload that the cloud sends when it rejects a draft."""
 
     TOKEN = "token"
     FULL_DISTRIBUTION = "full_distribution"
@@ -49,7 +49,7 @@ class RejectionPayload(StrEnum):
 
 
 class Predraft(StrEnum):
-    """Which source of likely outcomes the edge drafts ahead for, before the verdict."""
+    """The source of the likely outcomes that the edge drafts ahead for, before the verdict."""
 
     OFF = "off"
     LIKELY_OUTCOMES = "likely_outcomes"
@@ -59,7 +59,7 @@ class Predraft(StrEnum):
 
 
 class PredraftOrder(StrEnum):
-    """Which outcome is drafted for first (FSD, Table 7)."""
+    """The order in which likely outcomes are drafted for (FSD, Table 7)."""
 
     CONFIDENCE = "confidence"
     FIFO = "fifo"

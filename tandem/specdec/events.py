@@ -1,4 +1,4 @@
-"""What the edge machine is asked for, and what it asks its shell to do, as frozen values."""
+"""The edge machine's requests, and the events that tell its shell what to do, as frozen values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""When to ping a silent cloud, when to call it dead, when to give it up. Invariant: all times are
-the caller's `now`; nothing here reads a clock."""
+"""Decides when to ping a silent cloud, when to call it dead, and when to give it up. Invariant: all
+times are the caller's `now`; nothing here reads a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Phase(StrEnum):
 
 
 class LostCloud(StrEnum):
-    """What to do when the cloud stays unreachable."""
+    """The policy for a cloud that stays unreachable."""
 
     FAIL = "fail"
     WAIT = "wait"

@@ -1,4 +1,4 @@
-"""What every machine does about its stream: open it, miss it, leave it, open another, give it up.
+"""The stream handling of every machine: open, miss, leave, replace and give up a stream.
 
 Used at the device's end by one-sided answers (`edge`) and two-sided ones
 (`two_sided.protocol.side_machine`). What a stream carries is theirs; when there is one is decided

@@ -1,4 +1,4 @@
-"""What a metric is: declared once as an attribute of a series, exported under its labels.
+"""Metrics: each is declared once as an attribute of a series, and exported under its labels.
 Invariant: label values are bounded; beyond the limit a name is counted as "other", so no caller can
 make the number of series grow without end."""
 

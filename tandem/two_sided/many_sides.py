@@ -276,7 +276,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
 
     @property
     def peer_opened(self) -> CollaborationOpened | None:
-        """What the cloud said of itself last."""
+        """The cloud's last description of itself."""
         return self.opened_by.get(Side.CLOUD)
 
     @property

@@ -1,6 +1,6 @@
-"""What several conversations have in common: prompts, sampling, who made a token. Invariant:
-decoding raises InvalidArgument naming the field for what has no meaning; ranges are checked where
-session and vocabulary are known."""
+"""Messages that several conversations have in common: prompts, sampling, who made a token.
+Invariant: decoding raises InvalidArgument naming the field for what has no meaning; ranges are
+checked where session and vocabulary are known."""
 
 from collections.abc import Iterable
 from dataclasses import fields

@@ -1,6 +1,6 @@
-"""What verdicts and the cloud's own tokens carry, to protobuf and back: outcome, cost, how likely
-the tokens were. Invariant: decoding checks lengths before contents, and raises InvalidArgument
-naming the field."""
+"""The content of verdicts and of the cloud's own tokens, to protobuf and back: outcome, cost, how
+likely the tokens were. Invariant: decoding checks lengths before contents, and raises
+InvalidArgument naming the field."""
 
 import math
 from collections.abc import Sequence

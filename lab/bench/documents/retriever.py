@@ -193,7 +193,7 @@ def brute_force(rows: Vectors, queries: Vectors) -> NDArray[np.int64]:
 
 
 def _kill_trials(folder: Path, trials: int, seed: int) -> int:
-    """How many trials lost something."""
+    """Return how many trials lost something."""
     lost = 0
     for trial in counted(range(trials), lambda trial: "kill -9, a trial"):
         source = np.random.default_rng((seed, trial))

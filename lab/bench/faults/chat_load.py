@@ -76,12 +76,12 @@ class Turn:
         return [after - before for before, after in pairwise(moments)]
 
     def undilated(self, factor: float) -> Turn:
-        """As it would be by a clock that is so many times slower."""
+        """Return the turn as it would be by a clock that is so many times slower."""
         arrivals = [(moment / factor, tokens) for moment, tokens in self.arrivals]
         return replace(self, began_s=self.began_s / factor, arrivals=arrivals)
 
     def within(self, ttft_s: float, tpot_s: float) -> bool:
-        """Whether it kept to these limits."""
+        """Return whether it kept to these limits."""
         return not self.failure and self.ttft_s <= ttft_s and (self.tpot_s or 0.0) <= tpot_s
 
 
@@ -111,7 +111,7 @@ async def chats(
 
 
 async def ask(chat: int, port: int, body: Mapping[str, Any], key: str | None = None) -> Turn:
-    """One answer; `failure` says why it has no end."""
+    """Return one answer; `failure` says why it has no end."""
     turn = Turn(chat, time.monotonic())
     try:
         async with asyncio.timeout(CALL_S):
@@ -147,9 +147,9 @@ async def _think(seconds: float, over: asyncio.Event) -> None:
 def load_figures(
     turns: Sequence[Turn], begins_s: float, ends_s: float, slo_s: tuple[float, float]
 ) -> dict[str, Any]:
-    """Of what was asked between two moments: TTFT, TPOT and ITL by quantile; tokens that came then,
-    per second; `goodput`: answers per second that kept to `slo_s` (TTFT, TPOT), and their share;
-    failures; `jain`: fairness of the chats' speeds."""
+    """Return the figures of what was asked between two moments: TTFT, TPOT and ITL by quantile;
+    tokens that came then, per second; `goodput`: answers per second that kept to `slo_s` (TTFT,
+    TPOT), and their share; failures; `jain`: fairness of the chats' speeds."""
     lasted_s = ends_s - begins_s
     arrivals = [arrival for turn in turns for arrival in turn.arrivals]
     begun = [turn for turn in turns if begins_s <= turn.began_s < ends_s]
@@ -197,7 +197,8 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def longest_gap_s(turns: Sequence[Turn], begins_s: float, ends_s: float = inf) -> float:
-    """Between two events of one answer, of the gaps that touch this time."""
+    """Return the longest gap in seconds between two events of one answer, of the gaps that touch
+    this time."""
     return max(
         (
             after - before

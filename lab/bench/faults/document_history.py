@@ -19,7 +19,7 @@ from math import inf
 
 
 class Outcome(Enum):
-    """Of a change, as its caller knows it."""
+    """The outcome of a change, as its caller knows it."""
 
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
@@ -61,7 +61,7 @@ class WrongRead:
 def wrong_reads(
     changes: Iterable[DocumentChange], reads: Iterable[DocumentRead]
 ) -> list[WrongRead]:
-    """Those that contradict the changes or an earlier read."""
+    """Return the reads that contradict the changes or an earlier read."""
     changes_of: dict[str, list[DocumentChange]] = defaultdict(list)
     for change in changes:
         changes_of[change.document].append(change)

@@ -80,7 +80,7 @@ class DocumentsArm:
         return wrong_reads(self.changes, self.reads)
 
     async def killed(self, source: random.Random) -> None:
-        """With SIGKILL at a random moment, and started again at once."""
+        """Kill the service with SIGKILL at a random moment, and start it again at once."""
         await asyncio.sleep(source.uniform(0.0, 0.2))
         began_s = time.monotonic()
         await self.fleet.kill(RETRIEVER)
@@ -112,7 +112,7 @@ class DocumentsArm:
         await self._note(DiskFault("descriptors", began_s, time.monotonic(), restarted_s))
 
     async def not_opened(self, switches: Switches) -> None:
-        """Its files cannot be opened when it starts: it says so, and loses nothing."""
+        """Start the service while its files cannot be opened: it says so, and loses nothing."""
         began_s = time.monotonic()
         await self.fleet.kill(RETRIEVER)
         switches.set("open", True)
@@ -340,7 +340,7 @@ async def _deleted(client: RetrieverClient, document: str, number: int) -> Docum
 
 
 def _failed(error: Rejected) -> Outcome:
-    """What says that nothing was changed must be true."""
+    """Return what says that nothing was changed must be true."""
     refused = error.code.name == _NO_ROOM and "nothing was changed" in str(error)
     return Outcome.REFUSED if refused else Outcome.UNKNOWN
 
@@ -362,7 +362,7 @@ def _small_disk(at: Path) -> Iterator[Path | None]:
 
 
 def _fill(ballast: Path) -> None:
-    """Until the disk takes no further byte."""
+    """Fill the disk until it takes no further byte."""
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 10, 1):
             with suppress(OSError):

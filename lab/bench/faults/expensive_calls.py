@@ -46,7 +46,7 @@ class Served:
 
 
 def expensive_calls(served: Served) -> Mapping[str, Expensive]:
-    """By the name of its arm."""
+    """Return the expensive calls by the names of their arms."""
     completions, chat = "/v1/completions", "/v1/chat/completions"
     # Drawn once: the honest are measured in this very process, which making noise would hold up.
     picture = base64.b64encode(random.Random(1).randbytes(1_200_000)).decode()

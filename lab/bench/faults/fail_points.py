@@ -102,7 +102,7 @@ class Switches:
 
 
 def can_fail() -> bool:
-    """Whether this system can ask a watcher about calls."""
+    """Return whether this system can ask a watcher about calls."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return False
     number, sizes = _MACHINES[platform.machine()].seccomp, ctypes.create_string_buffer(6)
@@ -172,7 +172,7 @@ class _Watcher:
             fcntl.ioctl(descriptor, _SET_IOCTL_FLAGS, struct.pack("=Q", _WAKE_HERE))
 
     def answer_all(self) -> None:
-        """Until the service has ended."""
+        """Answer all calls until the service has ended."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         while True:

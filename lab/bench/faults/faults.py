@@ -177,7 +177,7 @@ def _rows(arm: Arm) -> list[Row]:
 
 
 def document_rows(arm: DocumentsArm) -> list[Row]:
-    """One for each kind of fault; what was lost is counted once, under all."""
+    """Return one for each kind of fault; what was lost is counted once, under all."""
     rows = [
         _row(RETRIEVER, kind, [f for f in arm.faults if f.kind == kind])
         for kind in dict.fromkeys(fault.kind for fault in arm.faults)
@@ -226,8 +226,8 @@ def _tokens_row(service: str, arm: DecodersArm | TextsArm) -> Row:
 
 
 def goals(rows: Sequence[Row], planned: Planned, improper: int) -> list[Goal]:
-    """What every run must show, and that it broke as much as it was to. `improper`: answers that
-    ended as no fault may end them."""
+    """Return what every run must show, and that it broke as much as it was to. `improper`: answers
+    that ended as no fault may end them."""
 
     def total(figure: str) -> float:
         return float(sum(row.get(figure) or 0 for row in rows))

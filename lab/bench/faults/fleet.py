@@ -101,14 +101,15 @@ class Fleet:
         return time.monotonic()
 
     async def kill(self, name: str) -> None:
-        """With SIGKILL; returns once it is gone."""
+        """Kill a member with SIGKILL; returns once it is gone."""
         running = self._running.pop(name)
         running.process.send_signal(signal.SIGKILL)
         await running.process.wait()
         await running.logging
 
     async def stop(self, name: str) -> None:
-        """With SIGTERM, as an upgrade does; returns once it has drained and is gone."""
+        """Stop a member with SIGTERM, as an upgrade does; returns once it has drained and is
+        gone."""
         running = self._running.pop(name)
         running.process.send_signal(signal.SIGTERM)
         await running.process.wait()
@@ -135,7 +136,7 @@ class Fleet:
         return (lines or ["no message"])[-1][:400]
 
     def logged(self, name: str, words: str) -> int:
-        """How often its log has these words."""
+        """Return how often its log has these words."""
         return self._log(name).read_text(errors="replace").count(words)
 
     async def _keep_log(self, name: str, process: Spawned) -> None:

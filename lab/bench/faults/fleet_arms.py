@@ -56,7 +56,7 @@ class Disturbed:
 
 
 async def killed(place: Path, streams: int) -> Disturbed:
-    """One of two verifiers gets SIGKILL, and is started again."""
+    """Kill one of two verifiers with SIGKILL, and start it again."""
 
     async def disturb(suite: FleetSuite) -> None:
         await suite.fleet.kill("0-verifier")
@@ -68,7 +68,7 @@ async def killed(place: Path, streams: int) -> Disturbed:
 
 
 async def upgraded(place: Path, streams: int, pacing: Pacing = PACING) -> Disturbed:
-    """One verifier after the other is told to stop, and started again."""
+    """Stop one verifier after the other, and start each again."""
 
     async def disturb(suite: FleetSuite) -> None:
         await suite.restart("0-verifier")
@@ -107,7 +107,7 @@ async def _disturbed(
 
 
 async def _once(suite: FleetSuite, traffic: Traffic, streams: int) -> list[Turn]:
-    """One answer of every chat."""
+    """Return one answer of every chat."""
     over = asyncio.Event()
     asking = asyncio.create_task(chats(suite.http, traffic, streams, over))
     await asyncio.sleep(0.5)

@@ -59,7 +59,7 @@ class FleetSuite:
     certificates: Path | None
 
     async def all_known(self) -> None:
-        """Until every edge has heard of every verifier that it serves. Raises SuiteFailed."""
+        """Wait until every edge has heard of every verifier that it serves. Raises SuiteFailed."""
         access = access_with(self.certificates, "edge")
         edges = [name for name in self.fleet.members if name.endswith("aggregator")]
         async with asyncio.timeout(START_S):
@@ -77,7 +77,7 @@ class FleetSuite:
         await self.all_known()
 
     def far_sessions(self, verifier: int) -> float:
-        """Of all edges, at this verifier, by their own count."""
+        """Return the sessions of all edges at this verifier, by the edges' own count."""
         cloud = f"{HOST}:{self.links[verifier].address[1]}"
         return self._sum("tandem_cloud_sessions", cloud=cloud)
 

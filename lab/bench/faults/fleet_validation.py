@@ -118,8 +118,8 @@ def plan_of(preset: Preset, acceptance_rate: float, hit_rate: float, seed: int) 
 
 
 def pair_rates(preset: Preset) -> tuple[float, float]:
-    """How often a draft of the scripted pair is right, and how often a correction had been drafted
-    for, by answers of one session in virtual time."""
+    """Return how often a draft of the scripted pair is right, and how often a correction had been
+    drafted for, by answers of one session in virtual time."""
     if not preset.drafts:
         return 0.5, 0.0
     pair = simulated_pair(*scripted_pair(NOISE), SamplingParams())

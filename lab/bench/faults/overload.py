@@ -79,7 +79,8 @@ class Phase:
     lag_p99_s: float | None = None
 
     def ttft_s(self, quantile: float) -> float:
-        """Of all requests; a failed one has waited for ever."""
+        """Return the TTFT of all requests at a quantile, in seconds; a failed one has waited for
+        ever."""
         waited = sorted([*self.ttfts_s, *[inf] * sum(self.failures.values())])
         return waited[min(len(waited) - 1, int(quantile * len(waited)))] if waited else inf
 
@@ -201,7 +202,7 @@ async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: flo
 
 
 async def _served(suite: WholeSuite, folder: Path) -> Served:
-    """What /v1/models lists: the pair, and the embedding model where there is one."""
+    """Return what /v1/models lists: the pair, and the embedding model where there is one."""
     key = (folder / GREEDY).read_text().strip()
     request = urllib.request.Request(
         f"http://{HOST}:{suite.http}/v1/models", headers={"Authorization": f"Bearer {key}"}
@@ -351,7 +352,7 @@ async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: floa
 
 
 def _lags(suite: WholeSuite) -> Buckets:
-    """Of every service that measures them."""
+    """Return the lags of every service that measures them."""
     lags: dict[str, dict[float, float]] = {}
     for name, port in suite.metrics.items():
         with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:

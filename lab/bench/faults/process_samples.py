@@ -18,7 +18,7 @@ _METRICS_TIMEOUT_S = 10.0
 
 @dataclass(slots=True)
 class Samples:
-    """By service and figure, each as long as `times_s`."""
+    """Samples by service and figure, each as long as `times_s`."""
 
     times_s: list[float] = field(default_factory=list)
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)

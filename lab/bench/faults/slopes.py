@@ -37,7 +37,7 @@ class Trend:
 
 
 def trend_of(figure: str, times_s: Sequence[float], values: Sequence[float]) -> Trend:
-    """At least 2 · BLOCKS samples are needed. Raises ValueError for fewer."""
+    """Return the trend of a figure. Raises ValueError for fewer than 2 · BLOCKS samples."""
     first = len(values) // 2
     times, later = times_s[first:], values[first:]
     if len(later) < BLOCKS:

@@ -264,7 +264,7 @@ def _counted(counts: Mapping[Any, int]) -> str:
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> bool:
-    """Whether to stop."""
+    """Return whether to stop."""
     try:
         async with asyncio.timeout(seconds):
             await stop.wait()

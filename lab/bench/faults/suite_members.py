@@ -96,8 +96,8 @@ def secured(certificates: Path, side: str) -> dict[str, object]:
 
 
 def access_with(certificates: Path | None, side: str, key: str = "") -> ClientAccess | None:
-    """What a caller of that side shows: its certificate, and the key in the file `key`, or its
-    side's own."""
+    """Return what a caller of that side shows: its certificate, and the key in the file `key`, or
+    its side's own."""
     if certificates is None:
         return None
     return client_access(

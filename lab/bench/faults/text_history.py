@@ -48,7 +48,7 @@ def improper_ends(answers: Iterable[Answered]) -> list[Answered]:
 
 
 def wrong_tokens(answer: Answered, whole: Sequence[int]) -> int:
-    """How many tokens of an answer are not the undisturbed run's, or are missing."""
+    """Return how many tokens of an answer are not the undisturbed run's, or are missing."""
     pairs = zip(answer.token_ids, whole, strict=False)
     same = next((n for n, (token, right) in enumerate(pairs) if token != right), None)
     if same is None:
@@ -60,7 +60,7 @@ def wrong_tokens(answer: Answered, whole: Sequence[int]) -> int:
 def all_wrong_tokens(
     answers: Iterable[Answered], undisturbed: Mapping[int, Sequence[int]]
 ) -> dict[int, int]:
-    """By request, of those that have any."""
+    """Return the number of wrong tokens by request, of those that have any."""
     wrong: dict[int, int] = {}
     for answer in answers:
         if count := wrong_tokens(answer, undisturbed[answer.request]):

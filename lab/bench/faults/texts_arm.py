@@ -62,7 +62,8 @@ class TextsArm:
         return f"{HOST}:{self.fleet.ports['aggregator']}"
 
     async def killed(self, service: str, source: random.Random) -> None:
-        """With SIGKILL at a random moment of running answers, and started again at once."""
+        """Kill the service with SIGKILL at a random moment of running answers, and start it again
+        at once."""
         await self._flowing()
         await asyncio.sleep(source.uniform(0.0, 0.5))
         began_s = time.monotonic()
@@ -144,7 +145,7 @@ class TextsArm:
         return answer
 
     async def _flowing(self) -> None:
-        """Until every caller has had tokens of an answer that still runs."""
+        """Wait until every caller has had tokens of an answer that still runs."""
 
         def all_flow() -> bool:
             running = {a.caller for a in self.answers if a.ended_s == inf and a.arrivals_s}
@@ -182,7 +183,8 @@ async def texts_arm(place: Path, seed: int) -> AsyncIterator[TextsArm]:
 
 
 def _requests(seed: int) -> list[GenerationRequest]:
-    """One of each preset that waits for a lost cloud, one that does not, one from documents."""
+    """Return one of each preset that waits for a lost cloud, one that does not, one from
+    documents."""
     plans = [(preset, LostCloud.WAIT) for preset in (*PRESETS, TWO_SIDED)]
     plans.append((PRESETS[0], LostCloud.FAIL))
     return [

@@ -29,7 +29,8 @@ class PassSums:
 
 
 def pass_sums(metrics_address: str) -> PassSums:
-    """Of the engine whose service has its metrics at `metrics_address`, HOST:PORT."""
+    """Return the sums of the engine whose service has its metrics at `metrics_address`,
+    HOST:PORT."""
     with urlopen(f"http://{metrics_address}/metrics", timeout=TIMEOUT_S) as answer:
         exposition = answer.read().decode()
     sums = {"_count": 0.0, "_sum": 0.0}

@@ -105,7 +105,7 @@ class Report:
 
     @property
     def met(self) -> bool:
-        """Whether every goal was reached."""
+        """True if every goal was reached."""
         return all(goal.met for goal in self.goals)
 
     def add(self, title: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:

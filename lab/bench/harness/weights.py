@@ -9,7 +9,8 @@ from safetensors import safe_open
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """By their names, of all files of a folder; empty where it has none."""
+    """Return the shapes of weights by their names, of all files of a folder; empty where it has
+    none."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "np") as file:
@@ -19,5 +20,5 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def parameters_in(folder: Path) -> int:
-    """How many numbers the files of a folder hold."""
+    """Return how many numbers the files of a folder hold."""
     return sum(map(prod, weight_shapes(folder).values()))

@@ -31,7 +31,8 @@ def requests(
     sampling: SamplingParams | None = None,
     overrides: tuple[str, ...] = (),
 ) -> list[GenerationRequest]:
-    """One request per prompt, each with a seed of its own, of exactly `max_tokens` tokens."""
+    """Return one request per prompt, each with a seed of its own, of exactly `max_tokens`
+    tokens."""
     length = () if draft_length is None else (f"draft_length={draft_length}",)
     return [
         GenerationRequest(

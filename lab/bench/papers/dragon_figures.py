@@ -30,7 +30,7 @@ NOT_PRINTED = "plotted only"
 
 
 def tables() -> tuple[PaperTable, ...]:
-    """In the paper's order."""
+    """Return the tables in the paper's order."""
     return (
         *(_side_gain(), _theorem(), _payload(), quality_table(), latency_table()),
         *(first_token_table(), strategies_table()),

@@ -62,7 +62,7 @@ _SECTION_4_2 = {
 
 
 def tables() -> tuple[PaperTable, ...]:
-    """In the paper's order."""
+    """Return the tables in the paper's order."""
     return (_table_1(), _bytes(), _table_2(), _table_3(), _section_4_2(), _grid(), _optimum())
 
 

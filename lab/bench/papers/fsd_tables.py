@@ -39,7 +39,7 @@ GSM8K_TOKENS, GSM8K_MISS = 1.96, 0.1240
 
 
 def tables() -> tuple[PaperTable, ...]:
-    """In the paper's order."""
+    """Return the tables in the paper's order."""
     return (
         *(_prices(), exit_training_table(), system_table(), _benchmarks(), _averages()),
         *(_queues(), _threads(), _draft_lengths(), _robot(), _landscape(), batches_table()),
@@ -280,5 +280,5 @@ def _landscape() -> PaperTable:
 
 
 def _miss_rate_for(speedup: float, relative_drafting: float) -> float:
-    """In percent: (γc + 1)/(r·γc + 1) = speedup."""
+    """Return the miss rate in percent: (γc + 1)/(r·γc + 1) = speedup."""
     return 100 * ((relative_drafting + 1) / speedup - 1) / relative_drafting

@@ -43,7 +43,7 @@ PAPERS = (
 
 
 def all_tables() -> tuple[PaperTable, ...]:
-    """Of all papers, paper by paper."""
+    """Return the tables of all papers, paper by paper."""
     return tuple(table for paper in PAPERS for table in paper.tables())
 
 

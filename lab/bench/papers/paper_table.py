@@ -89,7 +89,7 @@ class PaperTable:
                 raise ValueError(f"{self.key}: {row.labels} does not have the table's columns")
 
     def compares(self, place: int) -> bool:
-        """Whether the paper prints this figure in any row."""
+        """Return whether the paper prints this figure in any row."""
         return any(row.theirs[place] is not None for row in self.rows)
 
     def filled(self, ours: Sequence[Figures]) -> Rows:
@@ -110,7 +110,7 @@ class PaperTable:
         return compared(self.filled(ours), self.figures)
 
     def difference(self, ours: Sequence[Figures]) -> str:
-        """What ours show beside what is printed, and why they differ."""
+        """Return what ours show beside what is printed, and why they differ."""
         if finding := self.finding(self.filled(ours)):
             return finding
         return "" if self.printed else "The paper prints no figures to compare with."

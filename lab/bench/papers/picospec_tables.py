@@ -129,7 +129,7 @@ _COLUMN_NOTE = (
 
 
 def tables() -> tuple[PaperTable, ...]:
-    """In the paper's order."""
+    """Return the tables in the paper's order."""
     return (_table_1(), _ablation(2, "Qwen", _TABLE_2), _ablation(3, "Llama", _TABLE_3), _table_4())
 
 
@@ -291,7 +291,7 @@ def _timed(
 def _waiting_ms(
     answers: Sequence[SimulatedAnswer], pair: PaperPair, draft_length: int
 ) -> tuple[float, float]:
-    """What a round waits for after its last draft, and the target's pass in it."""
+    """Return what a round waits for after its last draft, and the target's pass in it."""
     rounds = sum(one.stats.rounds for one in answers)
     up = sum(one.uplink_bytes for one in answers) / rounds
     down = sum(one.downlink_bytes for one in answers) / rounds

@@ -32,7 +32,8 @@ class Filled:
     ours: tuple[KeptRow, ...]
 
     def shown(self, place: int) -> list[str]:
-        """Whose figures a column has: of ours and the paper's those that there are in any row."""
+        """Return whose figures a column has: of ours and the paper's those that there are in any
+        row."""
         compares = self.table.compares(place)
         mine = any(one.figures[place] is not None for one in self.ours)
         return [OURS] * (mine or not compares) + [PAPERS] * compares
@@ -155,7 +156,7 @@ def _made_on(filled: Filled) -> str:
 
 
 def command_of(table: PaperTable, testbed: Testbed) -> str:
-    """What computes this table alone, anew, in a folder of its own."""
+    """Return what computes this table alone, anew, in a folder of its own."""
     words = ["tandem", "bench", "papers", "--only", table.key, "--folder", "again"]
     words += ["--seed", str(testbed.seed)]
     words += ["--quick"] * testbed.quick
@@ -232,7 +233,7 @@ def _markdown_table(filled: Filled) -> Iterator[str]:
 
 
 def prose(words: str) -> str:
-    """As HTML; what stands between backticks is code."""
+    """Return a text as HTML; what stands between backticks is code."""
     parts = html.escape(words).split("`")
     return "".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(parts))
 
@@ -242,7 +243,7 @@ def label_text(label: Label) -> str:
 
 
 def printed_decimals(table: PaperTable, place: int) -> int:
-    """Of a figure of the paper, as it prints it at most."""
+    """Return the decimals of a figure of the paper, as it prints it at most."""
     printed = [row.theirs[place] for row in table.rows if row.theirs[place] is not None]
     return max((len(f"{one:.10g}".partition(".")[2]) for one in printed), default=0)
 

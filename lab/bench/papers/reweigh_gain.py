@@ -82,7 +82,8 @@ def _gain(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _perplexities(testbed: Testbed, model: str) -> dict[int, float]:
-    """By how often relevances are estimated; nothing where the model is not there."""
+    """Return perplexities by how often relevances are estimated; nothing where the model is not
+    there."""
     source = model_source(model, testbed)
     if source is None:
         return {}

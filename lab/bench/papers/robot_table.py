@@ -157,7 +157,7 @@ def _answers(
 
 
 def _agreement(pair: SimulatedPair, task: RobotTask) -> float:
-    """How often an exit's likeliest token along the answer is the target's, of all exits."""
+    """Return how often an exit's likeliest token along the answer is the target's, of all exits."""
     ends = range(len(task.prompt_ids), len(task.token_ids))
     contexts = [task.token_ids[:end] for end in ends]
     likeliest = [int(pair.target_probs(context).argmax()) for context in contexts]

@@ -43,11 +43,11 @@ class Rows:
         return len(self.rows)
 
     def where(self, wanted: Mapping[str, Any]) -> Rows:
-        """Those with these labels."""
+        """Return the rows with these labels."""
         return Rows([row for row in self.rows if wanted.items() <= dict(row.labels).items()])
 
     def ours(self, figure: str) -> list[float]:
-        """Of every row that has it."""
+        """Return our figure of every row that has it."""
         return [one for row in self.rows if (one := row.ours[figure]) is not None]
 
     def pairs(self, figure: str) -> list[tuple[float, float]]:
@@ -63,7 +63,7 @@ class Rows:
         return max(self.rows, key=lambda row: row.ours[figure] or 0.0).labels[label]
 
     def values(self, label: str) -> list[Any]:
-        """What the label is in these rows, each value once."""
+        """Return what the label is in these rows, each value once."""
         return list(dict.fromkeys(row.labels[label] for row in self.rows))
 
 

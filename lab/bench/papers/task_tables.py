@@ -132,8 +132,8 @@ def _by_task(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def first_right_exits(target: Engine, token_ids: list[int], probs: Array) -> list[int]:
-    """After each token but the last, the first exit whose likeliest token is the target's; -1 where
-    none is right. Empty without exits."""
+    """Return, after each token but the last, the first exit whose likeliest token is the target's;
+    -1 where none is right. Empty without exits."""
     exits = tuple(range(len(target.exit_depths)))
     likeliest: dict[int, Array] = {}
 

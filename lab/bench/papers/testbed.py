@@ -63,7 +63,8 @@ class Testbed:
 
     @cached_property
     def distributions(self) -> list[tuple[Array, Array]]:
-        """Of target and draft at positions of held-out text, evenly spread."""
+        """Return the distributions of target and draft at positions of held-out text, evenly
+        spread."""
         target, draft = load_engine(self.models.target), load_engine(self.models.draft)
         pairs: list[tuple[Array, Array]] = []
         for _, token_ids in texts(self.models, self.quick):
@@ -81,7 +82,7 @@ class Testbed:
         return self.once(module, rows)
 
     def once(self, name: Hashable, compute: Callable[[], T]) -> T:
-        """What several rows share, computed when the first one asks for it."""
+        """Return what several rows share, computed when the first one asks for it."""
         if name not in self._shared:
             self._shared[name] = compute()
         value: T = self._shared[name]

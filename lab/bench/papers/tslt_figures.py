@@ -28,7 +28,7 @@ POSSIBLE = tuple(2**n for n in range(3, 15))
 
 
 def tables() -> tuple[PaperTable, ...]:
-    """In the paper's order."""
+    """Return the tables in the paper's order."""
     return (_theorem(), _mass(), _acceptance(), _speedups(), _fitted())
 
 

@@ -110,7 +110,7 @@ def _all_rows(
     minutes: float | None,
     processes: int,
 ) -> list[Row]:
-    """In the order of the cases; those that were kept are not computed again."""
+    """Return all rows in the order of the cases; those that were kept are not computed again."""
     fixed = fixed_presets(report.quick)
     made = {"seeds": list(seeds), "presets": list(fixed), "commit": report.machine.commit}
     known = read_rows(kept, made)

@@ -66,7 +66,7 @@ class Cell:
         return times_of(PACINGS[self.hardware])
 
     def tokens_per_s(self, preset: Preset, seed: int) -> float:
-        """Of all sessions together."""
+        """Return the tokens/s of all sessions together."""
         conditions = Conditions(self.times, self.rtt_s, self.mbps, padded_vocabulary=VOCABULARY)
         pair = _pair(self.rate, seed)
         tokens, first_s = TOKENS[self.sessions], 4 * self.times.pass_s(1)
@@ -91,8 +91,8 @@ class Cell:
         return SEEDS[self.sessions]
 
     def at_most(self, preset: Preset) -> float:
-        """What a preset's speed relative to the cloud alone is expected not to exceed: by what
-        passes cost, and in stop and wait by what a round takes that waits for nobody."""
+        """Return what a preset's speed relative to the cloud alone is expected not to exceed: by
+        what passes cost, and in stop and wait by what a round takes that waits for nobody."""
         schedule, times, limit = preset.schedule, self.times, self.limit_over_ar()
         if not schedule.stop_and_wait:
             return limit
@@ -103,13 +103,13 @@ class Cell:
         return min(limit, tokens * times.pass_s(self.sessions) / round_s)
 
     def cannot_be_best(self, preset: Preset, best: float) -> bool:
-        """Whether another preset is so fast, relative to the cloud alone, that luck would not do;
-        or no draft is worth its place in a pass, and the cloud alone is best."""
+        """Return whether another preset is so fast, relative to the cloud alone, that luck would
+        not do; or no draft is worth its place in a pass, and the cloud alone is best."""
         lucky = CHANCE[self.sessions] * self.at_most(preset)
         return lucky < best or self.limit_over_ar() <= 1
 
     def limit_over_ar(self) -> float:
-        """What no chain of drafts gets beyond, by what passes cost alone."""
+        """Return what no chain of drafts gets beyond, by what passes cost alone."""
 
         def tokens_per_s(length: int) -> float:
             tokens = sum(self.rate**count for count in range(length + 1))
@@ -183,7 +183,7 @@ class Change:
         return False
 
     def tokens_per_s(self, preset: Preset, seed: int) -> float:
-        """Of each answer, by the time that it took, summed."""
+        """Return the summed tokens/s of the answers, each by the time that it took."""
         answers = self.answers(preset, seed)
         return sum(len(answer.token_ids) / answer.last_commit_s for answer in answers)
 
@@ -216,12 +216,12 @@ CHANGES = [
 
 @lru_cache(maxsize=1)
 def _pair(rate: float, seed: int) -> SimulatedPair:
-    """One for all presets, which ask for mostly the same distributions."""
+    """Return one for all presets, which ask for mostly the same distributions."""
     return declared_pair(rate, seed=seed, vocabulary_size=WORDS)
 
 
 def _known_after(answer: SimulatedAnswer, preset: Preset) -> WarmStart:
-    """What a drafter that wrote it knows as its next request begins."""
+    """Return what a drafter that wrote it knows as its next request begins."""
     warm_starts = WarmStarts("simulated", clock=lambda: 0.0)
     warm_starts.ended(preset.name, "simulated", answer.measured)
     return warm_starts.known(preset.name)

@@ -17,7 +17,8 @@ NEVER_SLOWER, ON_AVERAGE, AT_WORST, TOGETHER, UNDER_LOAD = 0.98, 0.97, 0.92, 1.0
 
 
 def goals(grid: Sequence[Row], changing: Sequence[Row], load: Sequence[Row]) -> list[Goal]:
-    """Of the cells of the grid, of conditions that change, and of passes bound by memory."""
+    """Return the goals of the cells of the grid, of conditions that change, and of passes bound by
+    memory."""
     goals_ = []
     for rows, words in (
         (grid, f"of {len(grid)} cells"),

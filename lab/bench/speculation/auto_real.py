@@ -162,7 +162,8 @@ def cells_named(names: Sequence[str]) -> list[RealCell]:
 
 @contextmanager
 def pairs_there(wanted: set[str], note: Callable[[str], None]) -> Iterator[Mapping[str, Models]]:
-    """Those `wanted` that can be had, by name; GGUF files are made of the demo pair."""
+    """Return those of the `wanted` pairs that can be had, by name; GGUF files are made of the demo
+    pair."""
     pairs: dict[str, Models] = {}
     with TemporaryDirectory() as folder:
         if SMOLLM2 in wanted:
@@ -238,8 +239,8 @@ async def _ask_all(
 
 
 def order_of(number: int) -> tuple[str, ...]:
-    """Of the presets in round `number`, from 0: another one is first each time, and every second
-    round goes backwards, or each preset would always follow the same one."""
+    """Return the order of the presets in round `number`, from 0: another one is first each time,
+    and every second round goes backwards, or each preset would always follow the same one."""
     first = number % len(PRESETS)
     order = (*PRESETS[first:], *PRESETS[:first])
     return order[:1] + order[:0:-1] if number % 2 else order
@@ -299,7 +300,7 @@ def paired_ratio(times_s: Mapping[str, Sequence[float]], ours: str, theirs: str)
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """Of the worst cell, so of each; none without any."""
+    """Return the goals of the worst cell, and so of each; none without any cell."""
     if not rows:
         return []
     limits = []
@@ -319,7 +320,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:
-    """What the figures are, and which cells miss a goal."""
+    """Yield what the figures are, and which cells miss a goal."""
     yield (
         "Columns in s: median time of an answer. Ratios: medians over the rounds, within which all"
         " presets answer the same question. best: of ar and the fixed presets. chosen: the schedule"

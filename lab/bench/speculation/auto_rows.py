@@ -109,7 +109,8 @@ def _declared(case: Case) -> Row:
 
 
 def fixed_presets(quick: bool) -> dict[str, Preset]:
-    """What is chosen from in hindsight, by names: presets, in stop and wait of several lengths."""
+    """Return what is chosen from in hindsight, by names: presets, in stop and wait of several
+    lengths."""
     presets = {name: PRESETS[name] for name in ("picospec", "stream")}
     for length in (4,) if quick else (2, 4, 8):
         for name in ("coupled", "dssd", "predraft"):
@@ -118,13 +119,14 @@ def fixed_presets(quick: bool) -> dict[str, Preset]:
 
 
 def time_left(minutes: float | None) -> Callable[[], bool]:
-    """Whether so many minutes have not passed from now on."""
+    """Return whether so many minutes have not passed from now on."""
     began_s = time.monotonic()
     return lambda: minutes is None or time.monotonic() - began_s < 60 * minutes
 
 
 def read_rows(kept: Path | None, made: Mapping[str, Any]) -> dict[str, Row]:
-    """Of earlier runs that were `made` the same way, by case; a line that was cut short is none."""
+    """Return the rows of earlier runs that were `made` the same way, by case; a line that was cut
+    short is left out."""
     rows: dict[str, Row] = {}
     for line in kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else ():
         with suppress(json.JSONDecodeError):

@@ -20,7 +20,7 @@ EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 class BareProducts:
-    """Of a folder with safetensors, in float32, int8 or int4."""
+    """The products of a folder with safetensors, in float32, int8 or int4."""
 
     def __init__(self, folder: str, dtype: str) -> None:
         shapes = matrix_shapes(Path(folder))
@@ -55,5 +55,5 @@ def matrix_shapes(folder: Path) -> list[tuple[int, int]]:
 
 
 def bare_steps(folder: str, dtype: str) -> Callable[[list[int]], list[float]]:
-    """What measures the steps of a burst."""
+    """Return what measures the steps of a burst."""
     return BareProducts(folder, dtype).steps

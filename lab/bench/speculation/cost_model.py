@@ -117,7 +117,7 @@ def all_cells() -> list[Cell]:
 
 
 def chosen_cells(count: int, seed: int) -> list[Cell]:
-    """So many cells at random, all for 0."""
+    """Return that many cells at random, all for 0."""
     cells = all_cells()
     random.Random(seed).shuffle(cells)
     return cells[: count or len(cells)]
@@ -142,7 +142,7 @@ def simulate(cell: Cell, seed: int) -> Simulated:
 
 
 def predicted_tokens_per_s(cell: Cell, seen: Simulated) -> float:
-    """Of all sessions, by the preset's cost model."""
+    """Return the tokens/s of all sessions, by the preset's cost model."""
     times, bytes_per_s = cell.times, cell.mbps * 1e6 / 8
     predicted = predict(
         PRESETS[cell.preset],

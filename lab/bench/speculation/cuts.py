@@ -134,7 +134,7 @@ async def cut_answers(target: str, link: LinkController, plan: CutPlan, seed: in
 
 
 def goals(trials: Sequence[Trial], plan: CutPlan) -> list[Goal]:
-    """What every run must show."""
+    """Return what every run must show."""
     goals_ = []
     for wanted, cut_s, policy in (
         (plan.short, plan.short_s, LostCloud.WAIT),
@@ -196,7 +196,8 @@ async def _cut_group(
     group: Sequence[tuple[GenerationRequest, float]],
     source: random.Random,
 ) -> list[Trial]:
-    """One batch: undisturbed, then under one cut, again for those that were through before it."""
+    """Return one batch: undisturbed, then under one cut, again for those that were through before
+    it."""
     cut_s = group[0][1]
     progress(f"{len(group)} answers, cut of {cut_s:g} s")
     uncut = await asyncio.gather(

@@ -38,7 +38,7 @@ DRAFT_LENGTH = 4
 def measure_efficiency(
     models: Models, answers: int, max_tokens: int, seed: int, rtts_s: Sequence[float] = RTTS_S
 ) -> list[Row]:
-    """One row per preset and round trip."""
+    """Return one row per preset and round trip."""
     texts = prompts(answers)
     rows: list[Row] = []
     with running_suite(models, PACING, with_link=True) as suite:

@@ -64,7 +64,8 @@ def demo_target(model: str) -> tuple[Engine, float]:
 
 
 def measure_exits(name: str, engine: Engine, share: float, passes: int, seed: int) -> list[Row]:
-    """One row per number of exits read, the deepest first, and one with early verdicts computed."""
+    """Return one row per number of exits read, the deepest first, and one with early verdicts
+    computed."""
     available = len(engine.exit_depths)
     chosen = {count: tuple(range(available))[available - count :] for count in range(available + 1)}
     session = engine.open(CONTEXT + DRAFTED)

@@ -93,7 +93,7 @@ SHAPES: dict[str, Callable[[Schema], Schema]] = {
 
 
 def json_schemas(most: int) -> dict[str, Schema]:
-    """At most `most` of 200, each shape with each leaf, the shapes turn by turn."""
+    """Return at most `most` of 200, each shape with each leaf, the shapes turn by turn."""
     schemas: dict[str, Schema] = {}
     leaves = list(LEAVES.items())
     for turn in count():

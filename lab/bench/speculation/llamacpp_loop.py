@@ -47,5 +47,5 @@ class OwnLoop:
 
 
 def own_steps(path: Path, context: int) -> Callable[[list[int]], list[float]]:
-    """What measures the steps of a burst after that many tokens."""
+    """Return what measures the steps of a burst after that many tokens."""
     return OwnLoop(path, context).steps

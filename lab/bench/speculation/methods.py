@@ -148,7 +148,7 @@ def load_simulated_pair(models: Models) -> SimulatedPair:
 
 
 def questions(models: Models, seed: int, quick: bool) -> list[Question]:
-    """For each of three seeds some held-out prompts of its own."""
+    """Return, for each of three seeds, some held-out prompts of its own."""
     tokenizer = load_tokenizer(models.target)
     per_seed = QUICK_PROMPTS_PER_SEED if quick else PROMPTS_PER_SEED
     texts = prompts(SEEDS * per_seed)
@@ -179,7 +179,7 @@ def speedup_table(grid: Grid) -> Table:
 
 
 def cost_table(rows: list[Row]) -> Table:
-    """What each preset sends and asks of the cloud, over all cells."""
+    """Return what each preset sends and asks of the cloud, over all cells."""
     lines = []
     for name in dict.fromkeys(row["preset"] for row in rows):
         of_preset = [row for row in rows if row["preset"] == name]

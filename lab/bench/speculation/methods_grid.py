@@ -146,7 +146,7 @@ def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]
 
 
 def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
-    """One row per cell, variant and group of questions; efficiency is left to real runs."""
+    """Return one row per cell, variant and group of questions; efficiency is left to real runs."""
     rows = []
     for (cell, name), measured in grid.items():
         preset = measured.preset

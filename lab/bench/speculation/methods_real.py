@@ -62,8 +62,8 @@ def measure_real(
     questions: Sequence[tuple[str, Question]],
     max_tokens: int,
 ) -> list[Row]:
-    """One row per cell and preset; all cells are of one hardware. `asked`: texts with their ids,
-    their seeds counting up by one."""
+    """Return one row per cell and preset; all cells are of one hardware. `asked`: texts with their
+    ids, their seeds counting up by one."""
     (hardware,) = {cell.hardware for cell in chosen}
     seed = questions[0][1].seed
     texts = [text for text, _ in questions]
@@ -100,7 +100,8 @@ def _beside(
     draft_s: float | None,
     beyond_s: float,
 ) -> Row:
-    """What the simulation says of these answers, by the declared times and by the run's own."""
+    """Return what the simulation says of these answers, by the declared times and by the run's
+    own."""
     tpot_s = measured_tpot_s(done)
     first_s = declared.verify_first_s + beyond_s
     measured = replace(declared, draft_s=draft_s or declared.draft_s, verify_first_s=first_s)
@@ -116,7 +117,7 @@ def _beside(
 
 
 def efficiency_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """One goal per preset: its worst cell."""
+    """Yield one goal per preset: its worst cell."""
     for name in dict.fromkeys(row["preset"] for row in rows):
         worst = min(row["efficiency"] for row in rows if row["preset"] == name)
         yield Goal(f"efficiency of {name}, real processes", worst, EFFICIENCY_LIMIT, "at least")
@@ -150,6 +151,6 @@ def _simulated(
 
 
 def _same(done: Sequence[Generated], simulated: Row) -> int:
-    """How many texts are those of the simulation."""
+    """Return how many texts are those of the simulation."""
     pairs = zip(done, simulated["texts"], strict=True)
     return sum(tuple(real.token_ids) == token_ids for real, token_ids in pairs)

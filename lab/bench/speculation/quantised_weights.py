@@ -76,7 +76,7 @@ def run(report: Report, models: Models, gguf: Path | None) -> None:
 def _measured(
     engines: Mapping[str, Engine], target: str, gguf: Path | None
 ) -> dict[str, Callable[[list[int]], list[float]]]:
-    """What measures a burst of each."""
+    """Return what measures a burst of each."""
     measured = {dtype: partial(engine_steps, engine) for dtype, engine in engines.items()}
     bare = {
         PRODUCTS.format(dtype): bare_steps(target, dtype) for dtype in ("float32", *STEP_LIMITS)
@@ -108,7 +108,7 @@ def _bursts(
 
 
 def step_rows(bursts: Bursts, seed: int) -> list[Row]:
-    """One for each implementation; `step_ratio` is to float32."""
+    """Return one for each implementation; `step_ratio` is to float32."""
     return [
         make_row(
             part="step",

@@ -28,7 +28,8 @@ DRAFT_LENGTH = 4
 
 
 def measure_round_overhead(models: Models, answers: int, max_tokens: int, seed: int) -> list[Row]:
-    """One row per preset; `round_overhead_median_s` is None for `ar`, which has no rounds."""
+    """Return one row per preset; `round_overhead_median_s` is None for `ar`, which has no
+    rounds."""
     texts = prompts(answers)
     bare_s, tcp_s = _floors_s(models, 40 * answers)
     rows = []

@@ -29,7 +29,7 @@ ENTRY_BYTES = 4 + 4
 
 @dataclass(slots=True)
 class Sums:
-    """Of one K, over positions."""
+    """Sums of one K, over positions."""
 
     top: int
     positions: int = 0

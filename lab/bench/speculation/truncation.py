@@ -44,7 +44,8 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class Sums:
-    """Of one cut, over positions; `excess`: the largest |acceptance change| − σ at any of them."""
+    """Sums of one cut, over positions; `excess`: the largest |acceptance change| − σ at any of
+    them."""
 
     cut: Truncation
     positions: int = 0

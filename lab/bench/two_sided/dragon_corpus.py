@@ -98,6 +98,6 @@ def _with_documents(
 
 
 def text_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-    """What the tokens spell."""
+    """Return what the tokens spell."""
     stream = tokenizer.detokenizer()
     return stream.push(token_ids) + stream.finish()

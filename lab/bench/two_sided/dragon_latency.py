@@ -191,7 +191,7 @@ def answer(
     tokens: int = TOKENS,
     first_s: Mapping[Side, float] = NO_START_S,
 ) -> TwoSidedAnswer:
-    """One request in virtual time; both directions have half of the latency and the jitter.
+    """Return one request in virtual time; both directions have half of the latency and the jitter.
 
     `first_s`: what a side does before its first step, with the documents' and the prompt's keys.
     """

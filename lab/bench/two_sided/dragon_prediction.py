@@ -52,7 +52,7 @@ def measure_acceptance(
 def _along_one(
     question: Question, cut: Truncation, rng: SeededRandom, tokens: int
 ) -> list[tuple[float, float, float, float]]:
-    """At each position of an answer that is drawn from the mixture by the coin."""
+    """Return the rates at each position of an answer that is drawn from the mixture by the coin."""
     weights = side_weights(question.device.log_mass, question.cloud.log_mass)
     context, rates = question.prompt_ids, []
     for _ in range(tokens):
@@ -130,7 +130,7 @@ def coupled_s(
 
 
 def owners_of(question: Question, seed: int, tokens: int) -> list[Side]:
-    """Whose token counts at each position of an answer, by the coin that both sides know."""
+    """Return whose token counts at each position of an answer, by the coin that both sides know."""
     weights = side_weights(question.device.log_mass, question.cloud.log_mass)
     return owners_between(weights, len(question.prompt_ids), tokens, seed)
 

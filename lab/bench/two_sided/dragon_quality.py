@@ -116,8 +116,8 @@ def run(report: Report, models: Models, peps: Path) -> None:
 def perplexities(
     engine: Engine, windows: Sequence[Window], documents: int
 ) -> dict[tuple[str, int], float]:
-    """By method and number of documents a side, 0 or `documents`, weighed by rank; one model at
-    both sides."""
+    """Return perplexities by method and number of documents a side, 0 or `documents`, weighed by
+    rank; one model at both sides."""
     nats: dict[tuple[str, int], list[float]] = {}
     for window in counted(windows, lambda window: "a window of text"):
         at_both = Predictor(engine, window)

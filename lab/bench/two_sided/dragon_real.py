@@ -113,7 +113,7 @@ def running_sides(
 def measure_real(
     models: Models, added: Sequence[float], base_rtt_s: float, tokens: int, seed: int
 ) -> list[Row]:
-    """One row per added latency and preset; no jitter."""
+    """Return one row per added latency and preset; no jitter."""
     rows = []
     with running_sides(models, Pass(STEP_S), Pass(STEP_S)) as sides:
         for added_s in added:
@@ -129,7 +129,7 @@ def measure_real(
 async def _answers(
     aggregator: str, preset: AggregationPreset, tokens: int, seed: int
 ) -> list[Generated]:
-    """One after the other, after one that brings documents' keys into memory."""
+    """Return answers, one after the other, after one that brings documents' keys into memory."""
     requests = [
         GenerationRequest(
             question,
@@ -190,8 +190,8 @@ def _rate(done: Sequence[Generated], side: Side) -> float | None:
 
 
 def _agreement(done: Sequence[Generated]) -> float:
-    """How often the side whose draft did not count had drawn the same: at each token one side's
-    draft is the token itself."""
+    """Return how often the side whose draft did not count had drawn the same: at each token one
+    side's draft is the token itself."""
     sides = [side for one in done for side in (_summary(one).device, _summary(one).cloud)]
     tokens = sum(len(one.token_ids) for one in done)
     others = sum(side.drafted for side in sides) - tokens
@@ -214,7 +214,7 @@ def _summary(one: Generated) -> Summary:
 
 
 def efficiency_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """One goal per preset: its worst latency."""
+    """Yield one goal per preset: its worst latency."""
     for name in dict.fromkeys(row["preset"] for row in rows):
         worst = min(row["efficiency"] for row in rows if row["preset"] == name)
         yield Goal(f"efficiency of {name}, real processes", worst, EFFICIENCY_LIMIT, "at least")

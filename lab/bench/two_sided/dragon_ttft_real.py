@@ -40,8 +40,8 @@ def measure_real(
     mbps: float,
     seed: int,
 ) -> list[Row]:
-    """One row per added latency and preset; `mbps` is the bandwidth that keys and values travel
-    at."""
+    """Return one row per added latency and preset; `mbps` is the bandwidth that keys and values
+    travel at."""
     rows: list[Row] = []
     with running_sides(models, device_pass, cloud_pass) as sides:
         run_loop(_first_tokens(sides.aggregator, "dragon", seed))  # brings keys into memory
@@ -85,7 +85,7 @@ def _rows(
     mbps: float | None,
     seed: int,
 ) -> list[Row]:
-    """One for each preset; the device's alone is what the others are set against."""
+    """Return one for each preset; the device's alone is what the others are set against."""
     means = {
         name: fmean(one.ttft_s for one in first_tokens) for name, first_tokens in measured.items()
     }

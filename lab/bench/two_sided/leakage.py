@@ -92,7 +92,7 @@ class Crossed:
     listed: dict[int, set[int]] = field(default_factory=dict)
 
     def rows(self) -> dict[str, dict[int, set[int]]]:
-        """Of each way to read it, the tokens that may stand at each position."""
+        """Return, for each way to read it, the tokens that may stand at each position."""
         drafts = _joined(self.answer, self.drafts)
         likeliest = _joined(drafts, self.likeliest)
         listed = _joined(likeliest, self.listed)
@@ -241,7 +241,7 @@ def answer(
     sides: Sequence[SideDistributions],
     seed: int,
 ) -> SentFrames:
-    """One answer by the device's side and the cloud's, and what the device sent for it."""
+    """Return one answer by the device's side and the cloud's, and what the device sent for it."""
     size = len(sides[0](prompt_ids))
     frames = SentFrames(size, method)
     link = link_from(RTT_S, seed=seed)
@@ -304,7 +304,7 @@ class Searched:
         ]
 
     def figures(self, rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int) -> Row:
-        """What of the notes the positions of all answers together name."""
+        """Return what of the notes the positions of all answers together name."""
         table = positions_table(rows, vocabulary_size)
         pieces, characters, named, secrets = [], [], [], []
         for ids, places in zip(self.tokens, self._secrets, strict=True):
@@ -339,7 +339,8 @@ def positions_table(rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int
 
 
 def longest_runs(table: Mask, ids: Sequence[int]) -> NDArray[np.int64]:
-    """For each of `ids` how many of them, up to it, may stand at positions in a row somewhere."""
+    """Return, for each of `ids`, how many of them, up to it, may stand at positions in a row
+    somewhere."""
     run = np.zeros(len(table), dtype=np.int64)
     longest = np.zeros(len(ids), dtype=np.int64)
     for number, token in enumerate(ids):

@@ -98,7 +98,7 @@ def many_sided(window: Window, device: Engine, cloud: Engine) -> ManySided:
 def answer(
     preset: AggregationPreset, question: ManySided, sides: int, rtt_s: float, seed: int
 ) -> TwoSidedAnswer:
-    """One request in virtual time."""
+    """Return one request in virtual time."""
     first, *others = question.sides[:sides]
     request = AggregationRequest(
         session=seed % 2**32,
@@ -142,7 +142,7 @@ def tpot_s(answers: Sequence[TwoSidedAnswer]) -> float:
 
 
 def acceptance_rate(answers: Sequence[TwoSidedAnswer]) -> float:
-    """Of all sides' drafts."""
+    """Return the acceptance rate of all sides' drafts."""
     stats = [one.stats[0] for one in answers]
     drafted = sum(sum(counters.drafted.values()) for counters in stats)
     return sum(sum(counters.accepted.values()) for counters in stats) / drafted

@@ -38,7 +38,8 @@ class Decision:
 
 
 def trace_events(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> dict[str, Any]:
-    """In the Trace Event Format that Perfetto and chrome://tracing read; microseconds."""
+    """Return the events in the Trace Event Format that Perfetto and chrome://tracing read, in
+    microseconds."""
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "pid": int(side), "args": {"name": side.name.lower()}}
         for side in Side

@@ -141,7 +141,8 @@ def one_answer(
     decisions: list[Decision] | None = None,
     tokens: int = TOKENS,
 ) -> TwoSidedAnswer:
-    """One strategy's answer; with `decisions` they are noted there and the pipeline is traced."""
+    """Return one strategy's answer; with `decisions` they are noted there and the pipeline is
+    traced."""
     step_s = {Side.DEVICE: cell.pacing.device_s, Side.CLOUD: cell.pacing.cloud_s}
     preset, rng = AGGREGATION_PRESETS[name], SeededRandom(seed)
 

@@ -107,8 +107,8 @@ def _token(
 
 
 def _shares(steps_s: Sequence[float]) -> tuple[float, ...]:
-    """How the model's own steps vary. A distribution known from another record took no time, and a
-    step far from the median was held up by other processes: neither says anything."""
+    """Return how the model's own steps vary. A distribution known from another record took no time,
+    and a step far from the median was held up by other processes: neither says anything."""
     typical_s = median(steps_s)
     shares = (step_s / typical_s for step_s in steps_s)
     return tuple(share for share in shares if 0.75 < share < 1.25) or (1.0,)

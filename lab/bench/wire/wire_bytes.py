@@ -119,7 +119,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 def count(preset: Preset, variant: str, exponent: float, tokens: int, seed: int) -> Row:
-    """One row: a request of `tokens` tokens, its rounds summed up."""
+    """Return one row: a request of `tokens` tokens, its rounds summed up."""
     progress(f"{preset.name}, {variant}, exponent {exponent:g}")
     distributions = ZipfDistributions(VOCABULARY_SIZE, exponent, NOISE, seed)
     return _row(preset, variant, exponent, seed, count_rounds(preset, distributions, tokens, seed))

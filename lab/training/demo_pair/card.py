@@ -71,7 +71,7 @@ def load_published(out: Path, folder: str) -> torch.nn.Module:
 
 
 def samples(out: Path, tokenizer: Tokenizer, seed: int) -> list[str]:
-    """One continuation of each sample prompt by the target, at temperature 0.7."""
+    """Return one continuation of each sample prompt by the target, at temperature 0.7."""
     target: Any = load_published(out, TARGET_FOLDER)
     torch.manual_seed(seed)
     texts = []
@@ -114,7 +114,7 @@ def write(
 
 
 def _exits(folder: Path) -> str:
-    """Which early exits there are, and how often each already says what the target says."""
+    """Return which early exits there are, and how often each already says what the target says."""
     described = read_description(folder)
     pairs = zip(described.layers, described.agreement, strict=True)
     said = ", ".join(f"{share:.1%} after layer {layer}" for layer, share in pairs)
@@ -128,7 +128,7 @@ def published_bytes(out: Path) -> int:
 
 
 def _comparison(figures: list[SourceFigures]) -> str:
-    """Whether the larger model is worth its size, source by source, in plain words."""
+    """Return whether the larger model is worth its size, source by source, in plain words."""
     words = [
         f"{figure.plain.cross_entropy - figure.target_cross_entropy:+.3f} on {figure.source}"
         for figure in figures

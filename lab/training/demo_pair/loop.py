@@ -196,7 +196,7 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
 
 
 def read_spent(path: Path) -> Spent:
-    """What the training of a checkpoint has used; FileNotFoundError if there is none."""
+    """Return what the training of a checkpoint has used; FileNotFoundError if there is none."""
     with _open_checkpoint(path) as archive:
         return Spent(**json.loads(archive.metadata()["spent"]))
 

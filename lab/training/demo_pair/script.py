@@ -14,7 +14,7 @@ ALL = "all"
 
 
 def stages_parser(about: str, stages: Sequence[str]) -> argparse.ArgumentParser:
-    """With the options that every training has."""
+    """Return a parser with the options that every training has."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--stage", choices=(*stages, ALL), default=ALL)
     parser.add_argument(
@@ -38,7 +38,7 @@ def use_device(name: str) -> torch.device:
 
 
 def run_stages(stage: str, stages: Sequence[str], run: Callable[[str], None]) -> int:
-    """One of the stages, or all; the exit code."""
+    """Run one of the stages, or all; return the exit code."""
     try:
         for name in stages if stage == ALL else (stage,):
             run(name)

@@ -53,7 +53,7 @@ def pass_times(draft: Engine, target: Engine) -> PairTimes:
 
 
 def pass_s(engine: Engine, tokens: int) -> float:
-    """Of a pass over so many tokens, as `pass_times` measures."""
+    """Return the seconds of a pass over so many tokens, as `pass_times` measures."""
     session, times_s = engine.open(CONTEXT + tokens), list[float]()
     prompt = tuple(number * 37 % engine.vocabulary_size for number in range(CONTEXT))
     engine.forward([ForwardRequest(session, prompt, 1)])

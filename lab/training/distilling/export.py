@@ -73,6 +73,6 @@ def _widened(weight: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def _digest(weight: Tensor) -> str:
-    """Of an embedding. A draft for other weights would be accepted rarely, and nothing would say
-    why."""
+    """Return the digest of an embedding. A draft for other weights would be accepted rarely, and
+    nothing would say why."""
     return hashlib.sha256(weight.detach().float().contiguous().numpy().tobytes()).hexdigest()

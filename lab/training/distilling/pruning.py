@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class PrunedLlama(nn.Module):
-    """Those layers of `target`, a Llama model of transformers in float32, and its last norm; all
+    """Some layers of `target`, a Llama model of transformers in float32, and its last norm; all
     else of it is shared. Parameters are what is trained."""
 
     def __init__(self, target: Any, layers: Sequence[int]) -> None:
@@ -26,7 +26,7 @@ class PrunedLlama(nn.Module):
         self._outside = decoder.embed_tokens, decoder.rotary_emb  # a tuple: no submodules
 
     def forward(self, input_ids: Tensor, use_cache: bool = False) -> SimpleNamespace:
-        """In the place of logits the normalised states [rows, length, size]: the objective
+        """Return, in the place of logits, the normalised states [rows, length, size]: the objective
         multiplies by the head only those it learns from."""
         embed, rotary = self._outside
         hidden: Tensor = embed(input_ids).detach()

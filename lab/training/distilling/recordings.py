@@ -42,7 +42,7 @@ class Recording:
 
 
 def record(answers: Sequence[Answer]) -> Recording:
-    """At least one."""
+    """Return the recording of answers; at least one is needed."""
     sequences = [(*answer.task.token_ids, *answer.token_ids) for answer in answers]
     recorded = torch.tensor(
         [

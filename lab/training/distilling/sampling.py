@@ -136,8 +136,8 @@ class AnswerSampler:
         return functional.linear(states, self._head).float()
 
     def _stepped(self, running: dict[int, _Row]) -> Tensor:
-        """One more token each. Rows without an answer run along where few are: to leave them out
-        would copy the keys and values of all others."""
+        """Sample one more token for each row. Rows without an answer run along where few are: to
+        leave them out would copy the keys and values of all others."""
         few = 2 * len(running) <= self._rows
         lines = list(running) if few else list(range(self._rows))
         last = {row: (row_.token_ids[-1], row_.length - 1) for row, row_ in running.items()}

@@ -182,7 +182,7 @@ def read_texts(settings: Settings) -> None:
 
 
 def train_draft(settings: Settings) -> None:
-    """From the target's own layers; resumed if it was interrupted."""
+    """Train the draft from the target's own layers; a training that was interrupted is resumed."""
     recording = read_recordings(settings.cache / "answers")
     target = _target(settings, torch.float32)
     draft = PrunedLlama(target, settings.layers).requires_grad_()
@@ -207,7 +207,7 @@ def export_draft(settings: Settings) -> None:
 
 
 def write_draft_card(settings: Settings) -> None:
-    """Of the draft as it was trained; its step is that of the joined one."""
+    """Write the card of the draft as it was trained; its step is that of the joined one."""
     target = _target(settings, torch.float32)
     recording = read_recordings(settings.cache / "answers")
     draft, kept = trained_draft(settings, target), kept_tokens(settings, recording)
@@ -243,7 +243,7 @@ def _with_whole_head(joined: Path) -> Engine:
 
 
 def joined_folder(settings: Settings) -> Path:
-    """Beside the target's, where a pair is looked for."""
+    """Return the folder beside the target's, where a pair is looked for."""
     return settings.target.with_name(f"{settings.target.name}-draft")
 
 
@@ -261,7 +261,7 @@ def measure(
 
 
 def trained_draft(settings: Settings, target: Any) -> PrunedLlama:
-    """As of its last checkpoint. FileNotFoundError if there is none."""
+    """Return the draft as of its last checkpoint. Raises FileNotFoundError if there is none."""
     draft = PrunedLlama(target, settings.layers)
     load_weights(_checkpoint(settings), draft)
     return draft.eval().requires_grad_(False)
@@ -312,7 +312,7 @@ def _encoded(
 
 
 def _beginning(tokenizer: Any) -> tuple[int, ...]:
-    """What comes before a user's first words."""
+    """Return what comes before a user's first words."""
     text, _ = chat_text(_MARK, tokenizer).split(_MARK)
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 

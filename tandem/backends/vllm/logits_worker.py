@@ -1,6 +1,6 @@
-"""What runs in every worker process of vLLM beside its own methods: one packed pass, whose logits
-are read or handed back in the place of sampled tokens. Invariant: a pass leaves nothing behind that
-vLLM waits to sample from."""
+"""The method added to every worker process of vLLM: one packed pass, whose logits are read or
+handed back in the place of sampled tokens. Invariant: a pass leaves nothing behind that vLLM waits
+to sample from."""
 
 from __future__ import annotations
 

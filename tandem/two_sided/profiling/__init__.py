@@ -1,1 +1,1 @@
-"""What a side's profiler reads and exports: measured steps, metrics, Prometheus."""
+"""The inputs and exports of a side's profiler: measured steps, metrics, Prometheus."""

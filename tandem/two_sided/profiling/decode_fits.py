@@ -1,4 +1,4 @@
-"""What a decoding step costs on this machine at rest, by the length of the context (DRAGON §5.2,
+"""The time of a decoding step on this machine at rest, by the length of the context (DRAGON §5.2,
 offline): measured, and kept in a JSON file from one start to the next.
 
 Invariants: a file is complete or as it was before; a file that cannot be used is refused with its

@@ -1,5 +1,6 @@
-"""What the chooser of the aggregating side knows: a request's own frames first, then what earlier
-requests of this process or, by a Prometheus server, of others measured, whichever is fresher.
+"""The measurements that choose the aggregating side: a request's own frames first, then what
+earlier requests of this process or, by a Prometheus server, of others measured, whichever is
+fresher.
 
 A decode line that `tandem doctor --profile` stored holds for the decoder beside this aggregator,
 with the model and the number of documents it was measured with; the other side's steps are

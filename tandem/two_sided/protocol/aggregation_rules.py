@@ -1,4 +1,5 @@
-"""Who decides the next token of an answer from two sides, and what each side must know for it.
+"""The rules by which the next token of an answer from two sides is decided, and what each side must
+know for it.
 
 Both ends hold the same rule, which knows its side. Invariant: a token follows from both sides'
 drafts, their distributions and the seed alone, wherever it is decided. So the text depends neither

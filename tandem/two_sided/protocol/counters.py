@@ -1,5 +1,5 @@
-"""What one side's machine counts and measures of a request. Invariant: durations are differences of
-one clock."""
+"""The counts and measurements that one side's machine takes of a request. Invariant: durations are
+differences of one clock."""
 
 import math
 from collections import deque

@@ -1,6 +1,6 @@
-"""How a side draws its drafts, and what it sends of their distribution. Invariant: `local_draft`
-returns the distribution that was drawn from, bit for bit as the other end will reconstruct it,
-unless the choices say `cut_after_draw`."""
+"""A side's drafting: how it draws its drafts, and what it sends of their distribution. Invariant:
+`local_draft` returns the distribution that was drawn from, bit for bit as the other end will
+reconstruct it, unless the choices say `cut_after_draw`."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,8 @@ from tandem.two_sided.protocol.presets import (
 
 @dataclass(frozen=True, slots=True)
 class LocalDrafting:
-    """How a document's distribution is formed, and what of the side's is drawn and sent."""
+    """The settings of a side's drafting: how a document's distribution is formed, and what of the
+    side's is drawn and sent."""
 
     sampling: SamplingParams
     probs: LocalProbs

@@ -1,5 +1,5 @@
-"""Which side aggregates next (DRAGON §5.1, with eq. 7 and 8 corrected), decided by the aggregating
-side after every token. Invariant: it changes times, never the text."""
+"""The choice of the side that aggregates next (DRAGON §5.1, with eq. 7 and 8 corrected), decided by
+the aggregating side after every token. Invariant: it changes times, never the text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

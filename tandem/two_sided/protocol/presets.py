@@ -17,7 +17,7 @@ MAX_QUERY_CHARACTERS = 4096
 
 
 class AggregationMode(StrEnum):
-    """Who decides a token."""
+    """The way in which a token is decided."""
 
     AGGREGATOR = "aggregator"
     """One side at a time, which has both drafts with their distributions (DRAGON's Algorithm 1)."""
@@ -31,7 +31,7 @@ class AggregationMode(StrEnum):
 
 
 class Placement(StrEnum):
-    """Which side aggregates."""
+    """The side that aggregates, or the rule that chooses it."""
 
     DEVICE = "device"
     CLOUD = "cloud"
@@ -42,7 +42,7 @@ class Placement(StrEnum):
 
 
 class Sources(StrEnum):
-    """Whose documents count."""
+    """The sides whose documents count."""
 
     BOTH = "both"
     DEVICE = "device"
@@ -50,7 +50,7 @@ class Sources(StrEnum):
 
 
 class Draw(StrEnum):
-    """How a side draws its draft from its local distribution."""
+    """The way in which a side draws its draft from its local distribution."""
 
     INDEPENDENT = "independent"
     """From random numbers of its own."""
@@ -62,7 +62,7 @@ class Draw(StrEnum):
 
 
 class ProbsPayload(StrEnum):
-    """What is sent with a draft of the distribution it was drawn from."""
+    """The part of a draft's distribution that is sent with it."""
 
     NONE = "none"
     FULL = "full"
@@ -70,7 +70,8 @@ class ProbsPayload(StrEnum):
 
 
 class DocumentTransfer(StrEnum):
-    """What of the cloud's documents is sent to the device, which then generates alone."""
+    """The form in which the cloud's documents are sent to the device, which then generates
+    alone."""
 
     NONE = "none"
     TEXT = "text"

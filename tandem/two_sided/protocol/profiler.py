@@ -1,4 +1,4 @@
-"""What both sides of a two-sided answer cost now (DRAGON §5.2).
+"""The present costs of both sides of a two-sided answer (DRAGON §5.2).
 
 A `Reading` is what one source knows: the request's own stream (`SideProfiler`), this process's
 metrics, a metrics server. Every duration is a difference of one machine's clock; what nobody
