@@ -388,8 +388,8 @@ class Controller:
         self._follow(best)
 
     def _gain_wanted(self, alone_s: float) -> float:
-        """The share by which a schedule with drafts must be better. Where a pass takes hardly longer
-        than the processors' work on a message, a cost is not known better than that work is."""
+        """Return the share by which a schedule with drafts must be better. Where a pass is hardly
+        longer than the processors' work on a message, no cost is known better than that work."""
         return max(self._config.switch_gain, self._config.message_s / max(alone_s, TINY))
 
     def _branches_pay(self, conditions: Conditions) -> bool:
