@@ -26,7 +26,8 @@ def models(as_json: bool) -> None:
         return
     width = max(len(model.name) for model in listed)
     for model in listed:
-        size = f"{model.size_bytes / 1e9:.2f} GB"
+        gigabytes = model.size_bytes / 1e9
+        size = f"{gigabytes:.1f} GB" if gigabytes >= 1 else f"{1e3 * gigabytes:.0f} MB"
         kind = f"{model.kind}{f', {model.family}' if model.family else ''}"
         click.echo(f"{model.name:{width}}  {size:>9}  {kind:24}  {model.place}")
 

@@ -22,6 +22,8 @@ GGUF_MODEL_LAYER = "application/vnd.ollama.image.model"
 _GGUF_PARTS = "-of-"
 """In the names of files that one model is split into; the first of them names the model."""
 
+_TEXT_MODELS = ("ForCausalLM", "ForConditionalGeneration")
+
 
 class NoSuchModel(TandemError):
     """A name that means no model of this machine, or several."""
@@ -86,16 +88,15 @@ def find_model(name: str, models: Sequence[LocalModel]) -> LocalModel:
     if matching:
         choices = ", ".join(f"{model.name} ({model.source})" for model in matching)
         raise NoSuchModel(f"{name} may mean {choices}; give the folder or file")
-    close = get_close_matches(wanted, [model.name.lower() for model in models], n=3)
-    close += [
-        short
+    similar = [
+        model.name
         for model in models
-        if (short := model.name.lower().rpartition("/")[2]) not in close
-        and get_close_matches(wanted, [short])
+        if get_close_matches(wanted, [model.name.lower(), model.name.lower().rpartition("/")[2]])
     ]
-    similar = [model.name for model in models if {model.name.lower()} & set(close)]
-    meant = f"did you mean {' or '.join(similar[:3])}?" if similar else "'tandem models' lists them"
-    raise NoSuchModel(f"{name}: neither a folder or file nor a model of this machine; {meant}")
+    meant = "'tandem models' lists them"
+    if similar:
+        meant = f"did you mean {' or '.join(similar[:3])}?"
+    raise NoSuchModel(f"{name}: no such folder, file or model on this machine ({meant})")
 
 
 def _of_hub_cache(cache: Path) -> Iterator[LocalModel]:
@@ -167,10 +168,9 @@ def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | Non
     if "model_type" not in config or not weights:
         return None
     architectures = config.get("architectures")
-    architecture = (
-        str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    )
-    if architecture and not architecture.endswith(("ForCausalLM", "ForConditionalGeneration")):
+    if isinstance(architectures, list) and not any(
+        str(name).endswith(_TEXT_MODELS) for name in architectures
+    ):
         return None
     size = sum(path.stat().st_size for path in weights if path.is_file())
     return LocalModel(name, folder, place, size, str(config["model_type"]))
