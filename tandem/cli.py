@@ -20,6 +20,7 @@ _SUMMARIES = {
     "enroll": "Make what a new edge needs, and let the cloud know it.",
     "install-service": "Let systemd run a service of this machine.",
     "link": "Emulate a slow or narrow link over TCP.",
+    "models": "List the models on this machine.",
     "doctor": "Check the installation, the models and both ends.",
 }
 _OF_THE_LABORATORY = {

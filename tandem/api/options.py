@@ -4,6 +4,7 @@ what no model is needed to refuse is refused here, as InvalidArgument naming the
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from operator import attrgetter, index
 from typing import Any
 
@@ -84,7 +85,9 @@ def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
 def request_of(
     prompt: str | Sequence[int] | Sequence[Message], options: GenerationOptions
 ) -> GenerationRequest:
-    """The request; one without a seed gets one. Raises InvalidArgument naming the option."""
+    """Return the request; one without a seed gets one. Raises InvalidArgument naming the option,
+    and TypeError for one that does not exist, as Python does for any other function."""
+    _check_names(options)
     name, choices = _method(options)
     stop = options.get("stop", ())
     drawn = {"seed": secrets.randbelow(SEED_BELOW)}
@@ -104,6 +107,15 @@ def request_of(
     )
     request.validate(rag=options.get("rag", False))
     return request
+
+
+def _check_names(options: GenerationOptions) -> None:
+    known = GenerationOptions.__optional_keys__
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, sorted(known), n=1)
+            meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+            raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
 
 
 def _objective(options: GenerationOptions) -> tuple[Override, ...]:

@@ -13,11 +13,11 @@ from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import (
     AUTO,
-    GGUF,
     ONE_DEVICE,
     LoadedModel,
     ModelChoice,
     Parallelism,
+    is_gguf,
 )
 from tandem.core.errors import InvalidArgument
 from tandem.settings import ModelSettings
@@ -80,7 +80,7 @@ def engine_of(choice: ModelChoice) -> str:
     """Return the back end's name; AUTO guesses it from the model."""
     if choice.engine != AUTO:
         return choice.engine
-    return "llamacpp" if choice.source.lower().endswith(GGUF) else "torch"
+    return "llamacpp" if is_gguf(choice.source) else "torch"
 
 
 def load_served(

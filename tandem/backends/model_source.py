@@ -15,6 +15,7 @@ AUTO = "auto"
 """The engine that the model's source suggests: llama.cpp for a .gguf file, else torch."""
 GGUF = ".gguf"
 """How the names of llama.cpp's files end."""
+_GGUF_MAGIC = b"GGUF"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -75,6 +76,21 @@ class ModelSource:
     name: str
     local: bool
     options: dict[str, Any]
+
+
+def is_gguf(source: str) -> bool:
+    """Return whether a source is a GGUF file: by its name, or by how it begins, since Ollama keeps
+    such files under names without an ending."""
+    if source.lower().endswith(GGUF):
+        return True
+    path = Path(source)
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
+    except OSError:
+        return False
 
 
 def find_source(folder_or_name: str | Path, revision: str | None = None) -> ModelSource:

@@ -6,12 +6,15 @@ from typing import Any
 
 from tandem.backends import factory
 from tandem.backends.interface import Engine
-from tandem.backends.model_source import AUTO, GGUF, LoadedModel, ModelChoice, check_model_folder
+from tandem.backends.model_source import AUTO, LoadedModel, ModelChoice, check_model_folder, is_gguf
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.demo import demo_folder
 from tandem.net.process import nothing_collected
+from tandem.suite.local_models import NoSuchModel, find_model, local_models
 from tandem.text import Tokenizer
 
+BY_NAME = (AUTO, "torch", "llamacpp")
+"""Engines whose models may be named instead of given by folder or file."""
 DEMO_DRAFT = "demo-draft"
 DEMO_TARGET = "demo-target"
 DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
@@ -43,16 +46,17 @@ def choose_model(
     exits: str = "none",
     engine: str = AUTO,
 ) -> ModelChoice:
-    """Return the model that `--draft` or `--target` names; None names the demo model. Sources for
-    back ends other than the default one are theirs to check."""
+    """Return the model that `--draft` or `--target` names: a folder or file, a model of this
+    machine by its name (see `local_models`), or NAME@COMMIT of the hub; None names the demo model.
+    Raises CannotLoad for a name that means none or several. Sources for back ends other than the
+    default ones are theirs to check."""
     source = given or str(_demo_model(demo))
     revision = None
-    if Path(source).exists() and not source.lower().endswith(GGUF):
+    if not Path(source).exists() and not is_gguf(source) and engine in BY_NAME:
+        name, at, revision = source.rpartition("@")
+        source = name if at else _local_source(source)
+    if revision is None and Path(source).exists() and not is_gguf(source):
         _check_readable(Path(source))
-    elif engine in (AUTO, "torch") and not source.lower().endswith(GGUF):
-        source, at, revision = source.rpartition("@")
-        if not at:
-            raise CannotLoad(f"{given}: no such folder; use NAME@COMMIT for a hub model")
     return ModelChoice(source, revision, device, dtype, exits=exits, engine=engine)
 
 
@@ -107,6 +111,13 @@ def load_model(choice: ModelChoice, side: str) -> LoadedModel:
         if error.field == "exits":
             raise
         raise CannotLoad(f"{side}: {error.why}") from error
+
+
+def _local_source(name: str) -> str:
+    try:
+        return str(find_model(name, local_models()).source)
+    except NoSuchModel as error:
+        raise CannotLoad(f"{error}; use NAME@COMMIT for a model of the hub") from error
 
 
 def _check_readable(folder: Path) -> None:

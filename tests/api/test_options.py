@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -114,3 +115,19 @@ def test_a_bad_option_is_named(options: GenerationOptions, field: str) -> None:
 def test_a_bad_prompt(prompt: Any) -> None:
     with pytest.raises(tandem.InvalidArgument, match=r"^prompt: "):
         request_of(prompt, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("tempreature", "did you mean 'temperature'?"), ("maxtokens", "did you mean 'max_tokens'?")],
+)
+def test_a_misspelt_option_is_no_option(name: str, meant: str) -> None:
+    with pytest.raises(
+        TypeError, match=f"unexpected keyword argument '{name}'; {re.escape(meant)}"
+    ):
+        request_of("hi", {name: 1})  # type: ignore[misc]
+
+
+def test_an_option_like_no_other_is_answered_with_all() -> None:
+    with pytest.raises(TypeError, match=r"known: .*max_tokens.*top_p"):
+        request_of("hi", {"zzz": 1})  # type: ignore[typeddict-unknown-key]

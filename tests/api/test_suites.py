@@ -175,7 +175,7 @@ def test_a_bad_way_to_a_suite(endpoint: str, options: dict[str, str], field: str
 
 
 def test_bad_arguments_of_an_embedded_suite(tmp_path: object) -> None:
-    with pytest.raises(tandem.CannotLoad, match="no such folder"):
+    with pytest.raises(tandem.CannotLoad, match="no such folder, file or model"):
         tandem.embedded("nothing-here")
     with pytest.raises(tandem.InvalidArgument, match="mbps"):
         tandem.embedded(mbps=-1)

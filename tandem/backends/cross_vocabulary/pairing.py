@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.model_source import GGUF
+from tandem.backends.model_source import is_gguf
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, batch_probs_from_logits
 from tandem.text import ComparableTokenizer, Tokenizer
@@ -52,7 +52,7 @@ def load_target_tokenizer(source: str) -> ComparableTokenizer:
     model as NAME@COMMIT. Raises InvalidArgument("target_tokenizer")."""
     name, at, revision = source.rpartition("@")
     try:
-        if source.lower().endswith(GGUF):
+        if is_gguf(source):
             return _gguf_tokenizer(source)
         from tandem.backends.torch.loading import load_tokenizer
 

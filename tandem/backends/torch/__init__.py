@@ -2,7 +2,7 @@
 
 import os
 
-from tandem.backends.model_source import GGUF, LoadedModel, ModelChoice, find_source
+from tandem.backends.model_source import LoadedModel, ModelChoice, find_source, is_gguf
 
 KEPT_KERNELS = 128
 """Compiled kernels that oneDNN keeps, one for each shape of a product. Packed passes have ever new
@@ -20,7 +20,7 @@ def bound_kernels() -> None:
 
 def load(choice: ModelChoice) -> LoadedModel:
     """Load a model for the factory. A wrong folder is refused without waiting for torch."""
-    if not choice.source.lower().endswith(GGUF):
+    if not is_gguf(choice.source):
         find_source(choice.source, choice.revision)
     bound_kernels()
     from tandem.backends.torch.loading import load_chosen

@@ -17,7 +17,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from tandem.backends.model_source import GGUF, LoadedModel, ModelChoice, ModelSource, find_source
+from tandem.backends.model_source import (
+    GGUF,
+    LoadedModel,
+    ModelChoice,
+    ModelSource,
+    find_source,
+    is_gguf,
+)
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import (
     AUTO,
@@ -54,7 +61,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     revision = choice.revision
     dtype = choice.dtype
     use_threads(choice.threads)
-    if folder_or_name.lower().endswith(GGUF):
+    if is_gguf(folder_or_name):
         return _load_gguf(choice)
     source = find_source(folder_or_name, revision)
     model = load_model(folder_or_name, choice.device, dtype, revision)
@@ -87,7 +94,7 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
     tokenizer = file.tokenizer()
     engine = HuggingFaceEngine(
         model,
-        model_name=Path(choice.source).resolve().name[: -len(GGUF)],
+        model_name=_gguf_name(choice.source),
         vocabulary_hash=tokenizer.vocabulary_hash,
         eos_token_ids=tokenizer.eos_token_ids,
         vocabulary_size=tokenizer.vocabulary_size,
@@ -95,6 +102,11 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
         bits=WEIGHT_BITS.get(choice.dtype),
     )
     return LoadedModel(engine, tokenizer, partial(file.content_hash, choice.dtype))
+
+
+def _gguf_name(source: str) -> str:
+    name = Path(source).resolve().name
+    return name[: -len(GGUF)] if name.lower().endswith(GGUF) else name
 
 
 def _precision(dtype: str) -> torch.dtype | None:

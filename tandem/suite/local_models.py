@@ -1,0 +1,216 @@
+"""The models that this machine has already, wherever other programs keep them.
+
+Models are read in place; nothing is copied, moved or changed. Looked at are the cache of Hugging
+Face's libraries, the stores of Ollama and LM Studio, and the folder `models/` here. Only what is
+needed to name a model is read: file names and small JSON files, never weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from tandem.core.errors import TandemError
+
+GGUF_MODEL_LAYER = "application/vnd.ollama.image.model"
+"""The layer of an Ollama manifest that holds the weights."""
+_GGUF_PARTS = "-of-"
+"""In the names of files that one model is split into; the first of them names the model."""
+
+_TEXT_MODELS = ("ForCausalLM", "ForConditionalGeneration")
+
+
+class NoSuchModel(TandemError):
+    """A name that means no model of this machine, or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model that lies on this machine.
+
+    `name`: what people call it ("Qwen/Qwen2.5-0.5B-Instruct", "llama3.2:1b"). `source`: what
+    `--draft` and `--target` take: a folder or a GGUF file. `place`: who keeps it. `size_bytes`: of
+    the weights on disk. `family`: the architecture, where a folder's configuration tells it.
+    """
+
+    name: str
+    source: Path
+    place: str
+    size_bytes: int
+    family: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """How the weights are stored: "safetensors" or "gguf"."""
+        return "safetensors" if self.source.is_dir() else "gguf"
+
+
+def local_models(
+    environment: Mapping[str, str] = os.environ, here: Path | None = None
+) -> list[LocalModel]:
+    """Return all models that are found, by place and name.
+
+    Args:
+        environment: says where the stores are if they are not at their usual places: `HF_HUB_CACHE`
+            or `HF_HOME`, `OLLAMA_MODELS`, and `HOME`.
+        here: the folder whose `models/` is looked into; the working directory by default.
+    """
+    home = Path(environment.get("HOME") or Path.home())
+    hub = Path(
+        environment.get("HF_HUB_CACHE")
+        or Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
+    )
+    ollama = Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models")
+    found = [
+        *_of_folder((here or Path.cwd()) / "models", "models/"),
+        *_of_hub_cache(hub),
+        *_of_ollama(ollama),
+        *_of_folder(home / ".lmstudio" / "models", "LM Studio"),
+        *_of_folder(home / ".cache" / "lm-studio" / "models", "LM Studio"),
+    ]
+    return sorted(found, key=lambda model: (model.place, model.name.lower()))
+
+
+def find_model(name: str, models: Sequence[LocalModel]) -> LocalModel:
+    """Return the model that a name means: its whole name, or the part after the last slash, in any
+    case. Raises NoSuchModel with the names that are similar, or that it may mean."""
+    wanted = name.lower()
+    whole = [model for model in models if model.name.lower() == wanted]
+    matching = whole or [m for m in models if m.name.lower().rpartition("/")[2] == wanted]
+    sources = {model.source.resolve() for model in matching}
+    if len(sources) == 1:
+        return matching[0]
+    if matching:
+        choices = ", ".join(f"{model.name} ({model.source})" for model in matching)
+        raise NoSuchModel(f"{name} may mean {choices}; give the folder or file")
+    similar = [
+        model.name
+        for model in models
+        if get_close_matches(wanted, [model.name.lower(), model.name.lower().rpartition("/")[2]])
+    ]
+    meant = "'tandem models' lists them"
+    if similar:
+        meant = f"did you mean {' or '.join(similar[:3])}?"
+    raise NoSuchModel(f"{name}: no such folder, file or model on this machine ({meant})")
+
+
+def _of_hub_cache(cache: Path) -> Iterator[LocalModel]:
+    """Models of Hugging Face's cache: the snapshot that `main` points to, or else the newest."""
+    for repository in _folders(cache):
+        if not repository.name.startswith("models--"):
+            continue
+        name = repository.name.removeprefix("models--").replace("--", "/")
+        snapshot = _snapshot(repository)
+        if snapshot is None:
+            continue
+        model = _transformers_model(snapshot, name, "Hugging Face cache")
+        if model is not None:
+            yield model
+        yield from _gguf_files(snapshot, f"{name}/", "Hugging Face cache")
+
+
+def _snapshot(repository: Path) -> Path | None:
+    snapshots = repository / "snapshots"
+    try:
+        revision = (repository / "refs" / "main").read_text("ascii").strip()
+    except (OSError, ValueError):
+        revision = ""
+    if revision and (snapshots / revision).is_dir():
+        return snapshots / revision
+    return max(_folders(snapshots), key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def _of_ollama(store: Path) -> Iterator[LocalModel]:
+    """Models of Ollama: a manifest for each name, weights in files named by their digest."""
+    manifests = store / "manifests"
+    for path in _files(manifests):
+        parts = path.relative_to(manifests).parts  # host, namespace, model, tag
+        layers = _read_json(path).get("layers")
+        if len(parts) < 3 or not isinstance(layers, list):
+            continue
+        for layer in layers:
+            if not isinstance(layer, dict) or layer.get("mediaType") != GGUF_MODEL_LAYER:
+                continue
+            weights = store / "blobs" / str(layer.get("digest", "")).replace(":", "-")
+            if weights.is_file():
+                names = [part for part in parts[1:-1] if part != "library"]
+                name = f"{'/'.join(names)}:{parts[-1]}"
+                yield LocalModel(name, weights, "Ollama", weights.stat().st_size)
+
+
+def _of_folder(folder: Path, place: str) -> Iterator[LocalModel]:
+    """Models below a folder, at most two levels down as LM Studio keeps them: publisher/model."""
+    yield from _gguf_files(folder, "", place)
+    for first in _folders(folder):
+        model = _transformers_model(first, first.name, place)
+        if model is not None:
+            yield model
+            continue
+        yield from _gguf_files(first, f"{first.name}/", place)
+        for second in _folders(first):
+            name = f"{first.name}/{second.name}"
+            model = _transformers_model(second, name, place)
+            if model is not None:
+                yield model
+            yield from _gguf_files(second, f"{name}/", place)
+
+
+def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | None:
+    """The model of a folder in Hugging Face's format, unless it has no weights that can be read or
+    writes no text."""
+    config = _read_json(folder / "config.json")
+    weights = [path for path in _children(folder) if path.name.endswith(".safetensors")]
+    if "model_type" not in config or not weights:
+        return None
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and not any(
+        str(name).endswith(_TEXT_MODELS) for name in architectures
+    ):
+        return None
+    size = sum(path.stat().st_size for path in weights if path.is_file())
+    return LocalModel(name, folder, place, size, str(config["model_type"]))
+
+
+def _gguf_files(folder: Path, prefix: str, place: str) -> Iterator[LocalModel]:
+    """GGUF files of a folder; of a model that is split into several, the first."""
+    for path in _children(folder):
+        stem, ending = path.stem, path.suffix.lower()
+        if ending != ".gguf" or not path.is_file() or stem.lower().startswith("mmproj"):
+            continue
+        if _GGUF_PARTS in stem and not stem.rpartition(_GGUF_PARTS)[0].endswith("00001"):
+            continue
+        yield LocalModel(f"{prefix}{stem}", path, place, path.stat().st_size)
+
+
+def _children(folder: Path) -> list[Path]:
+    """What lies in a folder, in order; nothing where it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in _children(folder) if path.is_dir() and not path.name.startswith(".")]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in _children(folder):
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; an empty one where there is none."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,175 @@
+"""Models that other programs keep on this machine, found by name and read in place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tandem.cli import main
+from tandem.demo import demo_folder
+from tandem.suite.local_models import LocalModel, NoSuchModel, find_model, local_models
+from tandem.suite.models import CannotLoad, choose_model
+from tools.write_gguf import write_gguf
+
+OLD = "1" * 40
+NEW = "2" * 40
+WEIGHTS = b"GGUF" + bytes(60)
+
+
+def transformers_folder(folder: Path, architecture: str = "LlamaForCausalLM") -> Path:
+    folder.mkdir(parents=True)
+    config = {"model_type": "llama", "architectures": [architecture]}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(bytes(100))
+    return folder
+
+
+def hub_snapshot(home: Path, repository: str, revision: str, *, main: str | None = None) -> Path:
+    place = home / ".cache/huggingface/hub" / f"models--{repository.replace('/', '--')}"
+    if main is not None:
+        (place / "refs").mkdir(parents=True, exist_ok=True)
+        (place / "refs" / "main").write_text(main)
+    return transformers_folder(place / "snapshots" / revision)
+
+
+def ollama_model(store: Path, *names: str, digest: str = "sha256:abc") -> Path:
+    manifest = store.joinpath("manifests", "registry.example", *names)
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    layers = [
+        {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:def"},
+        {"mediaType": "application/vnd.ollama.image.model", "digest": digest},
+    ]
+    manifest.write_text(json.dumps({"layers": layers}))
+    blob = store / "blobs" / digest.replace(":", "-")
+    blob.parent.mkdir(exist_ok=True)
+    blob.write_bytes(WEIGHTS)
+    return blob
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def names(home: Path, **variables: str) -> dict[str, LocalModel]:
+    listed = local_models({"HOME": str(home), **variables}, here=home)
+    return {model.name: model for model in listed}
+
+
+def test_the_cache_of_hugging_face_has_models_at_the_revision_of_main(home: Path) -> None:
+    older = hub_snapshot(home, "Qwen/Qwen2.5-0.5B", OLD, main=OLD)
+    hub_snapshot(home, "Qwen/Qwen2.5-0.5B", NEW)
+    found = names(home)
+    assert found == {
+        "Qwen/Qwen2.5-0.5B": LocalModel(
+            "Qwen/Qwen2.5-0.5B", older, "Hugging Face cache", 100, "llama"
+        )
+    }
+
+
+def test_without_main_it_is_the_newest_revision(home: Path) -> None:
+    os.utime(hub_snapshot(home, "a/b", OLD), (1, 1))
+    newer = hub_snapshot(home, "a/b", NEW)
+    assert names(home)["a/b"].source == newer
+
+
+def test_variables_move_the_stores(home: Path, tmp_path: Path) -> None:
+    hub_snapshot(home, "a/b", OLD)
+    moved = tmp_path / "moved"
+    shutil.move(home / ".cache/huggingface", moved / "huggingface")
+    ollama_model(moved / "ollama", "library", "llama3.2", "1b")
+    assert names(home) == {}
+    assert set(names(home, HF_HOME=str(moved / "huggingface"))) == {"a/b"}
+    assert set(names(home, HF_HUB_CACHE=str(moved / "huggingface/hub"))) == {"a/b"}
+    assert set(names(home, OLLAMA_MODELS=str(moved / "ollama"))) == {"llama3.2:1b"}
+
+
+def test_ollama_keeps_weights_under_their_digest(home: Path) -> None:
+    blob = ollama_model(home / ".ollama/models", "library", "llama3.2", "1b")
+    mine = ollama_model(home / ".ollama/models", "me", "tuned", "latest", digest="sha256:123")
+    found = names(home)
+    assert found["llama3.2:1b"].source == blob
+    assert found["me/tuned:latest"].source == mine
+    assert found["llama3.2:1b"].kind == "gguf"
+    assert found["llama3.2:1b"].size_bytes == len(WEIGHTS)
+
+
+def test_lm_studio_and_models_have_files_and_folders(home: Path) -> None:
+    studio = home / ".lmstudio/models/publisher/Some-GGUF"
+    studio.mkdir(parents=True)
+    for name in ("some-Q4.gguf", "mmproj-some.gguf", "b-00001-of-00002.gguf"):
+        (studio / name).write_bytes(WEIGHTS)
+    (studio / "b-00002-of-00002.gguf").write_bytes(WEIGHTS)
+    transformers_folder(home / "models" / "mine")
+    assert set(names(home)) == {
+        "publisher/Some-GGUF/some-Q4",
+        "publisher/Some-GGUF/b-00001-of-00002",
+        "mine",
+    }
+
+
+def test_what_is_no_model_that_writes_text_is_not_listed(home: Path) -> None:
+    transformers_folder(home / "models/embeds", architecture="BertModel")
+    (home / "models/empty").mkdir()
+    (home / "models/broken").mkdir()
+    (home / "models/broken/config.json").write_text("{")
+    (home / "models/broken/model.safetensors").write_bytes(bytes(10))
+    manifest = home / ".ollama/models/manifests/registry.example/library/x/latest"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("[]")
+    assert names(home) == {}
+
+
+MODELS = [
+    LocalModel("Qwen/Qwen2.5-0.5B", Path("/a"), "x", 1),
+    LocalModel("unsloth/Llama-3.2-1B", Path("/b"), "x", 1),
+    LocalModel("meta/Llama-3.2-1B", Path("/c"), "x", 1),
+]
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B", "qwen/qwen2.5-0.5b", "qwen2.5-0.5B"])
+def test_a_name_or_its_last_part_means_a_model(name: str) -> None:
+    assert find_model(name, MODELS).source == Path("/a")
+
+
+def test_a_name_that_means_two_models_is_refused_with_both() -> None:
+    with pytest.raises(NoSuchModel, match=r"unsloth/Llama-3.2-1B \(/b\), meta/Llama-3.2-1B \(/c\)"):
+        find_model("llama-3.2-1b", MODELS)
+
+
+def test_a_name_that_means_none_is_answered_with_what_is_similar() -> None:
+    with pytest.raises(NoSuchModel, match=r"did you mean Qwen/Qwen2\.5-0\.5B\?"):
+        find_model("qwen2.5-05b", MODELS)
+    with pytest.raises(NoSuchModel, match="'tandem models' lists them"):
+        find_model("nothing", MODELS)
+
+
+def test_a_target_is_named_and_read_where_ollama_has_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a user: `--target NAME`, with real weights behind a digest."""
+    blob = ollama_model(home / ".ollama/models", "library", "demo", "latest")
+    file = write_gguf(demo_folder("demo-draft"), home / "demo.gguf", kind="Q8_0")
+    shutil.move(file, blob)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
+    monkeypatch.chdir(home)
+    assert choose_model("demo:latest", "x").source == str(blob)
+    ended = CliRunner().invoke(main, ["models", "--json"])
+    assert [json.loads(line)["name"] for line in ended.stdout.splitlines()] == ["demo:latest"]
+    models = ["--draft", "demo:latest", "--target", "demo:latest"]
+    engines = ["--engine-draft", "torch", "--engine-target", "torch"]
+    answer = ["--prompt", "A", "--max-tokens", "3", "--seed", "1", "--json"]
+    ended = CliRunner().invoke(main, ["generate", *answer, *models, *engines])
+    assert ended.exit_code == 0, ended.stderr
+    assert json.loads(ended.stdout)["tokens"] == 3
+
+
+def test_an_unknown_name_is_refused_in_one_line(home: Path) -> None:
+    with pytest.raises(CannotLoad, match=r"no such folder.*; use NAME@COMMIT for a model of the"):
+        choose_model("no/such-model", "x")
