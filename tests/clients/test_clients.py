@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,3 +136,11 @@ def test_anthropic(clients: Clients, server: Server) -> None:
     assert told["called_streamed"] == told["called"]
     assert told["call_reasons"] == ["tool_use", "tool_use"]
     assert told["refused"] == "not_found_error"
+
+
+def test_aiperf(clients: Clients, pytestconfig: pytest.Config) -> None:
+    environment = pytestconfig.getoption("--load-generators")
+    if environment is None:
+        pytest.skip("aiperf is large: 'make test-clients CLIENTS=all' installs it")
+    told = replace(clients, environment=environment.absolute()).python("aiperf_client", "aiperf")
+    assert told == {"requests": 4, "tokens": 32, "errors": []}

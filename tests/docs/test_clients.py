@@ -11,12 +11,17 @@ CLIENTS = REPOSITORY / "tests" / "clients"
 ROW = re.compile(r"^\|[^|]*\| `([^`]+)`( \(npm\))? \| (\S+) \|", re.MULTILINE)
 
 
-def test_the_matrix_has_every_client_in_the_version_that_is_tested() -> None:
-    lines = (CLIENTS / "requirements.txt").read_text().splitlines()
+def versions(name: str) -> dict[str, str]:
+    """Of what a set names itself."""
+    lines = (CLIENTS / f"{name}.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
-    wanted = (CLIENTS / "requirements.in").read_text().splitlines()
+    wanted = (CLIENTS / f"{name}.in").read_text().splitlines()
     named = [line.partition("[")[0] for line in wanted if line and not line.startswith("#")]
-    python = {name: pinned[name] for name in named}
+    return {each: pinned[each] for each in named}
+
+
+def test_the_matrix_has_every_client_in_the_version_that_is_tested() -> None:
+    python = versions("requirements") | versions("load")
     locked = json.loads((CLIENTS / "package-lock.json").read_text())["packages"]
     node = {name: locked[f"node_modules/{name}"]["version"] for name in locked[""]["dependencies"]}
     rows = ROW.findall((REPOSITORY / "docs" / "clients.md").read_text())

@@ -8,7 +8,8 @@ import instructor
 from asked import ADD, KEY, MODEL, QUESTION, V1, Add, tell
 from openai import OpenAI
 
-asked = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "max_retries": 1}
+messages = [{"role": "user", "content": QUESTION}]
+asked = {"model": MODEL, "messages": messages, "temperature": 0, "max_retries": 1}
 
 
 def heard(mode: instructor.Mode, **more: object) -> list[dict[str, int]]:
