@@ -16,6 +16,8 @@ VLLM_VENV ?= .venv-vllm
 CLIENT_VENV ?= .venv-client
 # Other people's clients go together neither with our openai nor with our pydantic.
 CLIENTS_VENV ?= .venv-clients
+# lm-eval brings torch and transformers of its own.
+LM_EVAL_VENV ?= .venv-lm-eval
 # make test-clients CLIENTS=all: the large ones too, load generators.
 CLIENTS ?=
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
@@ -41,7 +43,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-clients clients-env clients-lock test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -91,6 +93,9 @@ clients-env: $(CLIENTS_VENV)/.installed $(if $(filter all,$(CLIENTS)),$(CLIENTS_
 test-clients: setup proto clients-env ## other people's clients against a running suite; CLIENTS=all: the large ones too
 	$(BIN)/python -m pytest tests/clients --clients $(CLIENTS_VENV) --clients-required \
 	  $(if $(filter all,$(CLIENTS)),--load-generators $(CLIENTS_VENV)-load) $(PYTEST_ARGS)
+
+test-lm-eval: setup proto $(LM_EVAL_VENV)/.installed ## lm-eval over HTTP and with transformers: the same answer to every question (minutes)
+	LM_EVAL_PYTHON=$(abspath $(LM_EVAL_VENV)/bin/python) $(BIN)/python -m pytest tests/clients/test_lm_eval.py $(PYTEST_ARGS)
 
 clients-lock: setup ## choose the clients' versions anew: those of today that go together
 	tools/clients_lock.sh $(BIN)/python
@@ -170,7 +175,7 @@ clean: ## remove what is generated; keeps the environment
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
-	rm -rf $(VENV) $(VLLM_VENV) $(CLIENT_VENV) $(CLIENTS_VENV) $(CLIENTS_VENV)-load tests/clients/node_modules
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENT_VENV) $(LM_EVAL_VENV) $(CLIENTS_VENV) $(CLIENTS_VENV)-load tests/clients/node_modules
 
 lock: setup ## write the environment's versions to constraints.txt, their hashes to requirements.lock
 	tools/lock.sh $(BIN)/python constraints.txt requirements.lock
@@ -218,6 +223,12 @@ $(CLIENTS_VENV)/.installed: tools/clients_env.sh tests/clients/requirements.txt 
 
 $(CLIENTS_VENV)-load/.installed: tools/clients_env.sh tests/clients/load.txt
 	tools/clients_env.sh $(PYTHON) $(CLIENTS_VENV)-load load
+	touch $@
+
+$(LM_EVAL_VENV)/.installed: | $(BIN)/python
+	$(PYTHON) -m venv $(LM_EVAL_VENV)
+	$(LM_EVAL_VENV)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==$(TORCH) 'lm-eval[api,hf]==0.4.13'
 	touch $@
 
 $(CLIENT_VENV)/.installed: | $(BIN)/python

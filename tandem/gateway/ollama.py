@@ -144,7 +144,9 @@ class OllamaEmbedRequest(Strict):
         default=None, description="Must be the model's own dimension."
     )
     truncate: bool | None = Field(
-        default=None, description="Of no effect: a text that is too long is refused."
+        default=None,
+        description="Read only the beginning of a text that is longer than the model's maximum"
+        " length. Without it such a text is embedded in windows.",
     )
     options: Ignored = None
     keep_alive: Ignored = None

@@ -98,7 +98,7 @@ class OllamaRoute:
         """Return embeddings as Ollama does."""
         asked = await self._read(request, OllamaEmbedRequest)
         began_s = time.monotonic()
-        body = asked.model_dump(include={"input", "dimensions"})
+        body = asked.model_dump(include={"input", "dimensions", "truncate"})
         try:
             wanted = EmbeddingRequest(model=await self._model(asked.model), **body)
         except ValidationError as error:

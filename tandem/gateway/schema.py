@@ -559,8 +559,10 @@ class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
     prompt: PromptBody
-    max_tokens: Annotated[int, Field(ge=0, le=UINT32)] | None = Field(
-        default=None, description="0 is allowed with `echo`: only the prompt is returned."
+    max_tokens: MaxTokens | Literal[0] | None = Field(
+        default=None,
+        description="Maximum tokens of the answer. Default, and -1: as many as the context and the"
+        " server's limits leave. 0 is allowed with `echo`: only the prompt is returned.",
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = Field(
         default=None,
@@ -601,4 +603,4 @@ class CompletionRequest(CommonParameters):
 
     @property
     def max_output_tokens(self) -> int | None:
-        return 1 if self.prompt_only else self.max_tokens
+        return 1 if self.prompt_only else super().max_output_tokens

@@ -1,9 +1,9 @@
 """lm-evaluation-harness rates the same questions over HTTP and with transformers on the same
 weights: every answer must be the same.
 
-It needs an environment of its own, with `lm-eval[api,hf]` (torch and transformers included):
-`.venv-lm-eval`, or the one whose Python LM_EVAL_PYTHON names. Without one these tests are
-skipped."""
+It needs torch and transformers beside `lm-eval[api,hf]`, so it has an environment of its own, which
+`make test-lm-eval` makes, or whose Python LM_EVAL_PYTHON names. Without one these tests are skipped.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ metric_list:
 @pytest.fixture(scope="module", autouse=True)
 def environment() -> None:
     if not PYTHON.exists():
-        pytest.skip(f"{PYTHON}: not there; make one with lm-eval[api,hf], or set LM_EVAL_PYTHON")
+        pytest.skip(f"{PYTHON}: not there; 'make test-lm-eval' makes it")
 
 
 @pytest.fixture(scope="module")

@@ -299,7 +299,7 @@ async def test_embeddings_are_those_of_the_retriever_s_model(served: HttpSuite) 
     expected = WordVectors().embed(["a heron", "two"])
     answer = await told(served, "/api/embed", {"model": "words", "input": ["a heron", "two"]})
     np.testing.assert_array_equal(np.array(answer["embeddings"], np.float32), expected)
-    assert answer["prompt_eval_count"] == 2
+    assert answer["prompt_eval_count"] == 3
     single = await told(served, "/api/embed", {"model": "words:latest", "input": "a heron"})
     np.testing.assert_array_equal(np.array(single["embeddings"], np.float32), expected[:1])
     for more, words in (
@@ -315,14 +315,14 @@ async def test_embeddings_are_those_of_the_retriever_s_model(served: HttpSuite) 
     ("more", "words"),
     [
         ({"options": {"num_predict": 65}}, "options.num_predict: must be at most 64, got 65"),
-        ({"options": {"temperature": 3}}, "options.temperature: Input should be less"),
+        ({"options": {"temperature": 3}}, "options.temperature: must be at most 2.0"),
         ({"options": {"mirostat": 2}}, "options.mirostat: "),
-        ({"options": {"tfs_z": 0.5}}, "options.tfs_z: Extra inputs are not permitted"),
+        ({"options": {"tfs_z": 0.5}}, "Unrecognized request argument supplied: options.tfs_z"),
         ({"options": {"stop": ""}}, "options.stop: "),
         ({"messages": [{"role": "user", "content": "a" * 600}]}, "messages: 600 tokens; "),
         ({"think": True}, "think: "),
         ({"format": "xml"}, "format: "),
-        ({"unknown": 1}, "unknown: Extra inputs are not permitted"),
+        ({"unknown": 1}, "Unrecognized request argument supplied: unknown"),
     ],
 )
 async def test_what_is_refused_is_named_as_the_caller_named_it(

@@ -110,7 +110,7 @@ async def test_answers_in_other_apis_forms_are_what_the_document_says() -> None:
         ):
             fits(kind, (await suite.post(path, {**body, "stream": False})).content)
             lines = (await suite.post(path, body)).text.splitlines()
-            assert len(lines) > 2
+            assert len(lines) > 1
             for line in lines:
                 fits(kind, line)
             fits(OllamaError, (await suite.post(path, {**body, "options": 1})).content)
