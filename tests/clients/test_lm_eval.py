@@ -1,8 +1,9 @@
 """lm-evaluation-harness rates the same questions over HTTP and with transformers on the same
 weights: every answer must be the same.
 
-It needs torch and transformers beside `lm-eval[api,hf]`, so it has an environment of its own, which
-`make test-lm-eval` makes, or whose Python LM_EVAL_PYTHON names. Without one these tests are skipped.
+It needs torch and transformers beside `lm-eval[api,hf]`, so it has an environment of its own, that
+`make test-lm-eval` makes, or whose Python LM_EVAL_PYTHON names. Without one these tests are
+skipped.
 """
 
 from __future__ import annotations
