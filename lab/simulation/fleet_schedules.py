@@ -14,7 +14,10 @@ from tandem.control.draft_window import schedule_for
 from tandem.control.objective import Objective
 from tandem.specdec.choices import Control, Schedule
 
-_STEP, _RATE_STEP, _TINY_S = 0.25, 0.1, 1e-4
+_STEP = 0.25
+"""Of the logarithms of times: a quarter more or less is another schedule's case."""
+_RATE_STEP = 0.1
+_TINY_S = 1e-4
 
 
 class FleetSchedules:
@@ -22,7 +25,7 @@ class FleetSchedules:
 
     def __init__(self, plan: FleetPlan) -> None:
         self._plan = plan
-        self._found = lru_cache(maxsize=65_536)(self._choose)
+        self._schedule_for_steps = lru_cache(maxsize=65_536)(self._choose)
 
     def of(self, session: FleetSession, cloud: FleetCloud, now: float) -> Schedule:
         preset = self._plan.preset
@@ -32,18 +35,19 @@ class FleetSchedules:
         sharing = max(1, len(cloud.sessions))
         times = (session.draft_s, session.rtt_s, pass_s, cloud.recent.queue_s(now), sharing)
         steps = tuple(round(log(max(_TINY_S, time_s)) / _STEP) for time_s in times)
-        return self._found(steps, round(session.acceptance_rate / _RATE_STEP))
+        return self._schedule_for_steps(steps, round(session.acceptance_rate / _RATE_STEP))
 
     def _choose(self, steps: tuple[int, ...], rate: int) -> Schedule:
-        preset, plan = self._plan.preset, self._plan
+        plan = self._plan
+        preset = plan.preset
         draft_s, rtt_s, pass_s, wait_s, sharing = (exp(step * _STEP) for step in steps)
         conditions = Conditions(
             PairTimes(draft_s, pass_s, plan.verify_further_s),
-            rtt_s,
-            rate * _RATE_STEP,
-            wait_s,
-            sharing,
-            plan.hit_rate if preset.branch_tokens else 0.0,
+            rtt_s=rtt_s,
+            acceptance_rate=rate * _RATE_STEP,
+            wait_s=wait_s,
+            sharing=sharing,
+            hit_rate=plan.hit_rate if preset.branch_tokens else 0.0,
         )
         if preset.control is Control.LEAST_COST:
             return cheapest(preset.schedule, conditions, Objective(preset.idle_weight))

@@ -59,8 +59,17 @@ class MessageToolResult(Strict):
     cache_control: Ignored = None
 
 
+class MessageThinking(Strict):
+    """What a model thought before an earlier answer. Passed back, it is ignored."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
 MessageBlock = Annotated[
-    MessageText | MessageImage | MessageToolUse | MessageToolResult, Field(discriminator="type")
+    MessageText | MessageImage | MessageToolUse | MessageToolResult | MessageThinking,
+    Field(discriminator="type"),
 ]
 
 
@@ -88,6 +97,13 @@ class NoThinking(Strict):
     type: Literal["disabled"]
 
 
+class WithThinking(Strict):
+    """Return what the model thinks before it answers, and have it think no longer than this."""
+
+    type: Literal["enabled"]
+    budget_tokens: Count
+
+
 class MessagesRequest(Strict):
     """Body of POST /v1/messages. The last message must be the user's."""
 
@@ -102,7 +118,11 @@ class MessagesRequest(Strict):
     stream: bool | None = None
     tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: MessageToolChoice | None = None
-    thinking: NoThinking | None = None
+    thinking: Annotated[NoThinking | WithThinking, Field(discriminator="type")] | None = Field(
+        default=None,
+        description="Default: the model thinks as its chat template has it, and what it thinks is"
+        " left out of the answer.",
+    )
     seed: Seed | None = Field(
         default=None, description="Seed of the sampling. Not part of Anthropic's API."
     )
@@ -114,6 +134,12 @@ class MessagesRequest(Strict):
 class AnswerText(Strict):
     type: Literal["text"]
     text: str
+
+
+class AnswerThinking(Strict):
+    type: Literal["thinking"]
+    thinking: str
+    signature: Literal[""]
 
 
 class AnswerToolUse(Strict):
@@ -137,7 +163,7 @@ class MessageObject(Strict):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[AnswerText | AnswerToolUse]
+    content: list[AnswerText | AnswerThinking | AnswerToolUse]
     stop_reason: StopReason | None
     stop_sequence: None
     usage: MessageUsage
@@ -146,8 +172,9 @@ class MessageObject(Strict):
 class MessageDelta(Strict):
     """What is added to a block, or to the message at its end."""
 
-    type: Literal["text_delta", "input_json_delta"] | None = None
+    type: Literal["text_delta", "thinking_delta", "input_json_delta"] | None = None
     text: str | None = None
+    thinking: str | None = None
     partial_json: str | None = None
     stop_reason: StopReason | None = None
     stop_sequence: None = None
@@ -167,7 +194,7 @@ class MessageEvent(Strict):
     ]
     message: MessageObject | None = None
     index: int | None = None
-    content_block: AnswerText | AnswerToolUse | None = None
+    content_block: AnswerText | AnswerThinking | AnswerToolUse | None = None
     delta: MessageDelta | None = None
     usage: MessageUsage | None = None
 
@@ -203,12 +230,22 @@ def chat_of_messages(asked: MessagesRequest) -> ChatCompletionRequest:
         "tool_choice": None if choice is None else _tool_choice(choice),
         "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
         "tandem": asked.tandem,
+        **_thinking(asked.thinking),
     }
     given = {name: value for name, value in body.items() if value is not None}
     try:
         return ChatCompletionRequest.model_validate(given)
     except ValidationError as error:
         raise validation_error(error) from None
+
+
+def _thinking(thinking: NoThinking | WithThinking | None) -> dict[str, Any]:
+    """Parameters of the chat. Callers that did not ask for thinking expect no block of it."""
+    if isinstance(thinking, WithThinking):
+        variables = {"chat_template_kwargs": {"enable_thinking": True}}
+        return {**variables, "thinking_token_budget": thinking.budget_tokens}
+    variables = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": False}}
+    return {**variables, "include_reasoning": False}
 
 
 def _system(asked: MessagesRequest) -> Iterator[dict[str, Any]]:
@@ -290,7 +327,11 @@ class MessageWriter:
         answer = self._writer.whole(deltas)
         (choice,) = answer["choices"]
         message = choice["message"]
-        blocks = [{"type": "text", "text": message["content"]}] if message["content"] else []
+        blocks: list[dict[str, Any]] = []
+        if thinking := message.get("reasoning_content"):
+            blocks.append({"type": "thinking", "thinking": thinking, "signature": ""})
+        if message["content"]:
+            blocks.append({"type": "text", "text": message["content"]})
         for call, arguments in complete_calls(message.get("tool_calls", ())):
             blocks.append(_tool_use(call, arguments))
         reason = _stop_reason(choice["finish_reason"], called=bool(message.get("tool_calls")))
@@ -305,6 +346,10 @@ class MessageWriter:
         if (chunk := self._writer.chunk(delta)) is None:
             return
         (choice,) = chunk["choices"]
+        if thinking := choice["delta"].get("reasoning_content"):
+            if self._open != "thinking":
+                yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
+            yield self._add({"type": "thinking_delta", "thinking": thinking})
         if text := choice["delta"].get("content"):
             if self._open != "text":
                 yield from self._begin({"type": "text", "text": ""})

@@ -96,7 +96,11 @@ class _OllamaBody(Strict):
         default=None, description="`json`, or a JSON schema that the answer matches."
     )
     options: OllamaOptions | None = None
-    think: Literal[False] | None = None
+    think: bool | Literal["low", "medium", "high"] | None = Field(
+        default=None,
+        description="Whether a model that can think before it answers does, or how much. Default:"
+        " as its chat template has it.",
+    )
     keep_alive: Ignored = None
 
     @property
@@ -165,6 +169,7 @@ class OllamaCall(Strict):
 class OllamaAnswerMessage(Strict):
     role: Literal["assistant"]
     content: str
+    thinking: str | None = Field(default=None, description="What a model thought first.")
     tool_calls: list[OllamaCall] | None = None
 
 
@@ -191,6 +196,7 @@ class OllamaGenerateAnswer(_OllamaAnswer):
     """An answer, or a line of a streamed one. The figures come with the last line."""
 
     response: str
+    thinking: str | None = Field(default=None, description="What a model thought first.")
 
 
 class OllamaEmbeddings(Strict):
@@ -245,6 +251,7 @@ def chat_of(asked: OllamaChatRequest, model: str) -> ChatCompletionRequest:
     tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()]
     body = {
         **_common_fields(asked, model),
+        **_thinking(asked.think),
         "messages": list(_messages(asked.messages)),
         "tools": tools or None,
     }
@@ -260,8 +267,9 @@ def generation_of(
     if not (asked.raw or asked.suffix):
         system = [{"role": "system", "content": asked.system}] if asked.system else []
         user = {"role": "user", "content": _content(asked.prompt, asked.images)}
-        return _chat({**common, "messages": [*system, user]})
-    for name, given in (("system", asked.system), ("images", asked.images)):
+        return _chat({**common, **_thinking(asked.think), "messages": [*system, user]})
+    refused = (("system", asked.system), ("images", asked.images), ("think", asked.think))
+    for name, given in refused:
         if given:
             raise invalid(name, f"{name}: cannot be combined with raw or suffix")
     body = {**common, "prompt": asked.prompt, "suffix": asked.suffix or None}
@@ -294,6 +302,13 @@ def _common_fields(asked: _OllamaBody, model: str) -> dict[str, Any]:
         "repetition_penalty": options.repeat_penalty,
         "response_format": _response_format(asked.format),
     }
+
+
+def _thinking(think: bool | str | None) -> dict[str, Any]:
+    """Parameters of a chat that say whether its model thinks first."""
+    if isinstance(think, str):
+        return {"reasoning_effort": think}
+    return {} if think is None else {"chat_template_kwargs": {"enable_thinking": think}}
 
 
 def _response_format(wanted: str | JsonSchema | None) -> dict[str, Any] | None:
@@ -377,7 +392,8 @@ class OllamaWriter:
         answer = self._writer.whole(deltas)
         (choice,) = answer["choices"]
         message = choice.get("message") or {"content": choice["text"]}
-        line = self._line(message["content"] or "", message.get("tool_calls", ()))
+        thinking = message.get("reasoning_content", "")
+        line = self._line(message["content"] or "", message.get("tool_calls", ()), thinking)
         return line | self._figures(choice, answer["usage"])
 
     def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
@@ -394,8 +410,9 @@ class OllamaWriter:
                 function["arguments"] += part["function"]["arguments"]
         ended = choice["finish_reason"] is not None
         calls = self._calls if ended else []
-        if change.get("content") or calls:
-            yield {**self._line(change.get("content") or "", calls), "done": False}
+        thinking = change.get("reasoning_content", "")
+        if change.get("content") or thinking or calls:
+            yield {**self._line(change.get("content") or "", calls, thinking), "done": False}
         if ended:
             usage = self._writer.usage_chunk()["usage"]
             yield self._line("") | self._figures(choice, usage)
@@ -404,8 +421,10 @@ class OllamaWriter:
         """Nothing follows the last line."""
         return iter(())
 
-    def _line(self, text: str, calls: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        return answer_line(self._model, text, calls, chat=self._chat)
+    def _line(
+        self, text: str, calls: Sequence[Mapping[str, Any]] = (), thinking: str = ""
+    ) -> dict[str, Any]:
+        return answer_line(self._model, text, calls, thinking, chat=self._chat)
 
     def _figures(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, Any]:
         figures = choice["tandem"]
@@ -424,14 +443,20 @@ class OllamaWriter:
 
 
 def answer_line(
-    model: str, text: str, calls: Sequence[Mapping[str, Any]] = (), *, chat: bool
+    model: str,
+    text: str,
+    calls: Sequence[Mapping[str, Any]] = (),
+    thinking: str = "",
+    *,
+    chat: bool,
 ) -> dict[str, Any]:
     """Return a part of an answer by `model` without the figures; `calls` are OpenAI's. One that
     was cut off is left out."""
     line = {"model": model, "created_at": as_time(datetime.now(UTC).timestamp())}
+    thought = {"thinking": thinking} if thinking else {}
     if not chat:
-        return {**line, "response": text}
-    message: dict[str, Any] = {"role": "assistant", "content": text}
+        return {**line, "response": text, **thought}
+    message: dict[str, Any] = {"role": "assistant", "content": text, **thought}
     if written := [
         {"id": call["id"], "function": {"name": call["function"]["name"], "arguments": arguments}}
         for call, arguments in complete_calls(calls)

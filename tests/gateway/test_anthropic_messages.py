@@ -253,7 +253,7 @@ async def test_tool_choices_are_a_chat_s(choice: dict[str, Any], same: dict[str,
             {"messages": [*chat_body()["messages"], {"role": "assistant", "content": "I"}]},
             *(400, "invalid_request_error", "'messages' is not supported here: the last message"),
         ),
-        ({"thinking": {"type": "enabled"}}, 400, "invalid_request_error", "thinking.type: "),
+        ({"thinking": {"type": "enabled"}}, 400, "invalid_request_error", "thinking."),
         ({"model": "other"}, 404, "not_found_error", "The model 'other' does not exist here"),
         (
             {"unknown": 1},

@@ -320,7 +320,7 @@ async def test_embeddings_are_those_of_the_retriever_s_model(served: HttpSuite) 
         ({"options": {"tfs_z": 0.5}}, "Unrecognized request argument supplied: options.tfs_z"),
         ({"options": {"stop": ""}}, "options.stop: "),
         ({"messages": [{"role": "user", "content": "a" * 600}]}, "messages: 600 tokens; "),
-        ({"think": True}, "think: "),
+        ({"think": "much"}, "think: "),
         ({"format": "xml"}, "format: "),
         ({"unknown": 1}, "Unrecognized request argument supplied: unknown"),
     ],

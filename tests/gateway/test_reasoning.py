@@ -12,6 +12,8 @@ import pytest
 
 from tandem.core.prompt import Turn
 from tandem.gateway.answer_schema import ChatCompletion, ChatCompletionChunk
+from tandem.gateway.anthropic_messages import MessagesRequest, chat_of_messages
+from tandem.gateway.ollama import OllamaChatRequest, OllamaMessage, chat_of
 from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
@@ -293,3 +295,68 @@ async def test_a_response_has_an_item_for_the_thinking() -> None:
     plain = [{**item, "id": ""} for item in answer["output"]]
     assert [{**item, "id": ""} for item in told] == plain
     assert echoed.status_code == 200, echoed.text
+
+
+async def test_ollama_s_callers_get_it_in_thinking() -> None:
+    async with speaker(qwen3, THOUGHT) as suite:
+        body = {"model": MODEL, "options": {"temperature": 0, "num_predict": 400}}
+        message = {"messages": [{"role": "user", "content": "hello"}]}
+        chat = {**body, **message}
+        answer = (await suite.post("/api/chat", {**chat, "stream": False})).json()
+        assert answer["message"]["thinking"] == "Is it ünique? </thin"
+        assert answer["message"]["content"] == "It is, é.\n"
+        lines = (await suite.post("/api/chat", {**chat, "think": True})).text.splitlines()
+        parts = [json.loads(line)["message"] for line in lines]
+        assert "".join(part.get("thinking", "") for part in parts) == "Is it ünique? </thin"
+        assert "".join(part["content"] for part in parts) == "It is, é.\n"
+        prompt = {**body, "prompt": "hello", "stream": False}
+        generated = (await suite.post("/api/generate", prompt)).json()
+        assert generated["thinking"] == "Is it ünique? </thin"
+        assert generated["response"] == "It is, é.\n"
+        refused = await suite.post("/api/generate", {**prompt, "raw": True, "think": True})
+        assert refused.json() == {"error": "think: cannot be combined with raw or suffix"}
+
+
+async def test_anthropic_s_callers_get_blocks_of_it_if_they_ask_for_them() -> None:
+    async with speaker(qwen3, THOUGHT) as suite:
+        message = {"role": "user", "content": "hello"}
+        body = {"model": MODEL, "max_tokens": 400, "temperature": 0, "messages": [message]}
+        text = {"type": "text", "text": "It is, é.\n"}
+        plain = (await suite.post("/v1/messages", body)).json()
+        assert plain["content"] == [text]
+        thinking = {"thinking": {"type": "enabled", "budget_tokens": 200}}
+        answer = (await suite.post("/v1/messages", {**body, **thinking})).json()
+        block = {"type": "thinking", "thinking": "Is it ünique? </thin", "signature": ""}
+        assert answer["content"] == [block, text]
+        events = await streamed(suite, "/v1/messages", {**body, **thinking})
+        begun = [event["content_block"]["type"] for event in events if "content_block" in event]
+        assert begun == ["thinking", "text"]
+        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        assert "".join(delta.get("thinking", "") for delta in deltas) == "Is it ünique? </thin"
+        short = {"thinking": {"type": "enabled", "budget_tokens": 3}}
+        cut = (await suite.post("/v1/messages", {**body, **short})).json()
+        assert len(cut["content"][0]["thinking"]) < len("Is it ünique? </thin")
+
+
+def test_thinking_that_is_sent_back_to_anthropic_s_api_is_ignored() -> None:
+    thinking = {"type": "thinking", "thinking": "so", "signature": "x"}
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [thinking, {"type": "text", "text": "b"}]},
+        {"role": "user", "content": "c"},
+    ]
+    asked = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": turns})
+    assert [message.content for message in chat_of_messages(asked).messages] == ["a", "b", "c"]
+
+
+def test_thinking_may_be_turned_off_in_other_apis() -> None:
+    off = {"enable_thinking": False}
+    ollama = OllamaChatRequest(model="m", messages=[], think=False)
+    with_message = ollama.model_copy(update={"messages": [OllamaMessage(role="user", content="a")]})
+    assert chat_of(with_message, "m").chat_template_kwargs == off
+    low = with_message.model_copy(update={"think": "low"})
+    assert chat_of(low, "m").reasoning_effort == "low"
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+    disabled = MessagesRequest.model_validate({**body, "thinking": {"type": "disabled"}})
+    assert chat_of_messages(disabled).chat_template_kwargs == off
+    assert chat_of_messages(disabled).include_reasoning is False

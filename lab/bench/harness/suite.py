@@ -107,12 +107,11 @@ def running_suite(
         def start(name: str, cores: Sequence[int], *flags: str) -> PinnedProcess:
             return stack.enter_context(PinnedProcess(name, flags, *cores))
 
-        verifier_flags = (*_flags(models.target, pacing, "verify"), "--dtype", models.target_dtype)
-        verifier_flags += (
-            "--engine",
-            models.target_engine,
-            "--threads",
-            str(target_threads),
+        verifier_flags = (
+            *_flags(models.target, pacing, "verify"),
+            *("--engine", models.target_engine),
+            *("--dtype", models.target_dtype),
+            *("--threads", str(target_threads)),
             *kept,
         )
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
@@ -120,10 +119,15 @@ def running_suite(
         if with_link:
             emulator = start("lab.bench.harness.link_process", cloud_cores, cloud_address)
             link, cloud_address = LinkController(emulator.words[2]), emulator.address
-        drafter_flags = (*_flags(models.draft, pacing, "draft"), "--verifier", cloud_address)
-        drafter_flags += ("--engine", models.draft_engine, "--dtype", models.draft_dtype, *kept)
         (metrics_port,) = free_ports(1)
-        drafter_flags += ("--metrics-port", str(metrics_port))
+        drafter_flags = (
+            *_flags(models.draft, pacing, "draft"),
+            *("--verifier", cloud_address),
+            *("--engine", models.draft_engine),
+            *("--dtype", models.draft_dtype),
+            *("--metrics-port", str(metrics_port)),
+            *kept,
+        )
         drafter = start("tandem.services.drafter", edge_cores, *drafter_flags)
         aggregator = start(
             "tandem.services.aggregator",
@@ -132,9 +136,14 @@ def running_suite(
         )
         stack.enter_context(pinned(*edge_cores))
         try:
-            edge, drafter_metrics = (aggregator, drafter), f"127.0.0.1:{metrics_port}"
-            processes = aggregator.address, edge, (verifier,), edge_cores
-            yield Suite(*processes, link, drafter_metrics)
+            yield Suite(
+                aggregator=aggregator.address,
+                edge=(aggregator, drafter),
+                cloud=(verifier,),
+                edge_cores=edge_cores,
+                link=link,
+                drafter_metrics=f"127.0.0.1:{metrics_port}",
+            )
         except Rejected as error:
             for process in (verifier, drafter, aggregator):
                 process.check_alive(error)
