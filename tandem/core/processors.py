@@ -263,9 +263,8 @@ class LogitsProcessor:
 
     @property
     def _forbids(self) -> bool:
-        own = self._processors
         listed = len(self._allowed) > 0 or len(self._banned) > 0
-        return self.mask is not None or listed or own.min_tokens > 0
+        return self.mask is not None or listed or self._processors.min_tokens > 0
 
     def _dead_end(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
         if not self._strict:
