@@ -257,8 +257,8 @@ def _same(value: object, other: object) -> bool:
 
 
 def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a schema that allows `values`. Lists are not put into an `enum`, because client
-    generators do not support that."""
+    """Return a schema that allows `values`. Generators of clients support enums of texts, whole
+    numbers and null only, so lists, truth values and fractions are forms of their own."""
     lists = [
         {
             "type": "array",
@@ -269,8 +269,11 @@ def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
         for each in values
         if isinstance(each, list)
     ]
-    others = {"enum": [each for each in values if not isinstance(each, list)]}
-    return {"anyOf": [others, *lists]} if lists else others
+    constants = [{"const": value} for value in values if isinstance(value, bool | float)]
+    named = [value for value in values if not isinstance(value, bool | float | list)]
+    enums: list[dict[str, Any]] = [{"enum": named}] if named else []
+    forms = [*enums, *constants, *lists]
+    return {"anyOf": forms} if len(forms) > 1 else forms[0]
 
 
 class CommonParameters(Constraints, BodyParameters):
