@@ -15,7 +15,8 @@ AUTO = "auto"
 """The engine that the model's source suggests: llama.cpp for a .gguf file, else torch."""
 GGUF = ".gguf"
 """How the names of llama.cpp's files end."""
-_GGUF_MAGIC = b"GGUF"
+GGUF_MAGIC = b"GGUF"
+"""And how they begin."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -88,7 +89,7 @@ def is_gguf(source: str) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
     except OSError:
         return False
 

@@ -7,7 +7,7 @@ import click
 
 from tandem.commands.options import json_option
 from tandem.suite.draft_candidates import DraftCandidate, draft_candidates
-from tandem.suite.local_models import find_model, local_models
+from tandem.suite.local_models import find_model, local_models, model_at
 
 
 @click.command()
@@ -17,8 +17,9 @@ def pair(target: str, as_json: bool) -> None:
     """Compare the models on this machine with TARGET, a folder, a GGUF file or a name that
     `tandem models` lists: which of them can draft for it, and why others cannot."""
     models = local_models()
-    source = Path(target) if Path(target).exists() else find_model(target, models).source
-    candidates = draft_candidates(source, _size(source), models)
+    path = Path(target)
+    chosen = model_at(path) if path.exists() else find_model(target, models)
+    candidates = draft_candidates(chosen, models)
     if as_json:
         for candidate in candidates:
             click.echo(json.dumps(_figures(candidate)))
@@ -33,14 +34,8 @@ def pair(target: str, as_json: bool) -> None:
     else:
         click.echo(
             f"\nNo model here can draft for {target}. Without one, drafts can be looked up in the"
-            f" prompt:\ntandem up --target {target} --draft {source} --engine-draft lookup"
+            f" prompt:\ntandem up --target {target} --draft {chosen.source} --engine-draft lookup"
         )
-
-
-def _size(source: Path) -> int:
-    if source.is_dir():
-        return sum(path.stat().st_size for path in source.glob("*.safetensors"))
-    return source.stat().st_size
 
 
 def _tokenizer_words(candidate: DraftCandidate) -> str:
@@ -57,5 +52,5 @@ def _figures(candidate: DraftCandidate) -> dict[str, object]:
         "why_not": candidate.why_not or None,
         "size_ratio": candidate.size_ratio,
         "shared": candidate.shared,
-        "context_length": candidate.context,
+        "context_length": candidate.model.context_length,
     }

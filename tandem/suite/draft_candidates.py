@@ -6,10 +6,8 @@ too: `tandem doctor` computes with both models, and the answers of `auto` tell w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tandem.core.errors import InvalidArgument
 from tandem.suite.local_models import LocalModel
@@ -24,14 +22,13 @@ class DraftCandidate:
 
     `shared`: share of the smaller vocabulary that both tokenizers have; 1 if they are the same.
     `size_ratio`: of the weights on disk. `why_not`: what keeps it from drafting; empty if nothing
-    does. `context`: its longest text in tokens, where its configuration tells.
+    does.
     """
 
     model: LocalModel
     size_ratio: float
     shared: float = 0.0
     why_not: str = ""
-    context: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -39,28 +36,20 @@ class DraftCandidate:
         return not self.why_not
 
 
-def draft_candidates(
-    target: Path, target_bytes: int, models: Sequence[LocalModel]
-) -> list[DraftCandidate]:
+def draft_candidates(target: LocalModel, models: Sequence[LocalModel]) -> list[DraftCandidate]:
     """Return the models that are not the target, those that fit first: the same tokenizer before
     another one, then by size.
-
-    Args:
-        target: folder or GGUF file.
-        target_bytes: size of its weights.
-        models: what may draft, as `local_models` lists it.
 
     Raises InvalidArgument if the target has no tokenizer that can be compared.
     """
     from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer, translate
 
-    tokenizer = load_target_tokenizer(str(target))
-    context = context_length(target)
+    tokenizer = load_target_tokenizer(str(target.source))
     candidates = []
     for model in models:
-        if model.source.resolve() == target.resolve():
+        if model.source.resolve() == target.source.resolve():
             continue
-        ratio = model.size_bytes / max(1, target_bytes)
+        ratio = model.size_bytes / max(1, target.size_bytes)
         if ratio > LARGEST_SHARE:
             why = f"larger than {LARGEST_SHARE:.0%} of the target, so its drafts come too late"
             candidates.append(DraftCandidate(model, ratio, why_not=why))
@@ -72,23 +61,15 @@ def draft_candidates(
         except InvalidArgument as error:
             candidates.append(DraftCandidate(model, ratio, why_not=error.why))
             continue
-        length = context_length(model.source)
-        why = ""
-        if length is not None and context is not None and length < context:
-            why = f"reads {length} tokens, the target {context}: longer texts would be refused"
-        candidates.append(DraftCandidate(model, ratio, shared, why, length))
+        candidates.append(DraftCandidate(model, ratio, shared, _too_short(model, target)))
     return sorted(
-        candidates, key=lambda each: (not each.fits, -each.shared, each.size_ratio, each.model.name)
+        candidates,
+        key=lambda one: (not one.fits, -one.shared, one.size_ratio, one.model.name),
     )
 
 
-def context_length(source: Path) -> int | None:
-    """Return the longest text of a model in a folder, in tokens; None where nothing tells it."""
-    if not source.is_dir():
-        return None
-    try:
-        config = json.loads((source / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    length = config.get("max_position_embeddings") if isinstance(config, dict) else None
-    return length if isinstance(length, int) else None
+def _too_short(draft: LocalModel, target: LocalModel) -> str:
+    length, needed = draft.context_length, target.context_length
+    if length is None or needed is None or length >= needed:
+        return ""
+    return f"reads {length} tokens, the target {needed}: longer texts would be refused"

@@ -35,7 +35,8 @@ class LocalModel:
 
     `name`: what people call it ("Qwen/Qwen2.5-0.5B-Instruct", "llama3.2:1b"). `source`: what
     `--draft` and `--target` take: a folder or a GGUF file. `place`: who keeps it. `size_bytes`: of
-    the weights on disk. `family`: the architecture, where a folder's configuration tells it.
+    the weights on disk. `family`, `context_length`: the architecture and the longest text in
+    tokens, where a folder's configuration tells them.
     """
 
     name: str
@@ -43,6 +44,7 @@ class LocalModel:
     place: str
     size_bytes: int
     family: str | None = None
+    context_length: int | None = None
 
     @property
     def kind(self) -> str:
@@ -74,6 +76,16 @@ def local_models(
         *_of_folder(home / ".cache" / "lm-studio" / "models", "LM Studio"),
     ]
     return sorted(found, key=lambda model: (model.place, model.name.lower()))
+
+
+def model_at(path: Path) -> LocalModel:
+    """Return the model of a folder or a GGUF file. Raises NoSuchModel."""
+    if path.is_file():
+        return LocalModel(str(path), path, str(path.parent), path.stat().st_size)
+    model = _transformers_model(path, str(path), str(path.parent))
+    if model is None:
+        raise NoSuchModel(f"{path}: no folder of a model that writes text, with its weights")
+    return model
 
 
 def find_model(name: str, models: Sequence[LocalModel]) -> LocalModel:
@@ -173,7 +185,15 @@ def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | Non
     ):
         return None
     size = sum(path.stat().st_size for path in weights if path.is_file())
-    return LocalModel(name, folder, place, size, str(config["model_type"]))
+    length = config.get("max_position_embeddings")
+    return LocalModel(
+        name,
+        folder,
+        place,
+        size,
+        family=str(config["model_type"]),
+        context_length=length if isinstance(length, int) else None,
+    )
 
 
 def _gguf_files(folder: Path, prefix: str, place: str) -> Iterator[LocalModel]:

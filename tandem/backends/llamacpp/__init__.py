@@ -6,11 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tandem.backends.model_source import LoadedModel, ModelChoice
+from tandem.backends.model_source import GGUF_MAGIC, LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
 from tandem.text import ComparableTokenizer
 
-MAGIC = b"GGUF"
 INSTALL = "'make llamacpp', or pip install 'tandem-edge[llamacpp]'"
 
 
@@ -52,7 +51,7 @@ def check_gguf(path: Path) -> None:
         raise InvalidArgument("model", f"{path} cannot be read: {error.strerror}") from error
     if begin == b"version http":
         raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
-    if not begin.startswith(MAGIC):
+    if not begin.startswith(GGUF_MAGIC):
         raise InvalidArgument(
             "model", f"{path} is not a GGUF file; convert the model to GGUF first"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,34 +14,39 @@ from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.suite.draft_candidates import draft_candidates
-from tandem.suite.local_models import LocalModel
+from tandem.suite.local_models import LocalModel, NoSuchModel, model_at
 
 TARGET = demo_folder("demo-target")
 DRAFT = demo_folder("demo-draft")
 
 
-def local(source: Path, size_bytes: int, name: str = "") -> LocalModel:
-    return LocalModel(name or source.name, source, "models/", size_bytes)
+def local(source: Path, size_bytes: int) -> LocalModel:
+    return replace(model_at(source), name=source.name, size_bytes=size_bytes)
 
 
-def copy_without_weights(folder: Path, **changes: object) -> Path:
-    shutil.copytree(DRAFT, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+def draft_copy(folder: Path, **changes: object) -> Path:
+    shutil.copytree(DRAFT, folder)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return folder
 
 
+def without_tokenizer(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "model.safetensors").write_bytes(bytes(8))
+    return folder
+
+
 def test_the_same_tokenizer_fits_and_comes_first(tmp_path: Path) -> None:
-    bare = tmp_path / "no-tokenizer"
-    bare.mkdir()
-    (bare / "config.json").write_text('{"model_type": "llama"}')
+    bare = without_tokenizer(tmp_path / "no-tokenizer")
     models = [
         local(bare, 5),
         local(TARGET, 1000),
         local(DRAFT, 100),
-        local(copy_without_weights(tmp_path / "smaller"), 50),
+        local(draft_copy(tmp_path / "smaller"), 50),
     ]
-    found = draft_candidates(TARGET, 1000, models)
+    found = draft_candidates(local(TARGET, 1000), models)
     assert [candidate.model.name for candidate in found] == ["smaller", "demo-draft", bare.name]
     assert [candidate.fits for candidate in found] == [True, True, False]
     assert found[0].shared == 1
@@ -49,22 +55,23 @@ def test_the_same_tokenizer_fits_and_comes_first(tmp_path: Path) -> None:
 
 
 def test_a_draft_of_the_target_s_size_comes_too_late() -> None:
-    (found,) = draft_candidates(TARGET, 150, [local(DRAFT, 100)])
+    (found,) = draft_candidates(local(TARGET, 150), [local(DRAFT, 100)])
     assert not found.fits
     assert found.why_not == "larger than 50% of the target, so its drafts come too late"
 
 
 def test_a_shorter_context_is_told(tmp_path: Path) -> None:
-    short = copy_without_weights(tmp_path / "short", max_position_embeddings=128)
-    (found,) = draft_candidates(TARGET, 1000, [local(short, 100)])
+    short = draft_copy(tmp_path / "short", max_position_embeddings=128)
+    (found,) = draft_candidates(local(TARGET, 1000), [local(short, 100)])
     assert found.why_not == "reads 128 tokens, the target 1024: longer texts would be refused"
-    assert found.context == 128
 
 
 def test_a_target_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    bare = without_tokenizer(tmp_path / "bare")
     with pytest.raises(InvalidArgument):
-        draft_candidates(tmp_path, 1000, [])
+        draft_candidates(local(bare, 1000), [])
+    with pytest.raises(NoSuchModel, match="with its weights"):
+        model_at(tmp_path)
 
 
 def test_the_command_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
