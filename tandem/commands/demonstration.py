@@ -32,6 +32,11 @@ _APPLES = (
 _SUM = "Write a Python function that returns the sum of a list."
 _MAINTAINED = "How long is a Python release maintained, and which ones does Heron support?"
 """The cloud's PEP 602 knows the one, a note on the device the other."""
+_PYTHON_MAINTAINED = "How long is the Python 3.X series maintained?"
+_HERON_MAINTAINED = "How long is each Heron release maintained?"
+"""One question for each side, since SmolLM2 with 135 million parameters answers no two at once."""
+
+_DOCUMENTS_HEADING = "From documents in the cloud and private notes on the device:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,21 @@ def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
         sampled = GenerationRequest(shown, RAG_PRESET, GenerationParams(max_tokens=48, seed=1))
         return (Part(settings, (together, _of_documents(shown, sampled))),)
     together = DemoQuestion(_asked(_SUM), _greedy(_chat(_SUM), 120), beside_alone=True)
-    of_documents = replace(_greedy(_chat(_MAINTAINED), 64), preset=RAG_PRESET)
+    of_documents = tuple(
+        replace(
+            _of_documents(_asked(said), replace(_greedy(_chat(said), 64), preset=RAG_PRESET)),
+            heading=heading,
+            key=key,
+        )
+        for said, heading, key in (
+            (_HERON_MAINTAINED, _DOCUMENTS_HEADING, "rag"),
+            (_PYTHON_MAINTAINED, "", "rag_public"),
+        )
+    )
     whole = replace(settings.target, dtype="int8")
     return (
         Part(replace(settings, documents=None), (together,)),
-        Part(replace(settings, draft=whole), (_of_documents(_asked(_MAINTAINED), of_documents),)),
+        Part(replace(settings, draft=whole), of_documents),
     )
 
 
@@ -124,8 +139,7 @@ def _compared(answer: Generated, alone: Generated) -> str:
 
 
 def _of_documents(shown: str, request: GenerationRequest) -> DemoQuestion:
-    heading = "From documents in the cloud and private notes on the device:"
-    return DemoQuestion(shown, request, heading, "rag")
+    return DemoQuestion(shown, request, _DOCUMENTS_HEADING, "rag")
 
 
 def _greedy(prompt: Prompt, max_tokens: int) -> GenerationRequest:

@@ -39,10 +39,10 @@ def test_the_whole_real_model_answers_for_the_device_s_documents() -> None:
     assert together.settings.documents is None
     assert of_documents.settings.draft == ModelChoice("large", dtype="int8")
     assert of_documents.settings.target == ModelChoice("large")
-    for part in (together, of_documents):
-        (question,) = part.questions
+    for question in (*together.questions, *of_documents.questions):
         question.request.validate()
         assert not isinstance(question.request.prompt, str)
+    assert [question.key for question in of_documents.questions] == ["rag", "rag_public"]
 
 
 def test_the_real_pair_is_where_make_puts_it(
