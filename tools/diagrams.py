@@ -20,20 +20,20 @@ OVERVIEW = BoxDiagram(
         "returns how many it accepted and the next token."
     ),
     boxes=(
-        Box("caller", ("your program",), 80, 100, round=True),
-        Box("aggregator", ("aggregator",), 330, 100),
-        Box("drafter", ("drafter", "small draft model"), 500, 100),
-        Box("verifier", ("verifier", "large target model"), 890, 100),
+        Box("caller", ("your program",), 78, 100, round=True),
+        Box("aggregator", ("aggregator",), 285, 100),
+        Box("drafter", ("drafter", "small draft model"), 450, 100),
+        Box("verifier", ("verifier", "large target model"), 800, 100),
     ),
     groups=(
-        Group("edge: laptop, kiosk, phone gateway", ("aggregator", "drafter")),
+        Group("edge: laptop, kiosk, gateway", ("aggregator", "drafter")),
         Group("cloud", ("verifier",)),
     ),
     arrows=(
-        Arrow("caller", "aggregator", "OpenAI HTTP"),
+        Arrow("caller", "aggregator", "HTTP"),
         Arrow("aggregator", "drafter"),
         Arrow("drafter", "verifier", "draft tokens", thick=True, shift=-12),
-        Arrow("verifier", "drafter", "accepted count, next token", thick=True, shift=12, lift=-28),
+        Arrow("verifier", "drafter", "accepted, next token", thick=True, shift=12, lift=-28),
     ),
 )
 
