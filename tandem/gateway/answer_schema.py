@@ -94,8 +94,8 @@ class ChosenSchedule(Strict):
     expected_tpot_s: float = Field(description="Estimated, with this schedule.")
     cloud_alone_tpot_s: float
     cloud_alone_measured: bool = Field(
-        description="Whether the cloud decoded alone within the last minutes, so that what it takes"
-        " was measured; else it is an estimate."
+        description="True if the time of the cloud alone was measured within the last minutes,"
+        " false if it is an estimate."
     )
     acceptance_rate: Rate
     draft_step_s: float
@@ -162,8 +162,8 @@ class LikelyToken(Strict):
     token: str
     logprob: float | None = Field(description="Null if the target model did not verify the token.")
     bytes: list[int] = Field(
-        description="Bytes of the token. Those of an answer's tokens, joined, are its UTF-8 text; a"
-        " token that ends within a character has bytes, but no text."
+        description="Bytes of the token. The bytes of all tokens together are the answer's UTF-8"
+        " text. A token that ends inside a character has bytes but no text."
     )
 
 
@@ -228,8 +228,8 @@ class SpeculativeDecodingMetrics(Strict):
     verification of drafts."""
 
     mean_acceptance_length: float = Field(
-        description="1 plus the accepted draft tokens per step: each step gives a token of the"
-        " target model, too."
+        description="Mean tokens per step: the accepted draft tokens and one token of the target"
+        " model."
     )
     draft_acceptance_rate: Rate
     acceptance_histogram: list[int] = Field(
@@ -238,7 +238,7 @@ class SpeculativeDecodingMetrics(Strict):
     num_spec_steps: int
     num_accepted_draft_tokens: int
     num_draft_tokens: int = Field(description="Drafted tokens, verified or not.")
-    num_spec_tokens: int = Field(description="Most draft tokens that a step accepted or rejected.")
+    num_spec_tokens: int = Field(description="Largest number of draft tokens verified in a step.")
 
 
 class AnswerMetrics(Strict):
