@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from tandem.core.default_sampling import NAMES, DefaultSampling
+from tandem.core.default_sampling import DefaultSampling
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import (
@@ -100,13 +100,13 @@ def default_sampling_to_proto(
     defaults: DefaultSampling,
 ) -> sampling_pb2.DefaultSampling | None:
     """None for a model without an opinion."""
-    return sampling_pb2.DefaultSampling(**defaults.named) if defaults.named else None
+    named: dict[str, Any] = {**defaults.named}
+    return sampling_pb2.DefaultSampling(**named) if named else None
 
 
 def default_sampling_from_proto(model: sampling_pb2.ModelDescription) -> DefaultSampling:
     """What a model recommends. A value that no request could have is passed over."""
-    message = model.default_sampling
-    named = {name: getattr(message, name) for name in NAMES if message.HasField(name)}
+    named = {field.name: value for field, value in model.default_sampling.ListFields()}
     # Protobuf has single precision: 0.7 would come as 0.699999988079071.
     rounded = {name: float(f"{value:.6g}") for name, value in named.items() if name != "top_k"}
     return DefaultSampling.from_config(named | rounded, model.vocabulary_size)

@@ -104,7 +104,8 @@ def test_no_experiment_s_line_is_cut() -> None:
 def test_every_preset_has_a_sentence() -> None:
     assert {*USUAL, *OTHERS, *OF_DOCUMENTS} == {*PRESETS, *AGGREGATION_PRESETS}
     assert tuple(USUAL) == (DEFAULT_PRESET, CLOUD_ALONE_PRESET, RAG_PRESET)
-    lossy = {name for name, each in {**PRESETS, **AGGREGATION_PRESETS}.items() if each.lossy}
+    lossy = {name for name, each in PRESETS.items() if each.lossy}
+    lossy |= {name for name, each in AGGREGATION_PRESETS.items() if each.lossy}
     sentences = USUAL | OTHERS | OF_DOCUMENTS
     assert {name for name, words in sentences.items() if words.endswith("Lossy.")} == lossy
     assert titles(shown("presets"))[0] == "For most uses"
