@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.core.default_sampling import CHAT_TEMPERATURE, NAMES, NO_DEFAULTS, DefaultSampling
+from tandem.core.default_sampling import CHAT_TEMPERATURE, NAMES, DefaultSampling
 from tandem.core.prompt import Turn
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
@@ -12,21 +12,25 @@ from tandem.net.access import ClientAccess
 from tandem.net.status import Rejected
 from tandem.wire.common_codec import default_sampling_from_proto
 
-ASK_WITHIN_S = 10.0
+ASK_WITHIN_S = 6.0
+"""A little longer than a suite waits for a cloud that does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSampling:
     """`settings` for what was left open, by the names of request fields; `of_model`: the names of
-    those that are the model's own."""
+    those that are the model's own. `known`: whether the suite could say what those are."""
 
     settings: Mapping[str, float | int]
     of_model: tuple[str, ...] = ()
+    known: bool = True
 
     def line(self, request: GenerationRequest) -> str:
         """What `request` is sampled with, for a person."""
         values = ", ".join(f"{name} {value:g}" for name, value in sampling_of(request).items())
         origin = f" (from the model: {', '.join(self.of_model)})" if self.of_model else ""
+        if not self.known:
+            origin = " (the suite did not say what the model recommends)"
         return f"sampling: {values}{origin}"
 
 
@@ -42,12 +46,13 @@ async def open_sampling(
     if options["generation_config"] == "none" or not left:
         return OpenSampling({})
     within_s = min(ASK_WITHIN_S, options["timeout"])
-    named = (await _defaults_at(endpoint, access, within_s)).named
+    defaults = await _defaults_at(endpoint, access, within_s)
+    named = {} if defaults is None else defaults.named
     settings = {name: named[name] for name in left if name in named}
     of_model = tuple(settings)
     if "temperature" in left and _is_chat(request):
         settings.setdefault("temperature", CHAT_TEMPERATURE)
-    return OpenSampling(settings, of_model)
+    return OpenSampling(settings, of_model, known=defaults is not None)
 
 
 def sampling_of(request: GenerationRequest) -> dict[str, float | int]:
@@ -68,10 +73,13 @@ def _is_chat(request: GenerationRequest) -> bool:
 
 async def _defaults_at(
     endpoint: str, access: ClientAccess | None, within_s: float
-) -> DefaultSampling:
+) -> DefaultSampling | None:
+    """None where the suite, or its cloud, does not answer."""
     try:
         async with AggregatorClient(endpoint, access=access) as client:
             described = await client.describe(within_s)
     except Rejected:
-        return NO_DEFAULTS
+        return None
+    if not described.HasField("target"):
+        return None
     return default_sampling_from_proto(described.target)

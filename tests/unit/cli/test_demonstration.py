@@ -90,6 +90,23 @@ def test_the_real_draft_computes_in_8_bits_unless_told(
     assert [draft.dtype for draft in chosen] == [dtype]
 
 
+@pytest.mark.parametrize("chosen", ["auto", "none"])
+def test_the_suite_is_told_whose_sampling_settings_count(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[LocalSuiteSettings] = []
+
+    def parts(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
+        seen.append(settings)
+        return ()
+
+    monkeypatch.setattr(up_command, "parts_of", parts)
+    monkeypatch.setattr(up_command, "run_loop", lambda run: run.close() or 0)
+    arguments = ["up", "--demo", "--generation-config", chosen]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert [settings.generation_config for settings in seen] == [chosen]
+
+
 @pytest.mark.parametrize(
     ("own", "alone", "told"),
     [

@@ -14,7 +14,9 @@ from click.testing import CliRunner
 
 from tandem.backends.model_source import LoadedModel
 from tandem.cli import main
+from tandem.commands.open_sampling import open_sampling
 from tandem.core.default_sampling import DefaultSampling
+from tandem.generation.request import GenerationRequest
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import ModelPair
 from tests.unit.cli.scripted_pair import scripted_pair
@@ -76,6 +78,14 @@ def test_verbose_says_what_is_the_model_s() -> None:
         "sampling: temperature 0.4, top_p 0.9, top_k 3, repetition_penalty 1.5"
         " (from the model: temperature, top_p, repetition_penalty)"
     )
+
+
+async def test_a_suite_that_does_not_answer_has_no_say() -> None:
+    options = {**dict.fromkeys(OF_MODEL), "generation_config": "auto", "timeout": 60.0}
+    request = GenerationRequest("hello")
+    sampling = await open_sampling("127.0.0.1:1", request, options, None)
+    assert sampling.settings == {}
+    assert sampling.line(request).endswith("(the suite did not say what the model recommends)")
 
 
 @pytest.mark.parametrize("defaults", [DefaultSampling(top_p=0.9)])
