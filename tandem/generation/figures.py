@@ -11,6 +11,7 @@ from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
 from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Summary
 
+_COMPARABLE_TOKENS = 32
 _TOLD = (
     *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
     *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
@@ -99,9 +100,13 @@ def plain_line(
 
 
 def _measured_alone(figures: Mapping[str, Any]) -> float | None:
-    """Seconds per token of the cloud alone, as the controller measured them; None: it did not."""
+    """Seconds per token of the cloud alone, as the controller measured them in this answer. None
+    where it did not, where the cloud went on alone, and for answers so short that their own speed
+    is chance."""
     choice = figures.get("choice")
     if choice is None or not choice.get("cloud_alone_measured"):
+        return None
+    if choice["schedule"] == CLOUD_ALONE or figures["tokens"] < _COMPARABLE_TOKENS:
         return None
     return choice["cloud_alone_tpot_s"] or None
 
