@@ -1,4 +1,4 @@
-"""The plain line after an answer: what it says, and what it leaves out because nobody measured it."""
+"""The plain line after an answer: what it says, and what it leaves out, being not measured."""
 
 from __future__ import annotations
 
