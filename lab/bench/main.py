@@ -29,6 +29,7 @@ from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.machine import OthersMeter, this_machine
+from tandem.commands.help_groups import GroupedCommand, OptionGroup, SectionedGroup
 from tandem.core.errors import TandemError
 
 Option = Callable[[Any], Any]
@@ -364,7 +365,25 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-@click.group()
+_TITLES = {
+    "speculation": "Draft and target model",
+    "wire": "Messages",
+    "two_sided": "Answers from documents",
+    "documents": "The index of documents",
+    "faults": "Faults and load",
+    "papers": "The papers",
+}
+"""By the groups of experiments, which are the folders of their modules."""
+
+
+def _sections() -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {title: [] for title in _TITLES.values()}
+    for name, experiment in EXPERIMENTS.items():
+        sections[_TITLES[experiment.module.split(".")[2]]].append(name)
+    return sections
+
+
+@click.group(cls=SectionedGroup, sections=_sections())
 def bench() -> None:
     """Measure the suite. Times are valid only on an otherwise idle machine."""
 
@@ -386,6 +405,14 @@ _OPTIONS: tuple[Option, ...] = (
     click.option("--check", is_flag=True, help="Exit with status 1 if a goal is missed."),
     click.option("--draft", default=Models().draft, help="Draft model: folder or name."),
     click.option("--target", default=Models().target, help="Target model: folder or name."),
+)
+
+
+_COMMON = (
+    OptionGroup(
+        "Every experiment",
+        ("draft", "target", "seed", "quick", "check", "out", "json_file", "help"),
+    ),
 )
 
 
@@ -415,7 +442,10 @@ def _add_command(name: str, experiment: Experiment) -> None:
     wrapped: Any = command
     for option in reversed((*_OPTIONS, *experiment.options)):
         wrapped = option(wrapped)
-    bench.command(name, help=experiment.help)(wrapped)
+    describe = bench.command(
+        name, cls=GroupedCommand, groups=_COMMON, others="This experiment", help=experiment.help
+    )
+    describe(wrapped)
 
 
 def _run(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.backends.interface import Engine
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.text import Tokenizer
 
@@ -63,11 +64,13 @@ class ModelChoice:
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model that a back end has loaded. Without a tokenizer prompts are token ids. `content_hash`
-    covers all that decides the model's keys and values; it may be slow."""
+    covers all that decides the model's keys and values; it may be slow. `default_sampling`: what
+    its makers recommend for requests that name nothing."""
 
     engine: Engine
     tokenizer: Tokenizer | None
     content_hash: Callable[[], str]
+    default_sampling: DefaultSampling = NO_DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,21 +97,25 @@ def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, Mod
 
 
 async def demonstrate(
-    endpoint: str, questions: Sequence[DemoQuestion], shown: bool
+    endpoint: str, questions: Sequence[DemoQuestion], shown: bool, verbose: bool = False
 ) -> dict[str, Any]:
-    """Ask one after another, each answer `shown` as it comes or not at all. Returns them as one
-    object, without the heading of each."""
+    """Ask one after another, each answer `shown` as it comes or not at all; `verbose`: with all
+    figures. Returns them as one object, without the heading of each."""
     results: dict[str, Any] = {}
     for question in questions:
         answer = await (_show if shown else _ask)(endpoint, question)
         result = answer_object(question.request, answer)
         results |= {question.key: result} if question.key else result
+        alone_tpot_s = None
         if question.beside_alone:
             request = replace(question.request, preset=ALONE)
             alone = await ask(endpoint, request, TIMEOUT_S)
             results["alone"] = answer_object(request, alone)
+            alone_tpot_s = alone.tpot_s
             if shown:
                 click.echo(_compared(answer, alone))
+        if shown:
+            click.echo(figures(answer, verbose=verbose, alone_tpot_s=alone_tpot_s))
     return results
 
 
@@ -122,20 +126,12 @@ async def _ask(endpoint: str, question: DemoQuestion) -> Generated:
 async def _show(endpoint: str, question: DemoQuestion) -> Generated:
     if question.heading:
         click.echo(f"\n{question.heading}\n")
-    answer = await show(endpoint, question.request, TIMEOUT_S, question.shown)
-    click.echo(figures(answer))
-    return answer
+    return await show(endpoint, question.request, TIMEOUT_S, question.shown)
 
 
 def _compared(answer: Generated, alone: Generated) -> str:
     same = "the same text" if answer.text == alone.text else "A DIFFERENT TEXT"
-    if not (answer.tpot_s and alone.tpot_s):
-        return f"the cloud alone ({ALONE}): {same}"
-    ratio = alone.tpot_s / answer.tpot_s
-    return (
-        f"the cloud alone ({ALONE}): {same}; TPOT {alone.tpot_s * 1e3:.3g} ms,"
-        f" so together {ratio:.2f} times as fast"
-    )
+    return f"the cloud alone: {same}"
 
 
 def _of_documents(shown: str, request: GenerationRequest) -> DemoQuestion:

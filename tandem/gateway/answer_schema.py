@@ -343,6 +343,11 @@ class ServedPair(Strict):
     context_length: int
     presets: list[str]
     default_preset: str
+    default_sampling: dict[str, float] = Field(
+        description="Sampling settings of requests that name none, from the model's"
+        " generation_config.json: `temperature`, `top_p`, `top_k`, `repetition_penalty`, as far as"
+        " it has them. Others have OpenAI's defaults."
+    )
     logprobs: list[str] = Field(description="Presets that support log-probabilities.")
     objectives: list[str] = Field(description="Presets that accept an objective.")
     documents: list[str] = Field(description="Presets that answer from documents.")

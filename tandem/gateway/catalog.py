@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Protocol
 
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, TandemError, Unavailable
 from tandem.core.prompt import Prompt
 from tandem.core.version import __version__
@@ -18,6 +19,7 @@ from tandem.specdec.logprobs import MAX_TOP_LOGPROBS, check_logprobs_available
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.text.families import PLAIN, ModelFamily, family_named
 from tandem.two_sided.interface import AGGREGATION_PRESETS
+from tandem.wire.common_codec import default_sampling_from_proto
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
 from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
@@ -61,9 +63,16 @@ class ServingSuite(Protocol):
 class Catalog:
     """Cached description of the suite."""
 
-    def __init__(self, suite: ServingSuite, embedding_aliases: Sequence[str] = ()) -> None:
-        """`embedding_aliases`: other names of the embedding model."""
+    def __init__(
+        self,
+        suite: ServingSuite,
+        embedding_aliases: Sequence[str] = (),
+        model_defaults: bool = True,
+    ) -> None:
+        """`embedding_aliases`: other names of the embedding model. `model_defaults`: use the
+        sampling settings that the model's makers recommend."""
         self._suite = suite
+        self._uses_model_defaults = model_defaults
         self._embedding_aliases = tuple(embedding_aliases)
         self._asking = asyncio.Lock()
         self._known: DescribeResponse | None = None
@@ -110,6 +119,13 @@ class Catalog:
     def family(self) -> ModelFamily:
         """The model's family, by what the suite said last."""
         return PLAIN if self._known is None else family_named(self._known.family)
+
+    @property
+    def default_sampling(self) -> DefaultSampling:
+        """The settings that requests get which name none, by what the suite said last."""
+        if self._known is None or not self._uses_model_defaults:
+            return NO_DEFAULTS
+        return default_sampling_from_proto(self._known.target)
 
     @property
     def unstated_tokens(self) -> int:
@@ -163,6 +179,7 @@ class Catalog:
             "context_length": known.draft.context_length,
             "presets": list(known.presets),
             "default_preset": DEFAULT_PRESET,
+            "default_sampling": self.default_sampling.named,
             **_kinds_of(known.presets),
         }
         cards = [{"id": known.target.model_name, **common, "tandem": served}]

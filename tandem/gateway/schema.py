@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
+from tandem.core.default_sampling import NAMES
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
@@ -123,7 +124,8 @@ _OTHER_NAMES: Mapping[str, str] = {
 
 def _body_field(row: RequestField) -> tuple[Any, Any]:
     """The row as a field in which null means the default, as in OpenAI's own fields."""
-    words = f"{row.words} Default: {json.dumps(row.default)}."
+    model_s = "the model's own, otherwise " if row.name in NAMES else ""
+    words = f"{row.words} Default: {model_s}{json.dumps(row.default)}."
     return row.hint | None, Field(default=None, description=words)
 
 
@@ -296,8 +298,16 @@ class CommonParameters(Constraints, BodyParameters):
     n_predict: MaxTokens | None = Field(
         default=None, description="llama.cpp's name for `max_tokens`."
     )
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        default=None,
+        description="Sampling temperature. 0: always take the most likely token. Default: the"
+        " model's own, otherwise 1.",
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None,
+        description="Sample from the most likely tokens with this total probability. Default: the"
+        " model's own, otherwise 1.",
+    )
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | Stops | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = Field(
@@ -305,7 +315,9 @@ class CommonParameters(Constraints, BodyParameters):
         description="Token ids that end the answer, in addition to the model's end-of-text tokens.",
     )
     top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
-        default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
+        default=None,
+        description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
+        " Default: the model's own, otherwise no limit.",
     )
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
         default=None, description="llama.cpp's name for `repetition_penalty`."

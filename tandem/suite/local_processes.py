@@ -69,6 +69,8 @@ class LocalSuiteSettings:
     documents: SuiteDocuments | None = None
     verifiers: int = 1
     """Alike, each behind a link of its own."""
+    generation_config: str = "auto"
+    """Sampling settings of HTTP requests that name none: the aggregator's setting."""
 
 
 class LocalSuite:
@@ -169,6 +171,7 @@ class LocalSuite:
                 "port": settings.port,
                 "http-port": http_port,
                 "drafter": f"{HOST}:{ports['drafter']}",
+                "generation-config": settings.generation_config,
             },
             "drafter": {
                 "port": ports["drafter"],

@@ -8,6 +8,8 @@ import { render } from "./vendor/preact.mjs";
 import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.mjs";
 
 const ALONE = "ar";
+// Where nothing is known of the model: at 1 small models ramble.
+const CHAT_TEMPERATURE = 0.7;
 const SEED_BELOW = 2 ** 32;
 const EXAMPLES = [
   "Tom picks 12 apples in the morning and 8 in the afternoon. How many apples does he have?",
@@ -16,7 +18,7 @@ const EXAMPLES = [
 const FIRST_CHOICES = {
   preset: "",
   objective: "",
-  temperature: "1",
+  temperature: "",
   seed: "",
   maxTokens: "128",
   lostCloud: "wait",
@@ -46,7 +48,12 @@ function Page() {
       const model = await askModel();
       setServed(model);
       const auto = model.tandem.presets.includes("auto") ? "auto" : model.tandem.default_preset;
-      setChosen((before) => ({ ...before, preset: before.preset || auto }));
+      const temperature = String(model.tandem.default_sampling?.temperature ?? CHAT_TEMPERATURE);
+      setChosen((before) => ({
+        ...before,
+        preset: before.preset || auto,
+        temperature: before.temperature || temperature,
+      }));
       setNeedsKey(false);
       setTrouble("");
     } catch (error) {
