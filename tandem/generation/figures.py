@@ -14,7 +14,7 @@ from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Sum
 _TOLD = (
     *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
     *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
-    *("predraft_misses", "early_verdicts", "lossy"),
+    *("predraft_misses", "early_verdicts", "lossy", "draft_context"),
 )
 _TOLD_OF_CHOICES = (
     *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
@@ -94,6 +94,8 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
         parts.append(f"pre-draft misses {figures['predraft_misses'] / turns:.0%}")
     if figures["lossy"]:
         parts.append("lossy: the distribution of the answer is not quite the target's")
+    if most := figures.get("draft_context"):  # a server of an earlier version does not tell
+        parts.append(f"drafted after the text's end: the draft model reads {most} tokens")
     if figures["unverified"]:
         parts.append(f"{len(figures['unverified'])} tokens unverified: the cloud was lost")
     return "; ".join(parts)
