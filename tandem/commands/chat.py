@@ -13,6 +13,7 @@ import click
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.calling import file_option
 from tandem.commands.chat_client import ChatClient, Reply, base_url
+from tandem.commands.model_notes import show_notes
 from tandem.commands.options import FILE, json_option, model_options
 from tandem.commands.request_options import request_options
 from tandem.core.errors import InvalidArgument, TandemError
@@ -78,7 +79,10 @@ def chat(**options: Any) -> None:
         url = options["endpoint"]
         if url is None:
             _check_alone(options)  # before any model is loaded
-            url = stack.enter_context(BackgroundSuite(load_pair(*choose_pair(options)))).url
+            draft, target = choose_pair(options)
+            pair = load_pair(draft, target)
+            show_notes(draft, target)
+            url = stack.enter_context(BackgroundSuite(pair)).url
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
         client = stack.enter_context(ChatClient(url, key, options["timeout"], options["ca"]))

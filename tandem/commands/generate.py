@@ -11,6 +11,7 @@ import click
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.calling import access_options, access_to
+from tandem.commands.model_notes import show_notes
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
 from tandem.commands.processor_options import biases_of, grammar_of, processor_options
 from tandem.commands.rag_options import document_options, documents_of
@@ -155,7 +156,10 @@ def generate(**options: Any) -> None:
     documents = documents_of(options | {"rag": request.from_two_sides})
     if documents is not None:
         documents.check()  # before models are loaded
-    run_loop(_embedded(load_pair(*choose_pair(options)), request, documents, options))
+    draft, target = choose_pair(options)
+    pair = load_pair(draft, target)
+    show_notes(draft, target)
+    run_loop(_embedded(pair, request, documents, options))
 
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:
