@@ -25,7 +25,7 @@ from tandem.suite.models import (
     choose_model,
     draft_for,
     load_pair,
-    notes_on,
+    lookup_note,
 )
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import get_logger
@@ -270,7 +270,7 @@ def embedded_async(
     draft_choice = (draft_for(target_choice) if looked_up else None) or choose_model(
         _text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft
     )
-    for note in notes_on(draft_choice, target_choice):
+    if note := lookup_note(draft_choice, target_choice):
         log.warning(note)
     link = settings_from(rtt_s, mbps, jitter_s) if rtt_s or mbps or jitter_s else None
     folder = None if index_folder is None else Path(index_folder)

@@ -18,6 +18,8 @@ Outcome = TypeVar("Outcome")
 DEFAULT_ENDPOINT = "https://huggingface.co"
 PULLED_REF = "tandem-pull"
 """The file among a repository's refs that holds the commit of the last `tandem pull`."""
+WEIGHTS_INDEX = "model.safetensors.index.json"
+"""The file that says which others hold a large model's weights."""
 CONNECT_S = 4.0
 ANSWER_S = 6.0
 """Longest wait for the hub's first answer, its name's lookup included."""
@@ -61,7 +63,7 @@ def holds_weights(folder: Path) -> bool:
     """Return whether a folder has a configuration and all files of its safetensors weights."""
     if not (folder / "config.json").exists():
         return False
-    index = folder / "model.safetensors.index.json"
+    index = folder / WEIGHTS_INDEX
     try:
         parts = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tandem.backends.hub_cache import PULLED_REF, hub_cache
+from tandem.backends.hub_cache import PULLED_REF, WEIGHTS_INDEX, holds_weights, hub_cache
 from tandem.backends.model_source import GGUF
 from tandem.core.errors import TandemError
 
@@ -210,6 +210,8 @@ def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | Non
     weights = [path for path in _children(folder) if path.name.endswith(".safetensors")]
     if "model_type" not in config or not weights:
         return None
+    if (folder / WEIGHTS_INDEX).exists() and not holds_weights(folder):
+        return None  # a download broke off
     architectures = config.get("architectures")
     if isinstance(architectures, list) and not any(
         str(name).endswith(_TEXT_MODELS) for name in architectures

@@ -77,6 +77,21 @@ def draft_for(target: ModelChoice) -> ModelChoice | None:
 
 def notes_on(draft: ModelChoice, target: ModelChoice) -> list[str]:
     """Return what was decided about two models that nobody asked for, a line for each decision."""
+    looked_up = lookup_note(draft, target)
+    return [*_gguf_notes(draft, target), *([looked_up] if looked_up else [])]
+
+
+def lookup_note(draft: ModelChoice, target: ModelChoice) -> str:
+    """Return what to say of a target without a draft model; empty where there is one."""
+    if draft != draft_for(target):
+        return ""
+    return (
+        "no draft model: drafts are looked up in the text, which helps where it repeats itself;"
+        f" 'tandem pair {target.source}' finds a draft model"
+    )
+
+
+def _gguf_notes(draft: ModelChoice, target: ModelChoice) -> list[str]:
     notes = []
     for side, choice in (("draft", draft), ("target", target)):
         if choice.engine == AUTO and is_gguf(choice.source):
@@ -85,11 +100,6 @@ def notes_on(draft: ModelChoice, target: ModelChoice) -> list[str]:
             if gguf_engine() == "torch":
                 by = "PyTorch computes it, as llama.cpp is not installed"
             notes.append(f"{side}: {name} is a GGUF file: {by}")
-    if draft == draft_for(target):
-        notes.append(
-            "no draft model: drafts are looked up in the text, which helps where it repeats itself;"
-            f" 'tandem pair {target.source}' finds a draft model"
-        )
     return notes
 
 

@@ -244,7 +244,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             edge_request, thinking = await self._edge_request(request, images, preset, tenant)
             capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
             held = capacity + preset.spare_tokens(edge_request.max_tokens)
-            held = min(held, self._engine.context_length)  # of a longer text, the end
+            if capacity > self._engine.context_length:  # the end of it is read
+                held = self._engine.context_length
             reservation.take_more(held * self._engine.kv_bytes_per_token)
             processor = await self._processor(request, edge_request, payer)
             named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
@@ -437,6 +438,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             self._know_target((await self._clouds.describe(DESCRIBE_TIMEOUT_S)).context_length)
 
     def _know_target(self, context_length: int) -> None:
+        mine = self._engine.context_length
+        if context_length > mine and context_length != self._target_context:
+            log.info("long texts are read from the end", reads=mine, target_reads=context_length)
         self._target_context = context_length
         self._prompts.context_length = self._context()
 

@@ -15,6 +15,7 @@ from tandem.backends import hub_cache
 from tandem.backends.model_source import find_source
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
+from tandem.demo import demo_folder
 from tandem.suite import hub_models
 from tandem.suite.local_models import find_model, local_models
 from tandem.suite.models import CannotLoad, choose_model
@@ -239,6 +240,37 @@ def test_one_file_of_a_gguf_repository(hub: FakeHub, tmp_path: Path) -> None:
     assert "tandem up --target org/Some-GGUF:q4_k_m" in ended.stdout
     for name in ("org/Some-GGUF:q4_k_m", "org/Some-GGUF", "some-q4_k_m"):
         assert choose_model(name, "x").source == str(folder / "Some-Q4_K_M.gguf")
+
+
+def test_a_pulled_model_answers_without_the_hub(hub: FakeHub) -> None:
+    folder = demo_folder("demo-draft")
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    hub.repositories["org/mine"] = Repository(files)
+    assert pull("org/mine").exit_code == 0
+    hub.repositories.clear()
+    hub.asked.clear()
+    asked = ["--prompt", "one two", "--max-tokens", "4", "--seed", "1", "--json"]
+    ended = CliRunner().invoke(main, ["generate", *asked, "--target", "org/mine"])
+    assert ended.exit_code == 0, ended.stderr
+    assert json.loads(ended.stdout)["tokens"] == 4
+    assert hub.asked == []
+
+
+def test_shards_of_a_large_model_are_taken_together(hub: FakeHub, tmp_path: Path) -> None:
+    names = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    index = json.dumps({"weight_map": {"a": names[0], "b": names[1]}}).encode()
+    shards = {name: name.encode() * 100 for name in names}
+    other = {"consolidated.safetensors": b"the same weights again"}
+    files = {"config.json": CONFIG, "model.safetensors.index.json": index, **shards, **other}
+    hub.repositories["org/large"] = Repository(files)
+    hub.down.add(names[1])
+    refusal("org/large")
+    assert local_models() == []
+    hub.down.clear()
+    assert pull("org/large").exit_code == 0
+    found = {path.name for path in snapshot(tmp_path, "org/large").iterdir()}
+    assert found == {"config.json", "model.safetensors.index.json", *names}
+    assert [model.name for model in local_models()] == ["org/large"]
 
 
 def test_what_is_no_name_is_refused(hub: FakeHub) -> None:

@@ -140,3 +140,34 @@ def test_with_neither_the_error_names_both_and_make_in_a_checkout_alone(
     assert "pip install 'tandem-edge[llamacpp]'" in refused.value.why
     assert "pip install 'tandem-edge[engine,gguf]'" in refused.value.why
     assert ("make" in refused.value.why) == in_checkout
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    """The demo's draft model, made to read 128 tokens at once."""
+    folder = Path(shutil.copytree(demo_folder("demo-draft"), tmp_path / "short"))
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 128}))
+    return folder
+
+
+def test_a_draft_with_a_short_context_answers_a_long_prompt_exactly(short: Path) -> None:
+    prompt = ",".join(str(token % 4000) for token in range(300))
+    asked = ["--prompt-ids", prompt, "--max-tokens", "40", "--seed", "1", "--json"]
+    answers = {}
+    for preset in ("ar", "coupled"):
+        ended = CliRunner().invoke(
+            main, ["generate", *asked, "--preset", preset, "--draft", str(short)]
+        )
+        assert ended.exit_code == 0, ended.stderr
+        answers[preset] = json.loads(ended.stdout)
+    assert answers["coupled"]["token_ids"] == answers["ar"]["token_ids"]
+    assert answers["coupled"]["drafted"] > 0
+    assert (answers["coupled"]["draft_context"], answers["ar"]["draft_context"]) == (128, 0)
+
+
+def test_doctor_says_that_a_draft_reads_the_end(short: Path) -> None:
+    ended = CliRunner().invoke(main, ["doctor", "--draft", str(short)])
+    says = "ok   draft context: the draft model reads 128 tokens at once and the target 1024"
+    assert says in ended.stdout
+    assert "draft context" not in CliRunner().invoke(main, ["doctor"]).stdout
