@@ -22,7 +22,8 @@ _SUMMARIES = {
     "install-service": "Let systemd run a service of this machine.",
     "link": "Emulate a slow or narrow link over TCP.",
     "models": "List the models on this machine.",
-    "pair": "Find models on this machine that can draft for a target.",
+    "pull": "Download a model of the Hugging Face hub.",
+    "pair": "Find models that can draft for a target.",
     "presets": "List the decoding methods that --preset can name.",
     "doctor": "Check the installation, the models and both ends.",
 }

@@ -21,6 +21,7 @@ from tandem.commands.chat_commands import (
 from tandem.commands.conversation import Conversation, chat_sampling
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
+from tandem.commands.model_notes import show_notes
 from tandem.commands.options import FILE, json_option, model_options
 from tandem.commands.request_options import (
     generation_config_option,
@@ -92,6 +93,7 @@ def chat(**options: Any) -> None:
             draft, target = choose_pair(options)
             with loading_line(draft, target):
                 url = stack.enter_context(BackgroundSuite(load_pair(draft, target))).url
+            show_notes(draft, target)
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
         client = stack.enter_context(ChatClient(url, key, options["timeout"], options["ca"]))

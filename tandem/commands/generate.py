@@ -14,6 +14,7 @@ from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.calling import access_options, access_to
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
+from tandem.commands.model_notes import show_notes
 from tandem.commands.open_sampling import open_sampling
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
 from tandem.commands.processor_options import biases_of, grammar_of, processor_options
@@ -164,7 +165,12 @@ def generate(**options: Any) -> None:
     draft, target = choose_pair(options)
     with loading_line(draft, target) as loaded:
         pair = load_pair(draft, target)
-        run_loop(_embedded(pair, request, documents, options, loaded))
+
+        def ready() -> None:
+            loaded()
+            show_notes(draft, target)
+
+        run_loop(_embedded(pair, request, documents, options, ready))
 
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:
@@ -208,12 +214,12 @@ async def _embedded(
     request: GenerationRequest,
     documents: SuiteDocuments | None,
     options: dict[str, Any],
-    loaded: Callable[[], None],
+    ready: Callable[[], None],
 ) -> None:
     from tandem.suite.embedded import EmbeddedSuite  # all services; not to call a running suite
 
     async with EmbeddedSuite(pair, documents=documents) as suite:
-        loaded()
+        ready()
         await _show(suite.target, request, options)
 
 

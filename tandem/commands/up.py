@@ -21,6 +21,7 @@ from tandem.commands.demonstration import (
 from tandem.commands.group import INTERRUPTED
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
+from tandem.commands.model_notes import context_note, show_notes
 from tandem.commands.options import (
     address_text,
     json_option,
@@ -234,6 +235,7 @@ async def _asked(
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Addresses, and how to ask."""
+    show_notes(suite.settings.draft, suite.settings.target)
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:
         places["link"] = address_text(suite.emulators[0].address)
@@ -247,6 +249,10 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     click.echo(f"serving at {suite.endpoint}")
     for name, place in places.items():
         click.echo(f"  {name:16} {place}")
+    if suite.described is not None:
+        draft, target = suite.described.draft, suite.described.target
+        if note := context_note(draft.context_length, target.context_length):
+            click.echo(f"note: {note}")
     if suite.documents:
         held = ", ".join(f"{count} at the {side}" for side, count in suite.documents.items())
         click.echo(f"documents: {held}")

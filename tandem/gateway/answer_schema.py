@@ -133,6 +133,11 @@ class ChunkExtension(Strict):
     predraft_misses: int | None = None
     early_verdicts: int | None = None
     lossy: bool | None = None
+    draft_context: int | None = Field(
+        default=None,
+        description="Tokens that the draft model reads at once, if prompt and answer are longer:"
+        " drafts then follow from the end of the text alone. 0 if it read the whole text.",
+    )
     same_bits: bool | None = Field(
         default=None,
         description="True if the target model is batch-invariant: concurrent requests do not"

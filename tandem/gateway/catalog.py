@@ -112,8 +112,7 @@ class Catalog:
         described = self._known
         if described is None:
             return UNKNOWN_CONTEXT
-        longest = max(described.draft.context_length, described.target.context_length)
-        return longest or UNKNOWN_CONTEXT
+        return _context_of(described) or UNKNOWN_CONTEXT
 
     @property
     def family(self) -> ModelFamily:
@@ -136,9 +135,9 @@ class Catalog:
         if described is None:
             return USUAL_TOKENS
         models = (described.draft, described.target)
-        contexts = [model.context_length for model in models if model.context_length]
+        context = _context_of(described) or USUAL_TOKENS
         held = min((model.kv_tokens for model in models if model.kv_tokens), default=0)
-        return min([max(USUAL_TOKENS, held // UNSTATED_SHARE), *contexts])
+        return min(max(USUAL_TOKENS, held // UNSTATED_SHARE), context)
 
     async def fingerprint(self, model: str) -> str:
         """Return the fingerprint of the pair that serves `model`; ApiError 404 for a model that is
@@ -176,7 +175,7 @@ class Catalog:
         common = {"object": "model", "created": self._created, "owned_by": "tandem"}
         served = {
             "draft": known.draft.model_name,
-            "context_length": known.draft.context_length,
+            "context_length": _context_of(known),
             "presets": list(known.presets),
             "default_preset": DEFAULT_PRESET,
             "default_sampling": self.default_sampling.named,
@@ -190,6 +189,12 @@ class Catalog:
                 for name in (known.embedding, *self._embedding_aliases)
             )
         return cards
+
+
+def _context_of(described: DescribeResponse) -> int:
+    """Return the tokens of a prompt and its answer: the target's context, whose text it is. A draft
+    model that reads fewer at once drafts after the text's end."""
+    return int(described.target.context_length or described.draft.context_length)
 
 
 def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ _COMPARABLE_TOKENS = 32
 _TOLD = (
     *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
     *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
-    *("predraft_misses", "early_verdicts", "lossy"),
+    *("predraft_misses", "early_verdicts", "lossy", "draft_context"),
 )
 _TOLD_OF_CHOICES = (
     *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
@@ -127,6 +127,8 @@ def _warnings(figures: Mapping[str, Any]) -> list[str]:
     warnings = []
     if figures["lossy"]:
         warnings.append("lossy: the distribution of the answer is not quite the target's")
+    if most := figures.get("draft_context"):  # a server of an earlier version does not tell
+        warnings.append(f"drafted after the text's end: the draft model reads {most} tokens")
     if figures["unverified"]:
         warnings.append(f"{len(figures['unverified'])} tokens unverified: the cloud was lost")
     return warnings

@@ -19,7 +19,7 @@ FIELDS = {
     *("text", "token_ids", "finish_reason", "preset", "seed", "ttft_s", "tpot_s", "duration_s"),
     *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
     *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
-    *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate"),
+    *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate", "draft_context"),
     *("early_verdicts", "lossy", "same_bits", "sampling"),
 }
 
