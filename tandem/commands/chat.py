@@ -21,6 +21,7 @@ from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET
 from tandem.specdec.presets import PRESETS, find_preset
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import choose_pair, load_pair
+from tandem.suite.requirements import require_packages
 from tandem.telemetry.logging import configure_logging
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
@@ -78,7 +79,9 @@ def chat(**options: Any) -> None:
         url = options["endpoint"]
         if url is None:
             _check_alone(options)  # before any model is loaded
-            url = stack.enter_context(BackgroundSuite(load_pair(*choose_pair(options)))).url
+            pair = choose_pair(options)
+            require_packages(*pair)
+            url = stack.enter_context(BackgroundSuite(load_pair(*pair))).url
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
         client = stack.enter_context(ChatClient(url, key, options["timeout"], options["ca"]))
