@@ -60,6 +60,8 @@ class Models:
     target_engine: str = "auto"
     draft_dtype: str = "float32"
     target_dtype: str = "float32"
+    device: str = "cpu"
+    """Of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ def running_suite(
             *_flags(models.target, pacing, "verify"),
             *("--engine", models.target_engine),
             *("--dtype", models.target_dtype),
+            *("--device", models.device),
             *("--threads", str(target_threads)),
             *kept,
         )
@@ -125,6 +128,7 @@ def running_suite(
             *("--verifier", cloud_address),
             *("--engine", models.draft_engine),
             *("--dtype", models.draft_dtype),
+            *("--device", models.device),
             *("--metrics-port", str(metrics_port)),
             *kept,
         )
