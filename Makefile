@@ -30,6 +30,13 @@ CERTS_ARGS ?=
 MINUTES ?= 30
 # make gpu-report GPU_REPORT_ARGS='--quick --device cpu'
 GPU_REPORT_ARGS ?=
+# make publish: where to; tools/publish_release.sh tells. DRY_RUN=yes prints the commands.
+PACKAGE_INDEX ?=
+IMAGE_REGISTRY ?=
+CHART_REGISTRY ?=
+GITHUB_RELEASE ?=
+DRY_RUN ?=
+export PACKAGE_INDEX IMAGE_REGISTRY CHART_REGISTRY GITHUB_RELEASE DRY_RUN
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gpu-report: {missing}", file=sys.stderr)
         return 1
     failed = write_report(options.out, options.device, sections(options))
-    print(f"gpu-report: wrote {options.out}; please attach it to an issue, whatever it says")
+    print(f"gpu-report: wrote {options.out}; please attach it to an issue, also if tests failed")
     for title in failed:
         print(f"gpu-report: failed: {title}", file=sys.stderr)
     return 1 if failed else 0
