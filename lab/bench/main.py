@@ -149,7 +149,7 @@ _GGUF_TARGET = click.option(
     "--gguf-target", type=_FILE, help="The target model as GGUF. Default: made of --target, Q8_0."
 )
 _DEVICE = click.option(
-    "--device", default="cpu", show_default=True, help="Where PyTorch computes: cpu, cuda, cuda:N."
+    "--device", help="Where PyTorch computes: cpu, cuda or cuda:N. Default: cpu."
 )
 _VLLM = click.option(
     "--vllm", type=_FILE, help="A Python with vLLM. Default: that of .venv-vllm, if it is there."

@@ -44,8 +44,9 @@ def quick_plan(device: str, seed: int) -> Plan:
     return Plan(device, seed, tokens=(1, 4, 16), context=64, passes=5)
 
 
-def run(report: Report, models: Models, device: str) -> None:
+def run(report: Report, models: Models, device: str | None = None) -> None:
     """A table for each model. Raises InvalidArgument("device") for one that is not there."""
+    device = device or models.device
     plan = (quick_plan if report.quick else Plan)(device, report.seed)
     for side in ("target", "draft"):
         model = getattr(models, side)

@@ -95,11 +95,11 @@ def run(
     gguf_draft: Path | None,
     gguf_target: Path | None,
     vllm: Path | None,
-    device: str = "cpu",
+    device: str | None = None,
 ) -> None:
     """A table for each temperature and round trip, and goals over loopback. `device` computes what
     PyTorch computes; vLLM and llama.cpp use what they were built for."""
-    models = replace(models, device=device)
+    models = replace(models, device=device or models.device)
     turns, max_tokens = (1, 48) if report.quick else (6, 128)
     with ExitStack() as stack:
         gguf = stack.enter_context(_gguf_pair(models, gguf_draft, gguf_target, report))
