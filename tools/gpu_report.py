@@ -34,8 +34,9 @@ REAL_PAIR = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A command whose output is a part of the report."""
+    """A command whose output is a part of the report. `key`: how `--only` calls it."""
 
+    key: str
     title: str
     command: tuple[str, ...]
 
@@ -59,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="short measurements, in minutes")
     parser.add_argument("--out", type=Path, default=Path("gpu-report.md"))
     parser.add_argument("--vllm", type=Path, default=VLLM_PYTHON, help="a Python that has vLLM")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=["tests", "vllm", "steps", "peers"],
+        help="this section alone; repeatable",
+    )
     draft, target = REAL_PAIR
     parser.add_argument("--draft", default=str(draft) if draft.is_dir() else None)
     parser.add_argument("--target", default=str(target) if target.is_dir() else None)
@@ -91,14 +98,15 @@ def sections(options: argparse.Namespace) -> list[Section]:
     if options.draft and options.target:
         pair = ("--draft", options.draft, "--target", options.target)
     shared = (*pair, "--device", options.device, *(("--quick",) if options.quick else ()))
-    wanted = [Section("CUDA tests", (*pytest, "-m", "gpu", "tests/gpu"))]
+    wanted = [Section("tests", "CUDA tests", (*pytest, "-m", "gpu", "tests/gpu"))]
     if options.vllm.exists():
         tests = ("-k", "vllm", "tests/vllm", "tests/unit/backends/test_contract.py")
-        wanted.append(Section("vLLM's tests", (str(options.vllm), "-m", "pytest", "-q", *tests)))
-    wanted.append(Section("Step times", (*bench, "steps", *shared)))
+        command = (str(options.vllm), "-m", "pytest", "-q", *tests)
+        wanted.append(Section("vllm", "vLLM's tests", command))
+    wanted.append(Section("steps", "Step times", (*bench, "steps", *shared)))
     vllm = ("--vllm", str(options.vllm)) if options.vllm.exists() else ()
-    wanted.append(Section("Beside other software", (*bench, "peers", *shared, *vllm)))
-    return wanted
+    wanted.append(Section("peers", "Beside other software", (*bench, "peers", *shared, *vllm)))
+    return [section for section in wanted if not options.only or section.key in options.only]
 
 
 def write_report(out: Path, device: str, wanted: Sequence[Section]) -> list[str]:
