@@ -155,6 +155,16 @@ def test_doctor_of_a_base_installation_names_the_extra(base: Installed) -> None:
     assert not any("No module named" in line for line in lines)
 
 
+def test_python_s_callers_are_told_too(base: Installed) -> None:
+    program = """
+import tandem
+with tandem.embedded() as suite:
+    suite.generate("hello")
+"""
+    ended = base.run("python", "-c", program)
+    assert ended.stderr.splitlines()[-1] == f"ModuleNotFoundError: {ENGINE}"
+
+
 def test_models_are_compared_only_with_an_engine(base: Installed) -> None:
     (demo,) = base.environment.glob("lib/python*/site-packages/tandem/demo/demo-target")
     ended = base.run("tandem", "pair", str(demo))
