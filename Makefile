@@ -28,10 +28,19 @@ HASHES ?=
 DEMO_MODELS_ARGS ?=
 CERTS_ARGS ?=
 MINUTES ?= 30
+# make gpu-report GPU_REPORT_ARGS='--quick --device cpu --only steps'
+GPU_REPORT_ARGS ?=
+# make publish: where to; tools/publish_release.sh tells. DRY_RUN=yes prints the commands.
+PACKAGE_INDEX ?=
+IMAGE_REGISTRY ?=
+CHART_REGISTRY ?=
+GITHUB_RELEASE ?=
+DRY_RUN ?=
+export PACKAGE_INDEX IMAGE_REGISTRY CHART_REGISTRY GITHUB_RELEASE DRY_RUN
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-TORCH := $(shell sed -n 's/.*"torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
+TORCH := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' constraints.txt)
 CODE := $(wildcard deploy examples lab models services tandem tests tools)
 DOCKERFILES := $(wildcard services/*/Dockerfile deploy/*/Dockerfile)
 SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy examples tools,$(d)/*.sh $(d)/*/*.sh))
@@ -43,7 +52,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-page test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -123,6 +132,15 @@ test-vllm: vllm-env proto ## the back end vllm: contract, several workers, texts
 	PYTHONPATH=.:gen $(VLLM_VENV)/bin/python -m pytest -k vllm tests/vllm \
 	  tests/unit/backends/test_contract.py $(PYTEST_ARGS)
 
+release-files: setup proto deploy-tools ## dist/release: wheel, sdist, index, chart, image tags, SBOM, checksums
+	$(BIN)/python -m tools.release_files --out dist/release
+
+publish: release-files ## upload dist/release: make publish PACKAGE_INDEX=… IMAGE_REGISTRY=… CHART_REGISTRY=… DRY_RUN=yes
+	PATH="$(abspath $(BIN)):$$PATH" tools/publish_release.sh dist/release
+
+gpu-report: setup proto ## gpu-report.md: CUDA tests, vLLM's, peers and step times of this machine's GPU, to send in
+	$(BIN)/python -m tools.gpu_report $(GPU_REPORT_ARGS)
+
 lint: setup proto deploy-tools ## style, types, import rules, protobuf, scripts, Dockerfiles, deploy/
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -183,8 +201,7 @@ lock: setup ## write the environment's versions to constraints.txt, their hashes
 
 sbom: setup ## dist/sbom.json: what the environment consists of, with versions and licences (CycloneDX)
 	mkdir -p dist
-	$(BIN)/cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
-	  --no-validate --of JSON --output-file dist/sbom.json $(BIN)/python
+	tools/sbom.sh $(BIN)/python dist/sbom.json
 
 mutants: setup ## do tests notice changes? make mutants MODULES='edge cloud' SAMPLE=40 SEED=1
 	$(BIN)/python -m tools.mutants $(MODULES) --sample $(or $(SAMPLE),0) --seed $(or $(SEED),1) \

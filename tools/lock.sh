@@ -2,8 +2,8 @@
 # lock.sh PYTHON CONSTRAINTS LOCK: writes the versions installed in an environment to CONSTRAINTS, for
 # `pip install --constraint`, and to LOCK with the hashes of all their files, of every platform and
 # Python, for `pip install --require-hashes`.
-# Left out of both: torch, whose build differs by machine (pyproject.toml pins its version); what a
-# CUDA build brings along; this project; and the installers themselves.
+# torch is in CONSTRAINTS alone, by its version: its build, and so its hash, differs by machine. Left out
+# of both: what a CUDA build brings along; this project; and the installers themselves.
 set -euo pipefail
 
 python=${1:?usage: tools/lock.sh PYTHON CONSTRAINTS LOCK}
@@ -19,6 +19,10 @@ trap 'rm -rf "$scratch"' EXIT
   "${pip[@]}" freeze --exclude-editable |
     grep -E '^[A-Za-z0-9._-]+==[^+]+$' |
     grep -vE '^(torch|triton|nvidia-.*|cuda-.*|pip|setuptools|wheel|uv|tandem-edge|tandem-edge-lab)=='
+} >"$scratch/hashed"
+{
+  cat "$scratch/hashed"
+  "$python" -c 'from importlib.metadata import version; print("torch==" + version("torch").split("+")[0])'
 } >"$scratch/constraints"
 
 # uv is not part of the environment: it is only here that one asks for hashes.
@@ -27,7 +31,7 @@ trap 'rm -rf "$scratch"' EXIT
   echo "$made The versions of constraints.txt, with the hashes of all their files."
   SSL_CERT_FILE=${SSL_CERT_FILE:-${PIP_CERT:-}} PYTHONPATH="$scratch/uv" "$scratch/uv/bin/uv" \
     pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate \
-    --python "$python" "$scratch/constraints"
+    --python "$python" "$scratch/hashed"
 } >"$scratch/lock"
 mv "$scratch/constraints" "$constraints"
 mv "$scratch/lock" "$lock"

@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+CHART = "deploy/k8s/tandem/Chart.yaml"
 LICENSE_NAME, LICENSE_TITLE = "Apache-2.0", "Apache License"
 
 
@@ -49,6 +50,10 @@ def version_problems(folder: Path) -> Iterator[str]:
         yield f"CITATION.cff: version is {citation['version']}, the package's is {version}"
     if str(citation["date-released"]) != date:
         yield f"CITATION.cff: date-released is {citation['date-released']}, the changelog's {date}"
+    chart = yaml.safe_load((folder / CHART).read_text(encoding="utf-8"))
+    for field in ("version", "appVersion"):
+        if chart[field] != version:
+            yield f"{CHART}: {field} is {chart[field]}, the package's version is {version}"
 
 
 def license_problems(folder: Path) -> Iterator[str]:

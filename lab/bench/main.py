@@ -183,6 +183,9 @@ _GGUF_DRAFT = click.option(
 _GGUF_TARGET = click.option(
     "--gguf-target", type=_FILE, help="The target model as GGUF. Default: made from --target, Q8_0."
 )
+_DEVICE = click.option(
+    "--device", help="Where PyTorch computes: cpu, cuda or cuda:N. Default: cpu."
+)
 _VLLM = click.option(
     "--vllm",
     type=_FILE,
@@ -213,7 +216,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "peers": Experiment(
         "lab.bench.speculation.peers",
         "Tokens per second against Hugging Face, llama.cpp's server and vLLM, where installed.",
-        (_GGUF_DRAFT, _GGUF_TARGET, _VLLM),
+        (_GGUF_DRAFT, _GGUF_TARGET, _VLLM, _DEVICE),
+    ),
+    "steps": Experiment(
+        "lab.bench.speculation.device_steps",
+        "Time of a pass of each model on a device, by tokens and dtype.",
+        (_DEVICE,),
     ),
     "prompts": Experiment(
         "lab.bench.speculation.prompt_set",

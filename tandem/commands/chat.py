@@ -34,6 +34,7 @@ from tandem.generation.request import DEFAULT_PRESET, unknown_preset
 from tandem.specdec.presets import PRESETS
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import choose_pair, load_pair
+from tandem.suite.requirements import require_packages
 from tandem.telemetry.logging import configure_logging
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
@@ -91,6 +92,7 @@ def chat(**options: Any) -> None:
         if url is None:
             _check_alone(options)  # before any model is loaded
             draft, target = choose_pair(options)
+            require_packages(draft, target)
             with loading_line(draft, target):
                 url = stack.enter_context(BackgroundSuite(load_pair(draft, target))).url
             show_notes(draft, target)

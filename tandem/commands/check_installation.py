@@ -1,5 +1,7 @@
 """Checks of Python, the packages, the generated protobuf code, and this machine's network. Packages
-are imported inside a check, so that a missing one is reported and not fatal."""
+are imported inside a check, so that a missing one is reported and not fatal. What belongs to an
+extra is bad only where `tandem up` and `tandem generate` cannot do without it; the others are
+listed."""
 
 import os
 import socket
@@ -8,12 +10,14 @@ import tempfile
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
 from tandem.commands.checks import Check, check
 from tandem.core.errors import TandemError
+from tandem.core.extras import EXTRA_OF, EXTRAS, install_command
 from tandem.demo import checkout
 
 PYTHON_FROM = (3, 11)
@@ -24,18 +28,27 @@ GENERATE = "run 'make proto'"
 
 def installation_checks() -> list[Check]:
     """Everything that needs neither a model nor a running suite."""
-    install = "pip install 'tandem-edge[engine]'" if checkout() is None else "make setup"
-    return [
+    install = install_command("engine") if checkout() is None else "make setup"
+    checks = [
         check("python", _python, "use Python 3.11 to 3.13"),
         *(check(name, partial(_package, name), INSTALL, install) for name in _PACKAGES),
-        check("torch threads", _threads, "set OMP_NUM_THREADS=1", "export OMP_NUM_THREADS=1"),
+    ]
+    if find_spec("torch") is not None:
+        todo, fix = "set OMP_NUM_THREADS=1", "export OMP_NUM_THREADS=1"
+        checks.append(check("torch threads", _threads, todo, fix))
+    return [
+        *checks,
+        check("extras", _extras, ""),
         check("protobuf code", _generated, GENERATE, "make proto"),
         check("protobuf freshness", _fresh, GENERATE, "make proto"),
         check("port", _port, "allow this process to listen on 127.0.0.1"),
     ]
 
 
-_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "grpc", "uvloop", "numpy")
+_PACKAGES = (
+    *("torch", "transformers", "safetensors", "tokenizers", "jinja2"),
+    *("fastapi", "uvicorn", "grpc", "uvloop", "numpy"),
+)
 _DISTRIBUTIONS = {"grpc": "grpcio"}
 
 
@@ -49,6 +62,15 @@ def _python() -> str:
 def _package(name: str) -> str:
     import_module(name)
     return version(_DISTRIBUTIONS.get(name, name))
+
+
+def _extras() -> str:
+    """Which extras are whole, and which are not; none is needed for everything."""
+    missing = {extra for package, extra in EXTRA_OF.items() if find_spec(package) is None}
+    there = [extra for extra in EXTRAS if extra not in missing]
+    absent = [extra for extra in EXTRAS if extra in missing]
+    words = ", ".join(there) or "none"
+    return f"{words}; not installed: {', '.join(absent)}" if absent else words
 
 
 def _threads() -> str:

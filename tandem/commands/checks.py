@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tandem.core.extras import installing, missing_package
+
 DAMAGED = "restore the folder from a copy, or ingest the documents into a new one"
 
 
@@ -30,9 +32,12 @@ class Check:
 
 
 def check(name: str, look: Callable[[], str], todo: str, fix: str = "") -> Check:
-    """Good with what `look` returns, bad with what it raises: a check never ends the others."""
+    """Good with what `look` returns, bad with what it raises: a check never ends the others. Where
+    a package is missing, what to do is to install its extra."""
     try:
         return Check(name, True, look())
+    except ModuleNotFoundError as error:
+        return Check(name=name, ok=False, found=missing_package(error), fix=installing(error))
     except Exception as error:
         return Check(
             name=name, ok=False, found=str(error) or type(error).__name__, todo=todo, fix=fix

@@ -33,6 +33,12 @@ UNFIT = 1
     help="Documents per side, decoded concurrently.",
 )
 @click.option(
+    "--memory",
+    is_flag=True,
+    help="Start the services with these models, ask them once, and print the memory of each"
+    " (Linux only).",
+)
+@click.option(
     "--index",
     "indexes",
     multiple=True,
@@ -85,6 +91,10 @@ def _all_checks(options: dict[str, Any]) -> list[Check]:
         from tandem.commands.profile_models import profile_checks
 
         checks += profile_checks(options)
+    if options["memory"]:
+        from tandem.commands.measure_memory import memory_checks
+
+        checks += memory_checks(options)
     if endpoint is not None:
         checks += suite_checks(address_text(endpoint), access_to(endpoint, options))
     return checks

@@ -16,6 +16,7 @@ import click
 from click.exceptions import Exit, NoArgsIsHelpError
 
 from tandem.core.errors import InvalidArgument, TandemError, os_words
+from tandem.core.extras import missing_package
 
 BAD_USAGE = 2
 INTERRUPTED = 130
@@ -93,7 +94,7 @@ class CommandGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         try:
             return lazy.load()
-        except NotInstalled:
+        except (NotInstalled, ModuleNotFoundError):
             if ctx.resilient_parsing:  # a shell asks for completions
                 return None
             raise
@@ -162,7 +163,7 @@ class CommandGroup(click.Group):
         if isinstance(error, OSError):
             return click.ClickException(os_words(error))
         if isinstance(error, ModuleNotFoundError):
-            return click.ClickException(f"{error.name} is not installed; see 'tandem doctor'")
+            return click.ClickException(missing_package(error))
         kind = type(error).__name__
         return click.ClickException(
             f"unexpected {kind}: {error}; 'tandem --debug …' prints the traceback"

@@ -37,6 +37,7 @@ from tandem.net.process import run_loop
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.suite.models import choose_pair
+from tandem.suite.requirements import require_packages
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
 
@@ -121,6 +122,7 @@ def up(**options: Any) -> int:
     draft, target = choose_pair(options)
     if options["real"]:
         draft, target = real_pair(draft, target)
+    require_packages(draft, target)
     port = default_port if options["port"] is None else options["port"]
     if (http_port := options["http_port"]) is None:
         http_port = DEFAULT_HTTP_PORT if port else 0

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.extras import install_command
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.grammar.conjunctions import check_conjunctions
 from tandem.grammar.matcher_mask import MAX_STEP_S, MatcherMask, OnCost
@@ -189,7 +190,7 @@ class GrammarCompiler:
         try:
             from llguidance import LLTokenizer, TokenizerWrapper
         except ImportError:
-            why = "needs llguidance on both ends: pip install tandem-edge[grammar]"
+            why = f"needs llguidance on both ends: {install_command('grammar')}"
             raise InvalidArgument("grammar", why) from None
         spelt = _SpeltTokens(tokenizer, self._vocabulary_size, self._eos_token_ids)
         return LLTokenizer(

@@ -18,6 +18,7 @@ from typing import cast
 import numpy as np
 
 from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
+from tandem.core.extras import install_command
 from tandem.index.chunking import Chunking, chunk_spans, count_pieces
 from tandem.index.embedding import AUTO, LEXICAL, Embedder, load_embedder
 from tandem.index.names import clean_name
@@ -90,7 +91,7 @@ def stored_manifest(place: Place) -> Manifest | None:
     try:
         from tandem.index import postgres_database
     except ImportError as error:
-        why = f"needs psycopg: install the extra 'postgres' ({error})"
+        why = f"needs psycopg ({error}): {install_command('postgres')}"
         raise InvalidArgument("dsn", why) from error
     return postgres_database.read_manifest(place)
 

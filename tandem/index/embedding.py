@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.extras import install_command, require
 from tandem.index.records import Vectors
 
 LEXICAL = "lexical"
@@ -69,12 +70,13 @@ class Embedder(Protocol):
 def load_embedder(choice: str, device: str = "cpu", threads: int = 1) -> Embedder | None:
     """Load the embedder that `choice` names; return None for lexical search only.
 
-    `choice` is "lexical", "auto" (the packaged MiniLM where it is installed, else lexical), a
-    folder, the packaged model's name, or NAME@COMMIT of a hub model. Raises InvalidArgument for
-    anything else, and for a folder that holds no such model."""
-    if choice == LEXICAL or (choice == AUTO and _packaged() is None):
+    `choice` is "lexical", "auto" (the packaged MiniLM where it and all it needs are installed, else
+    lexical), a folder, the packaged model's name, or NAME@COMMIT of a hub model. Raises
+    InvalidArgument for anything else, and for a folder that holds no such model."""
+    if choice == LEXICAL or (choice == AUTO and not _dense_search_installed()):
         return None
     folder = _folder_of(MINILM if choice == AUTO else choice)
+    require("torch", "transformers", "faiss")
     return SentenceModel(folder, device, threads)
 
 
@@ -200,6 +202,12 @@ def _fingerprint(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def _dense_search_installed() -> bool:
+    """Return whether there are a packaged model, torch, and an index of vectors (extra `rag`)."""
+    needed = ("torch", "transformers", "faiss")
+    return _packaged() is not None and all(map(importlib.util.find_spec, needed))
+
+
 def _packaged() -> Path | None:
     """Return the packaged model's folder. The package itself is not imported: it would load much
     more."""
@@ -216,7 +224,7 @@ def _folder_of(choice: str) -> Path:
     if choice == MINILM:
         if (packaged := _packaged()) is None:
             raise InvalidArgument(
-                "embedding", f"{MINILM} is not installed; install the extra minilm"
+                "embedding", f"{MINILM} is not installed: {install_command('minilm')}"
             )
         return packaged
     name, at, commit = choice.partition("@")

@@ -21,6 +21,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.extras import install_command
 from tandem.index.office import csv_text, docx_text, pptx_text, xlsx_text
 from tandem.index.pdf_columns import TextPlaces, by_columns
 from tandem.index.records import MAX_TITLE_LENGTH, Document
@@ -112,7 +113,7 @@ def extract(
         yield Refusal(document_id, str(error))
     except ImportError as error:
         extra = "office" if form in (Format.DOCX, Format.XLSX, Format.PPTX) else "documents"
-        why = f"content: {form} needs the extra '{extra}', which is not installed here ({error})"
+        why = f"content: {form} needs a package ({error}): {install_command(extra)}"
         yield Refusal(document_id, why)
 
 

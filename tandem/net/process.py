@@ -3,16 +3,24 @@
 import argparse
 import asyncio
 import atexit
+import ctypes
 import gc
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tandem.core.errors import InvalidArgument, TandemError, listen_words, os_words
+from tandem.core.extras import missing_package
 from tandem.net.access import ServerAccess, server_access
 from tandem.net.lifecycle import (
     PortInUse,
@@ -76,6 +84,8 @@ def run_service(
         sys.exit(_complain(error, USAGE_EXIT))
     except TandemError as error:
         sys.exit(_complain(error, 1))
+    except ModuleNotFoundError as error:
+        sys.exit(_complain(missing_package(error), 1))
     except OSError as error:
         sys.exit(_complain(os_words(error), 1))
 
@@ -193,8 +203,16 @@ def _keep_for_good() -> None:
     once what is new has come to a quarter of all, and torch's modules alone are half a million
     objects: the cycles of thousands of calls would wait for it, and every call for its pass."""
     gc.collect()
+    return_freed_memory()
     gc.freeze()
     gc.collect()  # nothing; but only a full collection counts anew what "all" is
+
+
+def return_freed_memory() -> None:
+    """Give the system back what loading took and freed: glibc keeps it for later. Elsewhere this
+    does nothing."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 async def watch_event_loop(series: LoopSeries, every_s: float = LAG_EVERY_S) -> NoReturn:

@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from tandem.core.errors import TandemError
+from tandem.core.extras import install_command
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -105,7 +106,7 @@ def open_tracing(endpoint: str | None, sample: float, service: str) -> Tracing:
     try:
         return _exported_tracing(endpoint, sample, service)
     except ModuleNotFoundError as error:
-        why = "needs opentelemetry: install the extra 'tracing'"
+        why = f"needs opentelemetry: {install_command('tracing')}"
         raise TracingUnavailable(f"TANDEM_TRACE_ENDPOINT: {why}") from error
 
 

@@ -13,6 +13,7 @@ FILES = {
     "tandem/core/version.py": '__version__ = "1.2.0"\n',
     "CHANGELOG.md": "## [Unreleased]\n\n## [1.2.0] - 2030-01-02\n\n## [1.1.0] - 2029-01-02\n",
     "CITATION.cff": "version: 1.2.0\ndate-released: 2030-01-02\nlicense: Apache-2.0\n",
+    "deploy/k8s/tandem/Chart.yaml": 'version: 1.2.0\nappVersion: "1.2.0"\n',
     "LICENSE": "Apache License\n",
     "NOTICE": "Licensed under the Apache License.\n",
 }
@@ -53,6 +54,8 @@ def test_a_consistent_commit_has_no_problem(repository: Path) -> None:
         ("CITATION.cff", "version: 1.2.0", "version: 1.1.0", "version is 1.1.0"),
         ("CITATION.cff", "2030-01-02", "2030-01-03", "date-released is 2030-01-03"),
         ("CITATION.cff", "Apache-2.0", "MIT", "license is MIT"),
+        ("deploy/k8s/tandem/Chart.yaml", "version: 1.2.0", "version: 1.1.0", "version is 1.1.0"),
+        ("deploy/k8s/tandem/Chart.yaml", '"1.2.0"', '"1.1.0"', "appVersion is 1.1.0"),
         ("NOTICE", "Apache License", "MIT license", "NOTICE: does not name"),
     ],
 )

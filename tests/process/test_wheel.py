@@ -2,75 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import sysconfig
-import tarfile
-import venv
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tandem import __version__
 from tests.process.running_suite import TIMEOUT_S
-from tests.programs import REPOSITORY
+from tests.process.wheel_environment import Installed, build_wheel, install_wheel
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 OF_THE_CHECKOUT = ("lab", "models", "services", "tests", "tools")
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """A wheel in an environment of its own; programs run in an empty folder."""
-
-    wheel: Path
-    environment: Path
-    folder: Path
-
-    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(self.environment / "bin" / program), *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, env=ENV
-        )
-
-
-ENV = {
-    name: text
-    for name, text in os.environ.items()
-    if not name.startswith(("TANDEM_", "PYTHON")) and name != "VIRTUAL_ENV"
-} | {"OMP_NUM_THREADS": "1"}
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """With all that is installed here."""
     folder = tmp_path_factory.mktemp("wheel")
-    _build("sdist", REPOSITORY, folder)
-    (distribution,) = folder.glob("*.tar.gz")
-    with tarfile.open(distribution) as archive:
-        archive.extractall(folder, filter="data")
-    (source,) = folder.glob("tandem_edge-*/")
-    _build("wheel", source, folder)
-    (wheel,) = folder.glob("*.whl")
-    environment = folder / "environment"
-    venv.create(environment)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python")
-    install = (environment / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
-    subprocess.run([*pip, *install], check=True, env=ENV)
-    # The dependencies are this environment's. A folder that a .pth file names is searched, but the
-    # .pth files in it are not read: the checkout, an editable install here, stays out of sight.
-    (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    (folder / "empty").mkdir()
-    return Installed(wheel, environment, folder / "empty")
-
-
-def _build(target: str, source: Path, folder: Path) -> None:
-    command = (sys.executable, "-m", "hatchling", "build", "--target", target)
-    subprocess.run([*command, "--directory", folder], cwd=source, check=True, env=ENV)
+    return install_wheel(build_wheel(folder), folder, Path(sysconfig.get_path("purelib")))
 
 
 def test_its_packages_and_metadata(installed: Installed) -> None:

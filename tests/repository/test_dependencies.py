@@ -6,13 +6,15 @@ import json
 import re
 import subprocess
 import sys
-from importlib.metadata import distributions
+import tomllib
+from importlib.metadata import distributions, version
 from importlib.resources import files
 from pathlib import Path
 
 import jsonschema_rs  # of schemathesis: two hundred times as fast as jsonschema here
+from packaging.requirements import Requirement
 
-from tests.programs import REPOSITORY, where
+from tests.programs import REPOSITORY
 
 LICENSED_BY_FILE = {
     "atheris": "Apache-2.0; its metadata name the file alone",
@@ -24,10 +26,34 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def locked() -> dict[str, str]:
+def constraints() -> dict[str, str]:
     lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
     pairs = (line.split("==") for line in lines if not line.startswith("#"))
     return {canonical(name): version for name, version in pairs}
+
+
+def locked() -> dict[str, str]:
+    """All but torch, whose file, and so its hash, depends on the index that it is from."""
+    return {name: version for name, version in constraints().items() if name != "torch"}
+
+
+def test_make_setup_installs_the_torch_that_was_tested() -> None:
+    """Exactly one of the range that users may have."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    engine = map(Requirement, project["optional-dependencies"]["engine"])
+    (torch,) = (one for one in engine if one.name == "torch")
+    tested = constraints()["torch"]
+    assert torch.specifier.contains(tested)
+    assert not any(one.operator == "==" for one in torch.specifier)
+    assert tested == version("torch").split("+")[0]
+    printed = subprocess.run(
+        ["make", "--no-print-directory", "--eval", "print-torch: ; @echo $(TORCH)", "print-torch"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout == f"{tested}\n"
 
 
 def test_every_locked_package_has_hashes() -> None:
@@ -54,10 +80,8 @@ def bom_validator(version: str) -> jsonschema_rs.Validator:
 def test_the_list_of_materials_names_every_locked_package(tmp_path: Path) -> None:
     """With its version and its licence; by the command of `make sbom`."""
     target = tmp_path / "sbom.json"
-    recipe = (REPOSITORY / "Makefile").read_text().split("\nsbom:")[1].split("\n\n")[0]
-    (flags,) = re.findall(r"cyclonedx-py ([^$]*?) --output-file", recipe.replace("\\\n", " "))
-    command = (where("cyclonedx-py"), *flags.split(), "--output-file", target, sys.executable)
-    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=100)
+    command = (REPOSITORY / "tools" / "sbom.sh", sys.executable, target)
+    subprocess.run(command, check=True, capture_output=True, timeout=100)
     found = json.loads(target.read_text())
     assert found["bomFormat"] == "CycloneDX"
     assert not list(bom_validator(found["specVersion"]).iter_errors(found))

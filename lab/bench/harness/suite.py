@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.machine import pin, pinned, usable_cores
+from tandem.backends.model_source import is_gguf
 from tandem.core.errors import TandemError
 from tandem.net.status import Rejected
 from tandem.suite.local_processes import free_ports
@@ -60,6 +61,8 @@ class Models:
     target_engine: str = "auto"
     draft_dtype: str = "float32"
     target_dtype: str = "float32"
+    device: str = "cpu"
+    """Of both, but for GGUF files, which are computed where llama.cpp was built for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ def running_suite(
             *_flags(models.target, pacing, "verify"),
             *("--engine", models.target_engine),
             *("--dtype", models.target_dtype),
+            *_device(models.target, models.device),
             *("--threads", str(target_threads)),
             *kept,
         )
@@ -125,6 +129,7 @@ def running_suite(
             *("--verifier", cloud_address),
             *("--engine", models.draft_engine),
             *("--dtype", models.draft_dtype),
+            *_device(models.draft, models.device),
             *("--metrics-port", str(metrics_port)),
             *kept,
         )
@@ -151,6 +156,10 @@ def running_suite(
 
 
 COMMON = ("--insecure", "--port", "0", "--log-level", "warning")
+
+
+def _device(model: str, device: str) -> tuple[str, ...]:
+    return () if is_gguf(model) else ("--device", device)
 
 
 def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:

@@ -212,7 +212,7 @@ _SUMMED = ("tokens", "duration_s", "decoding_s", "target_passes", "drafted")
 @contextmanager
 def running_peer(models: Models, threads: int) -> Iterator[PeerProcess]:
     """A worker with both cores and that many torch threads."""
-    module, pair = "lab.bench.speculation.hugging_face_worker", (models.draft, models.target)
+    module, pair = "lab.bench.speculation.hugging_face_worker", (models.draft, models.target, "cpu")
     with running_worker(module, pair, threads) as peer:
         yield peer
 

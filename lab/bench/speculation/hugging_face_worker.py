@@ -1,4 +1,4 @@
-"""Hugging Face's own generation as a process: `hugging_face_worker DRAFT TARGET THREADS`.
+"""Hugging Face's own generation as a process: `hugging_face_worker DRAFT TARGET DEVICE THREADS`.
 
 Loads the pair in float32 and says `ready`; then each line of JSON on standard input is a set of
 prompts to answer with `generate`, and each line of standard output what it took. Passes are counted
@@ -45,10 +45,11 @@ class _Passes:
 class Peer:
     """A pair in Hugging Face's own hands."""
 
-    def __init__(self, draft: str, target: str) -> None:
+    def __init__(self, draft: str, target: str, device: str) -> None:
         self._tokenizer = AutoTokenizer.from_pretrained(target)
-        self._draft = _load(draft)
-        self._target: Any = _load(target)
+        self._device = device
+        self._draft = _load(draft, device)
+        self._target: Any = _load(target, device)
         self._draft_defaults = self._draft.generation_config.to_dict()
         self._passes = _Passes(self._target), _Passes(self._draft)
 
@@ -79,7 +80,7 @@ class Peer:
     def _answer_one(
         self, sums: GenerationSums, prompt: str, request: dict[str, Any], assisted: dict[str, Any]
     ) -> None:
-        ids = torch.tensor([self._tokenizer.encode(prompt)])
+        ids = torch.tensor([self._tokenizer.encode(prompt)], device=self._device)
         before = [passes.count for passes in self._passes]
         arrivals = _Arrivals()
         started_s = time.perf_counter()
@@ -104,11 +105,12 @@ class Peer:
         sums.drafted += draft
 
 
-def _load(model: str) -> PreTrainedModel:
+def _load(model: str, device: str) -> PreTrainedModel:
     loaded: PreTrainedModel
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     loaded.generation_config.eos_token_id = None  # answers of equal length on both sides
     loaded.generation_config.pad_token_id = 0
+    loaded.to(device)  # type: ignore[arg-type]  # its stubs want a torch.device
     return loaded
 
 
@@ -118,11 +120,11 @@ def _sampling(temperature: float) -> dict[str, Any]:
     return {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
 
 
-def main(draft: str, target: str, threads: str) -> None:
+def main(draft: str, target: str, device: str, threads: str) -> None:
     torch.set_num_threads(int(threads))
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    serve(lambda: Peer(draft, target).answer)
+    serve(lambda: Peer(draft, target, device).answer)
 
 
 if __name__ == "__main__":

@@ -95,8 +95,11 @@ def run(
     gguf_draft: Path | None,
     gguf_target: Path | None,
     vllm: Path | None,
+    device: str | None = None,
 ) -> None:
-    """A table for each temperature and round trip, and goals over loopback."""
+    """A table for each temperature and round trip, and goals over loopback. `device` computes what
+    PyTorch computes; vLLM and llama.cpp use what they were built for."""
+    models = replace(models, device=device or models.device)
     turns, max_tokens = (1, 48) if report.quick else (6, 128)
     with ExitStack() as stack:
         gguf = stack.enter_context(_gguf_pair(models, gguf_draft, gguf_target, report))
@@ -152,7 +155,7 @@ def _ours(
 ) -> Iterator[Contender]:
     pairs = {TORCH: models}
     if gguf is not None:
-        both, draft = replace(gguf, target_dtype=KV_TYPE), Models(gguf.draft, models.target)
+        both, draft = replace(gguf, target_dtype=KV_TYPE), replace(models, draft=gguf.draft)
         pairs |= {GGUF_PAIR: both, GGUF_DRAFT: draft}
         pairs = {
             engine: replace(pair, draft_dtype=KV_TYPE) if engine != TORCH else pair
@@ -184,8 +187,8 @@ def _peers(
     lengths = DRAFT_LENGTHS_QUICKLY if report.quick else DRAFT_LENGTHS
     group = "lab.bench.speculation"
     for threads in THREADS:
-        pair = models.draft, models.target
-        peer = stack.enter_context(running_worker(f"{group}.hugging_face_worker", pair, threads))
+        placed = models.draft, models.target, models.device
+        peer = stack.enter_context(running_worker(f"{group}.hugging_face_worker", placed, threads))
         lookups = [{"lookup": length} for length in lengths]
         for policy in (None, "default", *lengths, *lookups):
             for temperature in TEMPERATURES:

@@ -3,6 +3,7 @@
 import os
 
 from tandem.backends.model_source import LoadedModel, ModelChoice, find_source, is_gguf
+from tandem.core.extras import missing_package
 
 KEPT_KERNELS = 128
 """Compiled kernels that oneDNN keeps, one for each shape of a product. Packed passes have ever new
@@ -23,6 +24,9 @@ def load(choice: ModelChoice) -> LoadedModel:
     if not is_gguf(choice.source):
         find_source(choice.source, choice.revision)
     bound_kernels()
-    from tandem.backends.torch.loading import load_chosen
+    try:
+        from tandem.backends.torch.loading import load_chosen
+    except ModuleNotFoundError as error:  # callers of the Python API see the words alone
+        raise ModuleNotFoundError(missing_package(error), name=error.name) from error
 
     return load_chosen(choice)

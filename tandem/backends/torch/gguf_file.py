@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.extras import install_command
 from tandem.text.tokenizer import TextTokenizer
 
 _CONFIGS: dict[str, type[PreTrainedConfig]] = {
@@ -48,15 +49,16 @@ _TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 
 
 class GgufFile:
-    """One file, open. Raises InvalidArgument("model") without the extra, and for what is no GGUF
-    file or not of a known kind."""
+    """One file, open: what was read of it stays in memory as long as this lives. Raises
+    InvalidArgument("model") without the extra, and for what is no GGUF file or not of a known
+    kind."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             from gguf import GGUFReader
         except ImportError as error:
-            why = "GGUF files in the engine torch need the extra: pip install 'tandem-edge[gguf]'"
+            why = f"GGUF files in the engine torch need another package: {install_command('gguf')}"
             raise InvalidArgument("model", why) from error
         try:
             self._reader = GGUFReader(path)
@@ -99,12 +101,6 @@ class GgufFile:
         except (ImportError, KeyError, OSError, TypeError, ValueError) as error:
             why = f"the tokenizer of {self.path} cannot be read: {error}"
             raise InvalidArgument("model", why) from error
-
-    def content_hash(self, dtype: str) -> str:
-        """Hash what decides keys and values; reads all of the file."""
-        with self.path.open("rb") as file:
-            read = hashlib.file_digest(file, "sha256").hexdigest()
-        return hashlib.sha256(f"{read}\n{dtype}".encode()).hexdigest()
 
     def _metadata(self, key: str, default: Any = None) -> Any:
         field = self._reader.get_field(key)
@@ -180,6 +176,13 @@ class GgufFile:
         if part == "attn_k":
             heads = self._architecture_value("attention.head_count_kv", heads)
         return _halves(weight, heads)
+
+
+def content_hash(path: Path, dtype: str) -> str:
+    """Hash what decides keys and values; reads all of the file."""
+    with path.open("rb") as file:
+        read = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(f"{read}\n{dtype}".encode()).hexdigest()
 
 
 def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ so a session's text does not depend on who shares its passes. Anywhere else PyTo
 kept, which promises nothing of the kind.
 """
 
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -41,20 +42,47 @@ def make_linear(
     have one row, as a drafter's do; a verifier's have several. `bits`: 8 or 4, to quantise it."""
     if bits is not None:
         return QuantisedLinear(weight, bias, bits)
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+    if not lays_out_anew(weight, bits):
         return _Plain(weight, bias)
-    if single_rows or not torch.backends.mkldnn.is_available():
+    if single_rows or not packed_products_work():
         return _Transposed(weight, bias)
     return _Packed(weight, bias)
+
+
+def lays_out_anew(weight: Tensor, bits: int | None) -> bool:
+    """Return whether `make_linear` copies `weight`; otherwise it keeps it as it is."""
+    return bits is not None or (weight.device.type == "cpu" and weight.dtype == torch.float32)
 
 
 def make_guessing_linear(weight: Tensor, exact: Linear) -> Linear:
     """Return the product with `weight` [out, in] for guesses: half the bytes to read where the
     processor multiplies bfloat16, else `exact`, which has the same weights."""
-    halves: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if not isinstance(exact, _Packed) or not halves:
+    if not isinstance(exact, _Packed) or not _multiplies_bfloat16():
         return exact
     return _Halved(weight)
+
+
+@cache
+def packed_products_work() -> bool:
+    """Return whether this build of torch has oneDNN, and what `_Packed` calls of it: found by
+    trial, since the operators are no public interface and other versions may lack or change them.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return False
+    weight = torch.ones(2, 3)
+    rows = torch.ones(1, 3)
+    try:
+        product = _Packed(weight, None)
+        total = product.add_to(product(rows, False), rows, False)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return torch.equal(total, torch.full((1, 2), 6.0))
+
+
+def _multiplies_bfloat16() -> bool:
+    """Return whether the processor does, and oneDNN says so."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is not None and bool(supported())
 
 
 class _Plain:
@@ -118,7 +146,7 @@ def _rows_at_once(weight: Tensor) -> int:
 
 class _Packed:
     """Weights in oneDNN's blocked layout, by the operators that torch.compile's own CPU code uses;
-    they are no public interface, which is one reason why torch is pinned to one version."""
+    they are no public interface: `packed_products_work` says whether they are there."""
 
     _ROWS = 64  # the layout chosen for this many serves fewer just as well, the one for 1 does not
 

@@ -3,7 +3,8 @@
 At a few million parameters the time of a decoding step is the number of operations, so weights that
 multiply the same input are fused and rotary tables are kept; at more it is the reading of weights,
 so they are laid out for it (`linear`). The model's own are released layer by layer: the model holds
-no second copy, but can no longer run. Equal to the generic path within 1e-5 in float32.
+no second copy, but can no longer run. Nor does the file: what it was read from is a mapping of all
+of it, which any view keeps in memory. Equal to the generic path within 1e-5 in float32.
 """
 
 from functools import partial
@@ -23,7 +24,13 @@ from transformers import (
 from tandem.backends.torch.attention import AttentionLayer, attend_packed
 from tandem.backends.torch.exit_adapters import EarlyExits
 from tandem.backends.torch.kv_cache import LayerShape
-from tandem.backends.torch.linear import Linear, make_guessing_linear, make_linear
+from tandem.backends.torch.linear import (
+    Linear,
+    lays_out_anew,
+    make_guessing_linear,
+    make_linear,
+)
+from tandem.backends.torch.owned_weights import owned
 from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.backends.torch.reduced_head import MakeLinear, ReducedHead
 
@@ -64,7 +71,8 @@ class LlamaForward:
     ) -> None:
         self._exits = exits
         decoder: Module = model.model
-        self._embedding: Tensor = decoder.embed_tokens.weight.detach()
+        loaded: Tensor = decoder.embed_tokens.weight.detach()
+        self._embedding = owned(loaded)
         self._dtype = self._embedding.dtype if bits is None else torch.float32
         if bits is not None:
             _widen_norms(decoder)
@@ -77,6 +85,8 @@ class LlamaForward:
                 for index, (layer, shape) in enumerate(zip(decoder.layers, shapes, strict=True))
             ]
             head: Tensor = model.lm_head.weight.detach()
+            if not lays_out_anew(head, bits):  # it is kept as it is
+                head = self._embedding if head.data_ptr() == loaded.data_ptr() else owned(head)
             self._head: Linear = (
                 make(head, None)  # tied: a second copy
                 if head_tokens is None
@@ -174,7 +184,7 @@ class _RmsNorm:
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         size = weight.shape[-1]
-        self._weight = weight.detach()
+        self._weight = owned(weight)
         self._eps = eps
         self._scaled = self._weight * size**0.5
         self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device)

@@ -36,12 +36,13 @@ from tandem.backends.torch.exit_adapters import (
     place_beside,
     weights_hash,
 )
-from tandem.backends.torch.gguf_file import GgufFile
+from tandem.backends.torch.gguf_file import GgufFile, content_hash
 from tandem.backends.torch.quantised import WEIGHT_BITS
 from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
 from tandem.backends.torch.reduced_head import read_head_tokens
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
+from tandem.core.extras import install_command
 from tandem.telemetry.logging import get_logger
 from tandem.text.tokenizer import TextTokenizer
 
@@ -108,7 +109,7 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
         single_rows=choice.drafts,
         bits=WEIGHT_BITS.get(choice.dtype),
     )
-    return LoadedModel(engine, tokenizer, partial(file.content_hash, choice.dtype))
+    return LoadedModel(engine, tokenizer, partial(content_hash, file.path, choice.dtype))
 
 
 def _gguf_name(source: str) -> str:
@@ -260,7 +261,8 @@ def _vision(source: ModelSource, model: Any) -> QwenVision | None:
             Qwen2VLImageProcessorPil,
         )
     except ImportError as error:
-        raise InvalidArgument("model", "reads images, which needs the extra 'vision'") from error
+        why = f"reads images, which needs pillow: {install_command('vision')}"
+        raise InvalidArgument("model", why) from error
     try:
         processor = Qwen2VLImageProcessorPil.from_pretrained(source.name, **source.options)
     except _LOADING_ERRORS as error:

@@ -18,6 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tandem.backends.torch.owned_weights import own_parameters
+from tandem.core.errors import InvalidArgument
+
 WEIGHT_BITS = MappingProxyType({"int8": 8, "int4": 4})
 """By the dtype that asks for them."""
 GROUP = 32
@@ -64,6 +67,7 @@ def quantise_modules(model: nn.Module, bits: int, *, spared: str = "visual") -> 
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, _QuantisedModule(module, bits))
     model.float()
+    own_parameters(model)
 
 
 class _QuantisedModule(nn.Module):
@@ -105,15 +109,24 @@ Product = tuple[Callable[..., Tensor], Packed]
 
 
 def _int8_product(weight: Tensor) -> Product:
-    return torch._weight_int8pack_mm, int8_weight(weight)
+    return _kernel("_weight_int8pack_mm"), int8_weight(weight)
+
+
+def _kernel(name: str) -> Callable[..., Tensor]:
+    """Return one of torch's kernels that are no public interface. Raises InvalidArgument("dtype")
+    where this version has none of that name."""
+    kernel: Callable[..., Tensor] | None = getattr(torch, name, None)
+    if kernel is None:
+        why = f"torch {torch.__version__} has no {name}, which 8 and 4 bits need; use float32"
+        raise InvalidArgument("dtype", why)
+    return kernel
 
 
 def _int4_product(weight: Tensor) -> Product:
     numbers, scales = int4_weight(weight)
-    operators = torch.ops.aten
     if weight.is_cuda:
         pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
-        packed = operators._convert_weight_to_int4pack(pairs, _CUDA_TILES)
-        return torch._weight_int4pack_mm, (packed, GROUP, scales)
-    packed = operators._convert_weight_to_int4pack_for_cpu(numbers, 1)
-    return torch._weight_int4pack_mm_for_cpu, (packed, GROUP, scales)
+        packed = _kernel("_convert_weight_to_int4pack")(pairs, _CUDA_TILES)
+        return _kernel("_weight_int4pack_mm"), (packed, GROUP, scales)
+    packed = _kernel("_convert_weight_to_int4pack_for_cpu")(numbers, 1)
+    return _kernel("_weight_int4pack_mm_for_cpu"), (packed, GROUP, scales)

@@ -30,10 +30,7 @@ log = get_logger(__name__)
 async def http_door(
     settings: AggregatorSettings, metrics: Metrics, aggregator: AggregatorServicer
 ) -> AsyncIterator[str]:
-    """Serves HTTP inside, if it is set; gives its address line. SettingsError or PortInUse."""
-    if not settings.http or settings.side != "device":
-        yield ""
-        return
+    """Serves HTTP inside; gives its address line. SettingsError or PortInUse."""
     requests = aggregator.requests
     gateway = gateway_settings(settings)
     if settings.http_documents:

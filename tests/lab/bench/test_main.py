@@ -27,6 +27,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "overhead",
             "hf",
             "peers",
+            "steps",
             "lookup",
             "prediction",
             "prompts",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -177,3 +179,11 @@ def test_a_real_file_gives_its_model_s_greedy_text() -> None:
     prompt = loaded.tokenizer.chat([{"role": "user", "content": "What is the capital of France?"}])
     answer = greedy(loaded.engine, tuple(prompt), 8)
     assert loaded.tokenizer.decode(answer) == "The capital of France is Paris."
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
+def test_a_file_that_was_dequantised_is_not_in_memory_any_more(tmp_path: Path) -> None:
+    loaded = load_model(ModelChoice(str(draft_gguf(tmp_path, "Q8_0")), engine="torch"))
+    gc.collect()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert len(loaded.content_hash()) == 64

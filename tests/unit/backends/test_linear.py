@@ -1,9 +1,18 @@
 """Layouts of weights: each multiplies alike, whatever rows share the pass."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from tandem.backends.torch.linear import FEW_ROWS, Linear, make_linear
+from tandem.backends.torch.linear import (
+    FEW_ROWS,
+    Linear,
+    make_guessing_linear,
+    make_linear,
+    packed_products_work,
+)
+from tandem.core.errors import InvalidArgument
 
 SHAPES = [(96, 64), (704, 128), (512, 960)]
 COUNTS = (1, 2, 3, 5, 17, 80)
@@ -82,3 +91,31 @@ def test_rows_that_are_no_block_of_memory() -> None:
     rows = torch.randn(2 * 96, 6).t()[::2, :96]
     product = make_linear(weight, None, single_rows=False)
     assert torch.allclose(product(rows, few=False), rows @ weight.t(), atol=1e-4)
+
+
+def test_a_torch_without_onednn_s_operators_multiplies_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are no public interface, so a version may lack or change them."""
+    weight = torch.randn(96, 64)
+    rows = torch.randn(5, 64)
+    assert packed_products_work()
+    packed = make_linear(weight, None, single_rows=False)
+    for operators in (SimpleNamespace(), SimpleNamespace(_reorder_linear_weight=lambda: None)):
+        packed_products_work.cache_clear()
+        monkeypatch.setattr(torch.ops, "mkldnn", operators)
+        assert not packed_products_work()
+        product = make_linear(weight, None, single_rows=False)
+        assert type(product) is not type(packed)
+        assert make_guessing_linear(weight, product) is product
+        assert torch.allclose(product(rows, False), rows @ weight.t(), atol=1e-4)
+    packed_products_work.cache_clear()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_torch_without_a_kernel_for_few_bits_is_named(
+    monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    monkeypatch.delattr(torch, f"_weight_int{bits}pack_mm{'' if bits == 8 else '_for_cpu'}")
+    with pytest.raises(InvalidArgument, match=f"dtype: torch {torch.__version__.split('+')[0]}.*8"):
+        make_linear(torch.randn(32, 64), None, single_rows=True, bits=bits)

@@ -1,10 +1,12 @@
 """Loading models from folders: the same logits, and a reason for each refusal."""
 
 import copy
+import gc
 import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,23 @@ def test_long_loading_is_shown_on_a_terminal(
     monkeypatch.setattr(loading, "BAR_AFTER_S", 0.0)
     load_engine(folder)
     assert ("Loading weights: " in shown.getvalue()) is terminal
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
+@pytest.mark.parametrize("drafts", [True, False], ids=["draft", "target"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("llama", "float32"), ("llama", "int8"), ("gpt2", "int8"), ("qwen3", "int4")],
+)
+def test_weights_that_were_laid_out_anew_are_not_in_memory_a_second_time(
+    tmp_path: Path, name: str, dtype: str, drafts: bool
+) -> None:
+    """A view of one tensor keeps the mapping of the whole file."""
+    write_model(tmp_path, name)
+    engine = load_engine(tmp_path, dtype=dtype, drafts=drafts)
+    gc.collect()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    assert engine.vocabulary_size == VOCABULARY
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

@@ -92,7 +92,12 @@ def failing(error: Exception) -> CommandGroup:
             2,
             "error: weights: are bad; see 'main act --help'",
         ),
-        (ModuleNotFoundError("x", name="torch"), 1, "torch is not installed; see 'tandem doctor'"),
+        (
+            ModuleNotFoundError("x", name="torch.nn"),
+            1,
+            "torch is not installed; it is part of the extra 'engine': pip install 'tandem-edge[",
+        ),
+        (ModuleNotFoundError("x", name="other"), 1, "other is not installed; see 'tandem doctor'"),
         (KeyError("key"), 1, "unexpected KeyError: 'key'; 'tandem --debug …' prints"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (click.ClickException("plain"), 1, "error: plain"),

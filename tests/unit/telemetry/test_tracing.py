@@ -42,5 +42,5 @@ except TracingUnavailable as error:
 def test_without_the_extra_all_works_until_it_is_wanted() -> None:
     program = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
-    said = "TANDEM_TRACE_ENDPOINT: needs opentelemetry: install the extra 'tracing'\n"
+    said = "TANDEM_TRACE_ENDPOINT: needs opentelemetry: pip install 'tandem-edge[tracing]'\n"
     assert (ended.returncode, ended.stdout) == (0, said), ended.stderr

@@ -1,0 +1,40 @@
+"""Step times: a row for each kind of pass, by both implementations."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.bench.harness.report import Report
+from lab.bench.harness.suite import Models
+from lab.bench.speculation import device_steps
+from lab.bench.speculation.device_steps import BY_HUGGING_FACE, DTYPES, Plan
+from lab.machine import this_machine
+from tandem.core.errors import InvalidArgument
+
+TOKENS = (1, 3)
+
+
+def new_report() -> Report:
+    return Report("steps", 1, True, this_machine(), "bench steps --quick")
+
+
+def test_every_kind_of_pass_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shortest(device: str, seed: int) -> Plan:
+        return Plan(device, seed, tokens=TOKENS, context=8, passes=1)
+
+    monkeypatch.setattr(device_steps, "quick_plan", shortest)
+    draft = Models().draft
+    report = new_report()
+    device_steps.run(report, Models(draft=draft, target=draft))
+    assert [table.title.split(":")[0] for table in report.tables] == ["target", "draft"]
+    for table in report.tables:
+        kinds = [(row["engine"], row["dtype"], row["tokens"]) for row in table.rows]
+        wanted = {("tandem", dtype, tokens) for dtype in DTYPES for tokens in TOKENS}
+        wanted |= {("transformers", dtype, 1) for dtype in BY_HUGGING_FACE}
+        assert sorted(kinds) == sorted(wanted)
+        assert all(0 < row["pass_fastest_s"] <= row["pass_median_s"] for row in table.rows)
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="device: 'tpu'"):
+        device_steps.run(new_report(), Models(), device="tpu")
