@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tandem.netem.link_model import settings_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import choose_model, load_pair
 from tandem.suite.suite_documents import demo_documents
+from tests.page.person import show_tokens
 
 RTT_MS = 40
 WAIT_MS = 60_000
@@ -22,6 +23,17 @@ WAIT_MS = 60_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", type=Path, help="folder that screenshots are written to")
+
+
+@pytest.fixture
+def pictures(pytestconfig: pytest.Config) -> Path | None:
+    folder: Path | None = pytestconfig.getoption("--pictures")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +80,9 @@ def page(browser: Browser, suite: EmbeddedSuite) -> Iterator[Page]:
     assert shown.request.post(f"{suite.http_url}/v1/tandem/link", data=as_it_was).ok
     context.close()
     assert said == []
+
+
+@pytest.fixture
+def in_tokens(page: Page) -> None:
+    """Answers are shown as tokens, with all figures."""
+    show_tokens(page)
