@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tandem.netem.link_model import settings_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import choose_model, load_pair
+from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.suite.suite_documents import demo_documents
 from tests.page.person import show_tokens
 
@@ -23,6 +23,9 @@ WAIT_MS = 60_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", type=Path, help="folder that screenshots are written to")
+    parser.addoption(
+        "--real-pair", action="store_true", help="ask the pair of `make real-pair`, for pictures"
+    )
 
 
 @pytest.fixture
@@ -36,12 +39,18 @@ def patience() -> None:
     expect.set_options(timeout=WAIT_MS)
 
 
+def new_pair(config: pytest.Config) -> ModelPair:
+    """A pair for one suite, which uses it alone."""
+    real = Path("models/real") if config.getoption("--real-pair") else None
+    draft, target = (str(real / name) if real else None for name in ("smollm2-draft", "smollm2"))
+    return load_pair(choose_model(draft, "demo-draft"), choose_model(target, "demo-target"))
+
+
 @pytest.fixture(scope="session")
-def suite() -> Iterator[EmbeddedSuite]:
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+def suite(pytestconfig: pytest.Config) -> Iterator[EmbeddedSuite]:
     documents = demo_documents(embedding="lexical")
     link = settings_from(RTT_MS / 1e3, 20.0)
-    serving = EmbeddedSuite(pair, link=link, http=True, documents=documents)
+    serving = EmbeddedSuite(new_pair(pytestconfig), link=link, http=True, documents=documents)
     thread = LoopThread("page")
     thread.enter(serving)
     yield serving

@@ -62,22 +62,24 @@ def text_of(answer: Locator) -> str:
     return "".join(answer.locator(".tokens .token").all_text_contents())
 
 
-def answer_with(page: Page, *pieces: str, ends: bool = True) -> list[dict[str, Any]]:
+def answer_with(
+    page: Page, *pieces: str, ends: bool = True, **figures: Any
+) -> list[dict[str, Any]]:
     """Let the server answer with these pieces, as a model with other manners than the demo's would.
     Returns the list that the bodies of the page's requests will be in. An answer that does not end
-    breaks off."""
+    breaks off; `figures` are some of those that it ends with."""
     asked: list[dict[str, Any]] = []
 
     def fulfill(route: Route) -> None:
         asked.append(json.loads(str(route.request.post_data)))
-        route.fulfill(content_type="text/event-stream", body=_stream(pieces, ends))
+        route.fulfill(content_type="text/event-stream", body=_stream(pieces, ends, figures))
 
     page.unroute(CHAT_PATH)
     page.route(CHAT_PATH, fulfill)
     return asked
 
 
-def _stream(pieces: Sequence[str], ends: bool) -> str:
+def _stream(pieces: Sequence[str], ends: bool, more: dict[str, Any]) -> str:
     events = []
     for piece in pieces:
         made = [{"source": "draft", "text": piece}]
@@ -87,6 +89,7 @@ def _stream(pieces: Sequence[str], ends: bool) -> str:
             **{"preset": "coupled", "tokens": len(pieces), "drafted": 4, "accepted": len(pieces)},
             **{"ttft_s": 0.1, "tpot_s": 0.02, "acceptance_rate": 0.5, "target_passes": 1},
             **{"uplink_bytes": 10, "downlink_bytes": 10, "resumes": 0, "lossy": False},
+            **more,
         }
         events.append({"delta": {}, "finish_reason": "stop", "tandem": figures})
     lines = [f"data: {json.dumps({'choices': [event]})}\n\n" for event in events]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.page.person import answer_with, ask, ended, picture, show_text, show_tokens
+from tests.page.person import answer_with, ask, ended, show_text, show_tokens
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -164,7 +163,7 @@ def test_texts_become_the_blocks_that_they_mean(page: Page) -> None:
         assert parsed(page, text) == blocks, text
 
 
-def test_an_answer_is_shown_as_it_is_meant(page: Page, pictures: Path | None) -> None:
+def test_an_answer_is_shown_as_it_is_meant(page: Page) -> None:
     answer_with(page, *ANSWER.splitlines(keepends=True))
     answer = ended(ask(page, "What is a list in Python?"))
     prose = answer.locator(".prose")
@@ -184,7 +183,6 @@ def test_an_answer_is_shown_as_it_is_meant(page: Page, pictures: Path | None) ->
         *("clear()", "empty"),
     ]
     expect(prose.locator("blockquote")).to_have_text("a quote")
-    picture(page, pictures, "page-markdown")
     assert Axe().run(page).violations_count == 0
     # The same answer by who wrote it, and back.
     show_tokens(page)

@@ -17,11 +17,10 @@ from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import choose_model, load_pair
 from tandem.suite.suite_documents import demo_documents
 from tests.gateway.http_suite import http_suite
-from tests.page.conftest import WAIT_MS
-from tests.page.person import ask, choose, chunks_of, ended, picture, show_tokens, text_of
+from tests.page.conftest import WAIT_MS, new_pair
+from tests.page.person import ask, choose, chunks_of, ended, picture, show_tokens, text_of, unfold
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("in_tokens")]
 
@@ -91,6 +90,7 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
 
 
 def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page) -> None:
+    unfold(page, "More settings")
     objective = page.get_by_label("Objective")
     assert page.get_by_label("Preset").input_value() == "auto"
     for chosen, sent in (("", None), ("cost", "cost"), ("0.5", 0.5)):
@@ -151,9 +151,9 @@ def test_an_error_is_shown_and_what_was_asked_can_be_tried_again(page: Page) -> 
     choose(page, tokens=0)
     answer = ask(page)
     alert = answer.get_by_role("alert")
-    expect(alert).to_contain_text("Maximum tokens: the least is 1.")
+    expect(alert).to_contain_text("“Maximum tokens” must be at least 1.")
     answer.get_by_role("button", name="Try again").click()
-    expect(page.locator(".answer").last.get_by_role("alert")).to_contain_text("the least is 1")
+    expect(page.locator(".answer").last.get_by_role("alert")).to_contain_text("must be at least 1")
     assert page.locator(".answer").count() == 1
 
 
@@ -205,13 +205,15 @@ def test_documents_of_two_sides_have_their_colours(page: Page, pictures: Path | 
 
 
 @pytest.fixture(scope="module")
-def many_sides() -> Iterator[str]:
+def many_sides(pytestconfig: pytest.Config) -> Iterator[str]:
     """Another server, whose device knows two sides beyond the cloud."""
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
     documents = demo_documents(embedding="lexical")
     office, lab = documents.cloud[0] / "pep-0602.txt", documents.device[0] / "heron-releases.md"
     documents = replace(documents, more={"office": (office,), "lab": (lab,)})
-    thread, serving = LoopThread("sides"), EmbeddedSuite(pair, http=True, documents=documents)
+    thread, serving = (
+        LoopThread("sides"),
+        EmbeddedSuite(new_pair(pytestconfig), http=True, documents=documents),
+    )
     thread.enter(serving)
     yield serving.http_url
     thread.leave(serving)

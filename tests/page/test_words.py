@@ -109,7 +109,7 @@ def trouble(answer: Locator) -> Locator:
 def test_settings_that_cannot_be_used_are_called_as_the_page_calls_them(page: Page) -> None:
     choose(page, tokens=0)
     alert = trouble(ask(page))
-    expect(alert).to_contain_text("Maximum tokens: the least is 1.")
+    expect(alert).to_contain_text("“Maximum tokens” must be at least 1.")
     expect(alert).not_to_contain_text("max_tokens")
     page.get_by_label("Maximum tokens").fill("16")
     alert.get_by_role("button", name="Try again").click()  # with what is set now

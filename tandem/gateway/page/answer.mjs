@@ -32,7 +32,7 @@ export function Answer({ answer, title, view, other, actions, onRetry }) {
     ${answer.error && html`<${Trouble} trouble=${answer.error} onRetry=${onRetry} />`}
     ${answer.state === "stopped" && html`<p class="note">${say("stopped")}</p>`}
     ${inTokens ? html`<${Legend} answer=${answer} /><${Rounds} rounds=${answer.rounds} />` : html`<${Shares} answer=${answer} />`}
-    ${answer.figures && html`<${PlainLine} figures=${answer.figures} />`}
+    ${answer.figures && html`<${PlainLine} figures=${answer.figures} other=${other} />`}
     ${answer.figures && inTokens && html`<${Figures} figures=${answer.figures} />`}
     ${answer.figures && html`<${Notes} answer=${answer} other=${other} />`}
     ${!isOpen(answer) &&
@@ -44,6 +44,7 @@ export function Answer({ answer, title, view, other, actions, onRetry }) {
 }
 
 function Text({ answer }) {
+  if (!answer.text && !answer.thinking && !isOpen(answer)) return null;
   return html`
     ${answer.thinking &&
     html`<details class="thinking" open=${isOpen(answer) && !answer.text}>

@@ -43,13 +43,6 @@ export function Controls({ model, chosen, choose }) {
         </select>
       </label>
     </details>
-    ${kinds.objectives?.includes(chosen.preset) &&
-    html`<label class="field"><span>${say("objective")}</span>
-      <select ...${field("objective")}>
-        <option value="">${say("objectiveUnset")}</option>
-        ${OBJECTIVES.map(([value, words]) => html`<option value=${value}>${say(words)}</option>`)}
-      </select>
-    </label>`}
     <label class="field"><span>${say("systemPrompt")}</span>
       <textarea rows="2" maxlength="8000" placeholder=${say("systemPlaceholder")} ...${field("system")}></textarea>
     </label>
@@ -58,6 +51,13 @@ export function Controls({ model, chosen, choose }) {
     </label>
     <details class="more">
       <summary>${say("moreSettings")}</summary>
+      ${kinds.objectives?.includes(chosen.preset) &&
+      html`<label class="field"><span>${say("objective")}</span>
+        <select ...${field("objective")}>
+          <option value="">${say("objectiveUnset")}</option>
+          ${OBJECTIVES.map(([value, words]) => html`<option value=${value}>${say(words)}</option>`)}
+        </select>
+      </label>`}
       <div class="pairs">
         <label class="field"><span>${say("seedLabel")}</span>
           <input inputmode="numeric" pattern="[0-9]*" placeholder=${say("seedRandom")} ...${field("seed")} />

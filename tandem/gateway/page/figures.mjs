@@ -5,17 +5,17 @@ import { html } from "./html.mjs";
 import { kibibytes, milliseconds, number, say } from "./language.mjs";
 
 // "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the cloud alone (estimated)".
-export function PlainLine({ figures }) {
+export function PlainLine({ figures, other }) {
   const said = [];
   if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));
   else said.push(say("plainTokens", { count: figures.tokens }));
   if (!figures.device && figures.drafted > 0 && figures.tokens > 0) {
     said.push(say("plainShare", { share: number((100 * figures.accepted) / figures.tokens) }));
   }
+  // Of an answer beside that of the cloud alone the difference is measured, and a note below says it.
   const alone = figures.choice?.cloud_alone_tpot_s;
-  if (alone && figures.tpot_s) {
-    const ratio = number(alone / figures.tpot_s, 1);
-    said.push(say(figures.choice.cloud_alone_measured ? "plainRatio" : "plainRatioEstimated", { ratio }));
+  if (alone && figures.tpot_s && figures.accepted > 0 && !other) {
+    said.push(say("plainRatio", { ratio: number(alone / figures.tpot_s, 1) }));
   }
   return html`<p class="plain">${said.join(" · ")}</p>`;
 }
