@@ -70,7 +70,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, suite: EmbeddedSuite) -> Iterator[Page]:
     """Freshly loaded, and without a complaint of the browser at the end."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1366, "height": 900})
     context.set_default_timeout(WAIT_MS)
     shown = context.new_page()
     said: list[str] = []

@@ -10,6 +10,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, Response, Route, expect
 
 QUESTION = "Tom picks 12 apples. How many apples does he have?"
+PICTURED = "Why is the sky blue?"
 CHAT_PATH = "**/v1/chat/completions"
 
 
@@ -97,6 +98,9 @@ def _stream(pieces: Sequence[str], ends: bool, more: dict[str, Any]) -> str:
 
 
 def picture(page: Page, folder: Path | None, name: str) -> None:
+    """Write what the page shows, with the settings folded, where pictures are wanted."""
     if folder is not None:
         folder.mkdir(exist_ok=True)
+        page.evaluate("document.querySelectorAll('.more').forEach(part => { part.open = false })")
+        page.evaluate("document.querySelector('.panel.side')?.scrollTo(0, 0)")
         page.screenshot(path=folder / f"{name}.png")

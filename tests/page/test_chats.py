@@ -11,6 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from tests.page.person import (
+    PICTURED,
     QUESTION,
     answer_with,
     ask,
@@ -384,15 +385,13 @@ def test_an_answer_that_ends_at_the_maximum_says_so(page: Page) -> None:
     expect(answer.get_by_text("Stopped at 12 tokens, the maximum length.")).to_be_visible()
 
 
-def test_pictures_of_answers_to_read(page: Page, pictures: Path | None) -> None:
-    """With `--real-pair` they have something to say."""
-    choose(page, "auto", tokens=24 if pictures is None else 240, temperature=0)
-    ended(ask(page, QUESTION))
+def test_an_answer_that_the_model_gives_is_there_to_read(page: Page, pictures: Path | None) -> None:
+    choose(page, "auto", tokens=24 if pictures is None else 120, temperature=0)
+    ended(ask(page, PICTURED))
     new_chat(page)
+    expect(page.locator(".answer")).to_have_count(0)
     ended(ask(page, "How do I sort a list in Python? Give a short example."))
-    page.locator(".side").evaluate("side => side.scrollTo(0, 0)")
-    page.get_by_text("More settings").click()
-    page.get_by_text("All methods").click()
-    page.get_by_label("Your question").blur()
     expect(page.locator(".prose")).not_to_be_empty()
+    expect(page.locator(".shares i").first).to_be_visible()
+    page.get_by_label("Your question").blur()
     picture(page, pictures, "page-text")

@@ -20,7 +20,17 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.suite_documents import demo_documents
 from tests.gateway.http_suite import http_suite
 from tests.page.conftest import WAIT_MS, new_pair
-from tests.page.person import ask, choose, chunks_of, ended, picture, show_tokens, text_of, unfold
+from tests.page.person import (
+    PICTURED,
+    ask,
+    choose,
+    chunks_of,
+    ended,
+    picture,
+    show_tokens,
+    text_of,
+    unfold,
+)
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("in_tokens")]
 
@@ -53,8 +63,8 @@ def test_tokens_come_as_a_stream_and_are_coloured_by_who_made_them(page: Page, p
 def test_a_token_tells_its_probability_to_pointer_and_keys(
     page: Page, pictures: Path | None
 ) -> None:
-    choose(page)
-    answer = ended(ask(page))
+    choose(page, temperature=1 if pictures is None else 0)
+    answer = ended(ask(page, PICTURED))
     card = page.locator(".looked-at")
     expect(card).to_have_count(0)
     answer.get_by_role("listbox").focus()
@@ -76,8 +86,8 @@ def test_a_token_tells_its_probability_to_pointer_and_keys(
 
 
 def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Path | None) -> None:
-    choose(page)
-    answer = ended(ask(page))
+    choose(page, temperature=1 if pictures is None else 0)
+    answer = ended(ask(page, PICTURED))
     picture(page, pictures, "page")
     page.get_by_role("button", name="Run again with the cloud alone").click()
     other = page.locator(".answer").nth(1)
@@ -315,8 +325,8 @@ def test_axe_finds_nothing(page: Page, scheme: str, pictures: Path | None) -> No
         return str(report.generate_report()) if report.violations_count else ""
 
     assert found() == ""
-    choose(page)
-    answer = ended(ask(page))
+    choose(page, temperature=1 if pictures is None else 0)
+    answer = ended(ask(page, PICTURED))
     answer.get_by_role("option").nth(2).hover()
     if scheme == "dark":
         picture(page, pictures, "page-dark")
@@ -339,10 +349,10 @@ def test_narrow_and_magnified_pages_need_no_sideways_scrolling(
     page.set_viewport_size({"width": width, "height": height})
     assert overflow() == 0
     page.get_by_role("button", name="Settings").click()
-    choose(page)
+    choose(page, temperature=1 if pictures is None else 0)
     assert overflow() == 0
     page.get_by_role("button", name="Close").click()
-    answer = ended(ask(page))
+    answer = ended(ask(page, PICTURED))
     page.get_by_role("button", name="Run again with the cloud alone").click()
     ended(page.locator(".answer").nth(1))
     answer.get_by_role("option").nth(1).hover()
