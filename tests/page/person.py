@@ -10,7 +10,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, Response, Route, expect
 
 QUESTION = "Tom picks 12 apples. How many apples does he have?"
-PICTURED = "Why is the sky blue?"
+PICTURED = "How do I sort a list in Python? Give a short example."
 CHAT_PATH = "**/v1/chat/completions"
 
 
