@@ -142,12 +142,17 @@ def test_an_answer_that_a_reload_cut_short_is_there_as_stopped(page: Page) -> No
 
 
 def test_another_chat_stops_the_answer_of_the_one_that_is_left(page: Page) -> None:
+    choose(page, tokens=8)
+    ended(ask(page, "Before?"))
+    new_chat(page)
+    expect(page.locator(".answer")).to_have_count(0)
     choose(page, tokens=800, temperature=2)
     answer = ask(page)
     expect(answer.locator(".shares i").nth(2)).to_be_attached()
-    new_chat(page)
+    chats(page).nth(1).click()
+    expect(page.locator(".question")).to_have_text("Before?")
     expect(page.get_by_role("button", name="Ask", exact=True)).to_be_visible()
-    assert chats(page).all_text_contents() == [QUESTION]
+    assert chats(page).all_text_contents() == [QUESTION, "Before?"]  # opened is not changed
     chats(page).first.click()
     expect(page.locator(".answer").get_by_text("Stopped.")).to_be_visible()
 
@@ -386,11 +391,12 @@ def test_an_answer_that_ends_at_the_maximum_says_so(page: Page) -> None:
 
 
 def test_an_answer_that_the_model_gives_is_there_to_read(page: Page, pictures: Path | None) -> None:
-    choose(page, "auto", tokens=24 if pictures is None else 120, temperature=0)
-    ended(ask(page, PICTURED))
+    choose(page, "coupled", tokens=24, temperature=0)
+    ended(ask(page, QUESTION))
     new_chat(page)
     expect(page.locator(".answer")).to_have_count(0)
-    ended(ask(page, "How do I sort a list in Python? Give a short example."))
+    page.get_by_label("Maximum tokens").fill("24" if pictures is None else "160")
+    ended(ask(page, PICTURED))
     expect(page.locator(".prose")).not_to_be_empty()
     expect(page.locator(".shares i").first).to_be_visible()
     page.get_by_label("Your question").blur()
