@@ -338,6 +338,7 @@ def test_on_a_phone_settings_and_chats_are_a_press_away(page: Page) -> None:
     expect(panel).to_be_hidden()
     expect(page.locator(".answer")).to_have_count(0)
     page.get_by_role("button", name="Chats").click()
+    expect(panel).to_be_visible()
     page.mouse.click(380, 400)  # beside the panel
     expect(panel).to_be_hidden()
 

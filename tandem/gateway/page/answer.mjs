@@ -52,13 +52,13 @@ function Text({ answer }) {
       <p>${answer.thinking.trim()}</p>
     </details>`}
     <div class="written">
-      ${answer.text && html`<${Markdown} text=${answer.text} code=${Code} />`}
+      ${answer.text && html`<${Markdown} text=${answer.text} code=${Code} grows=${isOpen(answer)} />`}
       ${isOpen(answer) && html`<span class="caret"></span>`}
     </div>`;
 }
 
-// Program text with its language and a button that copies it.
-function Code({ language, text, isOpen: isWritten }) {
+// Program text with its language and a button that copies it, once it is complete.
+function Code({ language, text, isWritten }) {
   return html`<div class="code">
     <div class="bar">
       <span>${language}</span>

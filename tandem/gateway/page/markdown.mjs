@@ -14,8 +14,9 @@ const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*)|$)/;
 const TABLE_RULE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 const ESCAPED = /[!-/:-@[-`{-~]/;
 
-export function Markdown({ text, code }) {
-  return html`<div class="prose">${blocksOf(text).map((block) => Block(block, code))}</div>`;
+// `code` draws program text; `grows`: more of the text is on its way.
+export function Markdown({ text, code, grows }) {
+  return html`<div class="prose">${blocksOf(text).map((block) => Block(block, code, grows))}</div>`;
 }
 
 // The blocks of a text: { kind, … }, with inline parts in `parts` and blocks in `blocks`.
@@ -105,6 +106,7 @@ function fencedCode(lines, at, [opening, mark, language]) {
     next += 1;
   }
   const isOpen = next >= lines.length;
+  if (isOpen && code.at(-1) === "") code.pop(); // what follows the last line's end
   return { block: { kind: "code", language, text: code.join("\n"), isOpen }, next: next + 1 };
 }
 
@@ -368,19 +370,19 @@ function closingMark(text, mark, from, closing) {
 
 // --- elements -----------------------------------------------------------------------------------
 
-function Block(block, code) {
-  const inner = (blocks) => blocks.map((each) => Block(each, code));
+function Block(block, code, grows) {
+  const inner = (blocks) => blocks.map((each) => Block(each, code, grows));
   switch (block.kind) {
     case "heading": // below the headings of the page
       return html`<p class=${`heading level-${block.level}`} role="heading" aria-level=${Math.min(6, block.level + 2)}>${inline(block.parts)}</p>`;
     case "code":
-      return html`<${code} language=${block.language} text=${block.text} isOpen=${block.isOpen} />`;
+      return html`<${code} language=${block.language} text=${block.text} isWritten=${block.isOpen && grows} />`;
     case "rule":
       return html`<hr />`;
     case "quote":
       return html`<blockquote>${inner(block.blocks)}</blockquote>`;
     case "list": {
-      const items = block.items.map((item) => html`<li>${tight(item, block.isLoose).map((each) => (Array.isArray(each) ? inline(each) : Block(each, code)))}</li>`);
+      const items = block.items.map((item) => html`<li>${tight(item, block.isLoose).map((each) => (Array.isArray(each) ? inline(each) : Block(each, code, grows)))}</li>`);
       return block.start === null ? html`<ul>${items}</ul>` : html`<ol start=${block.start}>${items}</ol>`;
     }
     case "table":
