@@ -206,6 +206,7 @@ def test_text_of_another_encoding_is_read(page: Page) -> None:
         ("bytes.txt", b"abc\0def", "is not a text file"),
         ("broken.pdf", b"%PDF-1.7 no more", "is damaged, or is not what its name says"),
         ("broken.docx", b"PK no archive", "is damaged, or is not what its name says"),
+        ("scanned.pdf", pdf(" "), "has pages that are pictures"),
         ("photo.jpg", b"\xff\xd8\xff", "is of a type that cannot be read here"),
         ("large.txt", b"x" * 1_500_001, "is too large; 1.5 MB is the most"),
     ],

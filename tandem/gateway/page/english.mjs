@@ -186,6 +186,7 @@ export const english = {
   fileTooLarge: "is too large; 1.5 MB is the most",
   fileUnknownType: "is of a type that cannot be read here; save it as text or PDF",
   fileNotText: "is not a text file",
+  fileOnlyPictures: "has pages that are pictures, without text that could be read",
   filePassword: "has a password; save a copy without it",
   fileNoReader: "cannot be read by this server, which has no reader for this type; save it as text",
   fileTooMuchText: "takes too long to read; split it into smaller files",

@@ -69,6 +69,7 @@ export function documentTrouble(trouble) {
   if (code === "unknown_type") return say("fileUnknownType");
   if (code !== "document_quota_exceeded" && status === 413) return say("fileTooLarge");
   if (/zero byte|begins as utf/.test(message)) return say("fileNotText");
+  if (/PDF without text/.test(message)) return say("fileOnlyPictures");
   if (/with a password/.test(message)) return say("filePassword");
   if (/no retriever/.test(message)) return say("fileNoDocuments");
   if (/needs the extra/.test(message)) return say("fileNoReader");

@@ -159,6 +159,12 @@ def test_a_table_between_columns_of_a_pdf_keeps_its_rows() -> None:
     assert text_of(content, Format.PDF).splitlines() == [*LEFT, "Heron 2 kg", "Wren 9 g", *RIGHT]
 
 
+def test_a_pdf_of_pictures_is_refused() -> None:
+    refused = one(pdf(" "), Format.PDF)
+    why = "content: is a PDF without text: its pages are pictures"
+    assert refused == Refusal("doc", why)
+
+
 def test_pdf_pages_are_read() -> None:
     assert "Words on a page" in text_of(pdf("Words on a page"), Format.PDF)
 
