@@ -373,6 +373,7 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     estimate = " · about 2.5 × the speed of the cloud alone (estimated)"
     expect(answer.locator("p.plain")).to_have_text(plain + estimate)
     show_tokens(page)
+    expect(answer.get_by_text("because of how many drafts were accepted")).to_be_visible()
     expect(answer.get_by_text("Estimated per token: 25 ms")).to_be_visible()
     expect(answer.get_by_text("by the cloud alone: 50 ms (measured earlier)")).to_be_visible()
     # Beside the cloud alone the two are compared as they were.

@@ -10,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
 
+from tandem.control.controller import Reason
 from tandem.suite.embedded import EmbeddedSuite
 from tests.page.conftest import WAIT_MS
 from tests.page.person import (
@@ -28,6 +29,13 @@ pytestmark = pytest.mark.timeout(300)
 
 SAID = re.compile(r"""\bsay\(\s*(?:[^()"]*\? )?"([\w-]+)"(?: : "([\w-]+)")?""")
 NAMED = re.compile(r'"([a-z][\w-]*)"')
+
+
+def test_every_reason_of_auto_has_words(page: Page) -> None:
+    english = page.evaluate("async () => (await import('/page/english.mjs')).english")
+    assert {f"reason-{each}" for each in Reason} == {
+        name for name in english if name.startswith("reason-")
+    }
 
 
 def test_every_text_is_there_in_both_languages(page: Page) -> None:
@@ -55,7 +63,7 @@ def test_every_text_is_there_in_both_languages(page: Page) -> None:
     )
     said = {name for found in SAID.findall(code) for name in found if name}
     assert said <= english.keys()
-    composed = {name for name in english if name.startswith(("method-", "view-"))}
+    composed = {name for name in english if name.startswith(("method-", "view-", "reason-"))}
     assert english.keys() <= set(NAMED.findall(code)) | composed | {"method", "view"}
 
 

@@ -4,6 +4,8 @@ import { firstDifference, isOpen } from "./conversation.mjs";
 import { html } from "./html.mjs";
 import { kibibytes, milliseconds, number, say } from "./language.mjs";
 
+const REASONS = ["first", "acceptance", "round_trip", "load", "step_times", "trial"];
+
 // "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the cloud alone (estimated)".
 export function PlainLine({ figures, other }) {
   const said = [];
@@ -64,7 +66,7 @@ function choiceNote({ choice, preset }) {
     preset,
     schedule: choice.schedule,
     decisions: say("times", { count: choice.decisions }),
-    reason: choice.reason.replaceAll("_", " "),
+    reason: REASONS.includes(choice.reason) ? say(`reason-${choice.reason}`) : choice.reason,
     expected: milliseconds(choice.expected_tpot_s),
     alone: milliseconds(choice.cloud_alone_tpot_s),
     how: say(choice.cloud_alone_measured ? "measured" : "estimated"),
