@@ -72,8 +72,9 @@ deploy-tools: $(VENV)/.deploy-tools ## helm, promtool and prometheus, for checki
 dashboards: setup ## write deploy/dashboards/ from tools/observability/
 	$(BIN)/python -m tools.observability
 
-docs: setup proto ## the documentation site in site/, and its reference pages in docs/reference/
+docs: setup proto ## the documentation site in site/, its reference pages and diagrams in docs/
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.diagrams
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 release-check: setup proto ## whether this commit can be tagged as a release

@@ -5,6 +5,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from tandem.commands.group import CommandGroup, InstalledCommand, LazyCommand
+from tandem.commands.service_help import HELP, HELP_ALL, write_service_help
 from tandem.core.version import __version__
 from tandem.suite.supervised import run_module
 
@@ -21,7 +22,9 @@ _SUMMARIES = {
     "install-service": "Let systemd run a service of this machine.",
     "link": "Emulate a slow or narrow link over TCP.",
     "models": "List the models on this machine.",
-    "pair": "Find models on this machine that can draft for a target.",
+    "pull": "Download a model of the Hugging Face hub.",
+    "pair": "Find models that can draft for a target.",
+    "presets": "List the decoding methods that --preset can name.",
     "doctor": "Check the installation, the models and both ends.",
 }
 _OF_THE_LABORATORY = {
@@ -31,6 +34,19 @@ _OF_THE_LABORATORY = {
     "train-exits": "Train early exits for a target model.",
     "bench": "Measure the suite; figures count on a quiet machine.",
 }
+_OTHER_NAMES = {
+    **dict.fromkeys(("list", "ls", "tags"), "models"),
+    **dict.fromkeys(("run", "repl", "talk"), "chat"),
+    **dict.fromkeys(("ask", "complete", "prompt"), "generate"),
+    **dict.fromkeys(("start", "demo", "suite"), "up"),
+    **dict.fromkeys(("status", "check", "ps"), "doctor"),
+    **dict.fromkeys(("methods", "preset"), "presets"),
+    **dict.fromkeys(("download", "fetch"), "pull"),
+    **dict.fromkeys(("benchmark", "perf"), "bench"),
+    **dict.fromkeys(("add", "index"), "ingest"),
+    **dict.fromkeys(("find", "query"), "search"),
+}
+"""What other programs call some of these commands; suggested, not accepted."""
 _MISSING = "needs the laboratory; in a checkout of the repository: pip install --editable ./lab"
 COMMANDS = {
     name: LazyCommand(f"tandem.commands.{function}", function, summary)
@@ -44,6 +60,7 @@ COMMANDS = {
 @click.group(
     cls=CommandGroup,
     commands_on_demand=COMMANDS,
+    other_names=_OTHER_NAMES,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
@@ -63,10 +80,14 @@ def main(debug: bool) -> None:
 )
 @click.argument("service", type=click.Choice(SERVICES))
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
-def serve(service: str, flags: tuple[str, ...]) -> None:
+@click.pass_context
+def serve(ctx: click.Context, service: str, flags: tuple[str, ...]) -> None:
     """Run one service until a signal; it then drains and exits. FLAGS are the service's own: see
     'tandem serve SERVICE --help'. The same as 'python -m tandem.services.SERVICE FLAGS'. Writes
     'listening HOST:PORT' to standard output once it serves."""
+    if {*flags} & {*HELP, HELP_ALL}:
+        write_service_help(ctx, service, everything=HELP_ALL in flags)
+        return
     run_module(f"tandem.services.{service}", list(flags))
 
 

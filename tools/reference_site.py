@@ -1,7 +1,7 @@
 """A hook of mkdocs: shows files of the repository's root as pages of the site.
 
-Invariant: a link between a root file and docs/ works on the site as in the repository. A link to
-another file of the repository, which the site does not have, becomes its path.
+Invariant: a link between a root file and docs/ works on the site as in the repository, and so does
+an image. A link to another file of the repository, which the site does not have, becomes its path.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ROOT_PAGES = {
 }
 """Root file: its page."""
 
+IMAGE = re.compile(r"(!\[[^\]]*\]\()docs/([^)\s]+\))")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -33,8 +34,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def site_text(text: str) -> str:
-    """A root file's text with its links as the site has them."""
-    return LINK.sub(_site_link, text)
+    """A root file's text with its links and images as the site has them."""
+    return LINK.sub(_site_link, IMAGE.sub(r"\1\2", text))
 
 
 def _site_link(link: re.Match[str]) -> str:

@@ -29,6 +29,7 @@ from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
 from lab.machine import OthersMeter, this_machine
+from tandem.commands.help_groups import GroupedCommand, OptionGroup, SectionedGroup
 from tandem.core.errors import TandemError
 
 Option = Callable[[Any], Any]
@@ -36,78 +37,108 @@ Option = Callable[[Any], Any]
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _STANDARD_OUTPUT = Path("-")
-_REAL = click.option("--real", is_flag=True, help="Run a part of the grid as real processes too.")
+_REAL = click.option("--real", is_flag=True, help="Also run a part of the grid as real processes.")
 _MINUTES = click.option(
-    "--minutes", default=30.0, show_default=True, type=click.FloatRange(min=1), help="How long."
+    "--minutes",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=1),
+    help="Duration of the run.",
 )
 _AT_MOST = click.option(
-    "--minutes", type=click.FloatRange(min=0), help="Begin no further case after so long."
+    "--minutes", type=click.FloatRange(min=0), help="Start no further case after this many minutes."
 )
 _PROCESSES = click.option(
-    "--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="At a time."
+    "--processes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Cases to run at a time.",
 )
 _REAL_CELLS = click.option(
     "--real",
     is_flag=True,
-    help="Only this: real models as processes, over links, lengths of answers and load beside.",
+    help="Only this: real models as processes, by link, length of answers and other load.",
 )
 _PACED_CELLS = click.option(
     "--paced",
     is_flag=True,
-    help="Only this: 12 cells as processes with scripted models, in turn with ar.",
+    help="Only this: 12 cells as processes with scripted models, ar and auto in turn.",
 )
 _ROUNDS = click.option(
     "--rounds",
     type=click.IntRange(1),
     help="With --real or --paced: rounds of each cell. Default: 5, or with --quick fewer.",
 )
+_PROMPT_ROUNDS = click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    help="Answers to each prompt. Default: 3, or 1 with --quick.",
+)
+_RTT_MS = click.option(
+    "--rtt-ms",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 10_000),
+    help="Round trip of an emulated link between edge and cloud.",
+)
+_MBPS = click.option(
+    "--mbps", type=click.FloatRange(0.001), help="Bandwidth of that link in each direction."
+)
+_DTYPE_DRAFT = click.option(
+    "--dtype-draft",
+    type=click.Choice(["float32", "bfloat16", "int8", "int4"]),
+    help="Data type of the draft model. Default: float32.",
+)
 _ONLY_CELLS = click.option(
     "--only",
     multiple=True,
     metavar="CELL",
-    help="With --real: only this cell, like smollm2:40ms:48:quiet, * for anything; repeatable.",
+    help="With --real: only this cell, for example smollm2:40ms:48:quiet; * matches anything;"
+    " repeatable.",
 )
 _KEPT_ROWS = click.option(
     "--kept",
     type=_FILE,
-    help="Keep each case's row in this file; a later run of the same commit goes on after them.",
+    help="Save each finished case in this file. A later run of the same commit continues there.",
 )
 _PEPS = click.option(
     "--peps",
     type=_FILE,
     default=PEPS,
-    help="JSON lines with id, title and text of PEPs; .gz is read too.",
+    help="JSON lines with id, title and text of PEPs, optionally compressed (.gz).",
 )
 
 _CELLS = click.option(
-    "--cells", type=click.IntRange(0), help="So many cells at random, by the seed; 0: all."
+    "--cells", type=click.IntRange(0), help="Number of cells, chosen by the seed. 0: all."
 )
 _FIRST_CELLS = click.option(
     "--cells",
     default=0,
     type=click.IntRange(0),
-    help="So many, in an order in which any two values of different axes soon meet; 0: all.",
+    help="Number of cells. The first ones soon combine all pairs of values of different axes."
+    " 0: all.",
 )
 _LATER = click.option(
     "--later",
     is_flag=True,
-    help="Each session is its edge's second one, and knows what the first one measured.",
+    help="Measure the second session of each edge, which knows what the first one measured.",
 )
 _SESSIONS = click.option(
     "--sessions",
     multiple=True,
     type=click.Choice(["1", "4", "16", "64"]),
-    help="Only cells of so many; repeatable.",
+    help="Only cells with this many sessions; repeatable.",
 )
 _KEPT_RUNS = click.option(
     "--kept",
     type=_FILE,
-    help="Keep simulations in this file, and use those it has; for one version of the program.",
+    help="Save simulations in this file and reuse those in it, for one version of the program.",
 )
 _PART = click.option(
-    "--part", multiple=True, help="Only this: documents, keys-and-values, link, or a service."
+    "--part", multiple=True, help="Only this part: documents, keys-and-values, link, or a service."
 )
-_REPORT = click.option("--folder", type=_FOLDER, help="Where to write it. Default: report.")
+_REPORT = click.option("--folder", type=_FOLDER, help="Output folder. Default: report.")
 _ONLY = click.option("--only", multiple=True, help="Only this table, by its key.")
 _TASKS = click.option(
     "--tasks",
@@ -118,38 +149,44 @@ _PRICES = click.option(
     "--prices",
     nargs=4,
     type=click.FloatRange(min=0),
-    help="Dollars for 10⁶ tokens: the draft's in and out, the target's in and out.",
+    help="Dollars per million tokens: draft input, draft output, target input, target output.",
 )
-_FRESH = click.option("--fresh", is_flag=True, help="Compute anew what an earlier run left there.")
+_FRESH = click.option(
+    "--fresh", is_flag=True, help="Compute everything again, also what an earlier run has saved."
+)
 _ARM = click.option(
-    "--part", multiple=True, help="Only this: load, kill, drain, far, greedy, simulated or speed."
+    "--part",
+    multiple=True,
+    help="Only this part: load, kill, drain, far, greedy, simulated or speed.",
 )
 _CROWD = click.option(
     "--part",
     multiple=True,
-    help="Only this: crowding, grammars, choices, logprobs, images, embeddings, documents or"
+    help="Only this part: crowding, grammars, choices, logprobs, images, embeddings, documents or"
     " tokenising.",
 )
 _STREAMS = click.option(
-    "--streams", multiple=True, type=click.IntRange(1, 200), help="Chats at once; repeatable."
+    "--streams", multiple=True, type=click.IntRange(1, 200), help="Concurrent chats; repeatable."
 )
 _DILATION = click.option(
     "--dilation",
     type=click.FloatRange(1.0, 100.0),
-    help="Declared times are so many times as long. Default: 1, or 5 of more than 32 chats.",
+    help="Factor for all declared times. Default: 1, or 5 for more than 32 chats.",
 )
-_PRESET = click.option("--preset", help="What is compared with ar. Default: auto.")
+_PRESET = click.option("--preset", help="Preset to compare with ar. Default: auto.")
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
 _GGUF = click.option("--gguf", type=_FILE, help="A GGUF file of the target, for llama.cpp.")
 _GGUF_DRAFT = click.option(
-    "--gguf-draft", type=_FILE, help="The draft model as GGUF. Default: made of --draft, Q8_0."
+    "--gguf-draft", type=_FILE, help="The draft model as GGUF. Default: made from --draft, Q8_0."
 )
 _GGUF_TARGET = click.option(
-    "--gguf-target", type=_FILE, help="The target model as GGUF. Default: made of --target, Q8_0."
+    "--gguf-target", type=_FILE, help="The target model as GGUF. Default: made from --target, Q8_0."
 )
 _VLLM = click.option(
-    "--vllm", type=_FILE, help="A Python with vLLM. Default: that of .venv-vllm, if it is there."
+    "--vllm",
+    type=_FILE,
+    help="Python interpreter that has vLLM. Default: that of .venv-vllm, if it exists.",
 )
 
 
@@ -178,6 +215,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Tokens per second against Hugging Face, llama.cpp's server and vLLM, where installed.",
         (_GGUF_DRAFT, _GGUF_TARGET, _VLLM),
     ),
+    "prompts": Experiment(
+        "lab.bench.speculation.prompt_set",
+        "auto relative to the cloud alone over a named set of prompts: mean and spread.",
+        (_PROMPT_ROUNDS, _RTT_MS, _MBPS, _DTYPE_DRAFT),
+    ),
     "lookup": Experiment(
         "lab.bench.speculation.lookup",
         "Drafts without a model on prompts that answers repeat, against Hugging Face's own.",
@@ -200,7 +242,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "cost-model": Experiment(
         "lab.bench.speculation.cost_model",
-        "Tokens per second that the cost model predicts over those of the machines, by cell.",
+        "Tokens per second predicted by the cost model, relative to the state machines, by cell.",
         (_CELLS, _KEPT_RUNS),
     ),
     "objectives": Experiment(
@@ -218,11 +260,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "prefix": Experiment(
         "lab.bench.speculation.kept_prefixes",
-        "Time to the first token of a chat's second turn, with and without what was kept.",
+        "Time to the first token of a chat's second turn, with and without the prefix cache.",
     ),
     "structured": Experiment(
         "lab.bench.speculation.structured",
-        "Answers by 200 JSON schemas: valid, the target's own, their speed; the time of a mask.",
+        "Answers that follow 200 JSON schemas: validity, equality with the target's, speed; masks.",
     ),
     "demo-pair": Experiment(
         "lab.bench.speculation.demo_pair",
@@ -256,7 +298,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "retriever": Experiment(
         "lab.bench.documents.retriever",
-        "What titles of PEPs find, search over many vectors, ingest, killed writers.",
+        "Search quality and speed on PEPs, ingestion, killed writers.",
         (_PEPS,),
     ),
     "dragon-latency": Experiment(
@@ -271,7 +313,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "leakage": Experiment(
         "lab.bench.two_sided.leakage",
-        "How much of private notes can be rebuilt from what answers from two sides send.",
+        "How much of private notes can be reconstructed from what answers from two sides send.",
     ),
     "dragon-ttft": Experiment(
         "lab.bench.two_sided.dragon_ttft",
@@ -289,24 +331,24 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "faults": Experiment(
         "lab.bench.faults.faults",
-        "Histories of clients while services are killed, the link goes dead and disks fail.",
+        "What clients see while services are killed, the link is dead and disks fail.",
         (_PART, _LOGS),
         exact=True,
     ),
     "overload": Experiment(
         "lab.bench.faults.overload",
-        "Time to the first token of nine honest tenants beside one who takes what he can get.",
+        "Time to the first token of nine well-behaved tenants beside one that takes all it can.",
         (_CROWD,),
         exact=True,
     ),
     "fleet": Experiment(
         "lab.bench.faults.fleet_load",
-        "Many chats over HTTP on edges and verifiers that are killed, upgraded, moved, pressed.",
+        "Many chats over HTTP on edges and verifiers that are killed, drained or overloaded.",
         (_ARM, _STREAMS, _PRESET, _DILATION),
     ),
     "soak": Experiment(
         "lab.bench.faults.soak",
-        "Mixed traffic with faults for a while: what each service holds must not grow.",
+        "Mixed traffic with faults: memory, descriptors and threads of no service may grow.",
         (_MINUTES,),
         exact=True,
     ),
@@ -323,9 +365,27 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-@click.group()
+_TITLES = {
+    "speculation": "Draft and target model",
+    "wire": "Messages",
+    "two_sided": "Answers from documents",
+    "documents": "The index of documents",
+    "faults": "Faults and load",
+    "papers": "The papers",
+}
+"""By the groups of experiments, which are the folders of their modules."""
+
+
+def _sections() -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {title: [] for title in _TITLES.values()}
+    for name, experiment in EXPERIMENTS.items():
+        sections[_TITLES[experiment.module.split(".")[2]]].append(name)
+    return sections
+
+
+@click.group(cls=SectionedGroup, sections=_sections())
 def bench() -> None:
-    """Measure the suite. Figures of time count only on a quiet machine."""
+    """Measure the suite. Times are valid only on an otherwise idle machine."""
 
 
 _OPTIONS: tuple[Option, ...] = (
@@ -336,13 +396,23 @@ _OPTIONS: tuple[Option, ...] = (
         type=_FILE,
         is_flag=False,
         flag_value="-",
-        help="Write rows and goals to this file; without one, to standard output alone.",
+        help="Write rows and goals to this file; without a name, to standard output only.",
     ),
     click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**63)),
-    click.option("--quick", is_flag=True, help="A smaller run of the same shape, in minutes."),
-    click.option("--check", is_flag=True, help="Exit with 1 when a goal is missed."),
+    click.option(
+        "--quick", is_flag=True, help="A smaller run of the same kind, which takes minutes."
+    ),
+    click.option("--check", is_flag=True, help="Exit with status 1 if a goal is missed."),
     click.option("--draft", default=Models().draft, help="Draft model: folder or name."),
     click.option("--target", default=Models().target, help="Target model: folder or name."),
+)
+
+
+_COMMON = (
+    OptionGroup(
+        "Every experiment",
+        ("draft", "target", "seed", "quick", "check", "out", "json_file", "help"),
+    ),
 )
 
 
@@ -372,7 +442,10 @@ def _add_command(name: str, experiment: Experiment) -> None:
     wrapped: Any = command
     for option in reversed((*_OPTIONS, *experiment.options)):
         wrapped = option(wrapped)
-    bench.command(name, help=experiment.help)(wrapped)
+    describe = bench.command(
+        name, cls=GroupedCommand, groups=_COMMON, others="This experiment", help=experiment.help
+    )
+    describe(wrapped)
 
 
 def _run(

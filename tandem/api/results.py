@@ -60,8 +60,10 @@ class Figures:
     `ttft_s`: time to first token; `tpot_s`: mean time per token after the first; `acceptance_rate`:
     accepted of drafted tokens; `unverified`: positions of tokens that the draft model alone chose
     while the cloud was lost; `lossy`: whether the preset may change the target's distribution;
-    `same_bits`: whether other requests change no bit of the target's logits, so that a coupled
-    text does not depend on the load (None without a cloud, and for two sides' documents).
+    `draft_context`: tokens that the draft model reads at once, where the text was longer and it
+    drafted after the text's end (0: it read all); `same_bits`: whether other requests change no bit
+    of the target's logits, so that a coupled text does not depend on the load (None without a
+    cloud, and for two sides' documents).
     """
 
     preset: str
@@ -86,6 +88,7 @@ class Figures:
     predraft_miss_rate: float | None
     early_verdicts: int
     lossy: bool
+    draft_context: int
     same_bits: bool | None
     side_moves: int | None = None
     fetches: int | None = None

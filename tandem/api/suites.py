@@ -19,8 +19,18 @@ from tandem.net.status import Rejected
 from tandem.netem.link_model import settings_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import DEMO_DRAFT, DEMO_TARGET, choose_model, load_pair
+from tandem.suite.models import (
+    DEMO_DRAFT,
+    DEMO_TARGET,
+    choose_model,
+    draft_for,
+    load_pair,
+    lookup_note,
+)
 from tandem.suite.suite_documents import SuiteDocuments
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
 
 Arguments = ParamSpec("Arguments")
 
@@ -239,16 +249,15 @@ def embedded_async(
 ) -> AsyncSuite:
     """A pair of models in this process, which talk over loopback gRPC; the demo pair by default.
 
-    `draft` and `target`: folders, or hub models as NAME@COMMIT; `engine_…`: the back ends that
-    compute them. `exits`: the target's early exits, a folder, "none" or "auto". With
-    `device_documents` or `cloud_documents` (files and folders), answers can be asked for with
-    `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6 bit/s) and `jitter_s`
-    emulate a link between edge and cloud. The models are loaded when the suite is entered. Raises
-    CannotLoad for a model that cannot be read, InvalidArgument naming any other argument.
+    `draft` and `target`: folders, GGUF files, names that `tandem models` lists, or hub models as
+    NAME@COMMIT; `engine_…`: the back ends that compute them. A target without a draft has its
+    drafts looked up in the text, and a warning is logged. `exits`: the target's early exits, a
+    folder, "none" or "auto". With `device_documents` or `cloud_documents` (files and folders),
+    answers can be asked for with `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps`
+    (10^6 bit/s) and `jitter_s` emulate a link between edge and cloud. The models are loaded when
+    the suite is entered. Raises CannotLoad for a model that cannot be read, InvalidArgument naming
+    any other argument.
     """
-    draft_choice = choose_model(
-        _text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft
-    )
     target_choice = choose_model(
         _text(target),
         DEMO_TARGET,
@@ -257,6 +266,12 @@ def embedded_async(
         exits=exits,
         engine=engine_target,
     )
+    looked_up = target is not None and draft is None and engine_draft == AUTO
+    draft_choice = (draft_for(target_choice) if looked_up else None) or choose_model(
+        _text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft
+    )
+    if note := lookup_note(draft_choice, target_choice):
+        log.warning(note)
     link = settings_from(rtt_s, mbps, jitter_s) if rtt_s or mbps or jitter_s else None
     folder = None if index_folder is None else Path(index_folder)
     device = tuple(map(Path, device_documents))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 
+from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import (
@@ -80,7 +81,7 @@ def engine_of(choice: ModelChoice) -> str:
     """Return the back end's name; AUTO guesses it from the model."""
     if choice.engine != AUTO:
         return choice.engine
-    return "llamacpp" if is_gguf(choice.source) else "torch"
+    return gguf_engine() if is_gguf(choice.source) else "torch"
 
 
 def load_served(

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.context_engine import ContextEngine
-from tandem.backends.model_source import LoadedModel, ModelChoice, find_source
+from tandem.backends.model_source import LoadedModel, ModelChoice, find_source, is_gguf
 from tandem.core.errors import InvalidArgument
+from tandem.text import ComparableTokenizer
 
 MAX_MATCH = 16
 """Longest repeated end looked for, in tokens; a longer one is no surer."""
@@ -27,18 +28,29 @@ def load(choice: ModelChoice) -> LoadedModel:
     """Load an engine for the factory: drafts by lookup, in the vocabulary of the model that
     `source` names; of that only the tokenizer and the configuration are read. Raises
     InvalidArgument ("engine") for anything but drafts."""
-    from tandem.backends.torch.loading import load_tokenizer
-
     if not choice.drafts:
         raise InvalidArgument("engine", "'lookup' drafts; choose another engine for the target")
-    find_source(choice.source, choice.revision)
-    tokenizer = load_tokenizer(choice.source, choice.revision)
+    tokenizer = _tokenizer(choice)
+    size = tokenizer.model_size
     engine = LookupEngine(
-        tokenizer.vocabulary_size,
+        size,
         vocabulary_hash=tokenizer.vocabulary_hash,
-        eos_token_ids=tokenizer.eos_token_ids,
+        eos_token_ids=frozenset(token for token in tokenizer.eos_token_ids if token < size),
     )
     return LoadedModel(engine, tokenizer, lambda: f"lookup:{tokenizer.vocabulary_hash}")
+
+
+def _tokenizer(choice: ModelChoice) -> ComparableTokenizer:
+    """Return the tokenizer of a folder, of a hub model or of a GGUF file. Raises
+    InvalidArgument."""
+    if is_gguf(choice.source):
+        from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer
+
+        return load_target_tokenizer(choice.source)
+    find_source(choice.source, choice.revision)  # refused without waiting for torch
+    from tandem.backends.torch.loading import load_tokenizer
+
+    return load_tokenizer(choice.source, choice.revision)
 
 
 class LookupEngine(ContextEngine):

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.backends.hub_cache import (
+    cached_snapshot,
+    holds_weights,
+    hub_endpoint,
+    why_unreachable,
+)
 from tandem.backends.interface import Engine
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.text import Tokenizer
 
 AUTO = "auto"
-"""The engine that the model's source suggests: llama.cpp for a .gguf file, else torch."""
+"""The engine that the model's source suggests: for a GGUF file llama.cpp, where it is installed,
+else torch."""
 GGUF = ".gguf"
 """How the names of llama.cpp's files end."""
 GGUF_MAGIC = b"GGUF"
@@ -63,11 +71,13 @@ class ModelChoice:
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model that a back end has loaded. Without a tokenizer prompts are token ids. `content_hash`
-    covers all that decides the model's keys and values; it may be slow."""
+    covers all that decides the model's keys and values; it may be slow. `default_sampling`: what
+    its makers recommend for requests that name nothing."""
 
     engine: Engine
     tokenizer: Tokenizer | None
     content_hash: Callable[[], str]
+    default_sampling: DefaultSampling = NO_DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,22 @@ def find_source(folder_or_name: str | Path, revision: str | None = None) -> Mode
         raise InvalidArgument("model", why)
     elif not _COMMIT.fullmatch(revision):
         raise InvalidArgument("revision", f"{revision!r} is not a commit hash of 40 hex digits")
-    options = {"revision": revision, "local_files_only": local, "trust_remote_code": False}
+    cached = local or _is_cached(str(folder_or_name), revision or "")
+    options = {"revision": revision, "local_files_only": cached, "trust_remote_code": False}
     return ModelSource(str(folder_or_name), local, options)
+
+
+def _is_cached(name: str, commit: str) -> bool:
+    """Return whether a hub model is to be read from the cache alone: it is whole there, or nothing
+    else can be had. Raises InvalidArgument("model") where it is neither there nor to be had."""
+    snapshot = cached_snapshot(name, commit)
+    if snapshot is not None and holds_weights(snapshot):
+        return True
+    unreachable = why_unreachable()
+    if unreachable and snapshot is None:
+        why = f"is not on this machine, and {hub_endpoint()} cannot be reached ({unreachable})"
+        raise InvalidArgument("model", f"{name}@{commit} {why}")
+    return bool(unreachable)
 
 
 def check_model_folder(folder: Path) -> None:

@@ -4,9 +4,16 @@ leaving early (Ctrl-C, or nobody reads the output) cancels the request on every 
 from collections.abc import Callable
 from typing import Any
 
+from tandem.commands.open_sampling import sampling_of
 from tandem.core.errors import TandemError
 from tandem.generation.client import AggregatorClient, Generated
-from tandem.generation.figures import answer_figures, choice_estimates, choice_line, figures_line
+from tandem.generation.figures import (
+    answer_figures,
+    choice_estimates,
+    choice_line,
+    figures_line,
+    plain_line,
+)
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
 from tandem.net.status import Rejected
@@ -60,16 +67,29 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
         "finish_reason": summary.finish_reason,
         "preset": summary.preset,
         "seed": request.params.seed,
+        "sampling": sampling_of(request),
         **answer_figures(result),
     }
 
 
-def figures(result: Generated, explain_choice: bool = False) -> str:
-    """TTFT, TPOT, acceptance and bytes of a finished answer, in one line; in another what its
-    preset chose, if it does that, and in a third, if wanted, by which estimates."""
+def figures(
+    result: Generated,
+    *,
+    verbose: bool = False,
+    explain_choice: bool = False,
+    alone_tpot_s: float | None = None,
+) -> str:
+    """A plain line about a finished answer. `verbose` adds a line of all figures, and one of what
+    the preset chose, if it does that; `explain_choice` by which estimates. `alone_tpot_s`: as of
+    `plain_line`."""
     assert result.summary is not None
+    finish_reason = result.summary.finish_reason
     taken = answer_figures(result)
-    lines = [figures_line(taken, result.summary.finish_reason), choice_line(taken)]
+    lines = [plain_line(taken, finish_reason, alone_tpot_s)]
+    if verbose:
+        lines.append(figures_line(taken, finish_reason))
+    if verbose or explain_choice:
+        lines.append(choice_line(taken))
     if explain_choice:
         lines.append(choice_estimates(taken) or f"{taken['preset']} chose no schedule")
     return "\n".join(line for line in lines if line)

@@ -1,10 +1,9 @@
 """`tandem chat`: a conversation on the terminal, over HTTP. Invariant: a cancelled answer ends on
-every service; its text so far stays in the conversation, and a failed turn does not."""
+every service."""
 
 import json
 import sys
-from collections.abc import Generator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,37 @@ import click
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.calling import file_option
 from tandem.commands.chat_client import ChatClient, Reply, base_url
+from tandem.commands.chat_commands import (
+    ChatCommands,
+    keep_pastes_whole,
+    read_message,
+    say_on_terminal,
+)
+from tandem.commands.conversation import Conversation, chat_sampling
+from tandem.commands.help_groups import GroupedCommand
+from tandem.commands.loading_line import loading_line
+from tandem.commands.model_notes import show_notes
 from tandem.commands.options import FILE, json_option, model_options
-from tandem.commands.request_options import request_options
+from tandem.commands.request_options import (
+    generation_config_option,
+    preset_option,
+    request_options,
+)
 from tandem.core.errors import InvalidArgument, TandemError
-from tandem.generation.figures import figures_line
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET
-from tandem.specdec.presets import PRESETS, find_preset
+from tandem.generation.figures import choice_line, figures_line, plain_line
+from tandem.generation.request import DEFAULT_PRESET, unknown_preset
+from tandem.specdec.presets import PRESETS
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import choose_pair, load_pair
 from tandem.telemetry.logging import configure_logging
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 PROMPT = "> "
-HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
+FURTHER = "... "
+HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.option(
     "--endpoint",
     metavar="URL",
@@ -44,17 +58,13 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
 )
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to another machine.")
 @click.option("--system", metavar="TEXT", help="System message.")
-@click.option(
-    "--preset",
-    metavar="NAME",
-    help=f"Decoding method: {', '.join(PRESETS)}; with documents: {', '.join(AGGREGATION_PRESETS)}."
-    f" Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
-)
+@preset_option
 @click.option(
     "--rag", is_flag=True, help="Answer from the documents of both sides. Requires --endpoint."
 )
 @click.option("--max-tokens", type=int, default=256, help="Maximum tokens per answer.")
-@request_options("temperature", "top_p")
+@request_options("temperature", "top_p", "top_k", "repetition_penalty")
+@generation_config_option
 @click.option(
     "--seed",
     type=int,
@@ -63,13 +73,15 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
 )
 @model_options
 @click.option("--timeout", type=float, default=600.0, help="Maximum seconds per answer.")
+@click.option("--verbose", is_flag=True, help="Print all figures after each answer.")
 @json_option("Read a line of standard input per turn; print one JSON object per answer.")
 def chat(**options: Any) -> None:
     """Talk to the models.
 
     Without --endpoint the two models (--draft, --target; the demo pair if not given) are loaded
     into this process. Answers appear as they grow, with a live status line below; Ctrl-C stops one,
-    Ctrl-D leaves. Where standard input is no terminal, each of its lines is a turn.
+    Ctrl-D leaves, and /help lists the commands. Where standard input is no terminal, each of its
+    lines is a turn.
     """
     if not options["timeout"] > 0:
         raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
@@ -78,91 +90,67 @@ def chat(**options: Any) -> None:
         url = options["endpoint"]
         if url is None:
             _check_alone(options)  # before any model is loaded
-            url = stack.enter_context(BackgroundSuite(load_pair(*choose_pair(options)))).url
+            draft, target = choose_pair(options)
+            with loading_line(draft, target):
+                url = stack.enter_context(BackgroundSuite(load_pair(draft, target))).url
+            show_notes(draft, target)
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
         client = stack.enter_context(ChatClient(url, key, options["timeout"], options["ca"]))
-        _talk(_Conversation(client, client.model(), options), options["as_json"])
+        card = client.card()
+        asked = {name: options[name] for name in ("max_tokens", "seed", "preset")}
+        asked["rag"] = options["rag"] or None
+        asked |= chat_sampling(options, card)
+        _talk(Conversation(client, card, asked, options["system"]), options)
 
 
-class _Conversation:
-    """The messages so far, and the way to ask for more."""
-
-    def __init__(self, client: ChatClient, model: str, options: dict[str, Any]) -> None:
-        self._client = client
-        self._asking = {
-            "model": model,
-            "max_tokens": options["max_tokens"],
-            "temperature": options["temperature"],
-            "top_p": options["top_p"],
-            "tandem": {name: options[name] for name in ("preset", "rag") if options[name]},
-        }
-        if options["seed"] is not None:
-            self._asking["seed"] = options["seed"]
-        system = options["system"]
-        self._opening = [] if system is None else [{"role": "system", "content": system}]
-        self.model = model
-        self.forget()
-
-    def forget(self) -> None:
-        self._messages = [*self._opening]
-
-    def say(self, words: str, token_texts: bool = False) -> Generator[Reply, None, None]:
-        """The growing answer, with what each token spells if wanted. It is part of the conversation
-        once something of it was heard."""
-        self._messages.append({"role": "user", "content": words})
-        reply = None
-        tandem = self._asking["tandem"] | ({"token_texts": True} if token_texts else {})
-        try:
-            for reply in self._client.answer(self._messages, **self._asking | {"tandem": tandem}):
-                yield reply
-        except TandemError:
-            reply = None
-            raise
-        finally:
-            if reply is not None and reply.text:
-                self._messages.append({"role": "assistant", "content": reply.text})
-            else:
-                self._messages.pop()
-
-
-def _talk(conversation: _Conversation, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
+def _talk(conversation: Conversation, options: dict[str, Any]) -> None:
+    if options["as_json"] or not sys.stdin.isatty():
         for line in sys.stdin:
             if words := line.strip():
-                _answer_line(conversation, words, as_json)
+                _answer_line(conversation, words, options["as_json"])
         return
-    with suppress(ImportError):
-        import readline  # noqa: F401  # gives `input` editing and earlier lines
-    click.echo(f"{conversation.model}: {HELP}", err=True)
+    keep_pastes_whole()
+    say_on_terminal(f"{conversation.model.name}: {HELP}")
+    commands = ChatCommands(conversation, say_on_terminal)
     staying = True
     while staying:
         try:
-            staying = _turn(conversation)
+            staying = _turn(conversation, commands, verbose=options["verbose"])
         except KeyboardInterrupt:  # while nothing was being answered
             click.echo()
 
 
-def _turn(conversation: _Conversation) -> bool:
-    """Ask for words and answer them; False when the person leaves."""
+def _turn(conversation: Conversation, commands: ChatCommands, *, verbose: bool) -> bool:
+    """Ask for words and answer or obey them; False when the person leaves."""
     try:
-        words = input(PROMPT).strip()
+        words = read_message(input, PROMPT, FURTHER)
     except EOFError:
         click.echo()
         return False
-    if words == "/new":
-        conversation.forget()
-    elif words.startswith("/"):
-        click.echo(HELP, err=True)
-    elif words:
-        _answer_person(conversation, words)
+    retried = False
+    if words.startswith("/") and "\n" not in words:
+        try:
+            command = commands.obey(words.strip())
+        except InvalidArgument as error:
+            say_on_terminal(f"{error.field}: {error.why}")
+            return True
+        if command == "/exit":
+            return False
+        retried = command == "/retry"
+        if not retried:
+            return True
+    if retried or words.strip():
+        _answer_person(conversation, None if retried else words.strip(), verbose=verbose)
     return True
 
 
-def _answer_person(conversation: _Conversation, words: str) -> None:
-    """A failed answer does not end the conversation, nor does Ctrl-C."""
+def _answer_person(conversation: Conversation, words: str | None, *, verbose: bool) -> None:
+    """Answer `words`, or None: the last message again. A failed answer does not end the
+    conversation, nor does Ctrl-C."""
     view = AnswerView(sys.stdout, sys.stderr)
-    saying = conversation.say(words, view.wants_token_texts)
+    spelt = view.wants_token_texts
+    saying = conversation.retry(spelt) if words is None else conversation.say(words, spelt)
     reply = None
     try:
         with view:
@@ -174,12 +162,19 @@ def _answer_person(conversation: _Conversation, words: str) -> None:
         click.echo(f"error: {error}", err=True)
     else:
         if reply is not None:
-            click.secho(figures_line(reply.tandem, reply.finish_reason), dim=True, err=True)
+            click.secho(_figures(reply, verbose), dim=True, err=True)
     finally:
         saying.close()  # which cancels the answer
 
 
-def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None:
+def _figures(reply: Reply, verbose: bool) -> str:
+    lines = [plain_line(reply.tandem, reply.finish_reason)]
+    if verbose:
+        lines += [figures_line(reply.tandem, reply.finish_reason), choice_line(reply.tandem)]
+    return "\n".join(line for line in lines if line)
+
+
+def _answer_line(conversation: Conversation, words: str, as_json: bool) -> None:
     reply = None
     view = None if as_json else AnswerView(sys.stdout, sys.stderr)
     with view or nullcontext():
@@ -189,7 +184,7 @@ def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None
     assert reply is not None
     if as_json:
         line = {"text": reply.text, "finish_reason": reply.finish_reason}
-        click.echo(json.dumps(line | reply.tandem))
+        click.echo(json.dumps(line | reply.tandem | {"sampling": conversation.sampling}))
 
 
 def _check_alone(options: dict[str, Any]) -> None:
@@ -199,7 +194,11 @@ def _check_alone(options: dict[str, Any]) -> None:
         raise InvalidArgument(
             "rag", "needs --endpoint of a suite with documents ('tandem up --rag')"
         )
-    find_preset(options["preset"] or DEFAULT_PRESET)
+    preset = options["preset"] or DEFAULT_PRESET
+    if preset in AGGREGATION_PRESETS:
+        raise InvalidArgument("preset", f"{preset} needs --endpoint of a suite with documents")
+    if preset not in PRESETS:
+        raise unknown_preset(preset)
 
 
 def _key(path: Path | None) -> str | None:

@@ -51,6 +51,15 @@ class Reply:
             self.tandem = {name: statistics[name] for name in statistics if name != "provenance"}
 
 
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model as the server lists it. `default_sampling`: what it takes for settings that a request
+    leaves out, where the model's makers recommend something, by the names of request fields."""
+
+    name: str
+    default_sampling: Mapping[str, float | int] = field(default_factory=dict)
+
+
 class ChatClient:
     """Use as a context manager. Every failure is a TandemError whose line says what to do."""
 
@@ -77,14 +86,20 @@ class ChatClient:
 
     def model(self) -> str:
         """The name of the model that answers there."""
+        return self.card().name
+
+    def card(self) -> ModelCard:
+        """The model that answers there."""
         try:
             answer = self._http.get("/v1/models")
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
         self._check(answer)
         try:
-            return str(answer.json()["data"][0]["id"])
-        except (ValueError, KeyError, IndexError, TypeError):
+            card = answer.json()["data"][0]
+            described = card.get("tandem") or {}
+            return ModelCard(str(card["id"]), described.get("default_sampling") or {})
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             raise TandemError(f"{self._endpoint} does not speak OpenAI's API") from None
 
     def answer(

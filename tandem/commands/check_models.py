@@ -5,13 +5,14 @@ from functools import partial
 from typing import Any
 
 from tandem.backends.interface import Capabilities, Engine, ForwardRequest
-from tandem.backends.model_source import LoadedModel
+from tandem.backends.model_source import LoadedModel, is_gguf
 from tandem.backends.requirements import missing_capabilities
 from tandem.commands.checks import Check, check
+from tandem.commands.model_notes import context_note
 from tandem.core.errors import TandemError
 from tandem.core.probs import SamplingParams, check_probs, probs_from_logits
 from tandem.specdec.presets import PRESETS
-from tandem.suite.models import DEMO, choose_side, load_model
+from tandem.suite.models import DEMO, choose_pair, choose_side, load_model, notes_on
 
 FOLDER = (
     "give a folder in Hugging Face format with safetensors weights, or a GGUF file, as --{side}"
@@ -30,19 +31,42 @@ def model_checks(options: dict[str, Any]) -> list[Check]:
     """`options`: the flags of `model_options`."""
     models: dict[str, LoadedModel] = {}
     checks = [
-        check(f"{side} model", partial(_load, side, options, models), FOLDER.format(side=side))
+        check(f"{side} model", partial(_load, side, options, models), _folder_advice(options, side))
         for side in DEMO
     ]
+    checks += _choices(options)
     checks.append(check("early exits", partial(_exits, options, models), EXITS))
     if len(models) == len(DEMO):
         engines = {side: model.engine for side, model in models.items()}
         checks.append(_vocabulary_check(models))
+        checks += context_checks(engines["draft"], engines["target"])
         checks += [
             check(f"{side} back end", partial(_capabilities, engine), "")
             for side, engine in engines.items()
         ]
         checks.append(check("presets", partial(_presets, **engines), ""))
     return checks
+
+
+def _folder_advice(options: dict[str, Any], side: str) -> str:
+    """Return what else to give; a GGUF file says itself what it needs."""
+    given = options[side]
+    return "" if given is not None and is_gguf(given) else FOLDER.format(side=side)
+
+
+def _choices(options: dict[str, Any]) -> list[Check]:
+    """What was decided that the flags leave open."""
+    try:
+        notes = notes_on(*choose_pair(options))
+    except TandemError:  # a check of the model says it
+        return []
+    return [Check("models", True, note) for note in notes]
+
+
+def context_checks(draft: Any, target: Any) -> list[Check]:
+    """Say what happens to texts that are too long for the draft model; nothing where none are."""
+    note = context_note(draft.context_length, target.context_length)
+    return [Check("draft context", True, note)] if note else []
 
 
 def _vocabulary_check(models: dict[str, LoadedModel]) -> Check:

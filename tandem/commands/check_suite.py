@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tandem.commands.check_models import ONE_VOCABULARY, describe, misfits
+from tandem.commands.check_models import ONE_VOCABULARY, context_checks, describe, misfits
 from tandem.commands.checks import Check
 from tandem.generation.client import AggregatorClient
 from tandem.net.access import ClientAccess
@@ -48,6 +48,7 @@ def judge_suite(endpoint: str, described: Any) -> list[Check]:
         *checks,
         Check("cloud", True, f"{target.model_name}: {describe(target)}"),
         Check("both ends", not differences, "; ".join(differences) or "fit", ONE_VOCABULARY),
+        *context_checks(draft, target),
     ]
 
 

@@ -32,6 +32,11 @@ _APPLES = (
 _SUM = "Write a Python function that returns the sum of a list."
 _MAINTAINED = "How long is a Python release maintained, and which ones does Heron support?"
 """The cloud's PEP 602 knows the one, a note on the device the other."""
+_PYTHON_MAINTAINED = "How long is the Python 3.X series maintained?"
+_HERON_MAINTAINED = "How long is each Heron release maintained?"
+"""One question for each side, since SmolLM2 with 135 million parameters answers no two at once."""
+
+_DOCUMENTS_HEADING = "From documents in the cloud and private notes on the device:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,21 @@ def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
         sampled = GenerationRequest(shown, RAG_PRESET, GenerationParams(max_tokens=48, seed=1))
         return (Part(settings, (together, _of_documents(shown, sampled))),)
     together = DemoQuestion(_asked(_SUM), _greedy(_chat(_SUM), 120), beside_alone=True)
-    of_documents = replace(_greedy(_chat(_MAINTAINED), 64), preset=RAG_PRESET)
+    of_documents = tuple(
+        replace(
+            _of_documents(_asked(said), replace(_greedy(_chat(said), 64), preset=RAG_PRESET)),
+            heading=heading,
+            key=key,
+        )
+        for said, heading, key in (
+            (_HERON_MAINTAINED, _DOCUMENTS_HEADING, "rag"),
+            (_PYTHON_MAINTAINED, "", "rag_public"),
+        )
+    )
     whole = replace(settings.target, dtype="int8")
     return (
         Part(replace(settings, documents=None), (together,)),
-        Part(replace(settings, draft=whole), (_of_documents(_asked(_MAINTAINED), of_documents),)),
+        Part(replace(settings, draft=whole), of_documents),
     )
 
 
@@ -82,21 +97,25 @@ def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, Mod
 
 
 async def demonstrate(
-    endpoint: str, questions: Sequence[DemoQuestion], shown: bool
+    endpoint: str, questions: Sequence[DemoQuestion], shown: bool, verbose: bool = False
 ) -> dict[str, Any]:
-    """Ask one after another, each answer `shown` as it comes or not at all. Returns them as one
-    object, without the heading of each."""
+    """Ask one after another, each answer `shown` as it comes or not at all; `verbose`: with all
+    figures. Returns them as one object, without the heading of each."""
     results: dict[str, Any] = {}
     for question in questions:
         answer = await (_show if shown else _ask)(endpoint, question)
         result = answer_object(question.request, answer)
         results |= {question.key: result} if question.key else result
+        alone_tpot_s = None
         if question.beside_alone:
             request = replace(question.request, preset=ALONE)
             alone = await ask(endpoint, request, TIMEOUT_S)
             results["alone"] = answer_object(request, alone)
+            alone_tpot_s = alone.tpot_s
             if shown:
                 click.echo(_compared(answer, alone))
+        if shown:
+            click.echo(figures(answer, verbose=verbose, alone_tpot_s=alone_tpot_s))
     return results
 
 
@@ -107,25 +126,16 @@ async def _ask(endpoint: str, question: DemoQuestion) -> Generated:
 async def _show(endpoint: str, question: DemoQuestion) -> Generated:
     if question.heading:
         click.echo(f"\n{question.heading}\n")
-    answer = await show(endpoint, question.request, TIMEOUT_S, question.shown)
-    click.echo(figures(answer))
-    return answer
+    return await show(endpoint, question.request, TIMEOUT_S, question.shown)
 
 
 def _compared(answer: Generated, alone: Generated) -> str:
     same = "the same text" if answer.text == alone.text else "A DIFFERENT TEXT"
-    if not (answer.tpot_s and alone.tpot_s):
-        return f"the cloud alone ({ALONE}): {same}"
-    ratio = alone.tpot_s / answer.tpot_s
-    return (
-        f"the cloud alone ({ALONE}): {same}; TPOT {alone.tpot_s * 1e3:.3g} ms,"
-        f" so together {ratio:.2f} times as fast"
-    )
+    return f"the cloud alone: {same}"
 
 
 def _of_documents(shown: str, request: GenerationRequest) -> DemoQuestion:
-    heading = "From documents in the cloud and private notes on the device:"
-    return DemoQuestion(shown, request, heading, "rag")
+    return DemoQuestion(shown, request, _DOCUMENTS_HEADING, "rag")
 
 
 def _greedy(prompt: Prompt, max_tokens: int) -> GenerationRequest:

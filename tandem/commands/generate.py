@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,24 +12,30 @@ import click
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.calling import access_options, access_to
+from tandem.commands.help_groups import GroupedCommand
+from tandem.commands.loading_line import loading_line
+from tandem.commands.model_notes import show_notes
+from tandem.commands.open_sampling import open_sampling
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
 from tandem.commands.processor_options import biases_of, grammar_of, processor_options
+from tandem.commands.prompt_input import prompt_of
 from tandem.commands.rag_options import document_options, documents_of
-from tandem.commands.request_options import request_options
+from tandem.commands.request_options import (
+    generation_config_option,
+    preset_option,
+    request_options,
+)
 from tandem.core.errors import InvalidArgument
-from tandem.core.prompt import MAX_IMAGES_BYTES, Prompt, Turn
-from tandem.core.tokens import check_token_ids
+from tandem.core.prompt import MAX_IMAGES_BYTES
 from tandem.generation.client import Generated
 from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
 from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
 from tandem.specdec.overrides import Override, parse_overrides
-from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
-from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 _OVERRIDES = {
     "expansion": (
@@ -85,8 +92,9 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
     return (*given, *parse_overrides(options["overrides"]))
 
 
-@click.command()
-@click.option("--prompt", metavar="TEXT", help="Text to continue.")
+@click.command(cls=GroupedCommand)
+@click.argument("text", required=False)
+@click.option("--prompt", metavar="TEXT", help="Text to continue, as the argument TEXT.")
 @click.option("--prompt-ids", metavar="IDS", help='Token ids to continue, as "1,2,3".')
 @click.option(
     "--chat", metavar="TEXT", help="A user message, formatted with the model's chat template."
@@ -99,15 +107,11 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
     multiple=True,
     help="PNG, JPEG or WebP image, for vision models; repeatable.",
 )
-@click.option(
-    "--preset",
-    metavar="NAME",
-    help=f"Decoding method: {', '.join(PRESETS)}; with documents:"
-    f" {', '.join(AGGREGATION_PRESETS)}. Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
-)
+@preset_option
 @click.option("--rag", is_flag=True, help="Answer from documents on the device and in the cloud.")
 @document_options
 @request_options()
+@generation_config_option
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text; repeatable.")
 @click.option(
     "--stop-token-id",
@@ -126,7 +130,8 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 @access_options
 @model_options
 @click.option("--timeout", type=float, default=600.0, help="Maximum seconds for the request.")
-@click.option("--verbose", is_flag=True, help="Write the services' log to standard error.")
+@click.option("--verbose", is_flag=True, help="Print all figures, and the sampling settings.")
+@click.option("--logs", is_flag=True, help="Write the services' log to standard error.")
 @click.option(
     "--explain",
     is_flag=True,
@@ -134,19 +139,21 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 )
 @json_option("Print only one JSON object with the text and the statistics.")
 def generate(**options: Any) -> None:
-    """Answer a prompt.
+    """Answer a prompt: TEXT, standard input (TEXT is -, or left out), or both.
+
+    What is piped in beside TEXT comes first, then an empty line and TEXT. Beside --prompt or --chat
+    standard input is read only if TEXT is -.
 
     Without --endpoint the two models (--draft, --target; the demo pair if not given) are loaded
-    into this process and talk over loopback gRPC, for this call only. The text goes to standard
-    output, figures to standard error; with --json one object goes to standard output.
+    into this process for this call. The text goes to standard output, figures to standard error.
 
-    With --rag, or a preset of that kind, the answer is drawn from documents of both sides. Without
-    --endpoint these are the demo's, unless --device-documents or --cloud-documents name others.
+    With --rag the answer is drawn from documents of both sides: without --endpoint the demo's,
+    unless --device-documents or --cloud-documents name others.
     """
     request = build_request(options)
     if not options["timeout"] > 0:
         raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
-    configure_logging("info" if options["verbose"] else "critical")
+    configure_logging("info" if options["logs"] else "critical")
     if options["endpoint"] is not None:
         _refuse_own_suite(options)
         access = access_to(options["endpoint"], options)
@@ -155,12 +162,20 @@ def generate(**options: Any) -> None:
     documents = documents_of(options | {"rag": request.from_two_sides})
     if documents is not None:
         documents.check()  # before models are loaded
-    run_loop(_embedded(load_pair(*choose_pair(options)), request, documents, options))
+    draft, target = choose_pair(options)
+    with loading_line(draft, target) as loaded:
+        pair = load_pair(draft, target)
+
+        def ready() -> None:
+            loaded()
+            show_notes(draft, target)
+
+        run_loop(_embedded(pair, request, documents, options, ready))
 
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:
     """The request that the flags describe; InvalidArgument names the flag."""
-    request = GenerationRequest(_prompt(options)).with_fields(
+    request = GenerationRequest(prompt_of(options)).with_fields(
         **given_fields(options),
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
         overrides=overrides_of(options),
@@ -175,24 +190,6 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
     # What no service would take is refused before a model is loaded.
     request.validate(rag=options["rag"])
     return request
-
-
-def _prompt(options: dict[str, Any]) -> Prompt:
-    given = [name for name in ("prompt", "prompt_ids", "chat") if options[name] is not None]
-    if len(given) != 1:
-        raise InvalidArgument("prompt", "give exactly one of --prompt, --prompt-ids and --chat")
-    if options["prompt"] is not None:
-        return str(options["prompt"])
-    if options["chat"] is not None:
-        return (Turn("user", options["chat"]),)
-    try:
-        token_ids = tuple(int(word) for word in options["prompt_ids"].split(",") if word.strip())
-    except ValueError:
-        raise InvalidArgument("prompt_ids", "must be whole numbers, for example 1,2,3") from None
-    if not token_ids:
-        raise InvalidArgument("prompt_ids", "is empty")
-    check_token_ids(token_ids, 2**32, "prompt_ids")
-    return token_ids
 
 
 def _read_image(path: Path) -> bytes:
@@ -217,10 +214,12 @@ async def _embedded(
     request: GenerationRequest,
     documents: SuiteDocuments | None,
     options: dict[str, Any],
+    ready: Callable[[], None],
 ) -> None:
     from tandem.suite.embedded import EmbeddedSuite  # all services; not to call a running suite
 
     async with EmbeddedSuite(pair, documents=documents) as suite:
+        ready()
         await _show(suite.target, request, options)
 
 
@@ -231,12 +230,18 @@ async def _show(
     access: ClientAccess | None = None,
 ) -> None:
     timeout_s = options["timeout"]
+    sampling = await open_sampling(endpoint, request, options, access)
+    request = request.with_fields(**sampling.settings)
+    request.validate(rag=options["rag"])
     if options["as_json"]:
         result = await ask(endpoint, request, timeout_s, access=access)
         click.echo(json.dumps(answer_object(request, result)))
     else:
         result = await show(endpoint, request, timeout_s, access=access)
-        click.echo(figures(result, options["explain"]), err=True)
+        shown = figures(result, verbose=options["verbose"], explain_choice=options["explain"])
+        click.echo(shown, err=True)
+        if options["verbose"]:
+            click.echo(sampling.line(request), err=True)
 
 
 async def show(

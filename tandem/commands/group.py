@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -75,10 +76,13 @@ class CommandGroup(click.Group):
         self,
         *args: Any,
         commands_on_demand: Mapping[str, LazyCommand | InstalledCommand],
+        other_names: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> None:
+        """`other_names`: what other programs call some of these commands, to suggest them."""
         super().__init__(*args, **options)
         self._on_demand = commands_on_demand
+        self._other_names = other_names
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self._on_demand, *super().list_commands(ctx)]
@@ -102,6 +106,8 @@ class CommandGroup(click.Group):
         name = args[0]
         names = self.list_commands(ctx)
         close = [] if name in names else get_close_matches(name, names, n=1)
+        if name not in names and self._other_names.get(name) in names:
+            close = [self._other_names[name]]
         if close and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r} (did you mean {close[0]!r}?)")
         return super().resolve_command(ctx, args)

@@ -66,9 +66,10 @@ def _model_options(side: str) -> Callable[[Command], Command]:
     return together(
         click.option(
             f"--{side}",
-            metavar="FOLDER",
-            help=f"{side.capitalize()} model: a folder, or a hub model as NAME@COMMIT. "
-            "Default: the demo model.",
+            metavar="MODEL",
+            help=f"{side.capitalize()} model: a folder, a GGUF file, a name that 'tandem models'"
+            " lists, or a hub model as NAME@COMMIT. Default: the demo model"
+            + (", or lookup in the text if --target is given." if side == "draft" else "."),
         ),
         click.option(
             f"--engine-{side}", default=AUTO, metavar="NAME", help="Engine that runs the model."

@@ -1,41 +1,115 @@
-"""`tandem pair`: which models of this machine can draft for a target."""
+"""`tandem pair`: which models can draft for a target."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from tandem.commands.options import json_option
-from tandem.suite.draft_candidates import DraftCandidate, draft_candidates
-from tandem.suite.local_models import find_model, local_models, model_at
+from tandem.suite.draft_candidates import (
+    DraftCandidate,
+    KnownDraft,
+    candidates_by_name,
+    draft_candidates,
+    drafts_elsewhere,
+)
+from tandem.suite.hub_models import shown_size
+from tandem.suite.known_models import KnownModel, known_model
+from tandem.suite.local_models import LocalModel, NoSuchModel, find_model, local_models, model_at
 
 
 @click.command()
 @click.argument("target")
 @json_option("Print one JSON object for each model.")
 def pair(target: str, as_json: bool) -> None:
-    """Compare the models on this machine with TARGET, a folder, a GGUF file or a name that
-    `tandem models` lists: which of them can draft for it, and why others cannot."""
+    """Find models that can draft for TARGET: a folder, a GGUF file, a name that 'tandem models'
+    lists, or one of the families Qwen2.5, Qwen3, Llama 3, Gemma 3, SmolLM2 and Mistral.
+
+    Models on this machine are compared with it: which of them can draft, and why others cannot.
+    Known models that are not here come last, with the command that brings them.
+    """
     models = local_models()
-    path = Path(target)
-    chosen = model_at(path) if path.exists() else find_model(target, models)
-    candidates = draft_candidates(chosen, models)
+    chosen = _on_this_machine(target, models)
+    known = known_model(chosen.name if chosen else target)
+    if chosen is not None:
+        candidates = draft_candidates(chosen, models)
+    else:
+        assert known is not None, "else there is no such model"
+        candidates = candidates_by_name(known, models)
+    elsewhere = [] if known is None else [*drafts_elsewhere(known, models)]
     if as_json:
         for candidate in candidates:
             click.echo(json.dumps(_figures(candidate)))
+        for draft in elsewhere:
+            click.echo(json.dumps(_known_figures(draft)))
         return
+    if chosen is None and known is not None:
+        click.echo(f"{_known_words(known)}; '{known.obtained_by}' brings it\n")
     for candidate in candidates:
-        model = candidate.model
-        words = candidate.why_not or _tokenizer_words(candidate)
-        mark = "can draft" if candidate.fits else "cannot"
-        click.echo(f"{mark:9}  {model.name}, {candidate.size_ratio:.2g} times the size: {words}")
-    if best := next((candidate for candidate in candidates if candidate.fits), None):
-        click.echo(f"\ntandem up --target {target} --draft {best.model.name}")
-    else:
-        click.echo(
-            f"\nNo model here can draft for {target}. Without one, drafts can be looked up in the"
-            f" prompt:\ntandem up --target {target} --draft {chosen.source} --engine-draft lookup"
-        )
+        click.echo(_line(candidate))
+    for draft in elsewhere:
+        click.echo(_known_line(draft))
+    best = next((candidate for candidate in candidates if candidate.fits), None)
+    click.echo(_advice(target, chosen, best, elsewhere))
+
+
+def _on_this_machine(target: str, models: list[LocalModel]) -> LocalModel | None:
+    """Return the target, or None for one that is known and elsewhere. Raises NoSuchModel for any
+    other."""
+    path = Path(target)
+    if path.exists():
+        return model_at(path)
+    try:
+        return find_model(target, models)
+    except NoSuchModel:
+        if known_model(target) is None:
+            raise
+        return None
+
+
+def _line(candidate: DraftCandidate) -> str:
+    model = candidate.model
+    mark = "can draft" if candidate.fits else "cannot"
+    words = candidate.why_not or _tokenizer_words(candidate)
+    more = [candidate.note] if candidate.note else []
+    if candidate.acceptance is not None:
+        more.append(candidate.acceptance.words)
+    size = f"{candidate.size_ratio:.2g} times the size"
+    return f"{mark:9}  {model.name}, {size}: {'; '.join([words, *more])}"
+
+
+def _known_line(draft: KnownDraft) -> str:
+    model = draft.model
+    size = f"{draft.size_ratio:.2g} times the size"
+    gated = ", gated" if model.gated else ""
+    return (
+        f"not here   {model.name}, {size}, {shown_size(model.weights_bytes)} in bfloat16{gated}:"
+        f" '{model.obtained_by}' would bring it; {draft.acceptance.words}"
+    )
+
+
+def _known_words(model: KnownModel) -> str:
+    size = f"{shown_size(model.weights_bytes)} in bfloat16"
+    gated = ", gated" if model.gated else ""
+    return f"{model.name} ({size}{gated}) is not on this machine"
+
+
+def _advice(
+    target: str,
+    chosen: LocalModel | None,
+    best: DraftCandidate | None,
+    elsewhere: list[KnownDraft],
+) -> str:
+    """Return what to run next."""
+    if best is not None:
+        return f"\ntandem up --target {target} --draft {best.model.name}"
+    lookup = f"drafts are looked up in the text:\ntandem up --target {target}"
+    if elsewhere:
+        return f"\n{elsewhere[0].model.obtained_by}\n\nWithout a draft model, {lookup}"
+    if chosen is None:
+        return f"\nNo draft model is known for {target}. Without one, {lookup}"
+    return f"\nNo model here can draft for {target}. Without one, {lookup}"
 
 
 def _tokenizer_words(candidate: DraftCandidate) -> str:
@@ -45,12 +119,28 @@ def _tokenizer_words(candidate: DraftCandidate) -> str:
 
 
 def _figures(candidate: DraftCandidate) -> dict[str, object]:
+    acceptance = candidate.acceptance
     return {
         "name": candidate.model.name,
         "source": str(candidate.model.source),
         "can_draft": candidate.fits,
         "why_not": candidate.why_not or None,
+        "note": candidate.note or None,
         "size_ratio": candidate.size_ratio,
         "shared": candidate.shared,
         "context_length": candidate.model.context_length,
+        "acceptance": None if acceptance is None else asdict(acceptance),
+    }
+
+
+def _known_figures(draft: KnownDraft) -> dict[str, object]:
+    return {
+        "name": draft.model.name,
+        "source": None,
+        "obtained_by": draft.model.obtained_by,
+        "can_draft": True,
+        "size_ratio": draft.size_ratio,
+        "weights_bytes": draft.model.weights_bytes,
+        "context_length": draft.model.context_length,
+        "acceptance": asdict(draft.acceptance),
     }

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import click
@@ -18,6 +19,9 @@ from tandem.commands.demonstration import (
     real_pair,
 )
 from tandem.commands.group import INTERRUPTED
+from tandem.commands.help_groups import GroupedCommand
+from tandem.commands.loading_line import loading_line
+from tandem.commands.model_notes import context_note, show_notes
 from tandem.commands.options import (
     address_text,
     json_option,
@@ -26,6 +30,7 @@ from tandem.commands.options import (
     model_options,
 )
 from tandem.commands.rag_options import document_options, documents_of
+from tandem.commands.request_options import generation_config_option
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.index.names import shown
 from tandem.net.process import run_loop
@@ -36,8 +41,9 @@ from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @model_options
+@generation_config_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -89,7 +95,11 @@ from tandem.telemetry.logging import configure_logging
 @click.option(
     "--real", is_flag=True, help="With --demo: use the real models that 'make real-pair' installs."
 )
-@click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Write the services' logs to standard error, and with --demo all figures.",
+)
 @json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")
 def up(**options: Any) -> int:
     """Start verifier, drafter and aggregator, print their addresses, and run until Ctrl-C.
@@ -127,6 +137,7 @@ def up(**options: Any) -> int:
         drain_s=options["drain_s"],
         documents=_documents(options),
         verifiers=options["verifiers"],
+        generation_config=options["generation_config"],
     )
     configure_logging("critical")
     if settings.documents is not None:
@@ -168,7 +179,9 @@ async def _run(parts: Sequence[Part], as_json: bool) -> int:
     _cancel_on_signal(kill)
     try:
         for part, suite in zip(parts, suites, strict=True):
-            async with suite:
+            async with AsyncExitStack() as stack:
+                with loading_line(part.settings.draft, part.settings.target):
+                    await stack.enter_async_context(suite)
                 if part.questions:
                     found |= await _asked(suite, part.questions, as_json)
                     continue
@@ -206,7 +219,9 @@ async def _asked(
     suite: LocalSuite, questions: Sequence[DemoQuestion], as_json: bool
 ) -> dict[str, Any]:
     """The answers as an object, or shown. Fails when a service dies."""
-    asking = asyncio.create_task(demonstrate(suite.endpoint, questions, shown=not as_json))
+    asking = asyncio.create_task(
+        demonstrate(suite.endpoint, questions, shown=not as_json, verbose=suite.settings.verbose)
+    )
     watching = asyncio.create_task(suite.died())
     async with cancelled_after((asking, watching)):
         await asyncio.wait((asking, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -220,6 +235,7 @@ async def _asked(
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Addresses, and how to ask."""
+    show_notes(suite.settings.draft, suite.settings.target)
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:
         places["link"] = address_text(suite.emulators[0].address)
@@ -233,6 +249,10 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     click.echo(f"serving at {suite.endpoint}")
     for name, place in places.items():
         click.echo(f"  {name:16} {place}")
+    if suite.described is not None:
+        draft, target = suite.described.draft, suite.described.target
+        if note := context_note(draft.context_length, target.context_length):
+            click.echo(f"note: {note}")
     if suite.documents:
         held = ", ".join(f"{count} at the {side}" for side, count in suite.documents.items())
         click.echo(f"documents: {held}")

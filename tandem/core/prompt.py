@@ -51,6 +51,11 @@ class Truncate(StrEnum):
 Prompt = str | tuple[int, ...] | tuple[Turn, ...]
 
 
+def is_conversation(prompt: Prompt) -> bool:
+    """Return whether a prompt consists of turns."""
+    return any(isinstance(item, Turn) for item in prompt)
+
+
 def check_image_bytes(images: Sequence[bytes]) -> None:
     """Raise InvalidArgument("images") for too many, too large, or an empty one."""
     if len(images) > MAX_IMAGES:

@@ -94,8 +94,8 @@ class ChosenSchedule(Strict):
     expected_tpot_s: float = Field(description="Estimated, with this schedule.")
     cloud_alone_tpot_s: float
     cloud_alone_measured: bool = Field(
-        description="Whether the cloud decoded alone within the last minutes, so that what it takes"
-        " was measured; else it is an estimate."
+        description="True if the time of the cloud alone was measured within the last minutes,"
+        " false if it is an estimate."
     )
     acceptance_rate: Rate
     draft_step_s: float
@@ -133,6 +133,11 @@ class ChunkExtension(Strict):
     predraft_misses: int | None = None
     early_verdicts: int | None = None
     lossy: bool | None = None
+    draft_context: int | None = Field(
+        default=None,
+        description="Tokens that the draft model reads at once, if prompt and answer are longer:"
+        " drafts then follow from the end of the text alone. 0 if it read the whole text.",
+    )
     same_bits: bool | None = Field(
         default=None,
         description="True if the target model is batch-invariant: concurrent requests do not"
@@ -162,8 +167,8 @@ class LikelyToken(Strict):
     token: str
     logprob: float | None = Field(description="Null if the target model did not verify the token.")
     bytes: list[int] = Field(
-        description="Bytes of the token. Those of an answer's tokens, joined, are its UTF-8 text; a"
-        " token that ends within a character has bytes, but no text."
+        description="Bytes of the token. The bytes of all tokens together are the answer's UTF-8"
+        " text. A token that ends inside a character has bytes but no text."
     )
 
 
@@ -228,8 +233,8 @@ class SpeculativeDecodingMetrics(Strict):
     verification of drafts."""
 
     mean_acceptance_length: float = Field(
-        description="1 plus the accepted draft tokens per step: each step gives a token of the"
-        " target model, too."
+        description="Mean tokens per step: the accepted draft tokens and one token of the target"
+        " model."
     )
     draft_acceptance_rate: Rate
     acceptance_histogram: list[int] = Field(
@@ -238,7 +243,7 @@ class SpeculativeDecodingMetrics(Strict):
     num_spec_steps: int
     num_accepted_draft_tokens: int
     num_draft_tokens: int = Field(description="Drafted tokens, verified or not.")
-    num_spec_tokens: int = Field(description="Most draft tokens that a step accepted or rejected.")
+    num_spec_tokens: int = Field(description="Largest number of draft tokens verified in a step.")
 
 
 class AnswerMetrics(Strict):
@@ -343,6 +348,11 @@ class ServedPair(Strict):
     context_length: int
     presets: list[str]
     default_preset: str
+    default_sampling: dict[str, float] = Field(
+        description="Sampling settings of requests that name none, from the model's"
+        " generation_config.json: `temperature`, `top_p`, `top_k`, `repetition_penalty`, as far as"
+        " it has them. Others have OpenAI's defaults."
+    )
     logprobs: list[str] = Field(description="Presets that support log-probabilities.")
     objectives: list[str] = Field(description="Presets that accept an objective.")
     documents: list[str] = Field(description="Presets that answer from documents.")

@@ -83,7 +83,7 @@ class MessageTool(Strict):
     input_schema: dict[str, Any] = Field(description="JSON schema of the input.")
     description: str | None = None
     type: Literal["custom"] | None = None
-    strict: bool | None = Field(default=None, description="Of no effect: inputs always match.")
+    strict: bool | None = Field(default=None, description="Ignored: inputs always match.")
     cache_control: Ignored = None
 
 
@@ -120,8 +120,8 @@ class MessagesRequest(Strict):
     tool_choice: MessageToolChoice | None = None
     thinking: Annotated[NoThinking | WithThinking, Field(discriminator="type")] | None = Field(
         default=None,
-        description="Default: the model thinks as its chat template has it, and what it thinks is"
-        " left out of the answer.",
+        description="Default: the chat template decides whether the model thinks, and the thinking"
+        " is not returned.",
     )
     seed: Seed | None = Field(
         default=None, description="Seed of the sampling. Not part of Anthropic's API."

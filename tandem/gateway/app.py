@@ -79,7 +79,8 @@ class GatewaySettings:
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
     an emulated link, which callers may then change; `documents` are the device's, among which they
-    may then keep some of their own; `embedding_aliases` are other names of the embedding model."""
+    may then keep some of their own; `embedding_aliases` are other names of the embedding model;
+    `model_defaults`: requests that name no sampling settings get those of the model's makers."""
 
     keys: Callable[[], KeyRing] | None = None
     keys_state: Callable[[], KeysFileState] | None = None
@@ -94,6 +95,7 @@ class GatewaySettings:
     link_control: str = ""
     documents: TenantDocuments | None = None
     embedding_aliases: tuple[str, ...] = ()
+    model_defaults: bool = True
 
     @property
     def web_page(self) -> WebPage | None:
@@ -198,12 +200,16 @@ class _Gateway:
         self._registry = metrics.registry
         self._settings = settings
         self.bodies = BodyReader(settings.max_body_bytes, BodyPace(settings.body_bytes_per_s))
-        self.catalog = Catalog(suite, settings.embedding_aliases)
+        self.catalog = Catalog(suite, settings.embedding_aliases, settings.model_defaults)
 
     @property
     def _limits(self) -> RequestLimits:
         limits = self._settings.limits
-        return replace(limits, unstated_tokens=self.catalog.unstated_tokens)
+        return replace(
+            limits,
+            unstated_tokens=self.catalog.unstated_tokens,
+            default_sampling=self.catalog.default_sampling,
+        )
 
     async def chat(self, request: Request) -> Response:
         """Complete a conversation, using the model's chat template."""
@@ -332,7 +338,7 @@ class _Gateway:
         generation_requests = self._chat_requests(chat, self._limits)
         writer = ResponseWriter(
             body,
-            generation_requests[0].params.seed,
+            generation_requests[0].params,
             self.catalog.family.calls if chat.offered else None,
         )
         return await self._written(

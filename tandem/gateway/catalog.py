@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Protocol
 
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, TandemError, Unavailable
 from tandem.core.prompt import Prompt
 from tandem.core.version import __version__
@@ -18,6 +19,7 @@ from tandem.specdec.logprobs import MAX_TOP_LOGPROBS, check_logprobs_available
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.text.families import PLAIN, ModelFamily, family_named
 from tandem.two_sided.interface import AGGREGATION_PRESETS
+from tandem.wire.common_codec import default_sampling_from_proto
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
 from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
@@ -61,9 +63,16 @@ class ServingSuite(Protocol):
 class Catalog:
     """Cached description of the suite."""
 
-    def __init__(self, suite: ServingSuite, embedding_aliases: Sequence[str] = ()) -> None:
-        """`embedding_aliases`: other names of the embedding model."""
+    def __init__(
+        self,
+        suite: ServingSuite,
+        embedding_aliases: Sequence[str] = (),
+        model_defaults: bool = True,
+    ) -> None:
+        """`embedding_aliases`: other names of the embedding model. `model_defaults`: use the
+        sampling settings that the model's makers recommend."""
         self._suite = suite
+        self._uses_model_defaults = model_defaults
         self._embedding_aliases = tuple(embedding_aliases)
         self._asking = asyncio.Lock()
         self._known: DescribeResponse | None = None
@@ -103,13 +112,19 @@ class Catalog:
         described = self._known
         if described is None:
             return UNKNOWN_CONTEXT
-        longest = max(described.draft.context_length, described.target.context_length)
-        return longest or UNKNOWN_CONTEXT
+        return _context_of(described) or UNKNOWN_CONTEXT
 
     @property
     def family(self) -> ModelFamily:
         """The model's family, by what the suite said last."""
         return PLAIN if self._known is None else family_named(self._known.family)
+
+    @property
+    def default_sampling(self) -> DefaultSampling:
+        """The settings that requests get which name none, by what the suite said last."""
+        if self._known is None or not self._uses_model_defaults:
+            return NO_DEFAULTS
+        return default_sampling_from_proto(self._known.target)
 
     @property
     def unstated_tokens(self) -> int:
@@ -120,9 +135,9 @@ class Catalog:
         if described is None:
             return USUAL_TOKENS
         models = (described.draft, described.target)
-        contexts = [model.context_length for model in models if model.context_length]
+        context = _context_of(described) or USUAL_TOKENS
         held = min((model.kv_tokens for model in models if model.kv_tokens), default=0)
-        return min([max(USUAL_TOKENS, held // UNSTATED_SHARE), *contexts])
+        return min(max(USUAL_TOKENS, held // UNSTATED_SHARE), context)
 
     async def fingerprint(self, model: str) -> str:
         """Return the fingerprint of the pair that serves `model`; ApiError 404 for a model that is
@@ -160,9 +175,10 @@ class Catalog:
         common = {"object": "model", "created": self._created, "owned_by": "tandem"}
         served = {
             "draft": known.draft.model_name,
-            "context_length": known.draft.context_length,
+            "context_length": _context_of(known),
             "presets": list(known.presets),
             "default_preset": DEFAULT_PRESET,
+            "default_sampling": self.default_sampling.named,
             **_kinds_of(known.presets),
         }
         cards = [{"id": known.target.model_name, **common, "tandem": served}]
@@ -173,6 +189,12 @@ class Catalog:
                 for name in (known.embedding, *self._embedding_aliases)
             )
         return cards
+
+
+def _context_of(described: DescribeResponse) -> int:
+    """Return the tokens of a prompt and its answer: the target's context, whose text it is. A draft
+    model that reads fewer at once drafts after the text's end."""
+    return int(described.target.context_length or described.draft.context_length)
 
 
 def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:

@@ -83,7 +83,8 @@ class OllamaMessage(Strict):
     images: list[str] | None = Field(default=None, description="Images as base64.")
     tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True)] | None = None
     tool_name: str | None = Field(
-        default=None, description="The function whose result a message of the role `tool` is."
+        default=None,
+        description="The function whose result this is, in a message with the role `tool`.",
     )
     tool_call_id: str | None = None
     thinking: Ignored = None
@@ -98,8 +99,8 @@ class _OllamaBody(Strict):
     options: OllamaOptions | None = None
     think: bool | Literal["low", "medium", "high"] | None = Field(
         default=None,
-        description="Whether a model that can think before it answers does, or how much. Default:"
-        " as its chat template has it.",
+        description="Whether, or how much, the model thinks before it answers. Default: its chat"
+        " template decides.",
     )
     keep_alive: Ignored = None
 
@@ -169,7 +170,7 @@ class OllamaCall(Strict):
 class OllamaAnswerMessage(Strict):
     role: Literal["assistant"]
     content: str
-    thinking: str | None = Field(default=None, description="What a model thought first.")
+    thinking: str | None = Field(default=None, description="The thinking before the answer.")
     tool_calls: list[OllamaCall] | None = None
 
 
@@ -178,7 +179,7 @@ class _OllamaAnswer(Strict):
     created_at: str
     done: bool
     done_reason: Literal["stop", "length", "load"] | None = None
-    total_duration: int | None = Field(default=None, description="All durations: nanoseconds.")
+    total_duration: int | None = Field(default=None, description="Durations are in nanoseconds.")
     load_duration: int | None = None
     prompt_eval_count: int | None = None
     prompt_eval_duration: int | None = None
@@ -196,7 +197,7 @@ class OllamaGenerateAnswer(_OllamaAnswer):
     """An answer, or a line of a streamed one. The figures come with the last line."""
 
     response: str
-    thinking: str | None = Field(default=None, description="What a model thought first.")
+    thinking: str | None = Field(default=None, description="The thinking before the answer.")
 
 
 class OllamaEmbeddings(Strict):

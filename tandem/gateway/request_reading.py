@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
 from tandem.core.processors import Grammar
@@ -44,11 +45,13 @@ SEED_BITS = 53
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """Limits of one HTTP request. `max_tokens`: of an answer; 0: what the context leaves.
-    `max_choices`: answers. `unstated_tokens`: of an answer to a caller that sets no limit."""
+    `max_choices`: answers. `unstated_tokens`: of an answer to a caller that sets no limit.
+    `default_sampling`: of a caller that names no settings."""
 
     max_tokens: int = 0
     max_choices: int = 8
     unstated_tokens: int = 4096
+    default_sampling: DefaultSampling = NO_DEFAULTS
 
 
 def chat_requests(
@@ -103,7 +106,7 @@ def _requests(
     asked_seed = -1 if body.seed is None else body.seed
     seed = secrets.randbits(SEED_BITS) if asked_seed == -1 else asked_seed
     converted = {"top_k": _top_k(body), "prediction": body.predicted_text}
-    given = given_fields(body.given | dict(options) | converted)
+    given = limits.default_sampling.named | given_fields(body.given | dict(options) | converted)
     given["seed"] = seed
     given["max_tokens"] = body.max_output_tokens or min(limits.unstated_tokens, most)
     common = GenerationRequest(prompts[0]).with_fields(
@@ -144,11 +147,12 @@ def choice_seed(seed: int, index: int) -> int:
     return seed if index == 0 else hash_words(seed, index) >> (64 - SEED_BITS)
 
 
-def _top_k(body: CommonParameters) -> int:
-    """OpenAI's API has none; vLLM's, with -1 for all, stands beside the one in `tandem`."""
+def _top_k(body: CommonParameters) -> int | None:
+    """OpenAI's API has none; vLLM's, with -1 for all, stands beside the one in `tandem`. None where
+    neither is given."""
     own, given = body.tandem.top_k, body.top_k
     if given is None:
-        return own
+        return own if "top_k" in body.tandem.model_fields_set else None
     if own and max(0, given) != own:
         raise invalid("top_k", "top_k: set either top_k or tandem.top_k, not both")
     return max(0, given)

@@ -27,6 +27,7 @@ from tandem.gateway.schema import (
 )
 from tandem.gateway.tool_calls import MAX_TOOLS, CallPiece, ToolCallReader, ToolName
 from tandem.generation.figures import answer_figures
+from tandem.specdec.messages import GenerationParams
 from tandem.text.families import CallFormat
 
 RESPONSE_NAMES: Mapping[str, str] = {
@@ -339,10 +340,13 @@ class ResponseWriter:
 
     stream_form: StreamForm = OPENAI_STREAM
 
-    def __init__(self, asked: ResponsesRequest, seed: int, calls: CallFormat | None) -> None:
-        """`calls`: how the model writes tool calls; None if it is offered no tools."""
+    def __init__(
+        self, asked: ResponsesRequest, params: GenerationParams, calls: CallFormat | None
+    ) -> None:
+        """`params`: what the answer is generated with. `calls`: how the model writes tool calls;
+        None if it is offered no tools."""
         self._asked = asked
-        self._seed = seed
+        self._params = params
         self._id = uuid.uuid4().hex
         self._created = int(time.time())
         self._reader = ToolCallReader(calls) if calls is not None else None
@@ -497,18 +501,19 @@ class ResponseWriter:
             "output": [dict(item) for item in self._items] if ended is not None else [],
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "temperature": 1.0 if asked.temperature is None else asked.temperature,
+            "temperature": self._params.sampling.temperature,
             "text": dumped.get("text") or {"format": {"type": "text"}},
             "tool_choice": dumped.get("tool_choice", "auto"),
             "tools": dumped.get("tools", []),
-            "top_p": 1.0 if asked.top_p is None else asked.top_p,
+            "top_p": self._params.sampling.top_p,
             "truncation": asked.truncation or "disabled",
             "usage": None if ended is None else _usage(ended),
             "tandem": None if ended is None else self._figures(ended),
         }
 
     def _figures(self, ended: ChoiceDelta) -> dict[str, Any]:
-        return {"seed": self._seed, "session": ended.answer.session, **answer_figures(ended.answer)}
+        answer = ended.answer
+        return {"seed": self._params.seed, "session": answer.session, **answer_figures(answer)}
 
 
 def _was_cut(ended: ChoiceDelta) -> bool:

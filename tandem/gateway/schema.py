@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
+from tandem.core.default_sampling import NAMES
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
@@ -123,7 +124,8 @@ _OTHER_NAMES: Mapping[str, str] = {
 
 def _body_field(row: RequestField) -> tuple[Any, Any]:
     """The row as a field in which null means the default, as in OpenAI's own fields."""
-    words = f"{row.words} Default: {json.dumps(row.default)}."
+    model_s = "the model's own, otherwise " if row.name in NAMES else ""
+    words = f"{row.words} Default: {model_s}{json.dumps(row.default)}."
     return row.hint | None, Field(default=None, description=words)
 
 
@@ -150,7 +152,7 @@ class StreamOptions(Strict):
     include_obfuscation: Any = Field(default=None, description="Ignored: nothing is padded.")
     continuous_usage_stats: bool | None = Field(
         default=None,
-        description="Return the token counts of its choice so far with each chunk (vLLM).",
+        description="Return in each chunk the token counts of its choice so far. As in vLLM.",
     )
 
 
@@ -185,8 +187,8 @@ class TandemOptions(TandemParameters):
     )
     even_stream: bool = Field(
         default=False,
-        description="Stream token by token: tokens that became final together are spread over the"
-        " time until the next ones are expected.",
+        description="Stream one token at a time: tokens that became final together are spread over"
+        " the time until the next ones are expected.",
     )
     rounds: bool = Field(
         default=False,
@@ -290,14 +292,22 @@ class CommonParameters(Constraints, BodyParameters):
     model: str
     max_tokens: MaxTokens | None = Field(
         default=None,
-        description="Maximum tokens of the answer. Default, and -1: as many as the context and the"
-        " server's limits leave.",
+        description="Maximum tokens of the answer. Default, or -1: as many as the context and the"
+        " server's limits allow.",
     )
     n_predict: MaxTokens | None = Field(
-        default=None, description="llama.cpp's name of `max_tokens`."
+        default=None, description="llama.cpp's name for `max_tokens`."
     )
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
+        default=None,
+        description="Sampling temperature. 0: always take the most likely token. Default: the"
+        " model's own, otherwise 1.",
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None,
+        description="Sample from the most likely tokens with this total probability. Default: the"
+        " model's own, otherwise 1.",
+    )
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | Stops | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = Field(
@@ -305,23 +315,25 @@ class CommonParameters(Constraints, BodyParameters):
         description="Token ids that end the answer, in addition to the model's end-of-text tokens.",
     )
     top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
-        default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
+        default=None,
+        description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
+        " Default: the model's own, otherwise no limit.",
     )
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        default=None, description="llama.cpp's name of `repetition_penalty`."
+        default=None, description="llama.cpp's name for `repetition_penalty`."
     )
     thinking_budget: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
-        default=None, description="Qwen's name of `thinking_token_budget`."
+        default=None, description="Qwen's name for `thinking_token_budget`."
     )
     seed: Seed | None = Field(
         default=None,
-        description="Seed of the sampling. Default, and -1: a random one, which the answer names.",
+        description="Seed of the sampling. Default, or -1: a random one, which is in the answer.",
     )
     prediction: PredictedContent | None = Field(
         default=None,
         description="Text that the answer is expected to repeat for the most part, such as a file"
         " that is to be edited. Drafts are taken from it. It does not change the distribution of"
-        " the answer. Presets that draft no chains of tokens ignore it.",
+        " the answer. Presets that do not draft chains of tokens ignore it.",
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -397,7 +409,7 @@ class ChatCompletionRequest(CommonParameters):
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: MaxTokens | None = Field(
-        default=None, description="OpenAI's newer name of `max_tokens`."
+        default=None, description="OpenAI's newer name for `max_tokens`."
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
         default=None,
@@ -564,13 +576,12 @@ class CompletionRequest(CommonParameters):
     prompt: PromptBody
     max_tokens: MaxTokens | Literal[0] | None = Field(
         default=None,
-        description="Maximum tokens of the answer. Default, and -1: as many as the context and the"
-        " server's limits leave. 0 is allowed with `echo`: only the prompt is returned.",
+        description="Maximum tokens of the answer. Default, or -1: as many as the context and the"
+        " server's limits allow. 0 is allowed with `echo`: only the prompt is returned.",
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = Field(
         default=None,
-        description="Return the log-probability of each token, and of so many of the most likely"
-        " tokens.",
+        description="Return the log-probability of each token and of this many most likely tokens.",
     )
     echo: bool | None = Field(
         default=None,

@@ -90,8 +90,8 @@ class EmbeddingRequest(Strict):
     )
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
         default=None,
-        description="Read only so many of the first tokens of each text, and at most the model's"
-        " maximum length; -1 means the maximum length. As in vLLM.",
+        description="Read only this many tokens from the beginning of each text, at most the"
+        " model's maximum length. -1: the maximum length. As in vLLM.",
     )
     user: str | None = Field(default=None, description="Ignored.")
 

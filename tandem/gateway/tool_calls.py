@@ -39,7 +39,7 @@ class ToolFunction(Strict):
     name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="A JSON schema.")
-    strict: bool | None = Field(default=None, description="Of no effect: arguments always fit.")
+    strict: bool | None = Field(default=None, description="Ignored: arguments always match.")
 
 
 class Tool(Strict):

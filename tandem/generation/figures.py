@@ -11,10 +11,11 @@ from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
 from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Summary
 
+_COMPARABLE_TOKENS = 32
 _TOLD = (
     *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
     *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
-    *("predraft_misses", "early_verdicts", "lossy"),
+    *("predraft_misses", "early_verdicts", "lossy", "draft_context"),
 )
 _TOLD_OF_CHOICES = (
     *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
@@ -72,8 +73,70 @@ def speculative_decoding_metrics(summaries: Sequence[Summary]) -> dict[str, Any]
     }
 
 
+def plain_line(
+    figures: Mapping[str, Any], finish_reason: str | None, alone_tpot_s: float | None = None
+) -> str:
+    """Speed, who made the tokens, and how much faster that is than the large model alone, where
+    that was measured: by the schedule's controller, or as `alone_tpot_s`, seconds per token."""
+    tokens, tpot_s = figures["tokens"], figures["tpot_s"]
+    parts = [_speed(tpot_s) if tpot_s else f"{tokens} token{'' if tokens == 1 else 's'}"]
+    if "device" in figures:
+        device, cloud = figures["device"]["documents"], figures["cloud"]["documents"]
+        parts.append(f"documents: {device} from the device")
+        parts.append(f"{cloud} from the cloud")
+        more = figures.get("more_sides", ())
+        parts += [f"{each['documents']} from {each['name']}" for each in more]
+    elif figures["drafted"]:
+        parts.append(f"{min(figures['accepted'], tokens) / max(1, tokens):.0%} by the small model")
+    else:
+        parts.append("by the large model alone")
+    if tpot_s and figures["drafted"]:
+        alone_tpot_s = alone_tpot_s or _measured_alone(figures)
+        if alone_tpot_s is not None:
+            parts.append(_compared_with_alone(alone_tpot_s / tpot_s))
+    if finish_reason == "length":
+        parts.append(f"cut off at {tokens} tokens")
+    return "; ".join((", ".join(parts), *_warnings(figures)))
+
+
+def _measured_alone(figures: Mapping[str, Any]) -> float | None:
+    """Seconds per token of the cloud alone, as the controller measured them in this answer. None
+    where it did not, where the cloud went on alone, and for answers so short that their own speed
+    is chance."""
+    choice = figures.get("choice")
+    if choice is None or not choice.get("cloud_alone_measured"):
+        return None
+    if choice["schedule"] == CLOUD_ALONE or figures["tokens"] < _COMPARABLE_TOKENS:
+        return None
+    return choice["cloud_alone_tpot_s"] or None
+
+
+def _speed(tpot_s: float) -> str:
+    rate = 1 / tpot_s
+    return f"{rate:.0f} tokens/s" if rate >= 10 else f"{rate:.1f} tokens/s"
+
+
+def _compared_with_alone(ratio: float) -> str:
+    if f"{ratio:.1f}" == "1.0":
+        return "about as fast as the cloud alone"
+    return f"{ratio:.1f} times as fast as the cloud alone"
+
+
+def _warnings(figures: Mapping[str, Any]) -> list[str]:
+    """What a person must know of the text."""
+    warnings = []
+    if figures["lossy"]:
+        warnings.append("lossy: the distribution of the answer is not quite the target's")
+    if most := figures.get("draft_context"):  # a server of an earlier version does not tell
+        warnings.append(f"drafted after the text's end: the draft model reads {most} tokens")
+    if figures["unverified"]:
+        warnings.append(f"{len(figures['unverified'])} tokens unverified: the cloud was lost")
+    return warnings
+
+
 def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
-    """TTFT, TPOT, acceptance and bytes; `figures` as `answer_figures` has them."""
+    """For those who know the method: TTFT, TPOT, acceptance and bytes. `figures` are those of
+    `answer_figures`."""
     made = figures["tokens"]
     tokens = max(1, made)
     parts = [f"{made} tokens ({finish_reason}) by {figures['preset']}"]
@@ -92,11 +155,7 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
         parts.append(f"{figures['target_passes'] / tokens:.2f} target passes per token")
     if turns := figures["predraft_hits"] + figures["predraft_misses"]:
         parts.append(f"pre-draft misses {figures['predraft_misses'] / turns:.0%}")
-    if figures["lossy"]:
-        parts.append("lossy: the distribution of the answer is not quite the target's")
-    if figures["unverified"]:
-        parts.append(f"{len(figures['unverified'])} tokens unverified: the cloud was lost")
-    return "; ".join(parts)
+    return "; ".join((*parts, *_warnings(figures)))
 
 
 def choice_line(figures: Mapping[str, Any]) -> str:

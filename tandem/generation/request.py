@@ -18,9 +18,10 @@ steps.
 """
 
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any, Self
 
-from tandem.core.errors import InvalidArgument, check_count, unknown_name
+from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE, SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn, check_image_bytes
@@ -199,7 +200,7 @@ class GenerationRequest:
         """The preset, fitted to the vocabulary, with overrides, the request's own after the `usual`
         ones, validated."""
         if self.preset not in PRESETS:
-            raise unknown_name("preset", self.preset, (*PRESETS, *AGGREGATION_PRESETS))
+            raise unknown_preset(self.preset)
         preset = PRESETS[self.preset].fitted(vocabulary_size)
         preset = with_overrides(preset, (*usual, *self.overrides))
         preset.validate()
@@ -217,6 +218,19 @@ class GenerationRequest:
             raise InvalidArgument("logprobs", "not supported by presets that answer from documents")
         preset.validate()
         return preset
+
+
+def unknown_preset(name: str) -> InvalidArgument:
+    """Return an error for a preset that does not exist, with the most similar one and the three
+    that most people need."""
+    known = (*PRESETS, *AGGREGATION_PRESETS)
+    usual = (
+        f"{DEFAULT_PRESET} (the default), {CLOUD_ALONE_PRESET} (the large model alone),"
+        f" {RAG_PRESET} (from documents) and {len(known) - 3} others, which 'tandem presets' lists"
+    )
+    close = get_close_matches(name, known, n=1)
+    meant = f"did you mean {close[0]!r}? Known" if close else "known"
+    return InvalidArgument("preset", f"unknown: {name!r}; {meant}: {usual}")
 
 
 def _taken(changes: dict[str, Any], part: type) -> dict[str, Any]:

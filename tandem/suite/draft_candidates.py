@@ -1,39 +1,60 @@
-"""Which models of this machine can draft for a target.
+"""Which models can draft for a target: those of this machine, and known ones that are not here.
 
-Only tokenizers and configurations are read, no weights. Whether drafts pay depends on the texts,
-too: `tandem doctor` computes with both models, and the answers of `auto` tell what was gained.
+Of models that are here only tokenizers and configurations are read, no weights; vocabularies are
+compared by what their tokens spell, so that padding makes no difference. Whether drafts pay depends
+on the texts, too: `tandem doctor` computes with both models, and the answers of `auto` tell what
+was gained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tandem.core.errors import InvalidArgument
+from tandem.suite.known_models import (
+    LARGEST_SHARE,
+    Acceptance,
+    KnownModel,
+    acceptance_of,
+    family_of,
+    known_drafts,
+    known_model,
+)
 from tandem.suite.local_models import LocalModel
 
-LARGEST_SHARE = 0.5
-"""Of the target's weights. A larger draft takes about as long as the target's own pass."""
+_TOO_LARGE = f"larger than {LARGEST_SHARE:.0%} of the target, so its drafts come too late"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """A model beside a target.
+    """A model of this machine beside a target.
 
     `shared`: share of the smaller vocabulary that both tokenizers have; 1 if they are the same.
     `size_ratio`: of the weights on disk. `why_not`: what keeps it from drafting; empty if nothing
-    does.
+    does. `note`: what else is to be known of it. `acceptance`: what the table says of such a pair.
     """
 
     model: LocalModel
     size_ratio: float
     shared: float = 0.0
     why_not: str = ""
+    note: str = ""
+    acceptance: Acceptance | None = None
 
     @property
     def fits(self) -> bool:
         """Whether it can draft, and is smaller enough to be worth it."""
         return not self.why_not
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDraft:
+    """A model of the table that can draft for a target, and is not on this machine."""
+
+    model: KnownModel
+    size_ratio: float
+    acceptance: Acceptance
 
 
 def draft_candidates(target: LocalModel, models: Sequence[LocalModel]) -> list[DraftCandidate]:
@@ -51,8 +72,7 @@ def draft_candidates(target: LocalModel, models: Sequence[LocalModel]) -> list[D
             continue
         ratio = model.size_bytes / max(1, target.size_bytes)
         if ratio > LARGEST_SHARE:
-            why = f"larger than {LARGEST_SHARE:.0%} of the target, so its drafts come too late"
-            candidates.append(DraftCandidate(model, ratio, why_not=why))
+            candidates.append(DraftCandidate(model, ratio, why_not=_TOO_LARGE))
             continue
         try:
             other = load_target_tokenizer(str(model.source))
@@ -61,15 +81,55 @@ def draft_candidates(target: LocalModel, models: Sequence[LocalModel]) -> list[D
         except InvalidArgument as error:
             candidates.append(DraftCandidate(model, ratio, why_not=error.why))
             continue
-        candidates.append(DraftCandidate(model, ratio, shared, _too_short(model, target)))
+        candidates.append(
+            DraftCandidate(
+                model,
+                ratio,
+                shared,
+                note=_shorter_context(model, target),
+                acceptance=_acceptance(target.name, model.name),
+            )
+        )
     return sorted(
         candidates,
         key=lambda one: (not one.fits, -one.shared, one.size_ratio, one.model.name),
     )
 
 
-def _too_short(draft: LocalModel, target: LocalModel) -> str:
-    length, needed = draft.context_length, target.context_length
-    if length is None or needed is None or length >= needed:
+def candidates_by_name(target: KnownModel, models: Sequence[LocalModel]) -> list[DraftCandidate]:
+    """Return the models of this machine that can draft for a target that is not here, by what the
+    table says of both; the smallest first."""
+    candidates = []
+    for model in models:
+        known = known_model(model.name)
+        if known is None or known is target or known not in family_of(target).models:
+            continue
+        ratio = known.parameters / target.parameters
+        why_not = _TOO_LARGE if ratio > LARGEST_SHARE else ""
+        acceptance = None if why_not else acceptance_of(target, known)
+        candidates.append(
+            DraftCandidate(model, ratio, shared=1.0, why_not=why_not, acceptance=acceptance)
+        )
+    return sorted(candidates, key=lambda one: (not one.fits, one.size_ratio, one.model.name))
+
+
+def drafts_elsewhere(target: KnownModel, models: Sequence[LocalModel]) -> Iterator[KnownDraft]:
+    """Yield the known drafts of a target that are not on this machine, the smallest first."""
+    here = [known_model(model.name) for model in models]
+    for draft, acceptance in known_drafts(target):
+        if draft not in here:
+            yield KnownDraft(draft, draft.parameters / target.parameters, acceptance)
+
+
+def _acceptance(target_name: str, draft_name: str) -> Acceptance | None:
+    target, draft = known_model(target_name), known_model(draft_name)
+    if target is None or draft is None or draft not in family_of(target).models:
+        return None
+    return acceptance_of(target, draft)
+
+
+def _shorter_context(draft: LocalModel, target: LocalModel) -> str:
+    length, longest = draft.context_length, target.context_length
+    if length is None or longest is None or length >= longest:
         return ""
-    return f"reads {length} tokens, the target {needed}: longer texts would be refused"
+    return f"reads {length} tokens at once, the target {longest}: of longer texts it reads the end"

@@ -9,6 +9,7 @@ from typing import Self
 
 from tandem.backends.interface import Engine
 from tandem.backends.model_source import LoadedModel
+from tandem.core.default_sampling import NO_DEFAULTS
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_control import LinkControl
@@ -97,6 +98,7 @@ class EmbeddedSuite:
             device=pair.device,
             dtype=pair.dtype,
             documents=self._decoded(pair.target, target, "cloud"),
+            default_sampling=NO_DEFAULTS if target is None else target.default_sampling,
         )
         self.verifier_target = await _serve(stack, verifier)
         drafter = DrafterServicer(

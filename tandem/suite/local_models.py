@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from tandem.backends.hub_cache import PULLED_REF, WEIGHTS_INDEX, holds_weights, hub_cache
+from tandem.backends.model_source import GGUF
 from tandem.core.errors import TandemError
 
 GGUF_MODEL_LAYER = "application/vnd.ollama.image.model"
 """The layer of an Ollama manifest that holds the weights."""
-_GGUF_PARTS = "-of-"
-"""In the names of files that one model is split into; the first of them names the model."""
+_GGUF_PART = re.compile(r"-(\d{5})-of-\d{5}$")
+"""How the names of files end that one model is split into; the first of them names the model."""
+
+_OF_HUB = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+"""What a name of the hub looks like."""
 
 _TEXT_MODELS = ("ForCausalLM", "ForConditionalGeneration")
 
@@ -63,14 +69,10 @@ def local_models(
         here: the folder whose `models/` is looked into; the working directory by default.
     """
     home = Path(environment.get("HOME") or Path.home())
-    hub = Path(
-        environment.get("HF_HUB_CACHE")
-        or Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
-    )
     ollama = Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models")
     found = [
         *_of_folder((here or Path.cwd()) / "models", "models/"),
-        *_of_hub_cache(hub),
+        *_of_hub_cache(hub_cache(environment)),
         *_of_ollama(ollama),
         *_of_folder(home / ".lmstudio" / "models", "LM Studio"),
         *_of_folder(home / ".cache" / "lm-studio" / "models", "LM Studio"),
@@ -89,11 +91,13 @@ def model_at(path: Path) -> LocalModel:
 
 
 def find_model(name: str, models: Sequence[LocalModel]) -> LocalModel:
-    """Return the model that a name means: its whole name, or the part after the last slash, in any
-    case. Raises NoSuchModel with the names that are similar, or that it may mean."""
+    """Return the model that a name means, in any case: its whole name, the part after the last
+    slash, or REPOSITORY:QUANTISATION of a GGUF file (without the latter if there is one file).
+    Raises NoSuchModel with the names that are similar, or that it may mean."""
     wanted = name.lower()
     whole = [model for model in models if model.name.lower() == wanted]
     matching = whole or [m for m in models if m.name.lower().rpartition("/")[2] == wanted]
+    matching = matching or [model for model in models if _is_gguf_of(model, name)]
     sources = {model.source.resolve() for model in matching}
     if len(sources) == 1:
         return matching[0]
@@ -108,11 +112,37 @@ def find_model(name: str, models: Sequence[LocalModel]) -> LocalModel:
     meant = "'tandem models' lists them"
     if similar:
         meant = f"did you mean {' or '.join(similar[:3])}?"
+    if _OF_HUB.fullmatch(name):
+        meant += f"; 'tandem pull {name}' downloads it"
     raise NoSuchModel(f"{name}: no such folder, file or model on this machine ({meant})")
 
 
+def gguf_stem(file_name: str) -> str:
+    """Return the name of a GGUF file without its ending and, of a split model, its part."""
+    stem = file_name.rpartition("/")[2]
+    stem = stem[: -len(GGUF)] if stem.lower().endswith(GGUF) else stem
+    return _GGUF_PART.sub("", stem)
+
+
+def chooses_gguf(choice: str, stem: str) -> bool:
+    """Return whether the part of NAME:CHOICE means a file: by its name or the end of it, as Q4_K_M
+    does."""
+    choice = gguf_stem(choice).lower()
+    stem = stem.lower()
+    return stem == choice or stem.endswith(tuple(f"{mark}{choice}" for mark in "-_."))
+
+
+def _is_gguf_of(model: LocalModel, name: str) -> bool:
+    repository, _, choice = name.partition(":")
+    of, _, stem = model.name.rpartition("/")
+    if model.kind != "gguf" or of.lower() != repository.lower():
+        return False
+    return not choice or chooses_gguf(choice, gguf_stem(stem))
+
+
 def _of_hub_cache(cache: Path) -> Iterator[LocalModel]:
-    """Models of Hugging Face's cache: the snapshot that `main` points to, or else the newest."""
+    """Models of Hugging Face's cache: the snapshot that was pulled last, else the one that `main`
+    points to, else the newest."""
     for repository in _folders(cache):
         if not repository.name.startswith("models--"):
             continue
@@ -128,12 +158,13 @@ def _of_hub_cache(cache: Path) -> Iterator[LocalModel]:
 
 def _snapshot(repository: Path) -> Path | None:
     snapshots = repository / "snapshots"
-    try:
-        revision = (repository / "refs" / "main").read_text("ascii").strip()
-    except (OSError, ValueError):
-        revision = ""
-    if revision and (snapshots / revision).is_dir():
-        return snapshots / revision
+    for ref in (PULLED_REF, "main"):
+        try:
+            commit = (repository / "refs" / ref).read_text("ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if commit and (snapshots / commit).is_dir():
+            return snapshots / commit
     return max(_folders(snapshots), key=lambda folder: folder.stat().st_mtime, default=None)
 
 
@@ -179,6 +210,8 @@ def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | Non
     weights = [path for path in _children(folder) if path.name.endswith(".safetensors")]
     if "model_type" not in config or not weights:
         return None
+    if (folder / WEIGHTS_INDEX).exists() and not holds_weights(folder):
+        return None  # a download broke off
     architectures = config.get("architectures")
     if isinstance(architectures, list) and not any(
         str(name).endswith(_TEXT_MODELS) for name in architectures
@@ -200,9 +233,10 @@ def _gguf_files(folder: Path, prefix: str, place: str) -> Iterator[LocalModel]:
     """GGUF files of a folder; of a model that is split into several, the first."""
     for path in _children(folder):
         stem, ending = path.stem, path.suffix.lower()
-        if ending != ".gguf" or not path.is_file() or stem.lower().startswith("mmproj"):
+        if ending != GGUF or not path.is_file() or stem.lower().startswith("mmproj"):
             continue
-        if _GGUF_PARTS in stem and not stem.rpartition(_GGUF_PARTS)[0].endswith("00001"):
+        part = _GGUF_PART.search(stem)
+        if part is not None and int(part[1]) != 1:
             continue
         yield LocalModel(f"{prefix}{stem}", path, place, path.stat().st_size)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tandem.backends.model_source import ModelChoice
+from tandem.backends.model_source import ModelChoice, is_gguf
 from tandem.core.errors import TandemError
 from tandem.generation.client import AggregatorClient
 from tandem.net.status import Rejected
@@ -29,6 +29,7 @@ from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
 from tandem.suite.child_process import ChildProcess
 from tandem.suite.suite_documents import SuiteDocuments, document_flags, fill, kept_kv_flags
 from tandem.two_sided.interface import default_fits_path
+from tandem_api.common.v1.generation_pb2 import DescribeResponse
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -69,6 +70,8 @@ class LocalSuiteSettings:
     documents: SuiteDocuments | None = None
     verifiers: int = 1
     """Alike, each behind a link of its own."""
+    generation_config: str = "auto"
+    """Sampling settings of HTTP requests that name none: the aggregator's setting."""
 
 
 class LocalSuite:
@@ -81,6 +84,8 @@ class LocalSuite:
         self.control: LinkControl | None = None
         self.logs: Path | None = None
         self.documents: dict[str, int] = {}
+        self.described: DescribeResponse | None = None
+        """What the aggregator says of both models, once it can answer."""
         self.http = ""
         self._temporary: Path | None = None
         self._stack = AsyncExitStack()
@@ -169,6 +174,7 @@ class LocalSuite:
                 "port": settings.port,
                 "http-port": http_port,
                 "drafter": f"{HOST}:{ports['drafter']}",
+                "generation-config": settings.generation_config,
             },
             "drafter": {
                 "port": ports["drafter"],
@@ -224,10 +230,11 @@ class LocalSuite:
         async with AggregatorClient(self.endpoint) as client:
             watch = asyncio.create_task(self.died())
             async with cancelled_after([watch]):
-                while not await _reaches_cloud(client):
+                while (described := await _reached_cloud(client)) is None:
                     await asyncio.wait((watch,), timeout=POLL_S)
                     if watch.done():
                         watch.result()
+                self.described = described
 
     def _pin(self) -> None:
         """The cloud on one core, the edge on another, where there are two."""
@@ -272,13 +279,15 @@ async def cancelled_after(tasks: Sequence[asyncio.Task[Any]]) -> AsyncIterator[N
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _reaches_cloud(client: AggregatorClient) -> bool:
+async def _reached_cloud(client: AggregatorClient) -> DescribeResponse | None:
+    """Return what the aggregator says, once that is of the cloud, too."""
     try:
-        return (await client.describe(DESCRIBE_TIMEOUT_S)).HasField("target")
+        described = await client.describe(DESCRIBE_TIMEOUT_S)
     except Rejected as error:
         if error.code.name in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
-            return False
+            return None
         raise
+    return described if described.HasField("target") else None
 
 
 def _model_flags(choice: ModelChoice) -> dict[str, object]:
@@ -294,13 +303,15 @@ def _model_flags(choice: ModelChoice) -> dict[str, object]:
 
 def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]:
     """The target's tokenizer, for a drafter whose own differs. The target's folder may have none,
-    as prompts can be token ids."""
+    as prompts can be token ids; a GGUF file has one."""
     if target.revision is not None:
         return {"target-tokenizer": f"{target.source}@{target.revision}"}
-    folder = Path(target.source)
-    if draft.source == target.source or not any(folder.glob("tokenizer*")):
+    place = Path(target.source)
+    if draft.source == target.source:
         return {}
-    return {"target-tokenizer": folder}
+    if not is_gguf(target.source) and not any(place.glob("tokenizer*")):
+        return {}
+    return {"target-tokenizer": place}
 
 
 def free_ports(count: int) -> list[int]:

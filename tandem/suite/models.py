@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.backends import factory
+from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine
 from tandem.backends.model_source import AUTO, LoadedModel, ModelChoice, check_model_folder, is_gguf
 from tandem.core.errors import InvalidArgument, TandemError
@@ -15,6 +16,10 @@ from tandem.text import Tokenizer
 
 BY_NAME = (AUTO, "torch", "llamacpp")
 """Engines whose models may be named instead of given by folder or file."""
+LOOKUP = "lookup"
+"""The engine that drafts without a model."""
+WITH_TOKENIZERS = (*BY_NAME, "vllm")
+"""Engines of models whose tokenizer says what may be looked up."""
 DEMO_DRAFT = "demo-draft"
 DEMO_TARGET = "demo-target"
 DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
@@ -60,8 +65,51 @@ def choose_model(
     return ModelChoice(source, revision, device, dtype, exits=exits, engine=engine)
 
 
+def draft_for(target: ModelChoice) -> ModelChoice | None:
+    """Return what drafts for a target where no draft model is given: the text itself, by lookup.
+    None for the demo's target, which has a draft model, and for targets without a tokenizer."""
+    if target.engine not in WITH_TOKENIZERS:
+        return None
+    if Path(target.source).resolve() == demo_folder(DEMO_TARGET).resolve():
+        return None
+    return ModelChoice(target.source, target.revision, engine=LOOKUP)
+
+
+def notes_on(draft: ModelChoice, target: ModelChoice) -> list[str]:
+    """Return what was decided about two models that nobody asked for, a line for each decision."""
+    looked_up = lookup_note(draft, target)
+    return [*_gguf_notes(draft, target), *([looked_up] if looked_up else [])]
+
+
+def lookup_note(draft: ModelChoice, target: ModelChoice) -> str:
+    """Return what to say of a target without a draft model; empty where there is one."""
+    if draft != draft_for(target):
+        return ""
+    return (
+        "no draft model: drafts are looked up in the text, which helps where it repeats itself;"
+        f" 'tandem pair {target.source}' finds a draft model"
+    )
+
+
+def _gguf_notes(draft: ModelChoice, target: ModelChoice) -> list[str]:
+    notes = []
+    for side, choice in (("draft", draft), ("target", target)):
+        if choice.engine == AUTO and is_gguf(choice.source):
+            name = Path(choice.source).name
+            by = "llama.cpp computes it"
+            if gguf_engine() == "torch":
+                by = "PyTorch computes it, as llama.cpp is not installed"
+            notes.append(f"{side}: {name} is a GGUF file: {by}")
+    return notes
+
+
 def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> ModelChoice:
-    """Return what the flags of `model_options` say of the "draft" or the "target"."""
+    """Return what the flags of `model_options` say of the "draft" or the "target". A target that
+    comes without a draft model has the one of `draft_for`."""
+    if side == "draft" and options["draft"] is None and options["target"] is not None:
+        looked_up = draft_for(choose_side(options, "target"))
+        if looked_up is not None and options["engine_draft"] == AUTO:
+            return looked_up
     device, dtype, engine = (options[f"{field}_{side}"] for field in ("device", "dtype", "engine"))
     return choose_model(
         given=options[side], demo=DEMO[side], device=device, dtype=dtype, exits=exits, engine=engine
@@ -117,7 +165,7 @@ def _local_source(name: str) -> str:
     try:
         return str(find_model(name, local_models()).source)
     except NoSuchModel as error:
-        raise CannotLoad(f"{error}; use NAME@COMMIT for a model of the hub") from error
+        raise CannotLoad(str(error)) from error
 
 
 def _check_readable(folder: Path) -> None:

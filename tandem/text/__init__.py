@@ -112,3 +112,15 @@ class ComparableTokenizer(Tokenizer, Protocol):
     def vocabulary(self) -> Vocabulary:
         """Return what each token spells. Raises InvalidArgument("tokenizer") where that cannot be
         told."""
+
+
+@runtime_checkable
+class ConversationTokenizer(Tokenizer, Protocol):
+    """A tokenizer that can put text into the beginning of a conversation."""
+
+    @property
+    def template_tells_date(self) -> bool:
+        """True if the chat template writes the date of today into a conversation."""
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of text inside a text; control tokens spelt out in it are text."""

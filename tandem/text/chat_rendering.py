@@ -77,6 +77,11 @@ def read_variables(text: str) -> Mapping[str, Any]:
     return variables
 
 
+def tells_date(template: str) -> bool:
+    """Return whether a template may write the date of today."""
+    return "strftime_now" in template
+
+
 def not_rendered(rendering: ChatRendering, error: Exception) -> InvalidArgument:
     """Return what to tell the caller whose rendering failed with `error`."""
     if rendering.continue_final_message and isinstance(error, ValueError):

@@ -10,7 +10,13 @@ from transformers import PreTrainedTokenizerBase
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
-from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
+from tandem.text.chat_rendering import (
+    NO_VARIABLES,
+    OF_VALUES,
+    ChatRendering,
+    not_rendered,
+    tells_date,
+)
 from tandem.text.families import ModelFamily, family_of
 from tandem.text.token_strings import TokenBytes, read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
@@ -68,6 +74,10 @@ class TextTokenizer:
     @property
     def template_knows_tools(self) -> bool:
         return "tools" in str(self._tokenizer.chat_template)
+
+    @property
+    def template_tells_date(self) -> bool:
+        return tells_date(str(self._tokenizer.chat_template))
 
     @cached_property
     def family(self) -> ModelFamily:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
-from tandem.core.prompt import Prompt
+from tandem.core.prompt import Prompt, is_conversation
 from tandem.core.tokens import PrefixedTokens
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -238,6 +238,7 @@ class DeviceAnswers:
             patience_s=request.timeout_s if waits else self._give_up_after_s,
             headers=request.headers,
             tenant=request.tenant,
+            in_conversation=is_conversation(request.prompt),
         )
         opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:

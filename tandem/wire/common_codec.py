@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from tandem.core.default_sampling import DefaultSampling
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import (
@@ -93,6 +94,22 @@ def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
         min_p=message.min_p,
         typical_p=typical_p,
     )
+
+
+def default_sampling_to_proto(
+    defaults: DefaultSampling,
+) -> sampling_pb2.DefaultSampling | None:
+    """None for a model without an opinion."""
+    named: dict[str, Any] = {**defaults.named}
+    return sampling_pb2.DefaultSampling(**named) if named else None
+
+
+def default_sampling_from_proto(model: sampling_pb2.ModelDescription) -> DefaultSampling:
+    """What a model recommends. A value that no request could have is passed over."""
+    named = {field.name: value for field, value in model.default_sampling.ListFields()}
+    # Protobuf has single precision: 0.7 would come as 0.699999988079071.
+    rounded = {name: float(f"{value:.6g}") for name, value in named.items() if name != "top_k"}
+    return DefaultSampling.from_config(named | rounded, model.vocabulary_size)
 
 
 def processors_to_proto(processors: Processors) -> sampling_pb2.Processors:

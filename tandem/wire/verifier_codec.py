@@ -14,6 +14,7 @@ from tandem.core.codecs import (
     sparse_probs_from_bytes,
     sparse_probs_to_bytes,
 )
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.foreign_words import cleaned
 from tandem.core.probs import Array
@@ -44,7 +45,7 @@ from tandem.specdec.messages import (
     Verdict,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
-from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS
+from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
 from tandem.wire.open_codec import open_from_proto, open_to_proto
 from tandem.wire.verdict_codec import (
     fill_logprobs,
@@ -74,7 +75,11 @@ class _Model(Protocol):
 
 
 def describe_model(
-    model: _Model, device: str = "", dtype: str = "", kv_tokens: int = 0
+    model: _Model,
+    device: str = "",
+    dtype: str = "",
+    kv_tokens: int = 0,
+    default_sampling: DefaultSampling = NO_DEFAULTS,
 ) -> ModelDescription:
     """Describe an engine for `Describe` and `opened`. `kv_tokens`: that its service has room for;
     0: not said."""
@@ -87,6 +92,7 @@ def describe_model(
         device=device,
         dtype=dtype,
         kv_tokens=kv_tokens,
+        default_sampling=default_sampling_to_proto(default_sampling),
     )
 
 

@@ -25,7 +25,6 @@ LANGUAGES = {
     "diff",
     "python",
     "text",
-    "mermaid",
     "toml",
     "yaml",
     "json",

@@ -286,7 +286,7 @@ async def test_the_limit_of_the_server_is_the_least(served: HttpSuite) -> None:
         ((2**17, 2**15), (2**17, 2**16), 2**14),
         ((2**17, 2**15), (2**20, 2**20), 2**15),
         ((2**17, 2**17), (1000, 2**20), 4096),
-        ((512, 2**17), (2**20, 2**20), 512),
+        ((512, 2**17), (2**20, 2**20), 2**17),  # a short draft reads the end of long texts
     ],
 )
 async def test_an_answer_without_limit_takes_no_more_than_its_share_of_the_memory(

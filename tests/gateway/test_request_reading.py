@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tandem.core.default_sampling import DefaultSampling
+from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import SEED_BITS, RequestLimits, chat_requests, choice_seed
@@ -20,6 +22,21 @@ IMAGE_URL = "data:image/png;base64," + base64.b64encode(IMAGE).decode()
 
 def requests_of(**more: Any) -> list[GenerationRequest]:
     return chat_requests(ChatCompletionRequest.model_validate(chat_body(**more)), RequestLimits())
+
+
+def test_what_a_body_leaves_out_is_the_model_s_default() -> None:
+    defaults = DefaultSampling(temperature=0.6, top_k=20)
+    limits = RequestLimits(default_sampling=defaults)
+    for more, expected in (
+        ({}, SamplingParams(temperature=0.6, top_k=20)),
+        ({"temperature": 1.0}, SamplingParams(top_k=20)),
+        ({"temperature": None, "top_k": -1}, SamplingParams(temperature=0.6)),
+        ({"tandem": {"top_k": 0}}, SamplingParams(temperature=0.6)),
+        ({"tandem": {"top_k": 3}, "top_p": 0.5}, SamplingParams(0.6, top_k=3, top_p=0.5)),
+    ):
+        body = ChatCompletionRequest.model_validate(chat_body(**more))
+        (request,) = chat_requests(body, limits)
+        assert request.params.sampling == expected, more
 
 
 def image(url: str) -> dict[str, Any]:

@@ -265,6 +265,8 @@ def test_the_system_prompt_comes_first_and_settings_are_kept(page: Page) -> None
     assert page.get_by_label("Temperature").input_value() == "0.3"
     assert page.get_by_label("Maximum tokens").input_value() == "33"
     assert page.get_by_label("Seed").input_value() == ""
+    kept = json.loads(page.evaluate("localStorage.getItem('tandem.settings')"))
+    assert "lostCloud" not in kept  # which nobody chose
     page.get_by_label("System prompt").fill("")
     new_chat(page)
     asked = answer_with(page, "one")
@@ -384,6 +386,12 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     # What has no part of the small model is no faster for it.
     answer_with(page, "one ", "two", tpot_s=0.02, accepted=0, choice=choice)
     expect(ended(ask(page)).locator("p.plain")).to_have_text("50 tokens/s · 0 % by the small model")
+
+
+def test_a_draft_model_that_read_the_end_alone_is_said_to_have(page: Page) -> None:
+    answer_with(page, "one", draft_context=1024)
+    answer = ended(ask(page))
+    expect(answer.get_by_text("drafted from the last 1,024 tokens of the text")).to_be_visible()
 
 
 def test_an_answer_that_ends_at_the_maximum_says_so(page: Page) -> None:

@@ -102,6 +102,10 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
     picture(page, pictures, "page-compared")
 
 
+def test_a_model_that_recommends_no_temperature_begins_below_1(page: Page) -> None:
+    assert page.get_by_label("Temperature").input_value() == "0.7"
+
+
 def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page) -> None:
     unfold(page, "More settings")
     objective = page.get_by_label("Objective")

@@ -109,6 +109,7 @@ def test_the_http_api_answers_as_the_command_line_does(suite: Up) -> None:
         "messages": [{"role": "user", "content": "Tom has 3 apples."}],
         "max_tokens": 12,
         "seed": 4,
+        "temperature": 0.7,  # what the command line takes for chats with a model that names none
     }
     answer = httpx2.post(f"{suite.places['http']}/v1/chat/completions", json=body, timeout=30)
     assert answer.status_code == 200
@@ -121,9 +122,14 @@ def test_people_get_text_on_one_stream_and_figures_on_the_other(suite: Up) -> No
     ended = tandem(*asking(suite, *GREEDY))
     assert ended.returncode == 0
     assert ended.stdout.rstrip("\n") == suite.generate(*GREEDY)["text"].rstrip("\n")
-    figures, *choice = ended.stderr.splitlines()
-    assert "bytes per token" in one_line(figures)
-    assert [line[:6] for line in choice] == ["auto: "]
+    assert " tokens/s, " in one_line(ended.stderr)
+    plain, figures, choice, sampling = tandem(
+        *asking(suite, *GREEDY, "--verbose")
+    ).stderr.splitlines()
+    assert " tokens/s, " in plain
+    assert "bytes per token" in figures
+    assert choice.startswith("auto: ")
+    assert sampling.startswith("sampling: temperature 0,")
 
 
 def test_an_interrupted_answer_frees_the_memory_on_both_sides(suite: Up, metrics_port: int) -> None:
@@ -198,7 +204,7 @@ def test_on_a_terminal_the_status_comes_and_goes(suite: Up) -> None:
     screen.write(shown)
     seen = screen.text()
     assert "auto | " not in seen
-    assert "bytes per token" in seen.replace("\n", "")
+    assert "tokens/s, " in seen.replace("\n", "")
     begun = suite.generate(*GREEDY)["text"].strip().split("\n")[0][:60].rstrip()
     assert begun in seen
 
@@ -332,7 +338,9 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
 
 
 def test_a_service_has_its_own_flags() -> None:
-    assert "--max-running" in tandem("serve", "aggregator", "--help").stdout
+    shown = tandem("serve", "aggregator", "--help").stdout
+    assert shown.startswith("Usage: tandem serve aggregator ")
+    assert "--max-running" in shown
     refused = tandem("serve", "aggregator", "--port", "x")
     assert refused.returncode == 2
     assert "--port" in one_line(refused.stderr)

@@ -115,13 +115,10 @@ def test_the_demo_streams_two_answers_with_their_figures_and_stops(
     ended = installed.run("tandem", "up", "--demo", office)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("Question: ")
-    plain, two_sided = (line for line in ended.stdout.splitlines() if "TTFT" in line)
-    for line in (plain, two_sided):
-        for word in ("TPOT", "acceptance", "bytes per token"):
-            assert word in line
-    assert "the cloud alone (ar): the same text; TPOT" in ended.stdout
-    assert "dragon-coupled" in two_sided
-    assert "documents 2 (device), 2 (cloud), 1 (office)" in two_sided
+    plain, two_sided = (line for line in ended.stdout.splitlines() if " tokens/s" in line)
+    assert "the cloud alone: the same text" in ended.stdout
+    assert "as fast as the cloud alone" in plain or "by the large model alone" in plain
+    assert "documents: 2 from the device, 2 from the cloud, 1 from office" in two_sided
     assert "which ones does Heron support" in ended.stdout
 
 

@@ -23,6 +23,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
+from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents, Rescore
 from tests.services.retriever_peer import Retriever, retriever
 from tests.services.scripted_suite import started
@@ -73,6 +74,7 @@ async def two_sides(
     budgets: Sequence[int] = (2**29, 2**29),
     more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     more_way: Way | None = None,
+    tokenizer: Tokenizer = TOKENIZER,
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
     `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
@@ -81,7 +83,7 @@ async def two_sides(
     device, cloud = engines or [scripted_side(), scripted_side()]
     kept = [
         Documents(
-            TOKENIZER,
+            tokenizer,
             budgets[side],
             rescore=rescore,
             weights=partial(weights.__getitem__, side) if weights else None,

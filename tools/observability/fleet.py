@@ -38,10 +38,12 @@ _FAILED = {**AT_EDGE, "status": f"!{NO_FAILURES}"}
 _NOW = Row(
     "Now",
     (
-        Panel("Alerts", "Alerts of Tandem's rules that fire or are about to.", "", (), "alertlist"),
+        Panel(
+            "Alerts", "Alerts of Tandem's rules that are firing or pending.", "", (), "alertlist"
+        ),
         Panel(
             "Alerts over time",
-            "How many were pending or firing.",
+            "Number of pending and firing alerts.",
             "short",
             (
                 Query(
@@ -56,7 +58,7 @@ _NOW = Row(
         ),
         Panel(
             "Services up",
-            "Processes that Prometheus reaches, and those that it does not.",
+            "Processes that Prometheus can and cannot reach.",
             "short",
             (
                 Query(f"sum({scoped('up', {'suite': 'tandem'})})", "up"),
@@ -67,7 +69,7 @@ _NOW = Row(
         ),
         Panel(
             "Certificate expires in",
-            "The one that expires first. An alert fires a week before.",
+            "The certificate that expires first. An alert fires a week before.",
             "dtdurations",
             (Query(f"min({total(Access.certificate_valid, PLACE, {})})", "first"),),
             "stat",
@@ -92,7 +94,7 @@ _EDGES = Row(
         ),
         _by_edge(
             "Failed by edge",
-            "Share of an edge's requests that failed; refusals and callers' own faults did not.",
+            "Share of an edge's requests that failed, without refusals and callers' own errors.",
             "percentunit",
             ratio(
                 f"({rate(Method.requests, PLACE, _FAILED)}"
@@ -102,20 +104,21 @@ _EDGES = Row(
         ),
         _by_edge(
             "TTFT p95 by edge",
-            "95 of 100 requests had their first token within this time.",
+            "95 % of the requests had their first token within this time.",
             "s",
             quantile(0.95, Method.time_to_first_token, PLACE, AT_EDGE),
         ),
         _by_edge(
             "TPOT p95 by edge",
-            "95 of 100 requests took at most so long per further token.",
+            "95 % of the requests took at most this long per further token.",
             "s",
             quantile(0.95, Method.time_per_output_token, PLACE, AT_EDGE),
         ),
         _by_edge(
             "Acceptance by edge",
-            "Share of an edge's drafted tokens that the target accepted. One far below the others "
-            "drafts with another model, or for another kind of text.",
+            "Share of an edge's drafted tokens that the target accepted. An edge far "
+            "below the others uses another draft model, or generates another kind of "
+            "text.",
             "percentunit",
             ratio(
                 rate(Method.accepted_tokens, PLACE, AT_EDGE),
@@ -129,13 +132,13 @@ _LINKS = Row(
     (
         _by_edge(
             "Round trip p95 by edge",
-            "From sending a draft to its verdict, less what both models took.",
+            "Time from sending a draft to its verdict, without the time of both models.",
             "s",
             quantile(0.95, Method.round_trip, PLACE, AT_EDGE),
         ),
         _by_edge(
             "Links lost by edge",
-            "Streams to the cloud that broke, for each draft sent.",
+            "Broken streams to the cloud per draft sent.",
             "percentunit",
             ratio(
                 rate(Method.link_lost, PLACE, AT_EDGE),
@@ -144,7 +147,7 @@ _LINKS = Row(
         ),
         Panel(
             "Traffic by edge",
-            "Bytes of messages per second, each way.",
+            "Message bytes per second in each direction.",
             "Bps",
             (
                 Query(rate(Method.uplink_bytes, PLACE, AT_EDGE), f"up {EDGE}"),
@@ -153,8 +156,8 @@ _LINKS = Row(
         ),
         Panel(
             "Bandwidth by edge",
-            "What the messages of answers from documents showed, from each side to the other. "
-            "Infinite, and not drawn, while they showed no limit.",
+            "Measured from the messages of answers from documents, in each direction. "
+            "Infinite, and not drawn, if no limit was measured.",
             "Bps",
             (
                 Query(
@@ -164,19 +167,20 @@ _LINKS = Row(
         ),
         Panel(
             "Clouds reached",
-            "1 where a drafter that knows several clouds reaches one and it serves, else 0.",
+            "For drafters with several clouds: 1 if the cloud can be reached and is "
+            "serving, otherwise 0.",
             "short",
             (Query(total(Cloud.cloud_usable, "instance, cloud", {}), CLOUD),),
         ),
         Panel(
             "Round trip to each cloud",
-            "The last one measured, without any model's work.",
+            "Last measured value, without model time.",
             "s",
             (Query(total(Cloud.cloud_round_trip, "instance, cloud", {}), CLOUD),),
         ),
         Panel(
             "Sessions at each cloud",
-            "Where drafters that know several clouds have their sessions.",
+            "Sessions at each cloud, for drafters with several clouds.",
             "short",
             (Query(total(Cloud.cloud_sessions, "cloud", {}), "{{cloud}}"),),
             width=12,
@@ -184,8 +188,8 @@ _LINKS = Row(
         ),
         Panel(
             "Moves between clouds",
-            "Sessions that went on at another cloud, by why, and rounds for which a second one was"
-            " asked, as the first was silent. Their text is the same.",
+            "Sessions that moved to another cloud, by reason, and rounds that were also "
+            "sent to a second cloud because the first was silent. Their text is the same.",
             "ops",
             (
                 Query(rate(Cloud.cloud_moves, "reason", {}), "{{reason}}"),
@@ -207,28 +211,29 @@ _SAVED = Row(
     (
         Panel(
             "Target passes avoided",
-            "Tokens less passes of the target, per second: the cloud alone makes one pass for each "
-            "token of a session. Below zero, drafts cost more than they bring.",
+            "Tokens minus target passes, per second: the cloud alone needs one pass per "
+            "token of a session. Below zero, drafts cost more passes than they save.",
             "ops",
             (Query(_AVOIDED, "{{preset}}"),),
         ),
         Panel(
             "Engine time saved",
-            "Those passes, times the engine's time for one session's part of a pass as it is now: "
-            "1 is one verifier's engine that need not be there.",
+            "The passes avoided times the current engine time of one session's part of a "
+            "pass. 1 means that one verifier's engine is saved.",
             "short",
             (Query(f"{_AVOIDED} * {_SECONDS_PER_JOB}", "{{preset}}"),),
         ),
         Panel(
             "Money saved per hour",
-            "The engine time saved, at the price at the top of the page. What edges cost is not in "
-            "it.",
+            "The engine time saved at the price set at the top of the page. The cost of "
+            "the edges is not included.",
             "currencyUSD",
             (Query(f"{_AVOIDED} * {_SECONDS_PER_JOB} * ${_PRICE.name}", "{{preset}}"),),
         ),
         Panel(
             "Speed over the cloud alone",
-            "Mean TPOT of preset ar, divided by each preset's. Drawn while there is traffic of ar.",
+            "Mean TPOT of preset ar, divided by each preset's. Only drawn while there are "
+            "requests with ar.",
             "suffix: ×",
             (
                 Query(
@@ -241,8 +246,8 @@ _SAVED = Row(
         ),
         Panel(
             "Speed over the cloud alone, as expected",
-            "What sessions of preset auto expected of the cloud alone, divided by what they "
-            "expected of the schedule that they chose.",
+            "For sessions with preset auto: the TPOT expected of the cloud alone divided "
+            "by that expected of the chosen schedule.",
             "suffix: ×",
             (
                 Query(

@@ -56,8 +56,8 @@ OVERVIEW = Dashboard(
                 _stat("Tokens", "Committed tokens.", "suffix: tok/s", rate(Method.tokens, "", OWN)),
                 _stat(
                     "Failed",
-                    "Share of the requests that failed. Cancelled or refused ones, and a "
-                    "caller's own faults, did not.",
+                    "Share of the requests that failed, without cancelled and refused ones and "
+                    "callers' own errors.",
                     "percentunit",
                     ratio(
                         or_zero(rate(Method.requests, "", FAILED)),
@@ -72,13 +72,13 @@ OVERVIEW = Dashboard(
                 ),
                 _stat(
                     "Waiting",
-                    "Requests admitted that wait for a slot.",
+                    "Admitted requests that wait for a slot.",
                     "short",
                     total(Method.requests_waiting, "", OWN),
                 ),
                 _stat(
                     "TTFT p95",
-                    "95 of 100 requests had their first token within this time.",
+                    "95 % of the requests had their first token within this time.",
                     "s",
                     quantile(0.95, Method.time_to_first_token, "", OWN),
                 ),
@@ -89,8 +89,8 @@ OVERVIEW = Dashboard(
             (
                 _quantiles(
                     "Time to first token",
-                    "TTFT: from the arrival of a request to its first committed token. Waiting for "
-                    "a slot, prefill on both sides and one round trip are in it.",
+                    "TTFT: from the arrival of a request to its first committed token. It "
+                    "includes waiting for a slot, prefill on both sides and one round trip.",
                     Method.time_to_first_token,
                 ),
                 _quantiles(
@@ -100,8 +100,8 @@ OVERVIEW = Dashboard(
                 ),
                 _quantiles(
                     "Inter-token latency",
-                    "Between one commit and the next of the same request. A commit may hold "
-                    "several tokens, so this is above TPOT where drafts are accepted.",
+                    "Time between two commits of the same request. A commit may have several "
+                    "tokens, so this is above TPOT if drafts are accepted.",
                     Method.inter_token_latency,
                 ),
                 _quantiles(
@@ -113,7 +113,7 @@ OVERVIEW = Dashboard(
                     "Waiting, share of TTFT",
                     "The mean wait for a slot of the aggregator (requests that wait, divided by "
                     "those that end per second) and of a draft for its pass, each as a share of "
-                    "the mean TTFT. Above a half, more replicas help more than a faster model.",
+                    "the mean TTFT. Above one half, more replicas help more than a faster model.",
                     "percentunit",
                     (
                         Query(
@@ -134,8 +134,8 @@ OVERVIEW = Dashboard(
             (
                 Panel(
                     "Requests by status",
-                    "How requests ended, as gRPC statuses. RESOURCE_EXHAUSTED is refused for lack "
-                    "of room, UNAVAILABLE a lost cloud or a stopping service.",
+                    "How requests ended, as gRPC statuses. RESOURCE_EXHAUSTED: refused because "
+                    "capacity was exhausted. UNAVAILABLE: a lost cloud or a stopping service.",
                     "reqps",
                     (Query(rate(Method.requests, "status", OWN), "{{status}}"),),
                     stacked=True,
@@ -149,7 +149,7 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "Running and waiting",
-                    "Requests being served, and those that wait for a slot.",
+                    "Requests being served, and requests waiting for a slot.",
                     "short",
                     (
                         Query(total(Method.requests_running, "", OWN), "running"),
@@ -158,8 +158,8 @@ OVERVIEW = Dashboard(
                 ),
                 Panel(
                     "HTTP answers",
-                    "Answers of the OpenAI-compatible API by route and code. 429 is refused for "
-                    "lack of room, 5xx a failure of the suite.",
+                    "Answers of the OpenAI-compatible API by route and code. 429: refused because "
+                    "capacity or a quota was exhausted. 5xx: a failure of the services.",
                     "reqps",
                     (Query(rate(Http.requests, "route, code", {}), "{{code}} {{route}}"),),
                     width=24,

@@ -39,8 +39,8 @@ SCHEDULER = Dashboard(
                 ),
                 Panel(
                     "ΔZ",
-                    "Seconds a token that moving to the other side would save, at the last "
-                    "decision of each scheduler. Above zero it moves.",
+                    "Seconds per token that a move to the other side would save, at each "
+                    "scheduler's last decision. Above zero it moves.",
                     "s",
                     (Query(average(Scheduler.gain, "side, instance", {}), "{{instance}}"),),
                 ),
@@ -51,7 +51,7 @@ SCHEDULER = Dashboard(
             (
                 Panel(
                     "Decoding",
-                    "One draft token at each side.",
+                    "Time for one draft token at each side.",
                     "s",
                     (Query(average(Measured.decode, "side", {}), "{{side}}"),),
                 ),
@@ -64,14 +64,14 @@ SCHEDULER = Dashboard(
                 ),
                 Panel(
                     "Transfer",
-                    "The way of a draft from each side to the other.",
+                    "Time of a draft from each side to the other.",
                     "s",
                     (Query(average(Measured.transfer, "side", {}), "from {{side}}"),),
                 ),
                 Panel(
                     "Round trip",
-                    "What the scheduler holds (the sum of both ways), and what speculation "
-                    "measured beside it.",
+                    "The scheduler's value (the sum of both directions) and the value measured by "
+                    "speculation.",
                     "s",
                     (
                         Query(f"sum({average(Measured.transfer, 'side', {})})", "scheduler"),
@@ -81,8 +81,8 @@ SCHEDULER = Dashboard(
                 ),
                 Panel(
                     "Bandwidth",
-                    "From each side to the other. Infinite, and not drawn, while frames of "
-                    "different sizes show no limit.",
+                    "In each direction. Infinite, and not drawn, if frames of different sizes "
+                    "show no limit.",
                     "Bps",
                     (Query(average(Measured.bandwidth, "side", {}), "from {{side}}"),),
                     width=12,
@@ -94,14 +94,14 @@ SCHEDULER = Dashboard(
             (
                 Panel(
                     "Tokens",
-                    "Tokens per second that are each other side's drafts.",
+                    "Tokens per second that were drafted by each other side.",
                     "ops",
                     (Query(rate(Other.made, "other", {}), "{{other}}"),),
                     stacked=True,
                 ),
                 Panel(
                     "Acceptance",
-                    "Share of each other side's drafts that were the token.",
+                    "Share of each other side's drafts that were equal to the final token.",
                     "percentunit",
                     (
                         Query(
@@ -128,7 +128,7 @@ SCHEDULER = Dashboard(
                 ),
                 Panel(
                     "Documents",
-                    "Documents per second that each other side answered from.",
+                    "Documents per second used by each other side.",
                     "ops",
                     (Query(rate(Other.documents, "other", {}), "{{other}}"),),
                     width=12,

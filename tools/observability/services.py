@@ -55,13 +55,13 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "Waiting for the engine",
-                    "Forward passes handed over and not begun.",
+                    "Forward passes that are waiting for the engine.",
                     "short",
                     (Query(total(Engine.queue_depth, BY_ENGINE, MODEL), ENGINE),),
                 ),
                 Panel(
                     "Waiting for a slot",
-                    "Requests that an aggregator admitted and does not serve yet.",
+                    "Requests that an aggregator has admitted and not yet started.",
                     "short",
                     (Query(total(Method.requests_waiting, "side", {}), "{{side}}"),),
                 ),
@@ -78,7 +78,7 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "KV memory",
-                    "Keys and values held by sessions.",
+                    "Keys and values of sessions.",
                     "bytes",
                     (Query(total(Engine.kv_bytes, BY_ENGINE, MODEL), ENGINE),),
                 ),
@@ -99,7 +99,7 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "KV headroom",
-                    "Bytes of keys and values that new sessions may still take.",
+                    "Bytes of keys and values available for new sessions.",
                     "bytes",
                     (
                         Query(
@@ -111,7 +111,7 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Engine works",
-                    "1, or 0 while a pass is stuck or every pass fails.",
+                    "0 if a pass is stuck or every pass fails, otherwise 1.",
                     "short",
                     (
                         Query(
@@ -172,7 +172,7 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "Prefixes found",
-                    "Share of the sessions that began with a text whose keys and values were kept.",
+                    "Share of the sessions whose beginning was in the prefix cache.",
                     "percentunit",
                     (
                         Query(
@@ -188,7 +188,7 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Tokens found",
-                    "Share of those texts' tokens that needed no pass.",
+                    "Share of their prompt tokens that were found there and needed no pass.",
                     "percentunit",
                     (
                         Query(
@@ -203,7 +203,8 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Memory of prefixes",
-                    "What is kept, and what may be. Sessions take it back when they need it.",
+                    "Size and limit of the prefix cache. Sessions take the memory back when they "
+                    "need it.",
                     "bytes",
                     (
                         Query(total(Engine.prefix_kv_bytes, BY_ENGINE, MODEL), f"kept {ENGINE}"),
@@ -220,7 +221,7 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "Documents and chunks",
-                    "What retrievers hold.",
+                    "Documents and chunks in the retrievers.",
                     "short",
                     (
                         Query(total(Retriever.documents, "side", {}), "documents {{side}}"),
@@ -229,7 +230,7 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Search",
-                    "One search, with embedding of the query and re-ranking.",
+                    "Duration of a search, including query embedding and re-ranking.",
                     "s",
                     (
                         Query(quantile(0.5, Retriever.search, "side", {}), "p50 {{side}}"),
@@ -253,7 +254,7 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "Memory of documents",
-                    "Keys and values of documents at decoders, and what they may take.",
+                    "Keys and values of documents at decoders, and their limit.",
                     "bytes",
                     (
                         Query(total(Engine.document_kv_bytes, BY_ENGINE, MODEL), f"held {ENGINE}"),
@@ -266,7 +267,7 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Documents by source",
-                    "Documents that decoders needed, by where their keys and values came from.",
+                    "Documents used by decoders, by the source of their keys and values.",
                     "ops",
                     (
                         Query(
@@ -283,7 +284,7 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "CPU",
-                    "Cores in use. An engine's thread takes one; `threads` allows more.",
+                    "Cores in use. An engine's thread uses one; the setting `threads` allows more.",
                     "short",
                     (
                         Query(
@@ -323,7 +324,7 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "Event loop lag, 99th percentile",
-                    "How late the event loop runs its timers: as long every message waits.",
+                    "How late the event loop runs its timers. Every message waits this long.",
                     "s",
                     (Query(quantile(0.99, Loop.lag, "side", {}), "{{side}}"),),
                 ),
@@ -335,8 +336,8 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Refused by holder",
-                    "Calls of holders that had their share or their quota (429 over HTTP), by what "
-                    "they had enough of.",
+                    "Calls refused because a key holder had reached its share or its quota (429 "
+                    "over HTTP), by the exhausted resource.",
                     "reqps",
                     (
                         Query(
@@ -347,7 +348,8 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "429 by edge",
-                    "HTTP answers that told a caller to come again: its quota, or no room.",
+                    "HTTP answers that asked a caller to retry later: its quota or the capacity "
+                    "was exhausted.",
                     "reqps",
                     (
                         Query(
@@ -370,7 +372,7 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Malformed lines of keys files",
-                    "Lines that let nobody in; the others of their file count.",
+                    "Lines that give no access; the other lines of the file remain valid.",
                     "short",
                     (
                         Query(
@@ -386,7 +388,7 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Unreadable keys files",
-                    "For how long. From five minutes on no key is accepted.",
+                    "Time since the file became unreadable. After five minutes no key is accepted.",
                     "dtdurations",
                     (
                         Query(

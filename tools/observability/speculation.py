@@ -44,9 +44,8 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Tokens per target pass",
-                    "Committed tokens for each pass of the target model; 1 is what the target "
-                    "does alone. A cloud that decodes when idle also makes passes that come to "
-                    "nothing.",
+                    "Committed tokens per pass of the target model. The target alone has 1. A "
+                    "cloud that decodes when idle also makes passes whose tokens are not used.",
                     "short",
                     (
                         Query(
@@ -57,21 +56,20 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Drafts wasted",
-                    "Drafted tokens per second that came to nothing: refused, or behind one that "
-                    "was.",
+                    "Drafted tokens per second that were rejected, or came after a rejected one.",
                     "suffix: tok/s",
                     (Query(f"{_DRAFTED} - {_ACCEPTED}", "{{preset}}"),),
                 ),
                 Panel(
                     "Draft length",
-                    "Tokens of a draft, on average.",
+                    "Mean number of tokens per draft.",
                     "short",
                     (Query(ratio(_DRAFTED, rate(Method.drafts, "preset", AT_EDGE)), "{{preset}}"),),
                 ),
                 Panel(
                     "Accepted by position",
-                    "Drafted tokens that the target accepted, by their position in the draft; 0 is "
-                    "the first. How much less each further position has tells how long drafts "
+                    "Drafted tokens that the target accepted, by their position in the draft; 0 "
+                    "is the first. The decrease from position to position shows how long drafts "
                     "should be.",
                     "suffix: tok/s",
                     (
@@ -83,7 +81,7 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Tokens of predictions",
-                    "Tokens drafted from what callers predicted, by what became of them.",
+                    "Tokens drafted from callers' predictions, by outcome.",
                     "suffix: tok/s",
                     (
                         Query(
@@ -95,16 +93,15 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Window",
-                    "Draft tokens that may be in flight, as schedules stood when requests ended. "
-                    "A preset with a controller moves it with the link; 0 is closed: the cloud "
-                    "decodes alone.",
+                    "Draft tokens allowed in flight when requests ended. A preset with a "
+                    "controller adapts this to the link. 0: the cloud decodes alone.",
                     "short",
                     (Query(mean(Method.draft_window, "preset", AT_EDGE), "mean {{preset}}"),),
                 ),
                 Panel(
                     "Pre-draft hits",
-                    "Share of the outcomes of verdicts that had been drafted for while waiting; "
-                    "only presets that pre-draft have any.",
+                    "Share of verdicts whose outcome had been pre-drafted. Only for presets that "
+                    "pre-draft.",
                     "percentunit",
                     (Query(ratio(_HITS, f"({_HITS} + {_MISSES})"), "{{preset}}"),),
                     highest=1.0,
@@ -116,16 +113,16 @@ SPECULATION = Dashboard(
             (
                 Panel(
                     "Schedules chosen anew",
-                    "How often preset auto chose another schedule while requests ran, by what had "
-                    "changed most.",
+                    "How often preset auto changed the schedule of running requests, by the "
+                    "estimate that had changed most.",
                     "ops",
                     (Query(or_zero(rate(Method.auto_decisions, "reason", AT_EDGE)), "{{reason}}"),),
                     stacked=True,
                 ),
                 Panel(
                     "Expected TPOT",
-                    "What auto expected of the schedules that it chose, of the cloud alone, and "
-                    "what came. Where what came is above both, its measurements are at fault.",
+                    "TPOT that auto expected of its schedules and of the cloud alone, and the "
+                    "measured one. If the measured one is above both, the estimates were wrong.",
                     "s",
                     (
                         Query(mean(Method.auto_expected_tpot, "", AUTO), "chosen"),
@@ -136,8 +133,8 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Agreement",
-                    "Share of the draft tokens that were compared with the token that came and "
-                    "equal it: what two models have in common, whatever the schedule.",
+                    "Share of the compared draft tokens that were equal to the final token: how "
+                    "similar the two models are, independently of the schedule.",
                     "percentunit",
                     (
                         Query(
@@ -157,8 +154,8 @@ SPECULATION = Dashboard(
             (
                 Panel(
                     "Uplink per token",
-                    "Bytes of messages from device to cloud for each committed token, gRPC's "
-                    "framing included, TCP's not.",
+                    "Message bytes from device to cloud per committed token, with gRPC's framing "
+                    "and without TCP's.",
                     "bytes",
                     (
                         Query(
@@ -169,7 +166,7 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Downlink per token",
-                    "Bytes of messages from cloud to device for each committed token.",
+                    "Message bytes from cloud to device per committed token.",
                     "bytes",
                     (
                         Query(
@@ -180,13 +177,13 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Early verdicts",
-                    "Verdicts of early exits heard per second; only presets that listen have any.",
+                    "Early verdicts received per second. Only for presets that use them.",
                     "ops",
                     (Query(rate(Method.early_verdicts, "preset", AT_EDGE), "{{preset}}"),),
                 ),
                 Panel(
                     "Draft step",
-                    "A forward pass of the draft model that made a token, averaged per request.",
+                    "Forward pass of the draft model per token, averaged per request.",
                     "s",
                     (
                         Query(
@@ -199,7 +196,7 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Verify step",
-                    "A forward pass of the target model, shared with whatever ran beside it.",
+                    "Forward pass of the target model, including other requests in the same pass.",
                     "s",
                     (
                         Query(
@@ -212,7 +209,7 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Round trip",
-                    "From sending a draft to its verdict, less what both models took.",
+                    "Time from sending a draft to its verdict, without the time of both models.",
                     "s",
                     (
                         Query(
@@ -230,8 +227,8 @@ SPECULATION = Dashboard(
             (
                 Panel(
                     "Links lost and sessions resumed",
-                    "Streams to the cloud that broke, and sessions that went on afterwards. The "
-                    "text does not depend on either.",
+                    "Broken streams to the cloud, and sessions that resumed. Neither changes the "
+                    "text.",
                     "ops",
                     (
                         Query(rate(Method.link_lost, "", AT_EDGE), "lost"),
@@ -241,7 +238,7 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Rounds",
-                    "Drafts verified and passes of the target per second, as edges count them.",
+                    "Verified drafts and target passes per second, as counted by the edges.",
                     "ops",
                     (
                         Query(rate(Method.drafts, "preset", AT_EDGE), "drafts {{preset}}"),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
+from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.model_source import is_gguf
 from tandem.core.errors import InvalidArgument
@@ -64,6 +65,10 @@ def load_target_tokenizer(source: str) -> ComparableTokenizer:
 
 
 def _gguf_tokenizer(path: str) -> ComparableTokenizer:
+    if gguf_engine() == "torch":
+        from tandem.backends.torch.gguf_file import GgufFile
+
+        return GgufFile(Path(path)).tokenizer()
     from tandem.backends.llamacpp import load_tokenizer
 
     return load_tokenizer(path)

@@ -6,11 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tandem.backends.gguf_engines import llamacpp_install_words
 from tandem.backends.model_source import GGUF_MAGIC, LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
 from tandem.text import ComparableTokenizer
-
-INSTALL = "'make llamacpp', or pip install 'tandem-edge[llamacpp]'"
 
 
 def load(choice: ModelChoice) -> LoadedModel:
@@ -36,7 +35,7 @@ def _library_module(name: str) -> Any:
         return import_module(f"tandem.backends.llamacpp.{name}")
     except (ImportError, OSError, RuntimeError) as error:  # missing, or of another machine
         reason = str(error).splitlines()[0]
-        why = f"'llamacpp' needs the extra llamacpp ({reason}); install it: {INSTALL}"
+        why = f"'llamacpp' needs the extra llamacpp ({reason}): {llamacpp_install_words()}"
         raise InvalidArgument("engine", why) from error
 
 

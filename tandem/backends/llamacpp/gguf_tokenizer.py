@@ -17,7 +17,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tandem.backends.llamacpp.native import LlamaModel
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
-from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
+from tandem.text.chat_rendering import (
+    NO_VARIABLES,
+    OF_VALUES,
+    ChatRendering,
+    not_rendered,
+    tells_date,
+)
 from tandem.text.families import ModelFamily, family_of
 from tandem.text.vocabulary import Vocabulary, fallback_byte, hash_vocabulary
 
@@ -91,6 +97,10 @@ class GgufTokenizer:
         parts = re.split(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}", text)  # every second is a content's
         kinds = ((part, index % 2 == 0) for index, part in enumerate(parts) if part)
         return [i for part, ours in kinds for i in self._tokenize(part, False, control=ours)]
+
+    @property
+    def template_tells_date(self) -> bool:
+        return tells_date(self._model.chat_template or "")
 
     @cached_property
     def family(self) -> ModelFamily:

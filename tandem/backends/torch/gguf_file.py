@@ -56,7 +56,7 @@ class GgufFile:
         try:
             from gguf import GGUFReader
         except ImportError as error:
-            why = "GGUF files in the engine torch need the extra 'gguf'"
+            why = "GGUF files in the engine torch need the extra: pip install 'tandem-edge[gguf]'"
             raise InvalidArgument("model", why) from error
         try:
             self._reader = GGUFReader(path)

@@ -5,6 +5,7 @@ failure is an InvalidArgument that says what is wrong with which part of the mod
 """
 
 import hashlib
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -39,6 +40,7 @@ from tandem.backends.torch.gguf_file import GgufFile
 from tandem.backends.torch.quantised import WEIGHT_BITS
 from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
 from tandem.backends.torch.reduced_head import read_head_tokens
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.telemetry.logging import get_logger
 from tandem.text.tokenizer import TextTokenizer
@@ -80,7 +82,12 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         bits=WEIGHT_BITS.get(dtype),
         head_tokens=_head_tokens(source, config.vocab_size) if choice.drafts else None,
     )
-    return LoadedModel(engine, tokenizer, partial(model_hash, folder_or_name, dtype, revision))
+    return LoadedModel(
+        engine,
+        tokenizer,
+        content_hash=partial(model_hash, folder_or_name, dtype, revision),
+        default_sampling=default_sampling_of(source, engine.vocabulary_size),
+    )
 
 
 def _load_gguf(choice: ModelChoice) -> LoadedModel:
@@ -306,6 +313,17 @@ def eos_token_ids_of(source: ModelSource) -> frozenset[int]:
         ids = getattr(setting, "eos_token_id", None)
         token_ids.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
     return frozenset(token_ids)
+
+
+def default_sampling_of(source: ModelSource, vocabulary_size: int) -> DefaultSampling:
+    """Return what the model's generation_config.json recommends; a file that is missing or no JSON
+    recommends nothing. transformers would add defaults of its own."""
+    try:
+        path = cached_file(source.name, "generation_config.json", **source.options)
+        config = json.loads(Path(path or "").read_text("utf-8"))
+    except (OSError, ValueError):
+        return NO_DEFAULTS
+    return DefaultSampling.from_config(config if isinstance(config, dict) else {}, vocabulary_size)
 
 
 def model_name_of(folder_or_name: str | Path) -> str:

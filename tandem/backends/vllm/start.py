@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from tandem.backends.model_source import LoadedModel, ModelChoice, ModelSource, find_source
 from tandem.backends.request_checks import check_sessions
 from tandem.backends.torch.loading import (
+    default_sampling_of,
     eos_token_ids_of,
     find_tokenizer,
     model_hash,
@@ -47,7 +48,8 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         core.shutdown()
         raise
     content = partial(model_hash, choice.source, choice.dtype, choice.revision)
-    return LoadedModel(engine, tokenizer, content)
+    defaults = default_sampling_of(source, engine.vocabulary_size)
+    return LoadedModel(engine, tokenizer, content, defaults)
 
 
 def _engine(choice: ModelChoice, source: ModelSource, core: Any, tokenizer: Any) -> VllmEngine:

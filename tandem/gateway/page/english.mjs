@@ -104,6 +104,7 @@ export const english = {
     one: "{count} token was not verified: the cloud was lost.",
     other: "{count} tokens were not verified: the cloud was lost.",
   },
+  noteDraftContext: "The small model drafted from the last {most} tokens of the text, as many as it reads at once.",
   noteLossy: "This method changes the distribution of the answer.",
   noteChoice:
     "{preset} chose {schedule} (decided {decisions}; the last time because of {reason}). Estimated per token: {expected}; by the cloud alone: {alone} ({how}).",

@@ -2,7 +2,7 @@
 // Nothing that is estimated is said as if it had been measured.
 import { firstDifference, isOpen } from "./conversation.mjs";
 import { html } from "./html.mjs";
-import { kibibytes, milliseconds, number, say } from "./language.mjs";
+import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
 
 const REASONS = ["first", "acceptance", "round_trip", "load", "step_times", "trial"];
 
@@ -54,6 +54,7 @@ export function Notes({ answer, other }) {
   if (answer.endedBy === "length") notes.push(say("noteLength", { count: figures.tokens }));
   if (figures.resumes) notes.push(say("noteResumed", { count: figures.resumes }));
   if (figures.unverified?.length) notes.push(say("noteUnverified", { count: figures.unverified.length }));
+  if (figures.draft_context) notes.push(say("noteDraftContext", { most: many(figures.draft_context) }));
   if (figures.lossy) notes.push(say("noteLossy"));
   if (figures.device) notes.push(documentsNote(figures));
   if (other) notes.push(comparison(answer, other));

@@ -103,6 +103,7 @@ export const german = {
     one: "{count} Token wurde nicht geprüft: Die Cloud war nicht zu erreichen.",
     other: "{count} Tokens wurden nicht geprüft: Die Cloud war nicht zu erreichen.",
   },
+  noteDraftContext: "Das kleine Modell entwarf nach den letzten {most} Tokens des Textes, so vielen, wie es auf einmal liest.",
   noteLossy: "Dieses Verfahren verändert die Verteilung der Antwort.",
   noteChoice:
     "{preset} wählte {schedule} ({decisions} entschieden, zuletzt wegen: {reason}). Geschätzt je Token: {expected}; von der Cloud allein: {alone} ({how}).",

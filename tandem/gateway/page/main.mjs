@@ -29,6 +29,8 @@ import { explained, troubleOf } from "./troubles.mjs";
 import { render } from "./vendor/preact.mjs";
 import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.mjs";
 
+// Where nothing is known of the model: at 1 small models ramble.
+const CHAT_TEMPERATURE = 0.7;
 const SEED_BELOW = 2 ** 32;
 const MOST_TOKENS = 512; // of an answer, unless it is set otherwise or the context is short
 const EXAMPLES = [
@@ -40,7 +42,7 @@ const VIEW = "tandem.view";
 const FIRST_CHOICES = {
   preset: "",
   objective: "",
-  temperature: "0.7",
+  temperature: "",
   seed: "",
   maxTokens: "",
   lostCloud: "wait",
@@ -92,12 +94,13 @@ function Page() {
       setAble(await features());
       const model = await askModel();
       setServed(model);
-      const { presets, default_preset: usual, context_length: context } = model.tandem;
+      const { presets, default_preset: usual, default_sampling: sampling, context_length: context } = model.tandem;
       const auto = presets.includes("auto") ? "auto" : usual;
       const most = String(Math.min(MOST_TOKENS, Math.max(16, Math.floor((context || 4 * MOST_TOKENS) / 4))));
       setChosen((before) => ({
         ...before,
         preset: presets.includes(before.preset) ? before.preset : auto,
+        temperature: before.temperature || String(sampling?.temperature ?? CHAT_TEMPERATURE),
         maxTokens: before.maxTokens || most,
       }));
       setNeedsKey(false);
@@ -118,9 +121,9 @@ function Page() {
   }, []);
 
   const choose = (change) => {
-    const all = { ...chosen, ...change };
-    setChosen(all);
-    keep(SETTINGS, { ...all, seed: "" });
+    setChosen({ ...chosen, ...change });
+    // Only what the person chose: another model has other settings of its makers.
+    keep(SETTINGS, { ...(kept(SETTINGS, {}) ?? {}), ...change });
   };
   const show = (name) => {
     setView(name);

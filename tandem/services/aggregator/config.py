@@ -191,6 +191,12 @@ class AggregatorSettings(MeasuredSettings):
         ge=0,
         description="Maximum tokens of an answer over HTTP. 0: as many as the context leaves.",
     )
+    generation_config: Literal["auto", "none"] = Field(
+        default="auto",
+        description="Sampling settings of HTTP requests that name none. auto: those of the target"
+        " model's generation_config.json (temperature, top_p, top_k, repetition_penalty), as in"
+        " vLLM; what it lacks has OpenAI's default. none: OpenAI's defaults (temperature 1).",
+    )
     http_max_choices: int = Field(
         default=8,
         ge=1,

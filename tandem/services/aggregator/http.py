@@ -84,6 +84,7 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         page=settings.http_page,
         link_control=settings.http_link_control,
         embedding_aliases=aliases_in(settings.http_embedding_aliases),
+        model_defaults=settings.generation_config == "auto",
     )
 
 

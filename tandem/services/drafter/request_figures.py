@@ -58,10 +58,13 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
 
 
 def request_summary(
-    machine: EdgeMachine, traffic: Traffic, reasoning_tokens: int = 0
+    machine: EdgeMachine, traffic: Traffic, *, reasoning_tokens: int = 0, draft_context: int = 0
 ) -> pb.Summary:
-    """Summarize a finished request. `reasoning_tokens`: how many of its tokens are thinking."""
+    """Summarize a finished request. `reasoning_tokens`: how many of its tokens are thinking.
+    `draft_context`: how many tokens the draft model reads at once."""
     stats = machine.stats
+    tokens = len(machine.request.prompt_ids) + stats.tokens
+    read_the_end = stats.drafted > 0 and tokens > draft_context
     return summary_of(
         stats,
         finish_reason=str(machine.finish_reason),
@@ -73,6 +76,7 @@ def request_summary(
         lossy=machine.request.preset.lossy,
         choice=_choice(machine.controller),
         reasoning_tokens=reasoning_tokens,
+        draft_context=draft_context if read_the_end else 0,
     )
 
 

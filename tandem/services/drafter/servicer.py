@@ -4,16 +4,20 @@ before it was checked and admitted."""
 import asyncio
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import grpc
 
+from tandem.backends.end_of_text import reading_the_end, reads_the_end
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
 from tandem.control.objective import Aim
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
+from tandem.core.prompt import Turn
 from tandem.core.thinking import with_thinking
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
@@ -72,6 +76,10 @@ log = get_logger(__name__)
 
 MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
+BESIDE_TOKENS = 256
+"""Of a chat template, at most. Otherwise a text has no more tokens than characters."""
+DESCRIBE_EVERY_S = 5.0
+"""How often at most a request has a cloud described whose context is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
         the connection to it is plain. `tenants`: what stands for callers there; by default by a
         secret of this servicer."""
-        self._engine = engine
+        self._engine = engine = reading_the_end(engine)
         self._tokenizer = tokenizer
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
         self._prompts = PromptTokens(tokenizer, engine.context_length)
@@ -148,6 +156,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._leaving = False
         self._target_context = 0
         """Of the cloud that was described last; 0: not known."""
+        self._described_s = -inf
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
@@ -187,7 +196,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         answer = pb.DescribeResponse(draft=draft, presets=list(PRESETS))
         try:
             answer.target.CopyFrom(await self._clouds.describe(DESCRIBE_TIMEOUT_S))
-            self._target_context = answer.target.context_length
+            self._know_target(answer.target.context_length)
         except Rejected as error:
             answer.cloud_error = str(error)
         answer.clouds.extend(self._clouds.status())
@@ -201,12 +210,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         async with errors_as_status(context):
             tenant = request.tenant
             check_tenant_id(tenant)
-            prompt = prompt_from_proto(request, self._engine.context_length)
+            await self._learn_context()
+            prompt = prompt_from_proto(request, self._context())
             ids = await self._prompts.ids(prompt, tenant=tenant)
             check_token_ids(ids, self._engine.vocabulary_size, "prompt")
             texts = await self._prompts.spelt(ids, tenant=tenant) if request.spell else []
             return drafter_pb2.TokenizeResponse(
-                token_ids=ids, context_length=self._engine.context_length, token_texts=texts
+                token_ids=ids, context_length=self._context(), token_texts=texts
             )
         raise AssertionError("abort ends the call")
 
@@ -229,9 +239,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         grammar_of = payer if self._masks_drafts(request, preset) else None
         with self._admission.reserve(grammar_of=grammar_of) as reservation:
             # Only from here on may the request cost anything, tokenising its prompt included.
+            if self._may_exceed(request):
+                await self._learn_context()
             edge_request, thinking = await self._edge_request(request, images, preset, tenant)
             capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
             held = capacity + preset.spare_tokens(edge_request.max_tokens)
+            if capacity > self._engine.context_length:  # the end of it is read
+                held = self._engine.context_length
             reservation.take_more(held * self._engine.kv_bytes_per_token)
             processor = await self._processor(request, edge_request, payer)
             named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
@@ -319,7 +333,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             tenant,
             edge_request.prompt_ids,
             public_tokens=edge_request.public_tokens,
-            keeps=not request.params.images,
+            keeps=not request.params.images and capacity <= self._engine.context_length,
         )
         async with self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
@@ -338,7 +352,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 clouds=self._clouds,
                 machine=machine,
                 tenant=tenant,
-                kept_prompt_ids=edge_request.prompt_ids if prompt.keeps else (),
+                kept_prompt_ids=() if request.params.images else edge_request.prompt_ids,
                 open_verify=self._stream_opener(stream, edge_request, traffic, span),
                 closing_tasks=self._closing_tasks,
             )
@@ -388,8 +402,47 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             cancelling.result()  # raises if what came was no cancel
         if not relaying.cancelled():
             relaying.result()
-        summary = request_summary(session.machine, session.traffic, text.reasoning_tokens)
+        summary = request_summary(
+            session.machine,
+            session.traffic,
+            reasoning_tokens=text.reasoning_tokens,
+            draft_context=self._engine.context_length,
+        )
         await stream.write(pb.GenerateResponse(summary=summary))
+
+    def _context(self, whole: bool = False, tree_nodes: int = 0) -> int:
+        """Return the most tokens of a prompt and its answer: the target's, whose text it is. Where
+        that is not known, or the draft model has to read the `whole` text, the draft model's."""
+        mine = self._engine.context_length
+        theirs = self._target_context or mine
+        end_suffices = not whole and reads_the_end(self._engine, tree_nodes)
+        return theirs if end_suffices else min(mine, theirs)
+
+    def _may_exceed(self, request: GenerationRequest) -> bool:
+        """Return whether prompt and answer might not fit the draft model's context."""
+        turns = (
+            request.prompt
+            if isinstance(request.prompt, str)
+            else [item.content if isinstance(item, Turn) else " " for item in request.prompt]
+        )
+        most = sum(map(len, turns)) + len(request.suffix) + len(request.tools) + BESIDE_TOKENS
+        return most + request.params.max_tokens > self._engine.context_length
+
+    async def _learn_context(self) -> None:
+        """Ask the cloud for its context, once it is needed and unless it was asked just now."""
+        now = time.monotonic()
+        if self._target_context or now < self._described_s + DESCRIBE_EVERY_S:
+            return
+        self._described_s = now
+        with suppress(Rejected):  # the request will meet the same cloud
+            self._know_target((await self._clouds.describe(DESCRIBE_TIMEOUT_S)).context_length)
+
+    def _know_target(self, context_length: int) -> None:
+        mine = self._engine.context_length
+        if context_length > mine and context_length != self._target_context:
+            log.info("long texts are read from the end", reads=mine, target_reads=context_length)
+        self._target_context = context_length
+        self._prompts.context_length = self._context()
 
     def _checked_preset(self, request: GenerationRequest) -> Preset:
         """Return the requested preset, checked against the draft model as far as that costs
@@ -415,7 +468,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
-        context = min(engine.context_length, self._target_context or engine.context_length)
+        # The draft model is shown images where the text begins.
+        context = self._context(bool(request.params.images), preset.tree_nodes)
         room = context - len(prompt_ids)
         if room < 1:
             why = f"{len(prompt_ids)} tokens; the context holds {context}"

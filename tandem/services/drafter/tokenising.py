@@ -38,11 +38,12 @@ Found = TypeVar("Found")
 
 
 class PromptTokens:
-    """Prompt tokens of one model; used on the event loop only."""
+    """Prompt tokens of one model; used on the event loop only. `context_length` may change: it is
+    the target's, once that is known."""
 
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
         self._tokenizer = tokenizer
-        self._context_length = context_length
+        self.context_length = context_length
         self._thread = FairExecutor("tokenising", 1, waiting=MOST_WAITING)
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
@@ -56,7 +57,7 @@ class PromptTokens:
             images = len(request.params.images)
             whole = partial(self._ids, request.prompt, images, request.tools, variables)
             return await self._soon(length, whole, tenant)
-        most = self._context_length - min(request.params.max_tokens, self._context_length // 2)
+        most = self.context_length - min(request.params.max_tokens, self.context_length // 2)
         newest = partial(self._newest, request.prompt, most, request.tools, variables)
         return await self._soon(length, newest, tenant)
 
@@ -118,8 +119,8 @@ class PromptTokens:
         return self._checked_length(_characters(prompt), "prompt")
 
     def _checked_length(self, characters: int, field: str) -> int:
-        if characters > MAX_CHARACTERS_PER_TOKEN * self._context_length:
-            why = f"{characters} characters; the context holds {self._context_length} tokens"
+        if characters > MAX_CHARACTERS_PER_TOKEN * self.context_length:
+            why = f"{characters} characters; the context holds {self.context_length} tokens"
             raise InvalidArgument(field, why)
         return characters
 
@@ -148,8 +149,8 @@ class PromptTokens:
             ids = tokenizer.encode_piece(text)
         else:
             ids = tokenizer.encode(text)
-        if len(ids) > self._context_length:
-            why = f"{len(ids)} tokens; the context holds {self._context_length}"
+        if len(ids) > self.context_length:
+            why = f"{len(ids)} tokens; the context holds {self.context_length}"
             raise InvalidArgument("prediction", why)
         return PredictedText(ids, vocabulary_size)
 
@@ -187,7 +188,7 @@ class PromptTokens:
                 first = middle + 1
         if kept is None:
             why = f"the last turn alone has more than {most} tokens"
-            raise InvalidArgument("prompt", f"{why}; the context holds {self._context_length}")
+            raise InvalidArgument("prompt", f"{why}; the context holds {self.context_length}")
         return kept
 
 

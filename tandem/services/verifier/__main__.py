@@ -48,6 +48,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         dtype=settings.dtype,
         documents=Documents.from_settings(settings, model, rescore),
         tracing=tracing,
+        default_sampling=model.default_sampling,
     )
 
 

@@ -14,6 +14,7 @@ import grpc
 from tandem.backends.interface import Engine, Session
 from tandem.backends.requirements import check_verify_settings
 from tandem.control.pass_budget import HolderBudget, PassBudget
+from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
 from tandem.core.thinking import with_thinking
@@ -74,8 +75,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         dtype: str = "float32",
         documents: Documents | None = None,
         tracing: Tracing = NO_TRACING,
+        default_sampling: DefaultSampling = NO_DEFAULTS,
     ) -> None:
         self._engine = engine
+        self._default_sampling = default_sampling
         self._streams = limits.streams
         self._max_sessions = limits.max_sessions
         self._price = limits.price_cloud_second
@@ -169,6 +172,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 self._device,
                 self._dtype,
                 kv_tokens=self._admission.kv_tokens(self._engine.kv_bytes_per_token),
+                default_sampling=self._default_sampling,
             ),
             max_draft_length=self._model.max_draft_length,
             sessions_open=self._admission.sessions,

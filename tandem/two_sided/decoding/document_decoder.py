@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from tandem.backends.interface import Engine, Session
@@ -27,8 +27,9 @@ from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
-from tandem.text import Tokenizer
+from tandem.text import ConversationTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
+from tandem.text.document_place import document_head, with_system_turn
 from tandem.two_sided.decoding.document_files import DocumentFiles, open_document_files
 from tandem.two_sided.decoding.document_jobs import DecodeJob, DocumentGroup, group_kv_tokens
 from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
@@ -175,14 +176,13 @@ class DocumentDecoder:
             raise InvalidArgument("reweigh_every", "this service has no re-ranker")
         self._check_sizes(opening)
         # A tokenizer takes milliseconds for a long text, which other streams would wait for.
-        prompt_ids, documents = await asyncio.to_thread(self._read, opening)
-        bos_length = self._bos_length(prompt_ids) if documents else 0
+        prompt_ids, leading, documents = await asyncio.to_thread(self._opened, opening)
         machine = DecoderMachine(
             opening,
             prompt_ids=prompt_ids,
             documents=documents,
             model=self.model,
-            bos_length=bos_length,
+            leading_length=len(leading),
         )
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
@@ -223,16 +223,17 @@ class DocumentDecoder:
             return []
         most = MAX_CHARACTERS_PER_TOKEN * self.model.context_length
         fitting = [text for text in texts if text.strip() and len(text) <= most]
-        return [tuple(self._tokenizer.encode(_whole("texts", text))) for text in fitting]
+        leadings = {(), self._head}
+        return [self._read("texts", text, leading) for text in fitting for leading in leadings]
 
     async def _document_ids(self, document: ContextDocument) -> tuple[int, ...]:
         """Return a document by itself, as the model reads it."""
         if self._tokenizer is None:
             raise InvalidArgument("document", "this model has no tokenizer")
         self._check_lengths({"document": len(document.text)})
-        text = _whole("document", document.text)
+        leading = self._head if document.in_conversation else ()
         context = self.model.context_length
-        token_ids = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
+        token_ids = await asyncio.to_thread(self._read, "document", document.text, leading)
         if len(token_ids) >= context:
             why = f"{len(token_ids)} tokens leave nothing of a context of {context}"
             raise InvalidArgument("document", why)
@@ -261,27 +262,51 @@ class DocumentDecoder:
         x<t)), the same words on both sides, whichever got the prompt as text."""
         assert self._rescore is not None, "checked as the session was prepared"
         assert self._tokenizer is not None, "there are documents"
-        token_ids = (*machine.prompt_ids, *estimate.answer_ids)[machine.bos_length :][
+        token_ids = (*machine.prompt_ids, *estimate.answer_ids)[machine.leading_length :][
             -QUERY_TOKENS:
         ]
         text = self._tokenizer.detokenizer()
         query = text.push(token_ids[-QUERY_TOKENS:]) + text.finish()
         return self._rescore(query, [document.text for document in machine.opening.documents])
 
-    def _bos_length(self, prompt_ids: tuple[int, ...]) -> int:
-        """Return how many tokens begin every text of this model: they stand before the document
-        only, since a second one would cut the document off."""
-        assert self._tokenizer is not None, "there are documents"
-        bos_length = tuple(self._tokenizer.encode(""))
-        shares = len(prompt_ids) > len(bos_length) and prompt_ids[: len(bos_length)] == bos_length
-        return len(bos_length) if shares else 0
-
-    def _read(self, opening: DecodingOpen) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-        texts = [_whole(f"documents[{i}]", it.text) for i, it in enumerate(opening.documents)]
+    def _opened(
+        self, opening: DecodingOpen
+    ) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, ...]]]:
+        """Return the prompt, the beginning of it that documents follow, and the documents."""
         prompt_ids = self._prompt_ids(opening.prompt)
-        if self._tokenizer is None:
-            return prompt_ids, []
-        return prompt_ids, [tuple(self._tokenizer.encode(text)) for text in texts]
+        if self._tokenizer is None or not opening.documents:
+            return prompt_ids, (), []
+        leading = self._leading(prompt_ids)
+        documents = [
+            self._read(f"documents[{index}]", document.text, leading)
+            for index, document in enumerate(opening.documents)
+        ]
+        return prompt_ids, leading, documents
+
+    def _leading(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the beginning of the prompt that stands before its documents and is not repeated
+        after them: what opens a conversation, else the token that begins every text of this model,
+        of which a second one would cut the document off."""
+        assert self._tokenizer is not None, "there are documents"
+        for leading in (self._head, tuple(self._tokenizer.encode(""))):
+            length = len(leading)
+            if leading and len(prompt_ids) > length and prompt_ids[:length] == leading:
+                return leading
+        return ()
+
+    def _read(self, field: str, text: str, leading: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a document as the model reads it after the beginning of its prompt."""
+        tokenizer = self._tokenizer
+        assert tokenizer is not None, "there are documents"
+        whole = _whole(field, text)
+        if leading and leading == self._head:
+            assert isinstance(tokenizer, ConversationTokenizer), "only these have a head"
+            return (*leading, *tokenizer.encode_piece(whole))
+        return tuple(tokenizer.encode(whole))
+
+    @cached_property
+    def _head(self) -> tuple[int, ...]:
+        return () if self._tokenizer is None else document_head(self._tokenizer)
 
     def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         ids = tuple(item for item in prompt if isinstance(item, int))
@@ -292,6 +317,8 @@ class DocumentDecoder:
         if isinstance(prompt, str):
             return tuple(self._tokenizer.encode(prompt))
         turns = [turn for turn in prompt if isinstance(turn, Turn)]
+        if self._head:
+            turns = with_system_turn(turns)
         return tuple(
             self._tokenizer.chat([{"role": turn.role, "content": turn.content} for turn in turns])
         )
@@ -491,9 +518,9 @@ class DecodingRun:
         """The sequences of this session; freed on every way out, cancellation included."""
         thread = self._thread
         capacity = self.machine.capacity
-        bos_length = self.machine.bos_length
+        leading_length = self.machine.leading_length
         group = await thread.opened(
-            lambda: DocumentGroup(thread.engine, documents, capacity, bos_length)
+            lambda: DocumentGroup(thread.engine, documents, capacity, leading_length)
         )
         try:
             yield group

@@ -22,11 +22,11 @@ class DocumentGroup:
     one."""
 
     def __init__(
-        self, engine: Engine, documents: Sequence[Session], capacity: int, bos_length: int = 0
+        self, engine: Engine, documents: Sequence[Session], capacity: int, leading_length: int = 0
     ) -> None:
         """Each of `documents` holds its whole document and nothing else, and is only read. Its
-        first `bos_length` tokens also begin the text that follows, and count there."""
-        self._starts = [document.length - bos_length for document in documents] or [0]
+        first `leading_length` tokens also begin the text that follows, and count there."""
+        self._starts = [document.length - leading_length for document in documents] or [0]
         self._sessions: list[Session] = []
         try:
             for document, start in zip(documents, self._starts, strict=False):

@@ -93,16 +93,21 @@ class DecoderMachine:
         prompt_ids: tuple[int, ...],
         documents: Sequence[Sequence[int]],
         model: DecoderModel,
-        bos_length: int = 0,
+        leading_length: int = 0,
     ) -> None:
         """`prompt_ids` and `documents`: as token ids; every document begins with the first
-        `bos_length` tokens of the prompt, which are not fed again. Everything is checked here."""
-        self.bos_length = bos_length
+        `leading_length` tokens of the prompt, which are not fed again. Everything is checked
+        here."""
+        self.leading_length = leading_length
         self.opening = opening
         self.model = model
         self.prompt_ids = prompt_ids
         self.max_tokens = _granted(
-            opening, prompt_ids=prompt_ids, documents=documents, model=model, bos_length=bos_length
+            opening,
+            prompt_ids=prompt_ids,
+            documents=documents,
+            model=model,
+            leading_length=leading_length,
         )
         self.phase = DecoderPhase.DECODING
         self.epoch = 0
@@ -116,7 +121,7 @@ class DecoderMachine:
         """Most tokens after each document."""
         self._drafts: list[int] = []
         self._dead_end: tuple[int, ...] | None = None
-        self._kept = bos_length
+        self._kept = leading_length
         relevances = [document.relevance for document in opening.documents]
         self._mixtures = LocalMixtures(relevances, len(prompt_ids), opening.reweigh_every)
 
@@ -341,7 +346,7 @@ def _granted(
     prompt_ids: tuple[int, ...],
     documents: Sequence[Sequence[int]],
     model: DecoderModel,
-    bos_length: int,
+    leading_length: int,
 ) -> int:
     """Return the answer's length limit. Raises InvalidArgument naming the field that leaves no
     room."""
@@ -364,10 +369,10 @@ def _granted(
         if not document:
             raise InvalidArgument(field, "is empty")
         check_token_ids(document, model.vocabulary_size, field)
-        if len(document) - bos_length >= room:
+        if len(document) - leading_length >= room:
             why = f"{len(document)} tokens; {room} of the context are left beside the prompt"
             raise InvalidArgument(field, why)
-        least = min(least, room + bos_length - len(document))
+        least = min(least, room + leading_length - len(document))
     granted = min(opening.max_tokens, least)
     if granted < 1:
         raise InvalidArgument("max_tokens", f"must be at least 1, is {opening.max_tokens}")

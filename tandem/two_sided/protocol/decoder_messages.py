@@ -17,7 +17,8 @@ class ContextDocument:
     values that its sender imported, for the tenant `imported_for` (opaque; empty: for itself), may
     stand in for those that the decoder would compute. `name` is what this side calls it, and stays
     here; `owner` is whose it is, empty for the operator's, and goes to this side's decoder
-    alone."""
+    alone. `in_conversation`: for transfers, see `tandem.text.document_place`; where a session
+    opens, its prompt says the same."""
 
     text: str
     relevance: float
@@ -26,6 +27,7 @@ class ContextDocument:
     name: str = field(default="", compare=False)
     imported_for: bytes = b""
     owner: str = ""
+    in_conversation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,11 @@ KvPart = DocumentKv | bytes
 
 @dataclass(frozen=True, slots=True)
 class DocumentRequest(Frame):
-    """Device to cloud: the keys and values of the document that `opened` named in this place."""
+    """Device to cloud: the keys and values of the document that `opened` named in this place, as it
+    stands in a conversation or before a text."""
 
     index: int
+    in_conversation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,7 +354,15 @@ def check_seconds(seconds: float, field: str) -> float:
     return seconds
 
 
-_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "imported_for", "owner")
+_DOCUMENT_FIELDS = (
+    "text",
+    "relevance",
+    "id",
+    "imported",
+    "imported_for",
+    "owner",
+    "in_conversation",
+)
 
 
 def document_to_proto(document: ContextDocument) -> pb.ContextDocument:

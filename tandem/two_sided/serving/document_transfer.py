@@ -78,9 +78,11 @@ class ImportedDocuments:
         patience_s: float,
         headers: Sent = None,
         tenant: bytes = b"",
+        in_conversation: bool = False,
     ) -> None:
         """`traffic` counts bytes between the sides; an unreachable cloud gets `patience_s`. Keys
-        and values are this `tenant`'s: which documents one had fetched is nothing to another."""
+        and values are this `tenant`'s: which documents one had fetched is nothing to another. They
+        depend on what stands before a document: whether it is `in_conversation`."""
         self._cloud = cloud
         self._decoder = decoder
         self._traffic = traffic
@@ -88,6 +90,7 @@ class ImportedDocuments:
         self._patience_s = patience_s
         self._headers = headers
         self._tenant = tenant
+        self._in_conversation = in_conversation
 
     async def device_model(self) -> KvModel:
         """Return what would use keys and values here. Raises Rejected."""
@@ -106,7 +109,12 @@ class ImportedDocuments:
                 by_kv = opening.request.preset.transfer is DocumentTransfer.KV
                 texts = await stream.opened()
                 documents = tuple(
-                    replace(document, imported=by_kv, imported_for=self._tenant)
+                    replace(
+                        document,
+                        imported=by_kv,
+                        imported_for=self._tenant,
+                        in_conversation=self._in_conversation,
+                    )
                     for document in texts
                 )
                 if by_kv and documents:
@@ -139,7 +147,7 @@ class ImportedDocuments:
     ) -> None:
         cached = (await self._look_up(documents)).cached
         missing = [index for index, present in enumerate(cached) if not present]
-        await stream.request_documents(missing)
+        await stream.request_documents(missing, in_conversation=self._in_conversation)
         for index in missing:
             await self._import(stream, documents[index])
 
@@ -190,10 +198,13 @@ class _CloudStream:
             raise _broken(f"{type(message).__name__} instead of opened")
         return message.texts
 
-    async def request_documents(self, indices: Sequence[int]) -> None:
+    async def request_documents(self, indices: Sequence[int], *, in_conversation: bool) -> None:
         """Ask for documents, all before the first comes: it costs one round trip together."""
         for index in indices:
-            await self._write(DocumentRequest(**self._opening.answer_header, index=index))
+            header = self._opening.answer_header
+            await self._write(
+                DocumentRequest(**header, index=index, in_conversation=in_conversation)
+            )
 
     async def begin(self) -> DocumentKv:
         """Return the header of the next document that was asked for; its chunks follow."""
@@ -317,8 +328,11 @@ class ExportedDocuments:
             return
         try:
             async with asyncio.timeout(self._deadline_s):
-                while (index := await self._next_index(len(documents))) is not None:
-                    await self._relay(documents[index], opening.document_kv)
+                while (wanted := await self._next_wanted(len(documents))) is not None:
+                    document = replace(
+                        documents[wanted.index], in_conversation=wanted.in_conversation
+                    )
+                    await self._relay(document, opening.document_kv)
         except TimeoutError:
             why = f"document_kv: not over after {self._deadline_s:g} s"
             raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
@@ -329,8 +343,8 @@ class ExportedDocuments:
             raise KvUnavailable("document_kv: the cloud's decoder gives no keys and values out")
         model_from_proto(here.model, "model").check_used_by(user)
 
-    async def _next_index(self, count: int) -> int | None:
-        """Return the index of the document that the device asks for next; None when it is done."""
+    async def _next_wanted(self, count: int) -> DocumentRequest | None:
+        """Return the device's next request for a document; None when it is done."""
         frame = await self._stream.read()
         if not isinstance(frame, aggregator_pb2.CollaborateRequest):  # EOF
             return None
@@ -341,7 +355,7 @@ class ExportedDocuments:
             raise InvalidArgument("message", "only documents can be asked for on this stream")
         if message.index >= count:
             raise InvalidArgument("index", f"{message.index} is none of {count} documents")
-        return message.index
+        return message
 
     async def _relay(self, document: ContextDocument, user: KvModel) -> None:
         request = pb.ExportDocumentRequest(

@@ -117,6 +117,7 @@ class DeviceCodec:
             case DocumentRequest():
                 frame.document_wanted.SetInParent()
                 frame.document_wanted.index = message.index
+                frame.document_wanted.in_conversation = message.in_conversation
             case Cancel() | Ping():
                 fill_control(frame, message)
             case _:
@@ -161,7 +162,10 @@ class CloudSideCodec:
                 self._peer_frames = _PeerFrames(0, opening.request.preset.probs)
                 return opening
             case "document_wanted":
-                return DocumentRequest(**header, index=frame.document_wanted.index)
+                wanted = frame.document_wanted
+                return DocumentRequest(
+                    **header, index=wanted.index, in_conversation=wanted.in_conversation
+                )
             case "draft" | "target" | "fetch" if not self._opened:
                 raise InvalidArgument("message", "comes before the session is open")
         read: DeviceMessage = self._peer_frames.read(header, frame)

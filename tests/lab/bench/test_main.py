@@ -29,6 +29,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "peers",
             "lookup",
             "prediction",
+            "prompts",
             "bytes",
             "batching",
             "prefix",

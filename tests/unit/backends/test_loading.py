@@ -97,6 +97,22 @@ def test_engine_and_tokenizer_agree(folder: Path, tmp_path: Path) -> None:
     assert engine.eos_token_ids == {1, 2, 4}
 
 
+def test_a_model_s_own_sampling_settings_are_those_of_its_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    recommended = {"temperature": 0.6, "top_k": 4, "top_p": 0.95}
+    for content, found in (
+        (json.dumps({**recommended, "do_sample": True}), recommended),
+        (json.dumps({"eos_token_id": 2}), {}),
+        ("no JSON", {}),
+    ):
+        own = Path(shutil.copytree(folder, tmp_path / "own", dirs_exist_ok=True))
+        (own / "generation_config.json").write_text(content)
+        assert load(ModelChoice(str(own))).default_sampling.named == found
+    (own / "generation_config.json").unlink()
+    assert load(ModelChoice(str(own))).default_sampling.named == {}
+
+
 def unlink(name: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).unlink()
 

@@ -60,6 +60,9 @@ class Screen:
                 self._cells[self._row][self._column :] = [" "] * (self._columns - self._column)
                 for row in range(self._row + 1, self._rows):
                     self._cells[row] = [" "] * self._columns
+            case "K":
+                assert given == ""
+                self._cells[self._row][self._column :] = [" "] * (self._columns - self._column)
             case "m":
                 pass  # colours
             case _:

@@ -8,6 +8,7 @@ import pty
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from tandem.cli import main
 from tandem.commands.chat_client import ChatClient, base_url
+from tandem.commands.conversation import Conversation
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import ModelPair
@@ -99,13 +101,17 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         self._master, slave = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+        path = os.pathsep.join(map(os.path.abspath, os.environ.get("PYTHONPATH", "").split(":")))
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": path}
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tandem.cli", *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             env=environment,
+            cwd=self.folder,
             start_new_session=True,
             preexec_fn=obey_terminal,
         )
@@ -128,6 +134,7 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self._master)
+        self._folder.cleanup()
 
 
 def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
@@ -138,7 +145,8 @@ def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
     try:
         terminal.wait_for("> ")
         terminal.type("hello\n")
-        terminal.wait_for("6 tokens (length) by coupled")
+        terminal.wait_for(" by the small model")
+        terminal.wait_for("cut off at 6 tokens")
         terminal.wait_for("> ")
         terminal.type("/new\n")
         terminal.wait_for("> ")
@@ -149,6 +157,34 @@ def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
     assert "tokens/s" in terminal.seen  # the live status line
     assert "\x1b[32m<" in terminal.seen  # accepted drafts in their colour
     assert "accepted draft\x1b[0m " in terminal.seen
+
+
+def test_lines_that_are_pasted_are_one_message(url: str) -> None:
+    terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "4", "--system", "be brief")
+    try:
+        terminal.wait_for("> ")
+        terminal.type("\x1b[200~first\rsecond\x1b[201~")
+        terminal.type("\n")
+        terminal.wait_for("cut off at 4 tokens")
+        terminal.wait_for("> ")
+        terminal.type('"""third\n')
+        terminal.wait_for("... ")
+        terminal.type('fourth"""\n')
+        terminal.wait_for("cut off at 4 tokens")
+        terminal.wait_for("> ")
+        terminal.type("/save kept.json\n")
+        terminal.wait_for("saved kept.json")
+        terminal.wait_for("> ")
+        terminal.type("/bogus\n")
+        terminal.wait_for("/bogus: unknown command; known: /help, /new, /retry,")
+        terminal.wait_for("> ")
+        terminal.type("/exit\n")
+        assert terminal.process.wait(TIMEOUT_S) == 0
+        kept = json.loads((terminal.folder / "kept.json").read_text("utf-8"))
+    finally:
+        terminal.close()
+    asked = [each["content"] for each in kept["messages"] if each["role"] != "assistant"]
+    assert asked == ["be brief", "first\nsecond", "third\nfourth"]
 
 
 def test_ctrl_c_in_an_answer_ends_only_that(url: str, pair: ModelPair) -> None:
@@ -204,11 +240,8 @@ def test_refusals_are_one_line_that_says_what_to_do(url: str, tmp_path: Path) ->
 
 
 def test_a_turn_that_failed_is_not_part_of_the_conversation(url: str) -> None:
-    from tandem.commands.chat import _Conversation
-
-    options = {"max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "preset": None, "rag": False}
     with ChatClient(url, None, TIMEOUT_S) as client:
-        talk = _Conversation(client, client.model(), {**options, "seed": 1, "system": None})
+        talk = Conversation(client, client.card(), {"max_tokens": 4, "seed": 1}, system=None)
         with pytest.raises(TandemError, match="context"):
             list(talk.say("x" * 600))
         (*_, reply) = talk.say("hello")

@@ -39,10 +39,10 @@ def test_the_whole_real_model_answers_for_the_device_s_documents() -> None:
     assert together.settings.documents is None
     assert of_documents.settings.draft == ModelChoice("large", dtype="int8")
     assert of_documents.settings.target == ModelChoice("large")
-    for part in (together, of_documents):
-        (question,) = part.questions
+    for question in (*together.questions, *of_documents.questions):
         question.request.validate()
         assert not isinstance(question.request.prompt, str)
+    assert [question.key for question in of_documents.questions] == ["rag", "rag_public"]
 
 
 def test_the_real_pair_is_where_make_puts_it(
@@ -90,11 +90,28 @@ def test_the_real_draft_computes_in_8_bits_unless_told(
     assert [draft.dtype for draft in chosen] == [dtype]
 
 
+@pytest.mark.parametrize("chosen", ["auto", "none"])
+def test_the_suite_is_told_whose_sampling_settings_count(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[LocalSuiteSettings] = []
+
+    def parts(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
+        seen.append(settings)
+        return ()
+
+    monkeypatch.setattr(up_command, "parts_of", parts)
+    monkeypatch.setattr(up_command, "run_loop", lambda run: run.close() or 0)
+    arguments = ["up", "--demo", "--generation-config", chosen]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert [settings.generation_config for settings in seen] == [chosen]
+
+
 @pytest.mark.parametrize(
     ("own", "alone", "told"),
     [
-        ("eight", "eight", "the same text; TPOT 30 ms, so together 1.50 times as fast"),
-        ("eight", "nine", "A DIFFERENT TEXT; TPOT 30 ms"),
+        ("eight", "eight", "the cloud alone: the same text\n"),
+        ("eight", "nine", "the cloud alone: A DIFFERENT TEXT\n"),
     ],
 )
 def test_the_cloud_alone_is_asked_the_same(
@@ -106,7 +123,7 @@ def test_the_cloud_alone_is_asked_the_same(
 ) -> None:
     async def asked(endpoint: str, request: GenerationRequest, *_: object) -> Generated:
         is_alone = request.preset == "ar"
-        summary = Summary(preset=request.preset, tokens=5)
+        summary = Summary(preset=request.preset, tokens=5, drafted=0 if is_alone else 4, accepted=2)
         text, tpot_s = (alone, 0.03) if is_alone else (own, 0.02)
         return Generated(text=text, tpot_s=tpot_s, summary=summary)
 
@@ -114,7 +131,13 @@ def test_the_cloud_alone_is_asked_the_same(
     monkeypatch.setattr(demonstration, "show", asked)
     (part,) = parts_of(SETTINGS, real=False)
     found = asyncio.run(demonstrate("", part.questions, shown=True))
-    assert told in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert told in shown
+    assert "50 tokens/s, 40% by the small model, 1.5 times as fast as the cloud alone\n" in shown
+    assert "TTFT" not in shown
+    assert "TPOT 20 ms" not in shown
+    asyncio.run(demonstrate("", part.questions, shown=True, verbose=True))
+    assert "TPOT 20 ms" in capsys.readouterr().out
     assert asyncio.run(demonstrate("", part.questions, shown=False)) == found
     assert not capsys.readouterr().out
     assert (found["text"], found["alone"]["text"]) == (own, alone)

@@ -19,8 +19,8 @@ FIELDS = {
     *("text", "token_ids", "finish_reason", "preset", "seed", "ttft_s", "tpot_s", "duration_s"),
     *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
     *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
-    *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate"),
-    *("early_verdicts", "lossy", "same_bits"),
+    *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate", "draft_context"),
+    *("early_verdicts", "lossy", "same_bits", "sampling"),
 }
 
 
@@ -79,19 +79,68 @@ def test_people_get_text_and_one_line_of_figures() -> None:
     ended = generate("--prompt", "hello", "--max-tokens", "24", "--seed", "7")
     assert ended.exit_code == 0
     assert ended.stdout == answer("--seed", "7")["text"] + "\n"
-    figures, *choice = ended.stderr.splitlines()
+    (figures,) = ended.stderr.splitlines()
+    assert " tokens/s, " in figures
+    assert figures.endswith(", cut off at 24 tokens")
+    assert "TTFT" not in figures
+
+
+def test_those_who_know_the_method_get_all_figures() -> None:
+    ended = generate("--prompt", "hello", "--max-tokens", "24", "--seed", "7", "--verbose")
+    assert (ended.exit_code, ended.stdout) == (0, answer("--seed", "7")["text"] + "\n")
+    plain, figures, *choice, sampling = ended.stderr.splitlines()
+    assert " tokens/s, " in plain
     for word in ("24 tokens (length) by auto", "TTFT", "TPOT", "bytes per token"):
         assert word in figures
     assert all(line.startswith("auto: ") for line in choice)
     assert len(choice) <= 1
+    assert sampling == "sampling: temperature 1, top_p 1, top_k 0, repetition_penalty 1"
 
 
 def test_a_prompt_of_ids_and_a_chat_mean_what_they_say() -> None:
     ids = ",".join(str(ord(letter) % 64) for letter in "hello")
     as_ids = generate("--prompt-ids", ids, "--max-tokens", "24", "--json")
-    as_chat = generate("--chat", "hello", "--max-tokens", "24", "--json")
+    as_chat = generate("--chat", "hello", "--max-tokens", "24", "--json", "--temperature", "1")
     assert json.loads(as_ids.stdout)["text"] == answer()["text"]
     assert json.loads(as_chat.stdout)["text"] == answer()["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "prompt"),
+    [
+        (["hello"], None, "hello"),
+        (["hello"], "", "hello"),
+        ([], "hello\n", "hello"),
+        (["-"], "hello\n", "hello"),
+        (["--prompt", "-"], "hello\n", "hello"),
+        (["hello"], "a\nb\n", "a\nb\n\nhello"),
+        (["-", "--prompt", "hello"], "a\nb\n", "a\nb\n\nhello"),
+        # A loop of the shell reads its own lines from there.
+        (["--prompt", "hello"], "more\n", "hello"),
+    ],
+)
+def test_a_prompt_comes_from_the_argument_and_from_standard_input(
+    arguments: list[str], piped: str | None, prompt: str
+) -> None:
+    arguments = ["generate", *arguments, "--max-tokens", "8", "--json"]
+    ended = CliRunner().invoke(main, arguments, input=piped, prog_name="tandem")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    found = json.loads(ended.stdout)
+    expected = json.loads(generate("--prompt", prompt, "--max-tokens", "8", "--json").stdout)
+    assert (found["text"], found["prompt_tokens"]) == (expected["text"], len(prompt))
+
+
+def test_a_chat_may_be_piped_in_and_asked_about() -> None:
+    arguments = ["generate", "-", "--chat", "hello", "--max-tokens", "8", "--json"]
+    ended = CliRunner().invoke(main, arguments, input="text\n", prog_name="tandem")
+    expected = generate("--chat", "text\n\nhello", "--max-tokens", "8", "--json")
+    assert json.loads(ended.stdout)["text"] == json.loads(expected.stdout)["text"]
+
+
+def test_what_is_piped_in_and_is_no_text_is_one_line() -> None:
+    ended = CliRunner().invoke(main, ["generate"], input=b"\xff\xfe", prog_name="tandem")
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("error: --prompt: standard input is not text: ")
 
 
 def test_sampling_stops_and_overrides_reach_the_models() -> None:
@@ -115,9 +164,10 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
     [
         (
             ["--preset", "fast"],
-            f"--preset: unknown: 'fast'; known: {', '.join(PRESETS)}, dragon,",
+            "--preset: unknown: 'fast'; known: auto (the default), ar (the large model alone),"
+            " dragon-coupled (from documents) and 25 others, which 'tandem presets' lists",
         ),
-        (["--preset", "dsssd"], "--preset: unknown: 'dsssd'; did you mean 'dssd'? Known: ar, "),
+        (["--preset", "dsssd"], "--preset: unknown: 'dsssd'; did you mean 'dssd'? Known: auto ("),
         (["--preset", "dragn"], "--preset: unknown: 'dragn'; did you mean 'dragon'? Known:"),
         (["--set", "windw=3"], "--set: unknown: 'windw'; did you mean 'window'? Known:"),
         (["--max-tokens", "0"], "--max-tokens: must be 1…2^32-1, is 0"),
@@ -135,7 +185,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (["--stop", ""], "--stop: each must have 1…256 characters"),
         (["--timeout", "0"], "--timeout: must be above 0, is 0"),
         (["--lost-cloud", "hope"], "'fail', 'wait', 'edge'"),
-        (["--chat", "x"], "--prompt: give exactly one of --prompt, --prompt-ids and --chat"),
+        (["--chat", "x"], "--prompt: give exactly one of TEXT, --prompt, --chat, --prompt-ids"),
         (["--endpoint", "nowhere"], "'nowhere' is not HOST:PORT"),
         (["--endpoint", "h:1", "--draft", "x"], "--draft: the suite at --endpoint has its own"),
     ],
@@ -152,6 +202,10 @@ def test_a_bad_value_is_one_line_and_code_2(arguments: list[str], words: str) ->
     ("arguments", "words"),
     [
         ([], "--prompt: give exactly one of"),
+        (["x", "--prompt", "y"], "--prompt: give exactly one of"),
+        (["-", "--prompt-ids", "1"], "--prompt: give exactly one of"),
+        (["-"], "--prompt: standard input is empty"),
+        (["--chat", "-"], "--prompt: standard input is empty"),
         (["--prompt", ""], "--prompt: is empty"),
         (["--prompt", "x" * 600], "--prompt: 600 tokens; the context holds 512"),
         (["--prompt-ids", "1,x"], "--prompt-ids: must be whole numbers, for example 1,2,3"),

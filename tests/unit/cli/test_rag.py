@@ -55,8 +55,9 @@ async def test_an_answer_from_both_sides(preset: str, documents: SuiteDocuments)
     assert (answer["tokens"], answer["preset"]) == (6, preset)
     assert answer["device"]["documents"] == 1
     assert answer["cloud"]["documents"] == (0 if preset == "crcg-device" else 1)
-    assert "documents 1 (device)" in figures(result)
-    assert "side moves" in figures(result)
+    assert "documents: 1 from the device" in figures(result)
+    assert "documents 1 (device)" in figures(result, verbose=True)
+    assert "side moves" in figures(result, verbose=True)
 
 
 async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) -> None:

@@ -14,6 +14,7 @@ from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.suite.draft_candidates import draft_candidates
+from tandem.suite.known_models import FAMILIES, known_drafts, known_model
 from tandem.suite.local_models import LocalModel, NoSuchModel, model_at
 
 TARGET = demo_folder("demo-target")
@@ -63,7 +64,32 @@ def test_a_draft_of_the_target_s_size_comes_too_late() -> None:
 def test_a_shorter_context_is_told(tmp_path: Path) -> None:
     short = draft_copy(tmp_path / "short", max_position_embeddings=128)
     (found,) = draft_candidates(local(TARGET, 1000), [local(short, 100)])
-    assert found.why_not == "reads 128 tokens, the target 1024: longer texts would be refused"
+    assert found.fits
+    assert found.note == (
+        "reads 128 tokens at once, the target 1024: of longer texts it reads the end"
+    )
+
+
+def test_padding_of_a_vocabulary_is_no_difference(tmp_path: Path) -> None:
+    padded = draft_copy(tmp_path / "padded", vocab_size=4096 + 128)
+    (found,) = draft_candidates(local(TARGET, 1000), [local(padded, 100)])
+    assert (found.fits, found.shared) == (True, 1.0)
+
+
+def test_another_tokenizer_is_told_with_its_share_or_why_not(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(DRAFT, other)
+    path = other / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    renamed = {piece: len(vocabulary) - 1 - token for piece, token in vocabulary.items()}
+    tokenizer["model"]["vocab"] = renamed
+    path.write_text(json.dumps(tokenizer))
+    (found,) = draft_candidates(local(TARGET, 1000), [local(other, 100)])
+    assert found.fits
+    assert found.shared > 0.9
+    ended = draft_candidates(local(TARGET, 1000), [local(without_tokenizer(tmp_path / "n"), 5)])
+    assert "tokenizer" in ended[0].why_not or "cannot be" in ended[0].why_not
 
 
 def test_a_target_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -87,7 +113,80 @@ def test_the_command_says_what_to_run(tmp_path: Path, monkeypatch: pytest.Monkey
     ended = CliRunner().invoke(main, ["pair", "demo-draft", "--json"])
     assert [json.loads(line)["can_draft"] for line in ended.stdout.splitlines()] == [False]
     ended = CliRunner().invoke(main, ["pair", "demo-draft"])
-    assert "--engine-draft lookup" in ended.stdout
+    assert "drafts are looked up in the text:\ntandem up --target demo-draft\n" in ended.stdout
     ended = CliRunner().invoke(main, ["pair", "no-such-model"])
     assert ended.exit_code == 1
     assert ended.stderr.startswith("error: no-such-model: no such folder, file or model")
+
+
+def pair_lines(*arguments: str) -> list[str]:
+    ended = CliRunner().invoke(main, ["pair", *arguments])
+    assert ended.exit_code == 0, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_a_known_target_that_is_not_here_has_known_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    lines = pair_lines("meta-llama/Llama-3.1-8B-Instruct")
+    assert lines[0].startswith(
+        "meta-llama/Llama-3.1-8B-Instruct (16.1 GB in bfloat16, gated) is not on this machine;"
+        " 'tandem pull meta-llama/Llama-3.1-8B-Instruct' brings it"
+    )
+    small, larger = lines[2:4]
+    assert small.startswith("not here   meta-llama/Llama-3.2-1B-Instruct, 0.15 times the size, 2.5")
+    assert "'tandem pull meta-llama/Llama-3.2-1B-Instruct' would bring it" in small
+    assert "72% of drafts accepted (published: one prompt" in small
+    assert "50% to 80% of drafts accepted (expected: a guess" in larger
+    assert "tandem pull meta-llama/Llama-3.2-1B-Instruct" in lines
+    (drafts,) = [json.loads(line) for line in pair_lines("qwen2.5-1.5b", "--json")]
+    assert drafts["name"] == "Qwen/Qwen2.5-0.5B-Instruct"
+    assert drafts["acceptance"]["basis"] == "expected"
+    assert "No draft model is known for" in "\n".join(pair_lines("mistral-7b-instruct-v0.3"))
+
+
+def test_a_draft_that_is_here_comes_before_those_to_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "models" / "Qwen2.5-0.5B-Instruct"
+    place.parent.mkdir()
+    place.symlink_to(DRAFT)
+    lines = pair_lines("Qwen/Qwen2.5-7B-Instruct")
+    assert lines[2].startswith("can draft  Qwen2.5-0.5B-Instruct, 0.064 times the size")
+    assert [line for line in lines if "Qwen2.5-0.5B" in line and "not here" in line] == []
+    assert lines[-1] == "tandem up --target Qwen/Qwen2.5-7B-Instruct --draft Qwen2.5-0.5B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
+        ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct"),
+        ("bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q4_K_M", "Llama-3.2-1B"),
+        ("llama3.2:1b", "Llama-3.2-1B"),
+        ("gemma3:270m", "google/gemma-3-270m-it"),
+        ("real/smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("smollm2:latest", ""),
+        ("gpt2", ""),
+    ],
+)
+def test_names_of_hub_files_and_ollama_mean_known_models(name: str, meant: str) -> None:
+    known = known_model(name)
+    assert (known is not None and meant in known.name) if meant else known is None
+
+
+def test_the_table_is_in_order_and_says_where_its_figures_come_from() -> None:
+    names = [model.name for family in FAMILIES for model in family.models]
+    assert len(set(names)) == len(names)
+    for family in FAMILIES:
+        sizes = [model.parameters for model in family.models]
+        assert sizes == sorted(sizes)
+        for target in family.models:
+            for draft, acceptance in known_drafts(target):
+                assert draft.parameters <= target.parameters / 2
+                assert acceptance.basis in ("measured here", "published", "expected")
+                assert 0 < acceptance.low <= acceptance.high <= 1

@@ -171,5 +171,5 @@ def test_a_target_is_named_and_read_where_ollama_has_it(
 
 
 def test_an_unknown_name_is_refused_in_one_line(home: Path) -> None:
-    with pytest.raises(CannotLoad, match=r"no such folder.*; use NAME@COMMIT for a model of the"):
+    with pytest.raises(CannotLoad, match=r"no such folder.*'tandem pull no/such-model' downloads"):
         choose_model("no/such-model", "x")

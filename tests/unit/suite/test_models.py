@@ -32,7 +32,7 @@ def test_a_folder_and_a_pinned_name() -> None:
         str(DEMO_DRAFT), None, "cuda", "float16"
     )
     assert choose_model("owner/name@abc", "x") == ModelChoice("owner/name", "abc")
-    with pytest.raises(CannotLoad, match=r"no such folder, file or model .*; use NAME@COMMIT"):
+    with pytest.raises(CannotLoad, match=r"no such folder, .*; 'tandem pull owner/name' downloads"):
         choose_model("owner/name", "x")
 
 

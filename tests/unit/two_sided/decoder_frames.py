@@ -70,7 +70,7 @@ class Engine:
 
     def __init__(self, decoder: DecoderMachine) -> None:
         self.decoder = decoder
-        self.text: list[int] = list(decoder.prompt_ids[: decoder.bos_length])
+        self.text: list[int] = list(decoder.prompt_ids[: decoder.leading_length])
         self.fed = 0
         self._work: DecodeWork | None = None
         self._next: tuple[int, ...] = ()

@@ -47,25 +47,25 @@ def test_an_answer_has_one_token_at_least() -> None:
     assert refused.value.field == "committed_ids"
 
 
-def made(prompt: int, document: int, bos_length: int = 0) -> DecoderMachine:
+def made(prompt: int, document: int, leading_length: int = 0) -> DecoderMachine:
     """In a context of 40."""
     return DecoderMachine(
         opening(),
         prompt_ids=(1,) * prompt,
         documents=[(1,) * document],
         model=MODEL,
-        bos_length=bos_length,
+        leading_length=leading_length,
     )
 
 
 def test_prompt_and_document_leave_room_for_one_token() -> None:
     assert made(35, 4).max_tokens == 1
-    assert made(35, 5, bos_length=1).max_tokens == 1
+    assert made(35, 5, leading_length=1).max_tokens == 1
     for prompt, document, field in ((35, 5, "documents[0]"), (40, 1, "prompt"), (41, 1, "prompt")):
         with pytest.raises(InvalidArgument) as refused:
             made(prompt, document)
         assert refused.value.field == field
-    assert made(39, 1, bos_length=1).max_tokens == 1
+    assert made(39, 1, leading_length=1).max_tokens == 1
 
 
 def test_drafts_and_those_that_became_tokens_are_counted() -> None:

@@ -173,7 +173,7 @@ def test_who_estimates_is_not_told() -> None:
 
 def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
     decoder = DecoderMachine(
-        opening(), prompt_ids=PROMPT, documents=[(1, 8, 9), (1, 5)], model=MODEL, bos_length=1
+        opening(), prompt_ids=PROMPT, documents=[(1, 8, 9), (1, 5)], model=MODEL, leading_length=1
     )
     work = decoder.work()
     assert work is not None
@@ -182,7 +182,7 @@ def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
     longest = (1, *range(1, 36))
     assert (
         DecoderMachine(
-            opening(), prompt_ids=PROMPT, documents=[longest], model=MODEL, bos_length=1
+            opening(), prompt_ids=PROMPT, documents=[longest], model=MODEL, leading_length=1
         ).max_tokens
         == 40 - 2 - 36
     )
@@ -193,13 +193,13 @@ def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> Non
     """Targets that match, differ or overtake, and new relevances, at any moment of a work."""
     dice = random.Random(seed)
     ahead = dice.choice([1, 2, 4, 8])
-    bos_length = dice.choice([0, 1])
+    leading_length = dice.choice([0, 1])
     decoder = DecoderMachine(
         opening(ahead=ahead),
         prompt_ids=PROMPT,
         documents=DOCUMENTS,
         model=MODEL,
-        bos_length=bos_length,
+        leading_length=leading_length,
     )
     engine = Engine(decoder)
     heard: list[DecodingDraft] = []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tandem.core.codecs import Precision, sparse_probs_to_bytes, wire_probs
+from tandem.core.default_sampling import DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
@@ -41,6 +42,7 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
+from tandem.wire.common_codec import default_sampling_from_proto
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.verifier.v1 import verifier_pb2 as pb
@@ -217,6 +219,13 @@ def test_a_model_s_description_is_whole() -> None:
         "cpu",
         "float32",
     )
+
+
+def test_what_a_model_recommends_is_part_of_its_description() -> None:
+    recommended = DefaultSampling(temperature=0.7, top_p=0.95, top_k=0)
+    described = describe_model(MODEL, default_sampling=recommended)
+    assert default_sampling_from_proto(described) == recommended
+    assert not describe_model(MODEL).HasField("default_sampling")
 
 
 @pytest.mark.parametrize(

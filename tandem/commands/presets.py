@@ -1,0 +1,77 @@
+"""`tandem presets`: every preset in a sentence, those that most people need first."""
+
+import json
+
+import click
+
+from tandem.commands.help_groups import write_sections
+from tandem.commands.options import json_option
+
+USUAL = {
+    "auto": "Measure, and draft in the way that is expected to be fastest, or leave the cloud alone"
+    " where drafts do not help. The default.",
+    "ar": "The large model alone, without drafts: to compare with.",
+    "dragon-coupled": "Answer from documents on the device and in the cloud. The default with"
+    " --rag.",
+}
+"""What each of the presets does that most people need."""
+
+OTHERS = {
+    "coupled": "Send ids of draft tokens only. Both sides draw with the same random numbers, so"
+    " that the text depends on the target, the prompt and the seed alone.",
+    "predraft": "As coupled, and draft for likely outcomes while the cloud verifies.",
+    "lookup": "As coupled, for drafts that are looked up in the text instead of computed.",
+    "stream": "As coupled, without rounds: drafts are always under way, and the cloud decodes while"
+    " none has arrived.",
+    "stream-rejection": "As stream, with rejection sampling.",
+    "dssd": "Rejection sampling with one probability per draft token; the edge draws the"
+    " replacement from a small lossless payload.",
+    "dssd-full": "As dssd, with the target's full distribution as payload, as published.",
+    "dsd": "Rejection sampling with the full distribution of each draft token (baseline).",
+    "tslt": "As dsd, with draft distributions that are truncated before sampling.",
+    "mc-dsd": "As tslt, with a tree of draft tokens.",
+    "fsd": "As dssd; early exits of the target show for which outcomes to draft ahead.",
+    "picospec": "As dssd; the edge goes on drafting while the cloud verifies.",
+    "picospec-top-k": "As picospec, with the target's most likely tokens as payload. Lossy.",
+}
+"""The other presets of speculative decoding."""
+
+OF_DOCUMENTS = {
+    "dragon": "One side decides each token by the distributions of both sides; the role moves to"
+    " the side that is expected to be faster.",
+    "dragon-device": "As dragon; the device decides.",
+    "dragon-cloud": "As dragon; the cloud decides.",
+    "dragon-random": "As dragon; a random side decides.",
+    "dragon-gumbel": "As dragon; both sides draw with the same random numbers, so that more drafts"
+    " are accepted.",
+    "dragon-lossy": "As dragon, with distributions truncated after sampling, as in the published"
+    " program. Lossy.",
+    "drdg-tw": "The device decides, and both sides wait for every token (baseline).",
+    "drdg-sw": "One side's documents for the whole answer, chosen at random (baseline). Lossy.",
+    "crcg-device": "From the device's documents only (baseline).",
+    "crcg-cloud": "From the cloud's documents only (baseline).",
+    "drcg-text": "The device alone, which fetches the cloud's documents first (baseline).",
+    "drcg-kv": "As drcg-text, with keys and values of the documents (baseline).",
+}
+"""The other presets of answers from documents."""
+
+
+@click.command()
+@json_option("Print one JSON object: a sentence for each preset.")
+def presets(as_json: bool) -> None:
+    """List the decoding methods that --preset can name.
+
+    Most people need the first three. 'tandem generate --set FIELD=VALUE' changes single choices of
+    a preset.
+    """
+    if as_json:
+        click.echo(json.dumps(USUAL | OTHERS | OF_DOCUMENTS))
+        return
+    formatter = click.get_current_context().make_formatter()
+    sections = {
+        "For most uses": USUAL,
+        "Other methods": OTHERS,
+        "Other methods that answer from documents": OF_DOCUMENTS,
+    }
+    write_sections(formatter, [(title, [*rows.items()]) for title, rows in sections.items()])
+    click.echo(formatter.getvalue().strip("\n"))

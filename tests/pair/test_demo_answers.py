@@ -1,0 +1,50 @@
+"""What `make run` answers from the demo's documents is what these say."""
+
+from pathlib import Path
+
+import pytest
+
+import tandem
+from tandem.backends.model_source import ModelChoice
+from tandem.commands.demonstration import parts_of
+from tandem.core.prompt import Turn
+from tandem.demo import demo_folder
+from tandem.suite.local_processes import LocalSuiteSettings
+from tandem.suite.suite_documents import demo_documents
+
+FACTS = {"rag": "eighteen months", "rag_public": "five years"}
+"""In `private/heron-releases.md`, which only the device has, and in PEP 602."""
+
+
+def test_the_documents_say_so() -> None:
+    documents = demo_documents()
+    (private,), (public,) = documents.device, documents.cloud
+    assert "maintained for eighteen" in (private / "heron-releases.md").read_text()
+    assert "five years" in (public / "pep-0602.txt").read_text()
+
+
+def test_each_side_s_documents_are_answered_from() -> None:
+    model = Path(demo_folder("real")) / "smollm2"
+    if not model.is_dir():
+        pytest.skip("needs the weights: make real-pair")
+    settings = LocalSuiteSettings(ModelChoice(str(model)), ModelChoice(str(model)))
+    *_, of_documents = parts_of(settings, real=True)
+    documents = demo_documents()
+    with tandem.embedded(
+        model,
+        model,
+        dtype_draft=of_documents.settings.draft.dtype,
+        device_documents=documents.device,
+        cloud_documents=documents.cloud,
+        embedding="lexical",
+    ) as suite:
+        for question in of_documents.questions:
+            asked = question.request
+            turns = [turn for turn in asked.prompt if isinstance(turn, Turn)]
+            answer = suite.chat(
+                [{"role": turn.role, "content": turn.content} for turn in turns],
+                preset=asked.preset,
+                temperature=asked.params.sampling.temperature,
+                max_tokens=asked.params.max_tokens,
+            )
+            assert FACTS[question.key] in answer.text

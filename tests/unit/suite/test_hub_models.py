@@ -1,0 +1,284 @@
+"""`tandem pull`: a hub's model at one commit, checked, resumed, and used without the hub."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tandem.backends import hub_cache
+from tandem.backends.model_source import find_source
+from tandem.cli import main
+from tandem.core.errors import InvalidArgument
+from tandem.demo import demo_folder
+from tandem.suite import hub_models
+from tandem.suite.local_models import find_model, local_models
+from tandem.suite.models import CannotLoad, choose_model
+from tests.unit.suite.hub_server import COMMIT, FakeHub, Repository, serving
+
+WEIGHTS = bytes(range(256)) * 40
+CONFIG = json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}).encode()
+SMALL = Repository(
+    {
+        "config.json": CONFIG,
+        "tokenizer.json": b"{}",
+        "model.safetensors": WEIGHTS,
+        "pytorch_model.bin": b"pickle",
+        "modeling_small.py": b"import os",
+        "onnx/model.onnx": b"graph",
+    }
+)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with serving(FakeHub({"org/small": SMALL})) as hub:
+        for name in ("HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setattr(hub_models, "PAUSE_S", 0.0)
+        monkeypatch.chdir(tmp_path)
+        yield hub
+
+
+def pull(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["pull", *arguments])
+
+
+def refusal(*arguments: str) -> str:
+    """The one line of a refused pull."""
+    ended = pull(*arguments)
+    assert ended.exit_code == 1, ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    return ended.stderr
+
+
+def snapshot(home: Path, name: str = "org/small", commit: str = COMMIT) -> Path:
+    place = f"models--{name.replace('/', '--')}"
+    return home / ".cache/huggingface/hub" / place / "snapshots" / commit
+
+
+def test_a_pulled_model_is_used_by_name_at_its_commit(hub: FakeHub, tmp_path: Path) -> None:
+    ended = pull("org/small")
+    assert ended.exit_code == 0, ended.stderr
+    folder = snapshot(tmp_path)
+    assert f"org/small at commit {COMMIT}: 3 files" in ended.stdout
+    assert str(folder) in ended.stdout
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+    }
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    hub.repositories.clear()
+    assert choose_model("org/small", "x").source == str(folder)
+
+
+def test_the_commit_that_was_pulled_outlasts_what_others_download(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    pull("org/small")
+    repository = snapshot(tmp_path).parents[1]
+    newer = repository / "snapshots" / ("b" * 40)
+    newer.mkdir()
+    for name, content in SMALL.files.items():
+        if "/" not in name:
+            (newer / name).write_bytes(content)
+    (repository / "refs" / "main").write_text("b" * 40)
+    assert find_model("org/small", local_models()).source == snapshot(tmp_path)
+
+
+def test_pulling_again_downloads_nothing(hub: FakeHub) -> None:
+    pull("org/small")
+    hub.asked.clear()
+    assert pull("org/small").exit_code == 0
+    assert [path for path, _ in hub.asked] == ["/api/models/org/small/revision/main"]
+
+
+def test_a_revision_and_json(hub: FakeHub, tmp_path: Path) -> None:
+    ended = pull(f"org/small@{COMMIT}", "--json")
+    size = len(WEIGHTS) + len(CONFIG) + 2
+    assert json.loads(ended.stdout) == {
+        "name": "org/small",
+        "commit": COMMIT,
+        "source": str(snapshot(tmp_path)),
+        "size_bytes": size,
+    }
+    assert "has no branch, tag or commit 'v9'" in refusal("org/small@v9")
+
+
+def test_a_broken_download_is_resumed_by_the_next_one(hub: FakeHub, tmp_path: Path) -> None:
+    hub.cut["model.safetensors"] = 4000
+    words = refusal("org/small")
+    assert "error: model.safetensors: broken off after" in words
+    assert "the same command goes on from there" in words
+    assert not (snapshot(tmp_path) / "model.safetensors").exists()
+    hub.down.clear()
+    hub.asked.clear()
+    assert pull("org/small").exit_code == 0
+    ranges = {path.rpartition("/")[2]: wanted for path, wanted in hub.asked}
+    assert ranges["model.safetensors"] == "bytes=4000-"
+    assert (snapshot(tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_connection_that_breaks_once_does_not_end_the_download(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: hub.down.clear())
+    hub.cut["model.safetensors"] = 4000
+    assert pull("org/small").exit_code == 0
+    assert (snapshot(tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_server_without_ranges_begins_anew(hub: FakeHub, tmp_path: Path) -> None:
+    hub.cut["model.safetensors"] = 4000
+    refusal("org/small")
+    hub.down.clear()
+    hub.ignores_ranges = True
+    assert pull("org/small").exit_code == 0
+    assert (snapshot(tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_wrong_hash_is_refused_and_kept_nowhere(hub: FakeHub, tmp_path: Path, name: str) -> None:
+    hub.lies.add(name)
+    words = refusal("org/small")
+    assert f"error: {name}: what was downloaded does not have the hash" in words
+    assert not (snapshot(tmp_path) / name).exists()
+    hub.lies.clear()
+    assert pull("org/small").exit_code == 0
+    assert (snapshot(tmp_path) / name).read_bytes() == SMALL.files[name]
+
+
+def test_without_a_network_it_ends_at_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    began_s = time.monotonic()
+    assert f"http://127.0.0.1:{port} cannot be reached" in refusal("org/small")
+    assert time.monotonic() - began_s < 5
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE" in refusal("org/small")
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(hub_models, "ANSWER_S", 0.2)
+        assert "cannot be reached" in refusal("org/small")
+
+
+def test_a_model_that_is_not_here_names_the_pull(hub: FakeHub) -> None:
+    with pytest.raises(CannotLoad, match=r"'tandem pull org/other' downloads it"):
+        choose_model("org/other", "x")
+    assert hub.asked == []
+
+
+def test_a_pinned_name_that_cannot_be_had_is_refused_at_once(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries of the hub would try again for half a minute."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InvalidArgument, match=r"is not on this machine, and .* cannot be reached"):
+        find_source("org/small", COMMIT)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(hub_cache, "ANSWER_S", 0.2)
+        with pytest.raises(InvalidArgument, match="cannot be reached"):
+            find_source("org/small", COMMIT)
+
+
+def test_a_pinned_name_in_the_cache_asks_no_hub(hub: FakeHub) -> None:
+    pull("org/small")
+    hub.asked.clear()
+    assert find_source("org/small", COMMIT).options["local_files_only"]
+    assert hub.asked == []
+
+
+def test_gated_and_private_models_name_the_token(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/gated"] = Repository(SMALL.files, gated=True)
+    hub.repositories["org/private"] = Repository(SMALL.files, private=True)
+    assert f"org/gated is gated: ask for access at {hub.url}/org/gated" in refusal("org/gated")
+    assert "or is private: set HF_TOKEN" in refusal("org/private")
+    monkeypatch.setenv("HF_TOKEN", "wrong")
+    assert "HF_TOKEN has no access yet" in refusal("org/gated")
+    assert "HF_TOKEN may not read it" in refusal("org/private")
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    assert pull("org/gated").exit_code == 0
+    assert pull("org/private").exit_code == 0
+
+
+def test_pickles_alone_are_not_taken(hub: FakeHub) -> None:
+    hub.repositories["org/old"] = Repository({"config.json": CONFIG, "pytorch_model.bin": b"x"})
+    assert "has weights in pickle files alone" in refusal("org/old")
+    hub.repositories["org/none"] = Repository({"README.md": b"x"})
+    assert "has neither safetensors nor GGUF weights" in refusal("org/none")
+
+
+def test_one_file_of_a_gguf_repository(hub: FakeHub, tmp_path: Path) -> None:
+    files = {f"Some-{kind}.gguf": b"GGUF" + kind.encode() for kind in ("Q4_K_M", "Q8_0")}
+    hub.repositories["org/Some-GGUF"] = Repository({"config.json": CONFIG, **files})
+    words = refusal("org/Some-GGUF")
+    assert "give one as org/Some-GGUF:FILE: Some-Q4_K_M (1 MB), Some-Q8_0 (1 MB)" in words
+    assert "no file that 'Q5' alone means" in refusal("org/Some-GGUF:Q5")
+    ended = pull("org/Some-GGUF:q4_k_m")
+    assert ended.exit_code == 0, ended.stderr
+    folder = snapshot(tmp_path, "org/Some-GGUF")
+    assert [path.name for path in folder.iterdir()] == ["Some-Q4_K_M.gguf"]
+    assert "tandem up --target org/Some-GGUF:q4_k_m" in ended.stdout
+    for name in ("org/Some-GGUF:q4_k_m", "org/Some-GGUF", "some-q4_k_m"):
+        assert choose_model(name, "x").source == str(folder / "Some-Q4_K_M.gguf")
+
+
+def test_a_pulled_model_answers_without_the_hub(hub: FakeHub) -> None:
+    folder = demo_folder("demo-draft")
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    hub.repositories["org/mine"] = Repository(files)
+    assert pull("org/mine").exit_code == 0
+    hub.repositories.clear()
+    hub.asked.clear()
+    asked = ["--prompt", "one two", "--max-tokens", "4", "--seed", "1", "--json"]
+    ended = CliRunner().invoke(main, ["generate", *asked, "--target", "org/mine"])
+    assert ended.exit_code == 0, ended.stderr
+    assert json.loads(ended.stdout)["tokens"] == 4
+    assert hub.asked == []
+
+
+def test_shards_of_a_large_model_are_taken_together(hub: FakeHub, tmp_path: Path) -> None:
+    names = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    index = json.dumps({"weight_map": {"a": names[0], "b": names[1]}}).encode()
+    shards = {name: name.encode() * 100 for name in names}
+    other = {"consolidated.safetensors": b"the same weights again"}
+    files = {"config.json": CONFIG, "model.safetensors.index.json": index, **shards, **other}
+    hub.repositories["org/large"] = Repository(files)
+    hub.down.add(names[1])
+    refusal("org/large")
+    assert local_models() == []
+    hub.down.clear()
+    assert pull("org/large").exit_code == 0
+    found = {path.name for path in snapshot(tmp_path, "org/large").iterdir()}
+    assert found == {"config.json", "model.safetensors.index.json", *names}
+    assert [model.name for model in local_models()] == ["org/large"]
+
+
+def test_what_is_no_name_is_refused(hub: FakeHub) -> None:
+    for name in ("../etc/passwd", "org/small@", "a/b/c", ""):
+        assert "is not NAME, NAME:QUANTISATION or NAME@REVISION" in refusal(name)
+    assert hub.asked == []
+
+
+def test_an_endpoint_that_is_no_hub_is_named(hub: FakeHub) -> None:
+    hub.repositories["org/small"] = Repository(SMALL.files, commit="main")
+    assert "does not answer as a Hugging Face hub does" in refusal("org/small")

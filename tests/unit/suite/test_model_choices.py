@@ -1,0 +1,173 @@
+"""What is decided about models that nobody asked for: lookup without a draft model, and the back
+end of a GGUF file. Each decision is said in one line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tandem
+from tandem.backends import gguf_engines
+from tandem.backends.factory import engine_of, load_model
+from tandem.backends.model_source import ModelChoice
+from tandem.cli import main
+from tandem.core.errors import InvalidArgument
+from tandem.demo import demo_folder
+from tandem.suite.models import choose_pair, notes_on
+from tools.write_gguf import write_gguf
+
+LOOKED_UP = "no draft model: drafts are looked up in the text"
+TEXT = "one two three four. one two three four. one two three"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A target that is not the demo's."""
+    return Path(shutil.copytree(demo_folder("demo-draft"), tmp_path / "mine"))
+
+
+def flags(**given: Any) -> dict[str, Any]:
+    sides = {
+        f"{field}_{side}": value
+        for field, value in (("engine", "auto"), ("device", "cpu"), ("dtype", "float32"))
+        for side in ("draft", "target")
+    }
+    return {"draft": None, "target": None, "exits": "none", **sides, **given}
+
+
+def generate(*arguments: str) -> Result:
+    asked = ["--prompt", TEXT, "--max-tokens", "24", "--seed", "1", "--json"]
+    return CliRunner().invoke(main, ["generate", *asked, *arguments])
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    """Make packages look as if they were not installed."""
+    monkeypatch.setattr(
+        gguf_engines, "find_spec", lambda name: None if name in missing else find_spec(name)
+    )
+
+
+def test_a_target_alone_has_its_drafts_looked_up(mine: Path) -> None:
+    draft, target = choose_pair(flags(target=str(mine)))
+    assert (draft.engine, draft.source, target.source) == ("lookup", str(mine), str(mine))
+    (note,) = notes_on(draft, target)
+    assert note.startswith(LOOKED_UP)
+    assert f"'tandem pair {mine}'" in note
+
+
+def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
+    for given in (
+        flags(),
+        flags(target=str(demo_folder("demo-target"))),
+        flags(target=str(mine), draft=str(demo_folder("demo-draft"))),
+        flags(target="1:0.3", engine_target="scripted"),
+    ):
+        draft, target = choose_pair(given)
+        assert draft.source.endswith("demo-draft")
+        assert notes_on(draft, target) == []
+
+
+def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:
+    ended = generate("--target", str(mine), "--preset", "lookup")
+    assert ended.exit_code == 0, ended.stderr
+    assert [line for line in ended.stderr.splitlines() if line.startswith(LOOKED_UP)]
+    looked_up = json.loads(ended.stdout)
+    alone = json.loads(generate("--target", str(mine), "--preset", "ar").stdout)
+    assert looked_up["token_ids"] == alone["token_ids"]
+    assert looked_up["drafted"] > 0
+
+
+def test_doctor_says_so(mine: Path) -> None:
+    ended = CliRunner().invoke(main, ["doctor", "--target", str(mine)])
+    assert f"ok   models: {LOOKED_UP}" in ended.stdout
+    assert "ok   draft model: lookup" in ended.stdout
+
+
+def test_python_logs_it(mine: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        tandem.embedded(target=mine, exits="none") as suite,
+    ):
+        answer = suite.generate(TEXT, max_tokens=4, seed=1)
+    assert len(answer.token_ids) == 4
+    assert [record for record in caplog.records if record.getMessage().startswith(LOOKED_UP)]
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    return write_gguf(demo_folder("demo-draft"), tmp_path / "demo.gguf", kind="Q8_0")
+
+
+def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
+    gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "llama_cpp")
+    ended = generate("--target", str(gguf), "--preset", "lookup")
+    assert ended.exit_code == 0, ended.stderr
+    says = "target: demo.gguf is a GGUF file: PyTorch computes it, as llama.cpp is not installed"
+    assert says in ended.stderr.splitlines()
+    assert json.loads(ended.stdout)["tokens"] == 24
+
+
+def test_llama_cpp_is_taken_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_engines, "find_spec", lambda name: object())
+    choice = ModelChoice("m.gguf")
+    assert engine_of(choice) == "llamacpp"
+    assert notes_on(ModelChoice("x"), choice) == [
+        "target: m.gguf is a GGUF file: llama.cpp computes it"
+    ]
+    asked = ModelChoice("m.gguf", engine="torch")
+    assert engine_of(asked) == "torch"
+    assert notes_on(ModelChoice("x"), asked) == []
+
+
+@pytest.mark.parametrize("in_checkout", [True, False])
+def test_with_neither_the_error_names_both_and_make_in_a_checkout_alone(
+    gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_checkout: bool
+) -> None:
+    without(monkeypatch, "llama_cpp", "gguf")
+    monkeypatch.setitem(__import__("sys").modules, "tandem.backends.llamacpp.gguf_model", None)
+    monkeypatch.setattr(gguf_engines, "checkout", lambda: tmp_path if in_checkout else None)
+    with pytest.raises(InvalidArgument) as refused:
+        load_model(ModelChoice(str(gguf)))
+    assert "pip install 'tandem-edge[llamacpp]'" in refused.value.why
+    assert "pip install 'tandem-edge[engine,gguf]'" in refused.value.why
+    assert ("make" in refused.value.why) == in_checkout
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    """The demo's draft model, made to read 128 tokens at once."""
+    folder = Path(shutil.copytree(demo_folder("demo-draft"), tmp_path / "short"))
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 128}))
+    return folder
+
+
+def test_a_draft_with_a_short_context_answers_a_long_prompt_exactly(short: Path) -> None:
+    prompt = ",".join(str(token % 4000) for token in range(300))
+    asked = ["--prompt-ids", prompt, "--max-tokens", "40", "--seed", "1", "--json"]
+    answers = {}
+    for preset in ("ar", "coupled"):
+        ended = CliRunner().invoke(
+            main, ["generate", *asked, "--preset", preset, "--draft", str(short)]
+        )
+        assert ended.exit_code == 0, ended.stderr
+        answers[preset] = json.loads(ended.stdout)
+    assert answers["coupled"]["token_ids"] == answers["ar"]["token_ids"]
+    assert answers["coupled"]["drafted"] > 0
+    assert (answers["coupled"]["draft_context"], answers["ar"]["draft_context"]) == (128, 0)
+
+
+def test_doctor_says_that_a_draft_reads_the_end(short: Path) -> None:
+    ended = CliRunner().invoke(main, ["doctor", "--draft", str(short)])
+    says = "ok   draft context: the draft model reads 128 tokens at once and the target 1024"
+    assert says in ended.stdout
+    assert "draft context" not in CliRunner().invoke(main, ["doctor"]).stdout
