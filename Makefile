@@ -95,7 +95,7 @@ test: setup proto deploy-tools ## every test that needs no Docker and no browser
 	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page -n 4 \
 	  --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures' writes the docs' pictures
+test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
 
 clients-env: $(CLIENTS_VENV)/.installed $(if $(filter all,$(CLIENTS)),$(CLIENTS_VENV)-load/.installed) ## the environments of test-clients; kept for later

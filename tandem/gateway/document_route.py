@@ -1,6 +1,8 @@
 """Routes to add, list and delete documents on the device. They exist only where the aggregator may
 change documents."""
 
+import base64
+import binascii
 from collections.abc import Mapping
 from typing import Annotated, Literal, Protocol
 
@@ -28,6 +30,9 @@ _FORMATS: Mapping[str, str] = {
     "csv": "csv",
     "tsv": "csv",
 }
+_BINARY_FORMATS = frozenset({"pdf", "docx", "xlsx", "pptx"})
+"""Extensions of files that are no text: read as what they are only where they come in base64."""
+_PDF_MARK = "%PDF-"
 
 
 class TenantDocuments(Protocol):
@@ -56,9 +61,16 @@ class DocumentUpload(Strict):
         str,
         Field(
             min_length=1,
-            description="Text, Markdown or HTML. The extension of the name tells which.",
+            description="Text, Markdown, HTML or CSV, or a file in base64, which may also be a PDF"
+            " or an office document. The extension of the name tells which.",
         ),
     ]
+    encoding: Annotated[
+        Literal["text", "base64"],
+        Field(
+            description="How `content` is written: as text, or as the bytes of a file in base64."
+        ),
+    ] = "text"
     shared: Annotated[
         bool,
         Field(
@@ -128,8 +140,8 @@ class DocumentRoute:
             raise lacks_scope(caller.holder, [Scope.DOCUMENTS_SHARE])
         upload = Upload(
             id=name,
-            content=body.content.encode(errors="surrogatepass"),
-            format=_FORMATS.get(name.lower().rpartition(".")[2], "text"),
+            content=_bytes_of(body),
+            format=_format_of(name, body.encoding),
             owner=caller.holder,
             shared=body.shared,
             max_documents=caller.quota.documents,
@@ -172,6 +184,25 @@ class DocumentRoute:
             why = f"you have no document {shown(name)!r}"
             raise ApiError(404, why, param="name", code="document_not_found")
         return json_response(DocumentDeleted(name=shown(name)).model_dump())
+
+
+def _bytes_of(body: DocumentUpload) -> bytes:
+    """Raises ApiError for what is not base64, and for a PDF that was sent as if it were text."""
+    if body.encoding == "text":
+        if body.content.startswith(_PDF_MARK):
+            raise invalid("content", "content: is a PDF; send its bytes with encoding base64")
+        return body.content.encode(errors="surrogatepass")
+    try:
+        return base64.b64decode(body.content, validate=True)
+    except (binascii.Error, ValueError):  # the latter for letters outside of ASCII
+        raise invalid("content", "content: is not valid base64") from None
+
+
+def _format_of(name: str, encoding: str) -> str:
+    extension = name.lower().rpartition(".")[2]
+    if encoding == "base64" and extension in _BINARY_FORMATS:
+        return extension
+    return _FORMATS.get(extension, "text")
 
 
 def _limit(text: str | None) -> int:

@@ -124,6 +124,8 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
             found, text = _from_html(content)
         case Format.PDF:
             found, text = _from_pdf(content)
+            if not text.strip():  # which nobody would ever find
+                raise InvalidArgument("content", "is a PDF without text: its pages are pictures")
         case Format.DOCX:
             found, text = docx_text(content)
         case Format.XLSX:

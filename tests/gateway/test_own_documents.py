@@ -4,6 +4,7 @@ them. Both sides' services behind the routes are real."""
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.gateway.http_suite import chat_body
 from tests.services.two_sided_suite import PROMPT, TwoSides, two_sides
+from tests.unit.index.written_pdfs import pdf
 
 PATH = "/v1/tandem/documents"
 OWN = {Scope.GENERATE, Scope.DOCUMENTS_WRITE}
@@ -220,6 +222,55 @@ async def test_a_quota_is_of_the_key_and_says_what_is_left(tmp_path: Path) -> No
         assert (await suite.ask("small", "DELETE", f"{PATH}/a.md")).status_code == 200
         assert (await suite.put("small", "b.md", "y" * 11)).status_code == 200
         assert (await suite.put("ann", "b.md", "y" * 99)).status_code == 200
+
+
+async def test_a_file_in_base64_is_read_by_its_name(tmp_path: Path) -> None:
+    async with served(tmp_path) as suite:
+
+        async def put(name: str, content: bytes) -> httpx2.Response:
+            written = base64.b64encode(content).decode()
+            return await suite.put("ann", name, written, encoding="base64")
+
+        assert (await put("a.pdf", pdf("a violet heron"))).status_code == 200
+        assert (await put("b.txt", "ein größerer Reiher".encode("utf-16"))).status_code == 200
+        assert await suite.found("ann", "violet") == {("ann", "a.pdf")}
+        assert await suite.found("ann", "größerer") == {("ann", "b.txt")}
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"content": pdf("x").decode("latin-1")}, "is a PDF; send its bytes with encoding base64"),
+        ({"content": "a b", "encoding": "base64"}, "is not valid base64"),
+        ({"content": "ä", "encoding": "base64"}, "is not valid base64"),
+        (
+            {"content": "YQBi", "encoding": "base64", "name": "a.txt"},
+            "is not text: a zero byte at 1",
+        ),
+        ({"content": "YQBi", "encoding": "base64"}, "is not a readable PDF"),
+        ({"content": "YQ==", "encoding": "gzip"}, "must be 'text' or 'base64'"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_refused_in_words_that_say_why(
+    body: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    async with served(tmp_path) as suite:
+        answer = await suite.ask("ann", "POST", json={"name": "a.pdf", **body})
+        error = answer.json()["error"]
+        assert answer.status_code == 400
+        field = "encoding" if "gzip" in body.values() else "content"
+        assert error["param"] == field
+        assert error["message"].startswith(f"{field}: {why}")
+        assert await suite.names("ann") == []
+
+
+async def test_a_question_too_long_to_search_with_is_named_by_its_field(tmp_path: Path) -> None:
+    async with served(tmp_path) as suite:
+        body = chat_body("heron " * 1500, max_tokens=2, tandem={"rag": True})
+        answer = await suite.ask("ann", "POST", "/v1/chat/completions", json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "tandem.query")
+        assert error["message"] == "query: must have 1…8192 characters, has 8999"
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tandem.netem.link_model import settings_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import choose_model, load_pair
+from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.suite.suite_documents import demo_documents
+from tests.page.person import show_tokens
 
 RTT_MS = 40
 WAIT_MS = 60_000
@@ -22,14 +23,34 @@ WAIT_MS = 60_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pictures", type=Path, help="folder that screenshots are written to")
+    parser.addoption(
+        "--real-pair", action="store_true", help="ask the pair of `make real-pair`, for pictures"
+    )
+
+
+@pytest.fixture
+def pictures(pytestconfig: pytest.Config) -> Path | None:
+    folder: Path | None = pytestconfig.getoption("--pictures")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    expect.set_options(timeout=WAIT_MS)
+
+
+def new_pair(config: pytest.Config) -> ModelPair:
+    """A pair for one suite, which uses it alone."""
+    real = Path("models/real") if config.getoption("--real-pair") else None
+    draft, target = (str(real / name) if real else None for name in ("smollm2-draft", "smollm2"))
+    return load_pair(choose_model(draft, "demo-draft"), choose_model(target, "demo-target"))
 
 
 @pytest.fixture(scope="session")
-def suite() -> Iterator[EmbeddedSuite]:
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+def suite(pytestconfig: pytest.Config) -> Iterator[EmbeddedSuite]:
     documents = demo_documents(embedding="lexical")
     link = settings_from(RTT_MS / 1e3, 20.0)
-    serving = EmbeddedSuite(pair, link=link, http=True, documents=documents)
+    serving = EmbeddedSuite(new_pair(pytestconfig), link=link, http=True, documents=documents)
     thread = LoopThread("page")
     thread.enter(serving)
     yield serving
@@ -49,7 +70,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, suite: EmbeddedSuite) -> Iterator[Page]:
     """Freshly loaded, and without a complaint of the browser at the end."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1366, "height": 900})
     context.set_default_timeout(WAIT_MS)
     shown = context.new_page()
     said: list[str] = []
@@ -68,3 +89,9 @@ def page(browser: Browser, suite: EmbeddedSuite) -> Iterator[Page]:
     assert shown.request.post(f"{suite.http_url}/v1/tandem/link", data=as_it_was).ok
     context.close()
     assert said == []
+
+
+@pytest.fixture
+def in_tokens(page: Page) -> None:
+    """Answers are shown as tokens, with all figures."""
+    show_tokens(page)

@@ -8,74 +8,34 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import FilePayload, Locator, Page, Response, expect
+from playwright.sync_api import FilePayload, Page, expect
 
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import choose_model, load_pair
 from tandem.suite.suite_documents import demo_documents
 from tests.gateway.http_suite import http_suite
-from tests.page.conftest import WAIT_MS
+from tests.page.conftest import WAIT_MS, new_pair
+from tests.page.person import (
+    PICTURED,
+    ask,
+    choose,
+    chunks_of,
+    ended,
+    picture,
+    show_text,
+    show_tokens,
+    text_of,
+    unfold,
+)
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("in_tokens")]
 
-QUESTION = "Tom picks 12 apples. How many apples does he have?"
 KEY = new_key(bytes([9]) * KEY_BYTES)
-
-
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    expect.set_options(timeout=WAIT_MS)
-
-
-def choose(
-    page: Page, preset: str = "coupled", seed: int = 7, tokens: int = 64, temperature: float = 1.0
-) -> None:
-    page.get_by_label("Temperature").fill(f"{temperature:g}")
-    page.get_by_label("Preset").select_option(preset)
-    page.get_by_label("Seed").fill(str(seed))
-    page.get_by_label("Most tokens").fill(str(tokens))
-
-
-def ask(page: Page, words: str = QUESTION) -> Locator:
-    """The answer's card, as soon as it is there."""
-    answers = page.locator(".answer")
-    before = answers.count()
-    page.get_by_label("Your question").fill(words)
-    page.keyboard.press("Enter")
-    return answers.nth(before)
-
-
-def ended(answer: Locator) -> Locator:
-    expect(answer).to_have_attribute("aria-busy", "false")
-    return answer
-
-
-def chunks_of(response: Response) -> list[dict[str, Any]]:
-    events = [line.removeprefix("data: ") for line in response.text().split("\n\n")]
-    return [json.loads(event)["choices"][0] for event in events if event.startswith("{")]
-
-
-def text_of(answer: Locator) -> str:
-    return "".join(answer.locator(".tokens .token").all_text_contents())
-
-
-def picture(page: Page, folder: Path | None, name: str) -> None:
-    if folder is not None:
-        folder.mkdir(exist_ok=True)
-        page.screenshot(path=folder / f"{name}.png")
-
-
-@pytest.fixture
-def pictures(pytestconfig: pytest.Config) -> Path | None:
-    folder: Path | None = pytestconfig.getoption("--pictures")
-    return folder
 
 
 @pytest.mark.parametrize("preset", ["coupled", "dssd"])
@@ -104,8 +64,8 @@ def test_tokens_come_as_a_stream_and_are_coloured_by_who_made_them(page: Page, p
 def test_a_token_tells_its_probability_to_pointer_and_keys(
     page: Page, pictures: Path | None
 ) -> None:
-    choose(page)
-    answer = ended(ask(page))
+    choose(page, temperature=1 if pictures is None else 0.7)
+    answer = ended(ask(page, PICTURED))
     card = page.locator(".looked-at")
     expect(card).to_have_count(0)
     answer.get_by_role("listbox").focus()
@@ -127,8 +87,8 @@ def test_a_token_tells_its_probability_to_pointer_and_keys(
 
 
 def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Path | None) -> None:
-    choose(page)
-    answer = ended(ask(page))
+    choose(page, temperature=1 if pictures is None else 0.7)
+    answer = ended(ask(page, PICTURED))
     picture(page, pictures, "page")
     page.get_by_role("button", name="Run again with the cloud alone").click()
     other = page.locator(".answer").nth(1)
@@ -137,6 +97,8 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
     expect(answer.get_by_text("The texts are the same.")).to_be_visible()
     assert text_of(answer) == text_of(other)
     assert all(float(each[:-2]) > 0 for each in page.locator(".clock").all_text_contents())
+    show_text(page)
+    expect(answer.get_by_text("The texts are the same.")).to_be_visible()
     picture(page, pictures, "page-compared")
 
 
@@ -145,6 +107,7 @@ def test_a_model_that_recommends_no_temperature_begins_below_1(page: Page) -> No
 
 
 def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page) -> None:
+    unfold(page, "More settings")
     objective = page.get_by_label("Objective")
     assert page.get_by_label("Preset").input_value() == "auto"
     for chosen, sent in (("", None), ("cost", "cost"), ("0.5", 0.5)):
@@ -205,16 +168,16 @@ def test_an_error_is_shown_and_what_was_asked_can_be_tried_again(page: Page) -> 
     choose(page, tokens=0)
     answer = ask(page)
     alert = answer.get_by_role("alert")
-    expect(alert).to_contain_text("max_tokens: must be at least 1")
+    expect(alert).to_contain_text("“Maximum tokens” must be at least 1.")
     answer.get_by_role("button", name="Try again").click()
-    expect(page.locator(".answer").last.get_by_role("alert")).to_contain_text("at least 1")
+    expect(page.locator(".answer").last.get_by_role("alert")).to_contain_text("must be at least 1")
     assert page.locator(".answer").count() == 1
 
 
 def test_a_cut_link_is_seen_and_the_answer_resumes_as_if_nothing_had_been(page: Page) -> None:
     choose(page, tokens=200, temperature=2)  # nonsense does not end by itself
     whole = text_of(ended(ask(page)))
-    page.reload()
+    page.get_by_role("button", name="New chat").click()
     choose(page, tokens=200, temperature=2)
     answer = ask(page)
     expect(answer.locator(".token").nth(3)).to_be_visible()
@@ -259,13 +222,15 @@ def test_documents_of_two_sides_have_their_colours(page: Page, pictures: Path | 
 
 
 @pytest.fixture(scope="module")
-def many_sides() -> Iterator[str]:
+def many_sides(pytestconfig: pytest.Config) -> Iterator[str]:
     """Another server, whose device knows two sides beyond the cloud."""
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
     documents = demo_documents(embedding="lexical")
     office, lab = documents.cloud[0] / "pep-0602.txt", documents.device[0] / "heron-releases.md"
     documents = replace(documents, more={"office": (office,), "lab": (lab,)})
-    thread, serving = LoopThread("sides"), EmbeddedSuite(pair, http=True, documents=documents)
+    thread, serving = (
+        LoopThread("sides"),
+        EmbeddedSuite(new_pair(pytestconfig), http=True, documents=documents),
+    )
     thread.enter(serving)
     yield serving.http_url
     thread.leave(serving)
@@ -277,6 +242,7 @@ def test_of_more_than_two_sides_each_has_its_colour_and_figures(
 ) -> None:
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     page.goto(many_sides)
+    show_tokens(page)
     choose(page, "dragon-coupled", tokens=64)
     with page.expect_response("**/v1/chat/completions") as answering:
         answer = ask(page, "How long is a Python release maintained? Which does Heron support?")
@@ -316,7 +282,7 @@ def test_of_more_than_two_sides_each_has_its_colour_and_figures(
 def test_a_dropped_file_is_used_as_one_of_the_device(page: Page) -> None:
     secret = "The quokka Zebulon sleeps in the blue cupboard of the third floor. " * 3
     file = FilePayload(name="zebulon.md", mimeType="text/markdown", buffer=secret.encode())
-    page.get_by_label("Drop texts here").set_input_files([file])
+    page.get_by_label("Drop files here").set_input_files([file])
     expect(page.get_by_text("zebulon.md added")).to_be_visible()
     choose(page, "dragon-coupled", tokens=16)
     answer = ended(ask(page, "Where does the quokka Zebulon sleep?"))
@@ -339,13 +305,15 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(page: Page, with_keys: str) -> 
     page.goto(with_keys)
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible()
+    expect(dialog.get_by_role("alert")).to_be_empty()  # nobody has given a key yet
     assert Axe().run(page).violations_count == 0
     dialog.get_by_role("textbox").fill("wrong")
     page.keyboard.press("Enter")
-    expect(dialog.get_by_role("alert")).to_contain_text("Incorrect API key")
+    expect(dialog.get_by_role("alert")).to_have_text("The server does not know this key.")
     dialog.get_by_role("textbox").fill(KEY)
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
+    show_tokens(page)
     choose(page, tokens=8)
     ended(ask(page))
     assert text_of(page.locator(".answer")) != ""
@@ -364,8 +332,8 @@ def test_axe_finds_nothing(page: Page, scheme: str, pictures: Path | None) -> No
         return str(report.generate_report()) if report.violations_count else ""
 
     assert found() == ""
-    choose(page)
-    answer = ended(ask(page))
+    choose(page, temperature=1 if pictures is None else 0.7)
+    answer = ended(ask(page, PICTURED))
     answer.get_by_role("option").nth(2).hover()
     if scheme == "dark":
         picture(page, pictures, "page-dark")
@@ -387,11 +355,11 @@ def test_narrow_and_magnified_pages_need_no_sideways_scrolling(
 
     page.set_viewport_size({"width": width, "height": height})
     assert overflow() == 0
-    page.get_by_text("How to answer").click()
-    choose(page)
+    page.get_by_role("button", name="Settings").click()
+    choose(page, temperature=1 if pictures is None else 0.7)
     assert overflow() == 0
-    page.get_by_text("How to answer").click()
-    answer = ended(ask(page))
+    page.get_by_role("button", name="Close").click()
+    answer = ended(ask(page, PICTURED))
     page.get_by_role("button", name="Run again with the cloud alone").click()
     ended(page.locator(".answer").nth(1))
     answer.get_by_role("option").nth(1).hover()
@@ -405,8 +373,9 @@ def test_everything_can_be_reached_by_the_tab_key(page: Page) -> None:
     ended(ask(page))
     reached = set()
     page.locator("body").click(position={"x": 2, "y": 2})
-    for _ in range(20):
+    for _ in range(40):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent.trim().slice(0, 12)"))
         reached.add(page.evaluate("document.activeElement.getAttribute('role') ?? ''"))
-    assert {"listbox", "Run again wi", "Cut the link"} <= reached
+    names = {"New chat", "Markdown", "Edit", "listbox", "Copy", "Answer again", "Run again wi"}
+    assert names | {"All methods", "Cut the link"} <= {each.strip() for each in reached}

@@ -2,11 +2,14 @@
 
 const KEY = "tandem-key";
 
+// What went wrong, as the API says it; the page's own words for it are in troubles.mjs.
 export class ApiError extends Error {
-  constructor(status, error) {
-    super(error.message);
+  constructor(status, error, retryAfterS = 0) {
+    super(error.message ?? "");
     this.status = status;
-    this.code = error.code;
+    this.code = error.code ?? "";
+    this.param = error.param ?? "";
+    this.retryAfterS = retryAfterS;
   }
 }
 
@@ -15,7 +18,14 @@ export const setKey = (key) =>
   key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY);
 
 export async function features() {
-  return (await fetch("/page/features.json")).json();
+  let response;
+  try {
+    response = await fetch("/page/features.json");
+  } catch {
+    throw unreachable();
+  }
+  if (!response.ok) throw new ApiError(response.status, {});
+  return response.json();
 }
 
 // The one model: its name, its draft model, and the presets.
@@ -25,7 +35,9 @@ export async function model() {
 
 export const link = (change) => ask("/v1/tandem/link", change);
 
-export const addDocument = (name, content) => ask("/v1/tandem/documents", { name, content });
+// Adds a file as a document; the server reads its text by the extension of its name.
+export const addDocument = (name, content) =>
+  ask("/v1/tandem/documents", { name, content, encoding: "base64" });
 
 // The chunks of a streamed answer, until it ends. Throws ApiError, also for one that breaks off.
 export async function* stream(body, signal) {
@@ -35,9 +47,9 @@ export async function* stream(body, signal) {
   let complete = false;
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await read(reader);
       if (done && complete) return;
-      if (done) throw new ApiError(0, { message: "The answer broke off: the connection was lost." });
+      if (done) throw new ApiError(0, { code: "broke_off" });
       const events = (unread + value).split("\n\n");
       unread = events.pop();
       for (const event of events) {
@@ -54,6 +66,16 @@ export async function* stream(body, signal) {
     }
   } finally {
     reader.cancel().catch(() => {});
+  }
+}
+
+// A connection that is lost is an error of the browser's, in the browser's words.
+async function read(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, { code: "broke_off" });
   }
 }
 
@@ -74,14 +96,16 @@ async function send(path, body, signal) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { message: "The server cannot be reached." });
+    throw unreachable();
   }
   if (response.ok) return response;
-  let error = { message: `The server answered ${response.status}.` };
+  let error = {};
   try {
     error = (await response.json()).error;
   } catch {
     // something before the server answered
   }
-  throw new ApiError(response.status, error);
+  throw new ApiError(response.status, error, Number(response.headers.get("Retry-After")) || 0);
 }
+
+const unreachable = () => new ApiError(0, { code: "unreachable" });

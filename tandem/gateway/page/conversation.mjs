@@ -1,30 +1,22 @@
 // What was asked and answered. An answer is a value; each chunk of its stream makes the next one.
 
-export const SOURCES = {
-  draft: "accepted draft",
-  target: "target’s own token",
-  edge: "edge alone, not verified",
-  device: "device’s documents",
-  cloud: "cloud’s documents",
-  both: "several sides’ documents",
-  recovered: "drawn from all sides together",
-};
+export const SOURCES = ["draft", "target", "edge", "device", "cloud", "both", "recovered"];
 
 // What a token is told by: its source, and of sides beyond the cloud which.
 export const originOf = (token) => (token.source === "side" ? `side ${token.sides[0]}` : token.source);
-
-export const wordsOfOrigin = (origin) => SOURCES[origin] ?? `${origin.slice("side ".length)}’s documents`;
 
 export const newAnswer = (id, preset, seed) => ({
   id,
   preset,
   seed,
   text: "",
+  thinking: "",
   tokens: [],
   rounds: [],
   figures: null,
-  error: "",
+  error: null,
   state: "waiting",
+  endedBy: "",
   beganMs: performance.now(),
   heardMs: performance.now(),
   firstMs: null,
@@ -37,12 +29,15 @@ export const isOpen = (answer) => answer.state === "waiting" || answer.state ===
 export function withChunk(answer, choice, nowMs) {
   const told = choice.tandem ?? {};
   const content = choice.delta.content ?? "";
+  const thinking = choice.delta.reasoning_content ?? "";
   const tokens = tokensOf(told.provenance ?? [], choice.logprobs?.content, content);
   const { provenance, rounds_ended, ...figures } = told;
   return {
     ...answer,
     state: choice.finish_reason ? "done" : "streaming",
+    endedBy: choice.finish_reason ?? "",
     text: answer.text + content,
+    thinking: answer.thinking + thinking,
     tokens: tokens.length ? [...answer.tokens, ...tokens] : answer.tokens,
     rounds: rounds_ended ? [...answer.rounds, ...rounds_ended] : answer.rounds,
     figures: choice.finish_reason ? figures : answer.figures,
@@ -67,7 +62,44 @@ function tokensOf(provenance, likely, content) {
   });
 }
 
-// The first token in which two answers differ; -1 where neither has another one so far.
+// The answer as it is kept: without rounds and alternatives, which take most of the room, and perhaps
+// without tokens.
+export function packedAnswer(answer, withTokens) {
+  const { preset, seed, text, thinking, figures, error, endedBy } = answer;
+  const tokens = withTokens
+    ? answer.tokens.map(({ source, sides, text: spelt, logprob }) =>
+        sides.length ? [source, spelt, logprob, sides] : [source, spelt, logprob],
+      )
+    : [];
+  const tookMs = (answer.endedMs ?? performance.now()) - answer.beganMs;
+  const state = isOpen(answer) ? "stopped" : answer.state; // as it would be found after this page
+  return { preset, seed, text, thinking, figures, error, endedBy, state, tokens, tookMs };
+}
+
+// Raises TypeError for what is no answer.
+export function loadedAnswer(packed, id) {
+  const tokens = packed.tokens.map(([source, text, logprob, sides]) => ({
+    source: String(source),
+    sides: (sides ?? []).map(String),
+    text: String(text),
+    logprob: typeof logprob === "number" ? logprob : null,
+    alternatives: [],
+  }));
+  return {
+    ...newAnswer(id, String(packed.preset), Number(packed.seed)),
+    text: String(packed.text),
+    thinking: String(packed.thinking ?? ""),
+    figures: packed.figures ?? null,
+    error: packed.error ?? null,
+    endedBy: String(packed.endedBy ?? ""),
+    state: ["done", "failed"].includes(packed.state) ? packed.state : "stopped",
+    tokens,
+    beganMs: 0,
+    endedMs: Number(packed.tookMs) || 0,
+  };
+}
+
+// The first character in which two answers differ; -1 where neither has another one so far.
 export function firstDifference(one, other) {
   const shared = Math.min(one.text.length, other.text.length);
   for (let index = 0; index < shared; index += 1) {
@@ -77,8 +109,8 @@ export function firstDifference(one, other) {
   return bothEnded && one.text.length !== other.text.length ? shared : -1;
 }
 
-// What is sent as the conversation so far: of each turn the first answer.
-export function messagesOf(turns, question) {
+// What is sent: the system prompt, if there is one, of each earlier turn the first answer, the question.
+export function messagesOf(turns, question, system) {
   const said = turns.flatMap((turn) =>
     turn.answers[0].text
       ? [
@@ -87,13 +119,16 @@ export function messagesOf(turns, question) {
         ]
       : [],
   );
-  return [...said, { role: "user", content: question }];
+  const first = system.trim() ? [{ role: "system", content: system.trim() }] : [];
+  return [...first, ...said, { role: "user", content: question }];
 }
 
-// Changes one answer of one turn.
+// Changes one answer of one turn; turns without it are the same value as before.
 export const withAnswer = (turns, id, change) =>
-  turns.map((turn) =>
-    turn.answers.some((answer) => answer.id === id)
-      ? { ...turn, answers: turn.answers.map((each) => (each.id === id ? change(each) : each)) }
-      : turn,
-  );
+  turns.some((turn) => turn.answers.some((answer) => answer.id === id))
+    ? turns.map((turn) =>
+        turn.answers.some((answer) => answer.id === id)
+          ? { ...turn, answers: turn.answers.map((each) => (each.id === id ? change(each) : each)) }
+          : turn,
+      )
+    : turns;

@@ -1,77 +1,150 @@
-// The page: a conversation, and what it took.
-import { ApiError, features, model as askModel, setKey, stream } from "./api.mjs";
-import { Answer } from "./answer.mjs";
-import { Controls, Documents, Link } from "./controls.mjs";
+// The page: a conversation, those before it, and how answers are made.
+import { ApiError, features, hasKey, model as askModel, setKey, stream } from "./api.mjs";
+import { Trouble } from "./answer.mjs";
+import { ChatList } from "./chat_list.mjs";
+import {
+  isChatKey,
+  keepChat,
+  listedChats,
+  loadChat,
+  newChat,
+  openChat,
+  putBack,
+  removeChat,
+  setOpenChat,
+  titleOf,
+} from "./chats.mjs";
+import { Controls } from "./controls.mjs";
 import { isOpen, messagesOf, newAnswer, withAnswer, withChunk } from "./conversation.mjs";
+import { saveFile } from "./copying.mjs";
+import { Documents } from "./documents.mjs";
+import { asJson, asMarkdown, fileName } from "./exporting.mjs";
 import { html } from "./html.mjs";
+import { keep, kept } from "./kept.mjs";
+import { LANGUAGES, currentLanguage, say, setLanguage } from "./language.mjs";
+import { Link } from "./link.mjs";
+import { Panel, useWidth } from "./panel.mjs";
+import { ALONE, Turn } from "./turn.mjs";
+import { explained, troubleOf } from "./troubles.mjs";
 import { render } from "./vendor/preact.mjs";
 import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.mjs";
 
-const ALONE = "ar";
 // Where nothing is known of the model: at 1 small models ramble.
 const CHAT_TEMPERATURE = 0.7;
 const SEED_BELOW = 2 ** 32;
+const MOST_TOKENS = 512; // of an answer, unless it is set otherwise or the context is short
 const EXAMPLES = [
   "Tom picks 12 apples in the morning and 8 in the afternoon. How many apples does he have?",
   "What is a list in Python?",
 ];
+const SETTINGS = "tandem.settings";
+const VIEW = "tandem.view";
 const FIRST_CHOICES = {
   preset: "",
   objective: "",
   temperature: "",
   seed: "",
-  maxTokens: "128",
+  maxTokens: "",
   lostCloud: "wait",
+  system: "",
   logprobs: true,
 };
+
+// What was chosen before, where this page still knows it. A seed is for one question or a few.
+function keptChoices() {
+  const found = kept(SETTINGS, {}) ?? {};
+  const known = Object.keys(FIRST_CHOICES).filter((name) => typeof found[name] === typeof FIRST_CHOICES[name]);
+  return { ...FIRST_CHOICES, ...Object.fromEntries(known.map((name) => [name, found[name]])), seed: "" };
+}
 
 function Page() {
   const [served, setServed] = useState(null);
   const [able, setAble] = useState({});
   const [needsKey, setNeedsKey] = useState(false);
-  const [trouble, setTrouble] = useState("");
-  const [chosen, setChosen] = useState(FIRST_CHOICES);
-  const [turns, setTurns] = useState([]);
-  const stopping = useRef(null);
+  const [trouble, setTrouble] = useState(null);
+  const [chosen, setChosen] = useState(keptChoices);
+  const [view, setView] = useState(() => (kept(VIEW, "text") === "tokens" ? "tokens" : "text"));
+  const [language, setLanguageHere] = useState(currentLanguage);
   const nextId = useRef(0);
+  const numbered = () => (nextId.current += 1);
+  const [chat, setChat] = useState(() => loadChat(openChat(), numbered) ?? newChat());
+  const [chats, setChats] = useState(listedChats);
+  const [isKept, setIsKept] = useState(true);
+  const [deleted, setDeleted] = useState(null);
+  const [opened, setOpened] = useState(""); // the panel that is shown as a dialog
+  const stopping = useRef(null);
   const end = useRef(null);
+  const words = useRef(null);
   const endedAt = useRef(0); // how far down the conversation reached, in pixels of the page
-
-  const report = useCallback((error) => {
-    if (error.status === 401 || error.status === 403) setNeedsKey(true);
-    setTrouble(error.message);
-  }, []);
+  const latest = useRef(chat);
+  const keptTurns = useRef(chat.turns);
+  latest.current = chat;
+  const hasChatsBeside = useWidth("75rem");
+  const hasSettingsBeside = useWidth("60rem");
+  const { turns } = chat;
+  const busy = turns.some((turn) => turn.answers.some(isOpen));
+  const setTurns = (change) =>
+    setChat((all) => {
+      const changed = change(all.turns);
+      return changed === all.turns ? all : { ...all, turns: changed };
+    });
 
   const begin = useCallback(async () => {
     try {
       setAble(await features());
       const model = await askModel();
       setServed(model);
-      const auto = model.tandem.presets.includes("auto") ? "auto" : model.tandem.default_preset;
-      const temperature = String(model.tandem.default_sampling?.temperature ?? CHAT_TEMPERATURE);
+      const { presets, default_preset: usual, default_sampling: sampling, context_length: context } = model.tandem;
+      const auto = presets.includes("auto") ? "auto" : usual;
+      const most = String(Math.min(MOST_TOKENS, Math.max(16, Math.floor((context || 4 * MOST_TOKENS) / 4))));
       setChosen((before) => ({
         ...before,
-        preset: before.preset || auto,
-        temperature: before.temperature || temperature,
+        preset: presets.includes(before.preset) ? before.preset : auto,
+        temperature: before.temperature || String(sampling?.temperature ?? CHAT_TEMPERATURE),
+        maxTokens: before.maxTokens || most,
       }));
       setNeedsKey(false);
-      setTrouble("");
+      setTrouble(null);
     } catch (error) {
-      report(error);
+      if (!(error instanceof ApiError)) throw error;
+      setNeedsKey(error.status === 401 || error.status === 403);
+      setTrouble(troubleOf(error));
     }
   }, []);
   useEffect(() => {
     begin();
   }, []);
+  const report = useCallback((error) => {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 401) setNeedsKey(true);
+    setTrouble(troubleOf(error));
+  }, []);
 
-  const busy = turns.some((turn) => turn.answers.some(isOpen));
+  const choose = (change) => {
+    setChosen({ ...chosen, ...change });
+    // Only what the person chose: another model has other settings of its makers.
+    keep(SETTINGS, { ...(kept(SETTINGS, {}) ?? {}), ...change });
+  };
+  const show = (name) => {
+    setView(name);
+    keep(VIEW, name);
+  };
+  const speak = (name) => {
+    setLanguage(name);
+    setLanguageHere(name);
+  };
+  useEffect(() => {
+    document.documentElement.lang = currentLanguage();
+  }, []);
+
+  // --- answers ------------------------------------------------------------------------------------
 
   // Streams one answer into the conversation.
   const run = async (answer, asking) => {
     const stop = new AbortController();
     stopping.current = stop;
     const change = (how) => setTurns((all) => withAnswer(all, answer.id, how));
-    const over = (state, error = "") =>
+    const over = (state, error = null) =>
       change((each) => ({ ...each, state, error, endedMs: performance.now() }));
     try {
       for await (const choice of stream(asking, stop.signal)) {
@@ -83,155 +156,253 @@ function Page() {
       if (error.name === "AbortError") {
         over("stopped");
       } else {
-        over("failed", error.message);
+        over("failed", troubleOf(error));
         if (error.status === 401) setNeedsKey(true);
         if (!(error instanceof ApiError)) throw error;
       }
     }
   };
 
-  const askingOf = (turn, preset, seed) => {
-    const tellsLogprobs = turn.chosen.logprobs && served.tandem.logprobs.includes(preset);
-    const { objective } = turn.chosen;
-    const weighs = objective !== "" && served.tandem.objectives?.includes(preset);
+  const askingOf = (turn, before, preset, seed) => {
+    const asked = { ...FIRST_CHOICES, ...turn.chosen };
+    const tellsLogprobs = asked.logprobs && served.tandem.logprobs.includes(preset);
+    const weighs = asked.objective !== "" && served.tandem.objectives?.includes(preset);
     return {
       model: served.id,
-      messages: turn.messages,
+      messages: messagesOf(before, turn.question, asked.system),
       seed,
-      temperature: Number(turn.chosen.temperature),
-      max_tokens: Number(turn.chosen.maxTokens),
+      temperature: Number(asked.temperature),
+      max_tokens: Number(asked.maxTokens),
       ...(tellsLogprobs ? { logprobs: true, top_logprobs: 5 } : {}),
       tandem: {
         preset,
         provenance: true,
         token_texts: true,
         rounds: true,
-        lost_cloud: turn.chosen.lostCloud,
-        ...(weighs ? { objective: Number(objective) || objective } : {}),
+        lost_cloud: asked.lostCloud,
+        ...(weighs ? { objective: Number(asked.objective) || asked.objective } : {}),
       },
     };
   };
+  const before = (turn) => turns.slice(0, turns.findIndex((each) => each.id === turn.id));
+  const newSeed = () =>
+    chosen.seed === "" ? Math.floor(Math.random() * SEED_BELOW) : Number(chosen.seed);
 
-  const say = (question) => {
-    const seed = chosen.seed === "" ? Math.floor(Math.random() * SEED_BELOW) : Number(chosen.seed);
-    const answer = newAnswer((nextId.current += 1), chosen.preset, seed);
-    const messages = messagesOf(turns, question);
-    const turn = { id: answer.id, question, messages, chosen, answers: [answer] };
+  // Asks after the turns that are to stay.
+  const ask = (question, staying = turns) => {
+    const answer = newAnswer(numbered(), chosen.preset, newSeed());
+    const turn = { id: answer.id, question, chosen, answers: [answer] };
     endedAt.current = 0;
-    setTurns([...turns, turn]);
-    run(answer, askingOf(turn, chosen.preset, seed));
+    setTurns(() => [...staying, turn]);
+    run(answer, askingOf(turn, staying, answer.preset, answer.seed));
   };
 
-  const again = (turn, preset, seed) => {
-    const answer = newAnswer((nextId.current += 1), preset, seed);
-    setTurns((all) =>
-      all.map((each) => (each.id === turn.id ? { ...each, answers: [each.answers[0], answer] } : each)),
-    );
-    run(answer, askingOf(turn, preset, seed));
+  const act = {
+    askInstead: (turn, question) => ask(question, before(turn)),
+    answerAgain: (turn) => ask(turn.question, before(turn)),
+    compare: (turn) => {
+      const [first] = turn.answers;
+      const answer = newAnswer(numbered(), ALONE, first.seed);
+      setTurns((all) => all.map((each) => (each.id === turn.id ? { ...each, answers: [first, answer] } : each)));
+      run(answer, askingOf(turn, before(turn), ALONE, first.seed));
+    },
+    // As it was asked, but with what is set now: it may be a setting that was wrong.
+    retry: (turn, failed) => {
+      const isFirst = turn.answers[0].id === failed.id;
+      const answer = newAnswer(numbered(), isFirst ? chosen.preset : failed.preset, failed.seed);
+      const again = isFirst ? { ...turn, chosen } : turn;
+      setTurns((all) =>
+        withAnswer(all, failed.id, () => answer).map((each) => (each.id === turn.id ? { ...each, chosen: again.chosen } : each)),
+      );
+      run(answer, askingOf(again, before(turn), answer.preset, answer.seed));
+    },
   };
 
-  const retry = (turn, failed) => {
-    const answer = newAnswer((nextId.current += 1), failed.preset, failed.seed);
-    setTurns((all) => withAnswer(all, failed.id, () => answer));
-    run(answer, askingOf(turn, turn.chosen.preset, failed.seed));
-  };
+  const stop = () => stopping.current?.abort();
+  useEffect(() => {
+    const onKeyDown = (event) => {
+      if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+      stop();
+    };
+    document.addEventListener("keydown", onKeyDown);
+    return () => document.removeEventListener("keydown", onKeyDown);
+  }, []);
 
   // What grows stays in view, unless the person has gone up to read.
   useEffect(() => {
     if (!turns.length) return;
     if (endedAt.current <= scrollY + innerHeight) end.current.scrollIntoView({ block: "end" });
     endedAt.current = scrollY + end.current.getBoundingClientRect().bottom;
-  }, [turns]);
+  }, [turns, view]);
 
-  const actionsOf = (turn) => {
-    const [first, other] = turn.answers;
-    const comparable = first.state === "done" && first.preset !== ALONE && !first.figures?.device;
-    if (!comparable || other || !served.tandem.presets.includes(ALONE)) return null;
-    return html`<div>
-      <button class="button small" disabled=${busy} onClick=${() => again(turn, ALONE, first.seed)}>
-        Run again with the cloud alone, same seed
-      </button>
-    </div>`;
+  // --- chats --------------------------------------------------------------------------------------
+
+  const keepNow = (what) => {
+    keptTurns.current = what.turns;
+    setIsKept(keepChat(what));
+    setChats(listedChats());
   };
-  const titleOf = (answer) => (answer.preset === ALONE ? "ar: the cloud alone" : answer.preset);
+  // A question is kept when it is asked, and its answer when that has ended.
+  useEffect(() => {
+    setOpenChat(chat.id);
+    document.title = turns.length ? `${titleOf(chat)} – Tandem` : "Tandem";
+    const isNew = turns.length !== keptTurns.current.length;
+    if (turns !== keptTurns.current && turns.length && (isNew || !busy)) keepNow(chat);
+  }, [chat]);
+  useEffect(() => {
+    const onLeave = () => {
+      if (latest.current.turns !== keptTurns.current) keepChat(latest.current);
+    };
+    const onStorage = (event) => isChatKey(event.key) && setChats(listedChats()); // of another tab
+    addEventListener("pagehide", onLeave);
+    addEventListener("storage", onStorage);
+    return () => {
+      removeEventListener("pagehide", onLeave);
+      removeEventListener("storage", onStorage);
+    };
+  }, []);
 
+  const changeTo = (next) => {
+    stop();
+    if (turns !== keptTurns.current) keepNow(chat);
+    keptTurns.current = next.turns;
+    endedAt.current = 0;
+    setChat(next);
+    setOpened("");
+    words.current?.focus();
+  };
+  const onChats = {
+    begin: () => changeTo(newChat()),
+    open: (id) => {
+      const found = id === chat.id ? null : loadChat(id, numbered);
+      if (found) changeTo(found);
+      setOpened("");
+      setChats(listedChats());
+    },
+    remove: ({ id, title }) => {
+      if (id === chat.id) {
+        stop();
+        const next = newChat();
+        keptTurns.current = next.turns;
+        setChat(next);
+      }
+      setDeleted({ id, title, text: removeChat(id) });
+      setChats(listedChats());
+    },
+    undo: () => {
+      putBack(deleted.id, deleted.text);
+      setDeleted(null);
+      setChats(listedChats());
+    },
+    removeAll: () => {
+      stop();
+      for (const each of chats) removeChat(each.id);
+      const next = newChat();
+      keptTurns.current = next.turns;
+      setChat(next);
+      setDeleted(null);
+      setChats(listedChats());
+    },
+    save: (extension) => {
+      const write = extension === "md" ? asMarkdown : asJson;
+      const type = extension === "md" ? "text/markdown" : "application/json";
+      saveFile(fileName(chat, extension), type, write(chat, served?.id ?? "", Date.now()));
+    },
+  };
+
+  const canCompare = Boolean(served?.tandem.presets.includes(ALONE));
   return html`<div class="frame">
     <header class="top">
       <img src="/page/icon.svg" alt="" />
       <h1>Tandem</h1>
-      ${served &&
-      html`<p class="pair"><b>${served.tandem.draft}</b> drafts on the edge, <b>${served.id}</b> verifies in the cloud</p>`}
+      ${served && html`<p class="pair"><b>${served.tandem.draft}</b> ${say("draftsOnEdge")} <b>${served.id}</b> ${say("verifiesInCloud")}</p>`}
+      <div class="tools">
+        <fieldset class="views">
+          <legend class="unseen">${say("view")}</legend>
+          ${["text", "tokens"].map(
+            (name) => html`<label><input type="radio" name="view" value=${name} checked=${view === name} onChange=${() => show(name)} /><span>${say(`view-${name}`)}</span></label>`,
+          )}
+        </fieldset>
+        ${!hasChatsBeside && html`<button class="button small" aria-haspopup="dialog" onClick=${() => setOpened("chats")}>${say("chats")}</button>`}
+        ${!hasSettingsBeside && html`<button class="button small" aria-haspopup="dialog" onClick=${() => setOpened("settings")}>${say("settingsButton")}</button>`}
+      </div>
     </header>
+    <${Panel} name="history" label=${say("chats")} isBeside=${hasChatsBeside} isOpen=${opened === "chats"} close=${() => setOpened("")}>
+      <${ChatList} chats=${chats} openId=${chat.id} hasTurns=${turns.length > 0} deleted=${deleted?.title} act=${onChats} />
+    <//>
     <main class="talk">
       <div class="turns">
-        ${trouble && !needsKey &&
-        html`<div class="trouble" role="alert">
-          <span>${trouble}</span><button class="button small" onClick=${begin}>Try again</button>
-        </div>`}
+        ${trouble && !needsKey && html`<${Trouble} trouble=${trouble} onRetry=${begin} />`}
         ${turns.length === 0 &&
         html`<div class="welcome">
-          <h2>See who writes each word</h2>
-          <p>A small model on the edge drafts, a large one in the cloud verifies. Every token of an answer shows who made it; point at one, or move to it with the arrow keys, to see how likely it was.</p>
+          <h2>${say("welcomeTitle")}</h2>
+          <p>${say("welcomeWords")}</p>
           <ul>
             ${EXAMPLES.map(
-              (example) => html`<li><button class="button" disabled=${!served || busy} onClick=${() => say(example)}>${example}</button></li>`,
+              (example) => html`<li><button class="button" lang="en" disabled=${!served || busy} onClick=${() => ask(example)}>${example}</button></li>`,
             )}
           </ul>
         </div>`}
         ${turns.map(
-          (turn) => html`<section key=${turn.id} aria-label=${`Question: ${turn.question}`}>
-            <p class="question">${turn.question}</p>
-            <div class="answers">
-              ${turn.answers.map(
-                (answer, index) => html`<${Answer}
-                  key=${answer.id}
-                  answer=${answer}
-                  title=${titleOf(answer)}
-                  other=${index === 0 ? turn.answers[1] : null}
-                  actions=${index === 0 ? actionsOf(turn) : null}
-                  onRetry=${() => retry(turn, answer)}
-                />`,
-              )}
-            </div>
-          </section>`,
+          (turn, index) => html`<${Turn}
+            key=${turn.id}
+            turn=${turn}
+            view=${view}
+            language=${language}
+            busy=${busy || !served}
+            isLast=${index === turns.length - 1}
+            canCompare=${canCompare}
+            act=${act}
+          />`,
         )}
+        ${!isKept && html`<p class="note" role="status">${say("chatNotKept")}</p>`}
         <div class="end" ref=${end}></div>
       </div>
-      <${Ask} ready=${served !== null} busy=${busy} say=${say} stop=${() => stopping.current?.abort()} />
+      <${Ask} field=${words} ready=${served !== null} busy=${busy} ask=${ask} stop=${stop} />
     </main>
-    <aside class="side" aria-label="Settings">
-      ${served && html`<${Controls} model=${served} chosen=${chosen} choose=${(change) => setChosen({ ...chosen, ...change })} />`}
-      ${served && able.documents && html`<${Documents} usable=${served.tandem.documents.includes(chosen.preset)} />`}
+    <${Panel} name="side" label=${say("settings")} isBeside=${hasSettingsBeside} isOpen=${opened === "settings"} close=${() => setOpened("")}>
+      ${served && html`<${Controls} model=${served} chosen=${chosen} choose=${choose} />`}
       ${served && able.link && html`<${Link} report=${report} />`}
-    </aside>
-    ${needsKey && html`<${KeyDialog} refused=${trouble} onKey=${(key) => { setKey(key); begin(); }} />`}
+      ${served && able.documents && html`<${Documents} usable=${served.tandem.documents.includes(chosen.preset)} />`}
+      <label class="field tongue"><span>${say("language")}</span>
+        <select value=${language} onInput=${(event) => speak(event.target.value)}>
+          ${Object.entries(LANGUAGES).map(([name, own]) => html`<option value=${name} lang=${name}>${own}</option>`)}
+        </select>
+      </label>
+    <//>
+    ${needsKey && html`<${KeyDialog} trouble=${trouble} onKey=${(key) => { setKey(key); begin(); }} />`}
   </div>`;
 }
 
-function Ask({ ready, busy, say, stop }) {
+function Ask({ field, ready, busy, ask, stop }) {
   const [words, setWords] = useState("");
   const submit = (event) => {
     event.preventDefault();
     if (busy || !ready || !words.trim()) return;
-    say(words.trim());
+    ask(words.trim());
     setWords("");
   };
   const onKeyDown = (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
   };
+  const onStop = () => {
+    stop();
+    field.current.focus(); // the button goes
+  };
   return html`<div class="ask">
     <form class="card" onSubmit=${submit}>
-      <label class="unseen" for="words">Your question</label>
-      <textarea id="words" rows="1" placeholder="Ask something" value=${words}
+      <label class="unseen" for="words">${say("yourQuestion")}</label>
+      <textarea id="words" ref=${field} rows="1" placeholder=${say("askSomething")} value=${words}
         onInput=${(event) => setWords(event.target.value)} onKeyDown=${onKeyDown}></textarea>
       ${busy
-        ? html`<button type="button" class="button" onClick=${stop}>Stop</button>`
-        : html`<button class="button main" disabled=${!ready || !words.trim()}>Ask</button>`}
+        ? html`<button type="button" class="button" onClick=${onStop}>${say("stop")}</button>`
+        : html`<button class="button main" disabled=${!ready || !words.trim()}>${say("ask")}</button>`}
     </form>
+    <p class="hint keys">${say("keysHint")}</p>
   </div>`;
 }
 
-function KeyDialog({ refused, onKey }) {
+function KeyDialog({ trouble, onKey }) {
   const dialog = useRef(null);
   const [key, setOwn] = useState("");
   useEffect(() => {
@@ -241,14 +412,14 @@ function KeyDialog({ refused, onKey }) {
     event.preventDefault();
     onKey(key.trim());
   };
-  return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()}>
+  return html`<dialog class="key" ref=${dialog} aria-labelledby="key-title" onCancel=${(event) => event.preventDefault()}>
     <form onSubmit=${submit}>
-      <h2 id="key-title">This server asks for a key</h2>
-      <label class="field"><span>Key, as <code>tandem keys</code> made it; kept for this tab alone</span>
+      <h2 id="key-title">${say("keyTitle")}</h2>
+      <label class="field"><span>${say("keyLabel")}</span>
         <input type="password" autocomplete="off" required value=${key} onInput=${(event) => setOwn(event.target.value)} />
       </label>
-      <p class="hint" role="alert">${refused}</p>
-      <div class="row"><button class="button main">Use this key</button></div>
+      <p class="hint" role="alert">${trouble && hasKey() ? explained(trouble).words : ""}</p>
+      <div class="row"><button class="button main">${say("useKey")}</button></div>
     </form>
   </dialog>`;
 }

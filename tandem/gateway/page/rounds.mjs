@@ -1,5 +1,6 @@
 // The last rounds of an answer: drafts above, time below, one column a round.
 import { html } from "./html.mjs";
+import { milliseconds, say } from "./language.mjs";
 
 const SHOWN = 30;
 const TIMES_PX = 44;
@@ -9,18 +10,22 @@ export function Rounds({ rounds }) {
   const shown = rounds.slice(-SHOWN);
   const longest = Math.max(...shown.map((round) => total(parts(round))), 1e-3);
   const last = shown.findLast((round) => round.round_s > 0); // the cloud's own tokens come without one
-  return html`<section class="rounds" aria-label="Rounds">
+  return html`<section class="rounds" aria-label=${say("rounds")}>
     <h3>
-      <span>Rounds: ${rounds.length}</span>
+      <span>${say("rounds")}: ${rounds.length}</span>
       ${last &&
-      html`<span class="key">the last took ${milliseconds(total(parts(last)))}: link ${milliseconds(parts(last).link)}, target ${milliseconds(last.verify_s)}</span>`}
+      html`<span class="key">${say("lastRound", {
+        total: milliseconds(total(parts(last))),
+        link: milliseconds(parts(last).link),
+        target: milliseconds(last.verify_s),
+      })}</span>`}
     </h3>
     <ol class="strip">
       ${shown.map((round, index) => Round({ round, before: rounds[rounds.length - shown.length + index - 1], longest, isLast: index === shown.length - 1 }))}
     </ol>
     <p class="hint key" aria-hidden="true">
-      <span>Drafts:<i class="yes"></i>accepted<i class="no"></i>not<i class="waits"></i>in flight</span>
-      <span>Time:<i class="in-draft"></i>drafting<i class="in-link"></i>link<i class="in-queue"></i>queue<i class="in-pass"></i>target</span>
+      <span>${say("keyDrafts")}<i class="yes"></i>${say("keyAccepted")}<i class="no"></i>${say("keyRejected")}<i class="waits"></i>${say("keyInFlight")}</span>
+      <span>${say("keyTime")}<i class="in-draft"></i>${say("keyDrafting")}<i class="in-link"></i>${say("keyLink")}<i class="in-queue"></i>${say("keyQueue")}<i class="in-pass"></i>${say("keyTarget")}</span>
     </p>
   </section>`;
 }
@@ -30,9 +35,15 @@ function Round({ round, before, longest, isLast }) {
   const drafts = Math.max(round.drafted, round.accepted);
   const times = parts(round);
   const words =
-    `${round.drafted} drafted, ${round.accepted} accepted, ${round.in_flight} in flight, ` +
-    `${milliseconds(total(times))}: ${milliseconds(times.draft)} drafting, ${milliseconds(times.link)} on the link, ` +
-    `${milliseconds(times.pass)} in the target${resumed ? "; the link was cut, and the answer resumed" : ""}`;
+    say("roundWords", {
+      drafted: round.drafted,
+      accepted: round.accepted,
+      inFlight: round.in_flight,
+      total: milliseconds(total(times)),
+      draft: milliseconds(times.draft),
+      link: milliseconds(times.link),
+      target: milliseconds(times.pass),
+    }) + (resumed ? `; ${say("roundResumed")}` : "");
   const cells = [
     ...Array(Math.min(drafts, 12)).fill(0).map((_, index) => (index < round.accepted ? "yes" : "no")),
     ...Array(isLast ? Math.min(round.in_flight, 6) : 0).fill("waits"),
@@ -56,6 +67,3 @@ function parts(round) {
 }
 
 const total = (times) => times.draft + times.link + times.queue + times.pass;
-
-export const milliseconds = (seconds) =>
-  seconds >= 1 ? `${seconds.toFixed(2)} s` : `${(seconds * 1e3).toFixed(seconds < 0.01 ? 1 : 0)} ms`;

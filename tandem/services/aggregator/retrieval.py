@@ -134,7 +134,7 @@ class Retrieval:
                     if answer.over_quota:
                         raise DocumentQuotaExceeded(answer.reason)
                     if answer.reason:
-                        raise InvalidArgument("content", answer.reason)
+                        raise InvalidArgument("content", answer.reason.removeprefix("content: "))
         except grpc.aio.AioRpcError as error:
             raise _refused(error) from None
 
@@ -184,8 +184,11 @@ async def _check_owners(channel: grpc.aio.Channel, owner: str) -> None:
 
 
 def _refused(error: grpc.aio.AioRpcError) -> Rejected:
+    """What is wrong with a request is named by its field, which the caller knows; all else is the
+    retriever's."""
     code, details = actual_status(error.code(), details_of(error))
-    return upstream_rejection(code, f"retriever: {details}")
+    named = details if code is grpc.StatusCode.INVALID_ARGUMENT else f"retriever: {details}"
+    return upstream_rejection(code, named)
 
 
 def _document(hit: pb.Hit, rank: int) -> ContextDocument:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from pypdf import PdfWriter
-from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract, format_of
 from tandem.index.records import Document
+from tests.unit.index.written_pdfs import pdf, placed_pdf
 
 HTML = b"""<html><head><title>The title</title><style>p {}</style><script>var secret</script></head>
 <body><h1>Head</h1><p>One <b>bold</b> word &amp; more.</p><ul><li>first<li>second</ul></body>"""
@@ -27,33 +25,6 @@ def text_of(content: bytes, form: Format) -> str:
     document = one(content, form)
     assert isinstance(document, Document), document
     return document.text
-
-
-def pdf(words: str) -> bytes:
-    """A page with these words on it."""
-    return placed_pdf([(20, 100, words)])
-
-
-def placed_pdf(texts: Sequence[tuple[int, int, str]]) -> bytes:
-    """A page with each text at its place, in this order in the file."""
-    writer = PdfWriter()
-    page = writer.add_blank_page(600, 800)
-    content = DecodedStreamObject()
-    shown = (f"BT /F1 10 Tf {x} {y} Td ({text}) Tj ET" for x, y, text in texts)
-    content.set_data("\n".join(shown).encode())
-    page[NameObject("/Contents")] = writer._add_object(content)
-    font = DictionaryObject(
-        {
-            NameObject("/Type"): NameObject("/Font"),
-            NameObject("/Subtype"): NameObject("/Type1"),
-            NameObject("/BaseFont"): NameObject("/Helvetica"),
-        }
-    )
-    fonts = DictionaryObject({NameObject("/F1"): font})
-    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
-    written = io.BytesIO()
-    writer.write(written)
-    return written.getvalue()
 
 
 def test_text_keeps_indentation_and_loses_what_trails() -> None:
@@ -186,6 +157,12 @@ def test_a_table_between_columns_of_a_pdf_keeps_its_rows() -> None:
     table = [(50, 600, "Heron"), (200, 600, "2 kg"), (50, 580, "Wren"), (200, 580, "9 g")]
     content = placed_pdf([*column(LEFT, 50), *table, *column(RIGHT, 320)])
     assert text_of(content, Format.PDF).splitlines() == [*LEFT, "Heron 2 kg", "Wren 9 g", *RIGHT]
+
+
+def test_a_pdf_of_pictures_is_refused() -> None:
+    refused = one(pdf(" "), Format.PDF)
+    why = "content: is a PDF without text: its pages are pictures"
+    assert refused == Refusal("doc", why)
 
 
 def test_pdf_pages_are_read() -> None:

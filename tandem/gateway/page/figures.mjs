@@ -1,0 +1,127 @@
+// What an answer took: a plain line that everybody can read, and all figures for those who want them.
+// Nothing that is estimated is said as if it had been measured.
+import { firstDifference, isOpen } from "./conversation.mjs";
+import { html } from "./html.mjs";
+import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
+
+const REASONS = ["first", "acceptance", "round_trip", "load", "step_times", "trial"];
+
+// "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the cloud alone (estimated)".
+export function PlainLine({ figures, other }) {
+  const said = [];
+  if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));
+  else said.push(say("plainTokens", { count: figures.tokens }));
+  if (!figures.device && figures.drafted > 0 && figures.tokens > 0) {
+    said.push(say("plainShare", { share: number((100 * figures.accepted) / figures.tokens) }));
+  }
+  // Of an answer beside that of the cloud alone the difference is measured, and a note below says it.
+  const alone = figures.choice?.cloud_alone_tpot_s;
+  if (alone && figures.tpot_s && figures.accepted > 0 && !other) {
+    said.push(say("plainRatio", { ratio: number(alone / figures.tpot_s, 1) }));
+  }
+  return html`<p class="plain">${said.join(" · ")}</p>`;
+}
+
+export function Figures({ figures }) {
+  const tokens = Math.max(1, figures.tokens);
+  const told = [
+    ["figureFirst", figures.ttft_s === null ? null : milliseconds(figures.ttft_s)],
+    ["figurePerToken", figures.tpot_s === null ? null : milliseconds(figures.tpot_s)],
+    ["figureSpeed", figures.tpot_s ? number(1 / figures.tpot_s) : null],
+    ["figureAccepted", figures.acceptance_rate === null ? null : `${number(100 * figures.acceptance_rate)} %`],
+    ["figurePasses", figures.device ? null : number(figures.target_passes / tokens, 2)],
+    [
+      "figureBytes",
+      say("bytesUpDown", {
+        up: number(figures.uplink_bytes / tokens),
+        down: number(figures.downlink_bytes / tokens),
+      }),
+    ],
+  ];
+  return html`<dl class="figures">
+      ${told.filter(([, value]) => value !== null).map(
+        ([name, value]) => html`<div><dt>${say(name)}</dt><dd>${value}</dd></div>`,
+      )}
+    </dl>
+    ${figures.more_sides && html`<${SidesTable} figures=${figures} />`}
+    ${figures.choice && html`<p class="note">${choiceNote(figures)}</p>`}`;
+}
+
+// What must be known to judge an answer, in either view.
+export function Notes({ answer, other }) {
+  const { figures } = answer;
+  const notes = [];
+  if (answer.endedBy === "length") notes.push(say("noteLength", { count: figures.tokens }));
+  if (figures.resumes) notes.push(say("noteResumed", { count: figures.resumes }));
+  if (figures.unverified?.length) notes.push(say("noteUnverified", { count: figures.unverified.length }));
+  if (figures.draft_context) notes.push(say("noteDraftContext", { most: many(figures.draft_context) }));
+  if (figures.lossy) notes.push(say("noteLossy"));
+  if (figures.device) notes.push(documentsNote(figures));
+  if (other) notes.push(comparison(answer, other));
+  return notes.map((note) => html`<p class="note">${note}</p>`);
+}
+
+// What a preset that chooses went by at last, and what it takes the cloud alone for.
+function choiceNote({ choice, preset }) {
+  return say("noteChoice", {
+    preset,
+    schedule: choice.schedule,
+    decisions: say("times", { count: choice.decisions }),
+    reason: REASONS.includes(choice.reason) ? say(`reason-${choice.reason}`) : choice.reason,
+    expected: milliseconds(choice.expected_tpot_s),
+    alone: milliseconds(choice.cloud_alone_tpot_s),
+    how: say(choice.cloud_alone_measured ? "measured" : "estimated"),
+  });
+}
+
+function documentsNote({ device, cloud, more_sides: more, uplink_bytes: bytes }) {
+  const others = [[say("theCloud"), cloud], ...(more ?? []).map((side) => [side.name, side])];
+  const used = others.map(([name, side]) =>
+    say("documentsOfSide", { count: side.documents, name, tokens: side.document_tokens }),
+  );
+  const named = [...device.names, say("tokens", { count: device.document_tokens })].join(", ");
+  const documents = `${say("documentsUsed", { count: device.documents, named, others: used.join(", ") })} `;
+  if (!more) {
+    return documents + say("leftDevice", { count: device.drafted, size: kibibytes(bytes) });
+  }
+  const sent = others.map(([name, side]) => say("sizeTo", { size: kibibytes(side.uplink_bytes), name }));
+  return documents + say("leftDeviceMany", { sent: sent.join(", ") });
+}
+
+// Of more than two sides what each one's drafts and link were like.
+function SidesTable({ figures: { device, cloud, more_sides: more } }) {
+  const sides = [["device", device], ["cloud", cloud], ...more.map((side) => [side.name, side])];
+  const heads = ["sideName", "sideDocuments", "sideMade", "sideAccepted", "sideRoundTrip", "sideSentTo", "sideSentBy"];
+  return html`<div class="sides" tabindex="0" role="group" aria-label=${say("sidesLabel")}><table>
+    <caption class="unseen">${say("sidesLabel")}</caption>
+    <thead><tr>${heads.map((name) => html`<th scope="col">${say(name)}</th>`)}</tr></thead>
+    <tbody>${sides.map(
+      ([name, side]) => html`<tr>
+        <th scope="row">${name}</th>
+        <td>${side.documents}</td>
+        <td>${side.made}</td>
+        <td>${side.acceptance_rate === null ? "–" : `${number(100 * side.acceptance_rate)} %`}</td>
+        <td>${side.round_trip_s === null ? "–" : milliseconds(side.round_trip_s)}</td>
+        <td>${name === "device" ? "–" : kibibytes(side.uplink_bytes)}</td>
+        <td>${name === "device" ? "–" : kibibytes(side.downlink_bytes)}</td>
+      </tr>`,
+    )}</tbody>
+  </table></div>`;
+}
+
+// The same seed gives the same text by every preset that is not lossy and couples its draws.
+function comparison(answer, other) {
+  if (isOpen(other)) return say("comparing", { preset: other.preset });
+  const at = firstDifference(answer, other);
+  const [own, theirs] = [answer.figures.tpot_s, other.figures?.tpot_s];
+  const speed =
+    own && theirs
+      ? ` ${say("comparedSpeed", {
+          own: milliseconds(own),
+          preset: answer.preset,
+          theirs: milliseconds(theirs),
+          other: other.preset,
+        })}`
+      : "";
+  return (at < 0 ? say("sameText") : say("differentText", { place: at + 1 })) + speed;
+}
