@@ -49,9 +49,10 @@ class ServingSuite(Protocol):
     async def embed(
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
     ) -> EmbedResponse:
-        """Vectors of texts, or of their token ids with the model's special tokens, by the model
-        that `describe` calls `embedding`. `most_tokens`: read so many of the first tokens of each;
-        0: all, in windows where the model reads fewer at once."""
+        """Vectors of texts, or of their token ids, the model's with its special tokens or those of
+        OpenAI's vocabulary cl100k_base, by the model that `describe` calls `embedding`.
+        `most_tokens`: read so many of the first tokens of each; 0: all, in windows where the model
+        reads fewer at once."""
 
     def stream(self, request: GenerationRequest, timeout_s: float) -> AsyncGenerator[Generated]:
         """The growing answer, after each message; the last one has its summary. Closing it early

@@ -76,8 +76,9 @@ class EmbeddingRequest(Strict):
     model: str
     input: EmbeddingInput = Field(
         description="One text or several, or their token ids: those of the embedding model's own"
-        " tokenizer, with its special tokens. A text longer than the model's maximum length is"
-        " embedded in windows: the result is their average, weighted by length and normalized."
+        " tokenizer, with its special tokens at both ends, or of OpenAI's vocabulary cl100k_base. A"
+        " text longer than the model's maximum length is embedded in windows: the result is their"
+        " average, weighted by length and normalized."
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = Field(

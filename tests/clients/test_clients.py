@@ -64,10 +64,11 @@ def test_ai_sdk(clients: Clients, server: Server) -> None:
 
 
 def test_langchain(clients: Clients, server: Server) -> None:
-    told = clients.python("langchain_client", "langchain-openai")
+    told = clients.python("langchain_client", "langchain-openai", "litellm")
     check_texts(told, server)
     assert told["parsed"] in SUMS
     assert told["called"] in SUMS
+    check_vectors(told["vectors"], server)
     assert told["nearest"] == TEXTS[1]
 
 
