@@ -43,8 +43,16 @@ class ServingSuite(Protocol):
     async def describe(self) -> DescribeResponse:
         """Describe the suite; without a cloud, `cloud_error` says why and `target` is empty."""
 
-    async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
-        """The ids of a prompt; `spell`: with what each token spells."""
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        spell: bool = False,
+        *,
+        tools: str = "",
+        chat_template_kwargs: str = "",
+    ) -> TokenizeResponse:
+        """The ids of a prompt; `spell`: with what each token spells. The rest, which is a chat's,
+        is as in `GenerationRequest`."""
 
     async def embed(
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0

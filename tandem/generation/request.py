@@ -62,7 +62,6 @@ from tandem_api.common.v1 import generation_pb2 as pb
 
 MAX_DOCUMENTS = 32
 MAX_TOOLS_CHARACTERS = 2**17
-MAX_TEMPLATE_CHARACTERS = 2**14
 DEFAULT_PRESET = "auto"
 CLOUD_ALONE_PRESET = "ar"
 """The draft model takes no part."""
@@ -163,9 +162,6 @@ class GenerationRequest:
             raise InvalidArgument("truncate", "cannot be combined with images or a suffix")
         if len(self.tools) > MAX_TOOLS_CHARACTERS:
             raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
-        if len(self.chat_template_kwargs) > MAX_TEMPLATE_CHARACTERS:
-            why = f"at most {MAX_TEMPLATE_CHARACTERS} characters"
-            raise InvalidArgument("chat_template_kwargs", why)
         read_variables(self.chat_template_kwargs)
         if self.from_two_sides:
             of_one_side = {

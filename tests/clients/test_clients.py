@@ -132,6 +132,7 @@ def test_anthropic(clients: Clients, server: Server) -> None:
     assert told["text"] == server.chat(QUESTION, system="Be brief.")
     assert told["streamed"] == server.chat(QUESTION)
     assert 0 < told["tokens"] <= 24
+    assert told["counted"] == told["prompts"]
     assert told["stop_reason"] in ("end_turn", "max_tokens")
     check_call(told["called"])
     assert told["called_streamed"] == told["called"]
