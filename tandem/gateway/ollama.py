@@ -86,7 +86,11 @@ class OllamaMessage(Strict):
         default=None, description="The function whose result a message of the role `tool` is."
     )
     tool_call_id: str | None = None
-    thinking: Ignored = None
+    thinking: str | None = Field(
+        default=None,
+        description="What a model thought before an earlier answer, for chat templates that keep"
+        " it.",
+    )
 
 
 class _OllamaBody(Strict):
@@ -328,6 +332,8 @@ def _messages(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
             continue
         content = _content(message.content, message.images)
         turn: dict[str, Any] = {"role": message.role, "content": content}
+        if message.thinking:
+            turn["reasoning_content"] = message.thinking
         if message.tool_calls:
             turn["tool_calls"] = calls = [
                 _call(call, f"call_{index}_{place}")

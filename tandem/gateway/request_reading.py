@@ -217,6 +217,7 @@ def _turn(index: int, message: Message) -> Turn:
     calls = [call.model_dump() for call in message.tool_calls or ()]
     return Turn(
         role,
+        reasoning_content=message.thoughts if message.role == "assistant" else "",
         _text(index, message),
         tool_calls=json.dumps(calls) if calls else "",
         tool_call_id=message.tool_call_id or "",

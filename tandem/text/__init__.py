@@ -78,6 +78,15 @@ class FamilyTokenizer(Protocol):
 
     def mark_ids(self, text: str) -> list[int]:
         """Ids of text inside a text; special tokens spelt out in it are meant."""
+@runtime_checkable
+class ReasoningTokenizer(Protocol):
+    """A tokenizer that knows whether its chat template keeps what was thought in earlier turns."""
+
+    @property
+    def reasoning_field(self) -> str:
+        """The field of a message that has it (`tandem.text.past_reasoning`); empty: none."""
+
+
 
     def marked_detokenizer(self) -> IncrementalText:
         """Like `detokenizer`, but the family's marks are text, even where they are special

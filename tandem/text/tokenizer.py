@@ -12,6 +12,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
 from tandem.text.families import ModelFamily, family_of
+from tandem.text.past_reasoning import reasoning_field
 from tandem.text.token_strings import TokenBytes, read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
@@ -68,6 +69,11 @@ class TextTokenizer:
     @property
     def template_knows_tools(self) -> bool:
         return "tools" in str(self._tokenizer.chat_template)
+
+    @cached_property
+    def reasoning_field(self) -> str:
+        """The field of a message in which the chat template looks for what was thought."""
+        return reasoning_field(str(self._tokenizer.chat_template or ""))
 
     @cached_property
     def family(self) -> ModelFamily:

@@ -19,6 +19,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.text.chat_rendering import NO_VARIABLES, OF_VALUES, ChatRendering, not_rendered
 from tandem.text.families import ModelFamily, family_of
+from tandem.text.past_reasoning import reasoning_field
 from tandem.text.vocabulary import Vocabulary, fallback_byte, hash_vocabulary
 
 _UNKNOWN = 1
@@ -86,11 +87,19 @@ class GgufTokenizer:
         for index, message in enumerate(messages):
             if not all(isinstance(message.get(field), str) for field in ("role", "content")):
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
-        marked = [{**one, "content": self._mark(one["content"])} for one in messages]
+        marked = [
+            {name: text if name == "role" else self._mark(text) for name, text in one.items()}
+            for one in messages
+        ]
         text = self._rendered(self._template, marked, ChatRendering.of(variables))
         parts = re.split(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}", text)  # every second is a content's
         kinds = ((part, index % 2 == 0) for index, part in enumerate(parts) if part)
         return [i for part, ours in kinds for i in self._tokenize(part, False, control=ours)]
+
+    @cached_property
+    def reasoning_field(self) -> str:
+        """The field of a message in which the chat template looks for what was thought."""
+        return reasoning_field(self._model.chat_template or "")
 
     @cached_property
     def family(self) -> ModelFamily:

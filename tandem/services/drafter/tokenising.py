@@ -222,7 +222,7 @@ def _characters(prompt: Prompt) -> int:
     if isinstance(prompt, str):
         return len(prompt)
     return sum(
-        len(item.role) + len(item.content) + len(item.tool_calls)
+        len(item.role) + len(item.content) + len(item.tool_calls) + len(item.reasoning_content)
         for item in prompt
         if isinstance(item, Turn)
     )
