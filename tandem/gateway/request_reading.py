@@ -115,7 +115,11 @@ def _requests(
         logit_bias=body.biases,
         banned_token_ids=tuple(body.banned_token_ids or ()),
         allowed_token_ids=tuple(body.allowed_token_ids or ()),
+        spell_special_tokens=body.skip_special_tokens is False,
         grammar=None if grammar is None else grammar[1],
+    if common.spell_special_tokens and common.from_two_sides:
+        words = "presets that answer from documents leave special tokens out; send true"
+        raise unsupported("skip_special_tokens", words)
         images=images,
         logprobs=body.num_top_logprobs is not None,
         top_logprobs=body.num_top_logprobs or 0,

@@ -53,7 +53,6 @@ _USE_N = "this server does not rank answers; send n and choose among them"
 _NO_BEAMS = "this server does not search beams; send temperature 0"
 _NO_METHOD = "this method of sampling is not available; send temperature, top_k, top_p or min_p"
 _OWN_TEMPLATE = "the model's own chat template is used; send chat_template_kwargs"
-_OWN_TOKENS = "special tokens are left out of the text; tandem.provenance reports the id of each"
 
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "functions": ((None, []), "send tools"),
@@ -70,8 +69,10 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "use_beam_search": ((None, False), _NO_BEAMS),
     "length_penalty": ((None, 1.0), _NO_BEAMS),
     "early_stopping": ((None, False), _NO_BEAMS),
-    "skip_special_tokens": ((None, True), _OWN_TOKENS),
-    "spaces_between_special_tokens": ((None, True), _OWN_TOKENS),
+    "spaces_between_special_tokens": (
+        (None, True),
+        "tokens are joined as the model's tokenizer joins them",
+    ),
     "return_token_ids": ((None, False), "send tandem.provenance"),
     "return_tokens_as_token_ids": ((None, False), "send tandem.provenance"),
     "bad_words": ((None, []), "send banned_token_ids or logit_bias"),
@@ -306,6 +307,11 @@ class CommonParameters(Constraints, BodyParameters):
     )
     top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
         default=None, description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
+    )
+    skip_special_tokens: bool | None = Field(
+        default=None,
+        description="Leave special tokens out of the text. Default: true. If false, the one that"
+        " ends the answer is part of the text only with `include_stop_str_in_output`.",
     )
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
         default=None, description="llama.cpp's name of `repetition_penalty`."

@@ -93,6 +93,9 @@ class GenerationRequest:
     thinking_token_budget: int = -1
     """Most tokens of thinking, for models that think before they answer; -1: no limit."""
     include_stop_str_in_output: bool = False
+    spell_special_tokens: bool = False
+    """Special tokens are text too, as the tokenizer spells them; the one that ends the answer only
+    with `include_stop_str_in_output`."""
     chat_template_kwargs: str = ""
     """Variables of the chat template, a JSON object (`tandem.text.chat_rendering`)."""
     prediction: str = ""

@@ -1,7 +1,7 @@
 """Tokenizers, vocabularies, and text that grows token by token. Here: what a tokenizer is, for code
 that knows no tokenizer library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from tandem.text.chat_rendering import NO_VARIABLES
@@ -50,6 +50,18 @@ class SpellingTokenizer(Protocol):
 
 
 @runtime_checkable
+class SpecialTokenizer(Protocol):
+    """A tokenizer that can spell special tokens."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    def special_detokenizer(self, ends: Collection[int] = ()) -> IncrementalText:
+        """Like `detokenizer`, but all special tokens are text; one of `ends` only where another
+        token follows it."""
+
+
+@runtime_checkable
 class ToolTokenizer(Protocol):
     """A tokenizer whose chat template may know tools."""
 
@@ -67,6 +79,15 @@ class ToolTokenizer(Protocol):
 
 
 @runtime_checkable
+class ReasoningTokenizer(Protocol):
+    """A tokenizer that knows whether its chat template keeps what was thought in earlier turns."""
+
+    @property
+    def reasoning_field(self) -> str:
+        """The field of a message that has it (`tandem.text.past_reasoning`); empty: none."""
+
+
+@runtime_checkable
 class FamilyTokenizer(Protocol):
     """A tokenizer that knows the family of its model (`tandem.text.families`)."""
 
@@ -78,15 +99,6 @@ class FamilyTokenizer(Protocol):
 
     def mark_ids(self, text: str) -> list[int]:
         """Ids of text inside a text; special tokens spelt out in it are meant."""
-@runtime_checkable
-class ReasoningTokenizer(Protocol):
-    """A tokenizer that knows whether its chat template keeps what was thought in earlier turns."""
-
-    @property
-    def reasoning_field(self) -> str:
-        """The field of a message that has it (`tandem.text.past_reasoning`); empty: none."""
-
-
 
     def marked_detokenizer(self) -> IncrementalText:
         """Like `detokenizer`, but the family's marks are text, even where they are special
