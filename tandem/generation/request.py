@@ -168,16 +168,18 @@ class GenerationRequest:
         read_variables(self.chat_template_kwargs)
         if self.from_two_sides:
             of_one_side = {
-                name: getattr(self, name)
-                for name in ("stop_token_ids", "suffix", "tools", "chat_template_kwargs")
+                name: getattr(self, name) for name in ("stop_token_ids", "suffix", "tools")
             }
             of_one_side["include_stop_str_in_output"] = self.include_stop_str_in_output
-            of_one_side["min_tokens"] = self.params.processors.min_tokens
+            of_one_side["spell_special_tokens"] = self.spell_special_tokens
             for name, given in of_one_side.items():
                 if given:
                     raise InvalidArgument(
                         name, "not supported by presets that answer from documents"
                     )
+            if self.params.processors.min_tokens and self.params.ignore_eos:
+                why = "cannot be combined with ignore_eos in answers from documents"
+                raise InvalidArgument("min_tokens", why)
             if self.thinking_token_budget >= 0:
                 raise InvalidArgument(
                     "thinking_token_budget", "not supported by presets that answer from documents"

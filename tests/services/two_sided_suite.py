@@ -23,6 +23,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
+from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents, Rescore
 from tests.services.retriever_peer import Retriever, retriever
 from tests.services.scripted_suite import started
@@ -73,6 +74,7 @@ async def two_sides(
     budgets: Sequence[int] = (2**29, 2**29),
     more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     more_way: Way | None = None,
+    tokenizer: Tokenizer = TOKENIZER,
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
     `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
@@ -81,7 +83,7 @@ async def two_sides(
     device, cloud = engines or [scripted_side(), scripted_side()]
     kept = [
         Documents(
-            TOKENIZER,
+            tokenizer,
             budgets[side],
             rescore=rescore,
             weights=partial(weights.__getitem__, side) if weights else None,
@@ -89,7 +91,7 @@ async def two_sides(
         for side in range(2)
     ]
     async with AsyncExitStack() as stack:
-        start = _Starting(stack, tracing)
+        start = _Starting(stack, tracing, tokenizer)
         own = await start.retriever(folder, "device", notes)
         others = await start.retriever(folder, "cloud", public)
         verifier = await start.verifier(cloud, limits, kept[1])
@@ -140,9 +142,12 @@ def scripted_side() -> ScriptedEngine:
 class _Starting:
     """Starts services, which `stack` ends."""
 
-    def __init__(self, stack: AsyncExitStack, tracing: Callable[[str], Tracing]) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, tracing: Callable[[str], Tracing], tokenizer: Tokenizer
+    ) -> None:
         self._stack = stack
         self._tracing = tracing
+        self._tokenizer = tokenizer
 
     async def serve(self, service: object) -> RunningService:
         running = await started(service)  # type: ignore[arg-type]  # any of the four
@@ -182,7 +187,7 @@ class _Starting:
         return await self.serve(
             DrafterServicer(
                 engine,
-                TOKENIZER,
+                self._tokenizer,
                 verifier,
                 DrafterLimits(),
                 metrics,
