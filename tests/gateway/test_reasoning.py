@@ -421,13 +421,14 @@ async def test_tokens_of_a_message_are_counted_by_the_template_of_the_message() 
     call = {"type": "tool_use", "id": "t1", "name": "now", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "noon"}
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "when?"}]}
+    more: dict[str, Any]
     talk = [
         *asked["messages"],
         {"role": "assistant", "content": [block, call]},
         {"role": "user", "content": [result]},
     ]
     async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
-        counts = []
+        counts = list[int]()
         for more in ({}, {"tools": [tool]}, {"tools": [tool], "messages": talk}):
             body = {"model": MODEL, **asked, **more}
             counted = (await suite.post("/v1/messages/count_tokens", body)).json()
@@ -440,7 +441,8 @@ async def test_tokens_of_a_message_are_counted_by_the_template_of_the_message() 
     body = {"model": MODEL, **asked}
     async with speaker(qwen3, "x") as suite:
         counts = []
-        for more in ({}, {"thinking": {"type": "disabled"}}):
+        quiet: dict[str, Any] = {"thinking": {"type": "disabled"}}
+        for more in ({}, quiet):
             counted = (await suite.post("/v1/messages/count_tokens", {**body, **more})).json()
             counts.append(counted["input_tokens"])
     assert counts[1] == counts[0] + len(qwen3().mark_ids("<think>\n\n</think>\n\n"))
