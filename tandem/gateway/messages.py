@@ -25,7 +25,7 @@ def _refused(instead: str) -> Callable[[object], object]:
     send instead."""
 
     def check(value: object) -> object:
-        if value in (None, False, []):
+        if value is None or value is False or value == []:  # not 0, which equals False
             return value
         raise ValueError(f"is not supported; {instead}")
 

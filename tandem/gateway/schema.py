@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.body_parsing import UINT32, Strict, TokenId
+from tandem.gateway.body_parsing import UINT32, MinusOne, Strict, TokenId, Zero
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unknown_parameter, unsupported
 from tandem.gateway.messages import Message, TextPart
@@ -29,7 +29,7 @@ MAX_STOPS = 16
 Seed = Annotated[int, Field(ge=-1, lt=2**64)]
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
-MaxTokens = Count | Literal[-1]
+MaxTokens = Count | MinusOne
 """-1 is llama.cpp's word for no limit; null says the same here."""
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -568,7 +568,7 @@ class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
     prompt: PromptBody
-    max_tokens: MaxTokens | Literal[0] | None = Field(
+    max_tokens: MaxTokens | Zero | None = Field(
         default=None,
         description="Maximum tokens of the answer. Default, and -1: as many as the context and the"
         " server's limits leave. 0 is allowed with `echo`: only the prompt is returned.",
