@@ -31,12 +31,14 @@ FIELD = "images"
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of a conversation. `tool_calls`: what an assistant's turn called, a JSON list as in
-    OpenAI's API; `tool_call_id`: the call that a tool's turn answers."""
+    OpenAI's API; `tool_call_id`: the call that a tool's turn answers; `reasoning_content`: what an
+    assistant thought before it said `content`."""
 
     role: str
     content: str
     tool_calls: str = ""
     tool_call_id: str = ""
+    reasoning_content: str = ""
 
 
 class Truncate(StrEnum):

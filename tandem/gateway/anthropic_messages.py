@@ -60,7 +60,7 @@ class MessageToolResult(Strict):
 
 
 class MessageThinking(Strict):
-    """What a model thought before an earlier answer. Passed back, it is ignored."""
+    """What a model thought before an earlier answer, for chat templates that keep it."""
 
     type: Literal["thinking"]
     thinking: str
@@ -104,18 +104,12 @@ class WithThinking(Strict):
     budget_tokens: Count
 
 
-class MessagesRequest(Strict):
-    """Body of POST /v1/messages. The last message must be the user's."""
+class MessagesPrompt(Strict):
+    """What becomes the prompt."""
 
     model: str
     messages: Annotated[list[InputTurn], Field(min_length=1, fail_fast=True)]
-    max_tokens: Count
     system: str | Annotated[list[MessageText], Field(fail_fast=True)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=UINT32)] | None = None
-    stop_sequences: Stops | None = None
-    stream: bool | None = None
     tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: Annotated[NoThinking | WithThinking, Field(discriminator="type")] | None = Field(
@@ -123,6 +117,27 @@ class MessagesRequest(Strict):
         description="Default: the chat template decides whether the model thinks, and the thinking"
         " is not returned.",
     )
+
+
+class CountTokensRequest(MessagesPrompt):
+    """Body of POST /v1/messages/count_tokens. The last message must be the user's."""
+
+
+class TokenCount(Strict):
+    """Tokens of the prompt that /v1/messages would make of the same body."""
+
+    input_tokens: int
+
+
+class MessagesRequest(MessagesPrompt):
+    """Body of POST /v1/messages. The last message must be the user's."""
+
+    max_tokens: Count
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=UINT32)] | None = None
+    stop_sequences: Stops | None = None
+    stream: bool | None = None
     seed: Seed | None = Field(
         default=None, description="Seed of the sampling. Not part of Anthropic's API."
     )
@@ -213,24 +228,36 @@ class MessageError(Strict):
 
 def chat_of_messages(asked: MessagesRequest) -> ChatCompletionRequest:
     """Return the chat that asks for the same. Raises ApiError for what a chat cannot ask."""
+    return _chat(
+        asked,
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        stop=asked.stop_sequences,
+        stream=asked.stream,
+        seed=asked.seed,
+        tandem=asked.tandem,
+    )
+
+
+def chat_to_count(asked: CountTokensRequest) -> ChatCompletionRequest:
+    """Return a chat that has the same prompt. Raises ApiError as `chat_of_messages`."""
+    return _chat(asked, max_tokens=1)
+
+
+def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
     if asked.messages[-1].role == "assistant":
         raise unsupported("messages", "the last message must be the user's")
     choice = asked.tool_choice
     body: dict[str, Any] = {
         "model": asked.model,
         "messages": [*_system(asked), *_messages(asked.messages)],
-        "max_tokens": asked.max_tokens,
-        "temperature": asked.temperature,
-        "top_p": asked.top_p,
-        "top_k": asked.top_k,
-        "stop": asked.stop_sequences,
-        "stream": asked.stream,
-        "seed": asked.seed,
         "tools": [_function(tool) for tool in asked.tools or ()] or None,
         "tool_choice": None if choice is None else _tool_choice(choice),
         "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
-        "tandem": asked.tandem,
         **_thinking(asked.thinking),
+        **more,
     }
     given = {name: value for name, value in body.items() if value is not None}
     try:
@@ -248,7 +275,7 @@ def _thinking(thinking: NoThinking | WithThinking | None) -> dict[str, Any]:
     return {**variables, "include_reasoning": False}
 
 
-def _system(asked: MessagesRequest) -> Iterator[dict[str, Any]]:
+def _system(asked: MessagesPrompt) -> Iterator[dict[str, Any]]:
     if asked.system:
         yield {"role": "system", "content": _text(asked.system)}
 
@@ -265,8 +292,11 @@ def _turn(role: str, blocks: Sequence[MessageBlock]) -> Iterator[dict[str, Any]]
     """A turn as one message, after one for each result of a tool."""
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
+    thoughts: list[str] = []
     for block in blocks:
         match block:
+            case MessageThinking():
+                thoughts.append(block.thinking)
             case MessageText():
                 parts.append({"type": "text", "text": block.text})
             case MessageImage():
@@ -281,10 +311,13 @@ def _turn(role: str, blocks: Sequence[MessageBlock]) -> Iterator[dict[str, Any]]
     content: Any = parts
     if all(part["type"] == "text" for part in parts):
         content = "".join(part["text"] for part in parts)
+    message = {"role": role, "content": content}
+    if any(thoughts):
+        message["reasoning_content"] = "".join(thoughts)
     if calls:
-        yield {"role": role, "content": content, "tool_calls": calls}
+        yield {**message, "tool_calls": calls}
     elif parts or not blocks:
-        yield {"role": role, "content": content}
+        yield message
 
 
 def _text(content: str | Sequence[MessageText]) -> str:

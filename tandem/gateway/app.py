@@ -19,7 +19,13 @@ from starlette.types import ASGIApp
 
 from tandem.core.errors import TandemError
 from tandem.core.version import __version__
-from tandem.gateway.anthropic_messages import MessagesRequest, MessageWriter, chat_of_messages
+from tandem.gateway.anthropic_messages import (
+    CountTokensRequest,
+    MessagesRequest,
+    MessageWriter,
+    chat_of_messages,
+    chat_to_count,
+)
 from tandem.gateway.bodies import CHAT, COMPLETION, Form, Writer
 from tandem.gateway.body_pace import BodyPace
 from tandem.gateway.body_parsing import parse_body
@@ -27,8 +33,8 @@ from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import BodyReader, CallerLeft, unless_ending, unless_gone
 from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
-from tandem.gateway.error_forms import MESSAGES_PATH, error_response
-from tandem.gateway.errors import ApiError, api_error, json_response
+from tandem.gateway.error_forms import COUNT_TOKENS_PATH, MESSAGES_PATH, error_response
+from tandem.gateway.errors import ApiError, api_error, invalid, json_response
 from tandem.gateway.even_stream import evenly
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, METRICS_PATH, Guard
@@ -159,6 +165,7 @@ def make_routes(
     _route(app, "POST", TOKENIZE_PATH, texts.tokenize)
     _route(app, "POST", DETOKENIZE_PATH, texts.detokenize)
     _route(app, "POST", MESSAGES_PATH, gateway.create_message)
+    _route(app, "POST", COUNT_TOKENS_PATH, gateway.count_message_tokens)
     OllamaRoute(
         catalog=gateway.catalog,
         bodies=gateway.bodies,
@@ -326,6 +333,20 @@ class _Gateway:
         return await self.answer_translated(
             request, chat_of_messages(asked), lambda writer: MessageWriter(writer, asked.model)
         )
+
+    async def count_message_tokens(self, request: Request) -> Response:
+        """Count the tokens of a prompt as Anthropic's API does, without an answer."""
+        raw = await unless_ending(self.ending, self.bodies.read(request))
+        asked = parse_body(raw, CountTokensRequest, self.catalog.context_length)
+        await self.catalog.fingerprint(asked.model)
+        (counted,) = self._chat_requests(chat_to_count(asked), self._limits)
+        if counted.params.images:
+            raise invalid("messages", "messages: the tokens of images cannot be counted")
+        tokenizing = self._suite.tokenize(
+            counted.prompt, tools=counted.tools, chat_template_kwargs=counted.chat_template_kwargs
+        )
+        tokenized = await unless_gone(request.receive, self.ending, tokenizing)
+        return json_response({"input_tokens": len(tokenized.token_ids)})
 
     async def respond(self, request: Request) -> Response:
         """Create a response as OpenAI's Responses API does, without storing it."""

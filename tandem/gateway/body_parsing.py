@@ -4,10 +4,10 @@ much longer than reading its JSON takes, whatever it says."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticKnownError, from_json
 
 from tandem.gateway.errors import ApiError, invalid, validation_error
 
@@ -22,6 +22,22 @@ UINT32 = 2**32 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=UINT32)]
 Body = TypeVar("Body", bound=BaseModel)
+
+
+def _exactly(expected: int) -> BeforeValidator:
+    """Refuse what Python takes for equal, but JSON does not: false is no 0, and 1 is not true."""
+
+    def check(value: object) -> object:
+        if value is not None and type(value) is not type(expected) and value == expected:
+            raise PydanticKnownError("literal_error", {"expected": repr(expected)})
+        return value
+
+    return BeforeValidator(check)
+
+
+Zero = Annotated[Literal[0], _exactly(0)]
+MinusOne = Annotated[Literal[-1], _exactly(-1)]
+OnlyTrue = Annotated[Literal[True], _exactly(True)]
 
 
 class Strict(BaseModel):

@@ -45,15 +45,24 @@ class ServingSuite(Protocol):
     async def describe(self) -> DescribeResponse:
         """Describe the suite; without a cloud, `cloud_error` says why and `target` is empty."""
 
-    async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
-        """The ids of a prompt; `spell`: with what each token spells."""
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        spell: bool = False,
+        *,
+        tools: str = "",
+        chat_template_kwargs: str = "",
+    ) -> TokenizeResponse:
+        """The ids of a prompt; `spell`: with what each token spells. The rest, which is a chat's,
+        is as in `GenerationRequest`."""
 
     async def embed(
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
     ) -> EmbedResponse:
-        """Vectors of texts, or of their token ids with the model's special tokens, by the model
-        that `describe` calls `embedding`. `most_tokens`: read so many of the first tokens of each;
-        0: all, in windows where the model reads fewer at once."""
+        """Vectors of texts, or of their token ids, the model's with its special tokens or those of
+        OpenAI's vocabulary cl100k_base, by the model that `describe` calls `embedding`.
+        `most_tokens`: read so many of the first tokens of each; 0: all, in windows where the model
+        reads fewer at once."""
 
     def stream(self, request: GenerationRequest, timeout_s: float) -> AsyncGenerator[Generated]:
         """The growing answer, after each message; the last one has its summary. Closing it early

@@ -9,6 +9,8 @@ from starlette.responses import Response
 from tandem.gateway.errors import ApiError, json_response
 
 MESSAGES_PATH = "/v1/messages"
+COUNT_TOKENS_PATH = f"{MESSAGES_PATH}/count_tokens"
+ANTHROPIC_PATHS = (MESSAGES_PATH, COUNT_TOKENS_PATH)
 OLLAMA_PREFIX = "/api/"
 OLLAMA_CHAT_PATH = f"{OLLAMA_PREFIX}chat"
 
@@ -43,7 +45,7 @@ _ANTHROPIC_KINDS: Mapping[int, str] = {
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:
     """Return the body of `error` as the API of `path` writes it."""
-    if path == MESSAGES_PATH:
+    if path in ANTHROPIC_PATHS:
         kind = "invalid_request_error" if error.status < 500 else "api_error"
         message = _renamed(error, _MESSAGE_NAMES)
         named = {"type": _ANTHROPIC_KINDS.get(error.status, kind), "message": message}

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.core.errors import Unavailable
 from tandem.gateway.document_route import DOCUMENTS_PATH
-from tandem.gateway.error_forms import MESSAGES_PATH, error_response
+from tandem.gateway.error_forms import ANTHROPIC_PATHS, error_response
 from tandem.gateway.errors import ApiError, api_error, lacks_scope, too_many
 from tandem.gateway.known_names import KnownNames
 from tandem.gateway.link_route import LINK_PATH
@@ -190,7 +190,7 @@ def _key(scope: MutableMapping[str, Any]) -> str:
     """The caller's key; clients of Anthropic's API send it in a header of its own."""
     headers = Headers(scope=scope)
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    if not scheme and scope["path"] == MESSAGES_PATH:
+    if not scheme and scope["path"] in ANTHROPIC_PATHS:
         return headers.get("x-api-key", "").strip()
     return key.strip() if scheme.lower() == "bearer" else ""
 

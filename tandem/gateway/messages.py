@@ -25,11 +25,17 @@ def _refused(instead: str) -> Callable[[object], object]:
     send instead."""
 
     def check(value: object) -> object:
-        if value in (None, False, []):
+        if value is None or value is False or value == []:  # not 0, which equals False
             return value
         raise ValueError(f"is not supported; {instead}")
 
     return check
+
+
+def first_text(*values: object) -> str:
+    """Return the first that is a text and says something. Other servers have objects under the same
+    names, which say nothing here."""
+    return next((value for value in values if isinstance(value, str) and value), "")
 
 
 class TextPart(Lenient):
@@ -52,9 +58,16 @@ class ImagePart(Lenient):
 
 
 class ReasoningPart(Lenient):
-    """What an earlier answer thought. Chat templates leave it out as well."""
+    """What an earlier answer thought, in the field that is called like the type, or in `text`."""
 
     type: Literal["thinking", "redacted_thinking", "reasoning"]
+    thinking: Any = Field(default=None, description="Text of a part of the type `thinking`.")
+    reasoning: Any = Field(default=None, description="Text of a part of the type `reasoning`.")
+    text: Any = None
+
+    @property
+    def said(self) -> str:
+        return first_text(self.thinking, self.reasoning, self.text)
 
 
 _INSTEAD_OF_PARTS: Mapping[str, str] = {
@@ -133,7 +146,12 @@ class Message(Lenient):
         description="Text of the message. Required unless `role` is `assistant`.",
     )
     name: Any = Field(default=None, description="Ignored.")
-    reasoning_content: Any = Field(default=None, description="Ignored.")
+    reasoning_content: Any = Field(
+        default=None,
+        description="What the assistant thought before it said `content`: a text, for chat"
+        " templates that keep it.",
+    )
+    reasoning: Any = Field(default=None, description="Another name of `reasoning_content`.")
     tool_calls: Annotated[list[PastToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = Field(
         default=None,
@@ -148,6 +166,14 @@ class Message(Lenient):
         Annotated[list[Any], Field(max_length=0)] | None,
         BeforeValidator(_refused("send `image_url` parts in `content`")),
     ] = None
+
+    @property
+    def thoughts(self) -> str:
+        """What an assistant thought before it said the content."""
+        content = self.content if isinstance(self.content, list) else ()
+        parts = [part.said for part in content if isinstance(part, ReasoningPart)]
+        return first_text(self.reasoning_content, self.reasoning, "".join(parts))
+
     prefix: Annotated[
         Literal[False] | None,
         BeforeValidator(_refused("set `continue_final_message` to true beside `messages`")),

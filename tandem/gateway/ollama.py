@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from tandem.gateway.bodies import Writer
-from tandem.gateway.body_parsing import UINT32, Strict
+from tandem.gateway.body_parsing import UINT32, MinusOne, Strict, Zero
 from tandem.gateway.constraints import JsonSchema, Penalty
 from tandem.gateway.error_forms import OLLAMA_PREFIX, error_body
 from tandem.gateway.errors import invalid, validation_error
@@ -49,10 +49,10 @@ class OllamaOptions(Strict):
     )
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repeat_last_n: Literal[-1] | None = Field(
+    repeat_last_n: MinusOne | None = Field(
         default=None, description="Penalties always count the whole prompt and answer."
     )
-    mirostat: Literal[0] | None = None
+    mirostat: Zero | None = None
     num_ctx: Ignored = None
     num_keep: Ignored = None
     num_batch: Ignored = None
@@ -87,7 +87,11 @@ class OllamaMessage(Strict):
         description="The function whose result this is, in a message with the role `tool`.",
     )
     tool_call_id: str | None = None
-    thinking: Ignored = None
+    thinking: str | None = Field(
+        default=None,
+        description="What a model thought before an earlier answer, for chat templates that keep"
+        " it.",
+    )
 
 
 class _OllamaBody(Strict):
@@ -329,6 +333,8 @@ def _messages(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
             continue
         content = _content(message.content, message.images)
         turn: dict[str, Any] = {"role": message.role, "content": content}
+        if message.thinking:
+            turn["reasoning_content"] = message.thinking
         if message.tool_calls:
             turn["tool_calls"] = calls = [
                 _call(call, f"call_{index}_{place}")

@@ -24,10 +24,12 @@ from tandem.gateway.answer_schema import (
     TextCompletionChunk,
 )
 from tandem.gateway.anthropic_messages import (
+    CountTokensRequest,
     MessageError,
     MessageEvent,
     MessageObject,
     MessagesRequest,
+    TokenCount,
 )
 from tandem.gateway.document_route import (
     DEFAULT_LISTED,
@@ -39,7 +41,7 @@ from tandem.gateway.document_route import (
     DocumentList,
     DocumentUpload,
 )
-from tandem.gateway.error_forms import MESSAGES_PATH, OLLAMA_CHAT_PATH
+from tandem.gateway.error_forms import COUNT_TOKENS_PATH, MESSAGES_PATH, OLLAMA_CHAT_PATH
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
 from tandem.gateway.ollama import (
     NDJSON,
@@ -152,6 +154,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         MessagesRequest,
         error=MessageError,
         last_event=None,
+    ),
+    ("post", COUNT_TOKENS_PATH): Operation(
+        {_JSON: TokenCount},
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        CountTokensRequest,
+        error=MessageError,
     ),
     ("post", OLLAMA_CHAT_PATH): Operation(
         {_JSON: OllamaChatAnswer, NDJSON: OllamaChatAnswer},

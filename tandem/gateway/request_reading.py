@@ -34,10 +34,6 @@ from tandem.specdec.overrides import Override, parse_overrides
 from tandem.text.families import PLAIN, ModelFamily
 from tandem.two_sided.interface import AGGREGATION_PRESETS
 
-_OF_THE_TEMPLATE = (
-    *("chat_template_kwargs", "reasoning_effort"),
-    *("continue_final_message", "add_generation_prompt"),
-)
 SEED_BITS = 53
 """Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
 
@@ -67,9 +63,6 @@ def chat_requests(
     template = json.dumps(variables) if variables else ""
     grammar = body.named_grammar(family)
     requests = _requests(body, [turns], limits, grammar=grammar, images=images)
-    if variables and requests[0].from_two_sides:
-        named = next(name for name in _OF_THE_TEMPLATE if getattr(body, name) is not None)
-        raise unsupported(named, "presets that answer from documents do not use it; leave it out")
     return [replace(each, tools=tools, chat_template_kwargs=template) for each in requests]
 
 
@@ -125,7 +118,11 @@ def _requests(
         prompt_logprobs=body.reads_prompt,
         rounds=options.rounds,
         token_texts=options.token_texts or options.even_stream,
+        spell_special_tokens=body.skip_special_tokens is False,
     )
+    if common.spell_special_tokens and common.from_two_sides:
+        words = "presets that answer from documents leave special tokens out; send true"
+        raise unsupported("skip_special_tokens", words)
     requests = [
         common.with_fields(prompt=prompt, seed=choice_seed(seed, index))
         for prompt in prompts
@@ -224,6 +221,7 @@ def _turn(index: int, message: Message) -> Turn:
         _text(index, message),
         tool_calls=json.dumps(calls) if calls else "",
         tool_call_id=message.tool_call_id or "",
+        reasoning_content=message.thoughts if message.role == "assistant" else "",
     )
 
 

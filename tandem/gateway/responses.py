@@ -84,8 +84,8 @@ class ReasoningText(Strict):
 
 
 class ReasoningItem(Strict):
-    """The model's thinking, in a response. As input it is ignored: chat templates leave the
-    thinking of earlier answers out."""
+    """The model's thinking, in a response. As input it belongs to the answer that follows it, for
+    chat templates that keep it."""
 
     type: Literal["reasoning"]
     id: str | None = None
@@ -316,12 +316,17 @@ def _messages(asked: ResponsesRequest) -> Iterator[dict[str, Any]]:
     if isinstance(asked.input, str):
         yield {"role": "user", "content": asked.input}
         return
+    thoughts = ""
     for item in asked.input:
+        thought = {"reasoning_content": thoughts} if thoughts else {}
+        thoughts = ""
         match item:
+            case ReasoningItem():
+                thoughts = "".join(part.text for part in item.content or ())
             case InputMessage():
-                yield {"role": item.role, "content": _text(item.content)}
+                yield {"role": item.role, "content": _text(item.content), **thought}
             case FunctionCallItem():
-                yield {"role": "assistant", "tool_calls": [_call(item)]}
+                yield {"role": "assistant", "tool_calls": [_call(item)], **thought}
             case FunctionOutput():
                 yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from tandem.core.default_sampling import NAMES
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.body_parsing import UINT32, Strict, TokenId
+from tandem.gateway.body_parsing import UINT32, MinusOne, Strict, TokenId, Zero
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unknown_parameter, unsupported
 from tandem.gateway.messages import Message, TextPart
@@ -30,7 +30,7 @@ MAX_STOPS = 16
 Seed = Annotated[int, Field(ge=-1, lt=2**64)]
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
-MaxTokens = Count | Literal[-1]
+MaxTokens = Count | MinusOne
 """-1 is llama.cpp's word for no limit; null says the same here."""
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -54,7 +54,6 @@ _USE_N = "this server does not rank answers; send n and choose among them"
 _NO_BEAMS = "this server does not search beams; send temperature 0"
 _NO_METHOD = "this method of sampling is not available; send temperature, top_k, top_p or min_p"
 _OWN_TEMPLATE = "the model's own chat template is used; send chat_template_kwargs"
-_OWN_TOKENS = "special tokens are left out of the text; tandem.provenance reports the id of each"
 
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "functions": ((None, []), "send tools"),
@@ -71,8 +70,10 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "use_beam_search": ((None, False), _NO_BEAMS),
     "length_penalty": ((None, 1.0), _NO_BEAMS),
     "early_stopping": ((None, False), _NO_BEAMS),
-    "skip_special_tokens": ((None, True), _OWN_TOKENS),
-    "spaces_between_special_tokens": ((None, True), _OWN_TOKENS),
+    "spaces_between_special_tokens": (
+        (None, True),
+        "tokens are joined as the model's tokenizer joins them",
+    ),
     "return_token_ids": ((None, False), "send tandem.provenance"),
     "return_tokens_as_token_ids": ((None, False), "send tandem.provenance"),
     "bad_words": ((None, []), "send banned_token_ids or logit_bias"),
@@ -318,6 +319,11 @@ class CommonParameters(Constraints, BodyParameters):
         default=None,
         description="Sample from the `top_k` most likely tokens. 0 or -1: no limit."
         " Default: the model's own, otherwise no limit.",
+    )
+    skip_special_tokens: bool | None = Field(
+        default=None,
+        description="Leave special tokens out of the text. Default: true. If false, the one that"
+        " ends the answer is part of the text only with `include_stop_str_in_output`.",
     )
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
         default=None, description="llama.cpp's name for `repetition_penalty`."
@@ -574,7 +580,7 @@ class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
     prompt: PromptBody
-    max_tokens: MaxTokens | Literal[0] | None = Field(
+    max_tokens: MaxTokens | Zero | None = Field(
         default=None,
         description="Maximum tokens of the answer. Default, or -1: as many as the context and the"
         " server's limits allow. 0 is allowed with `echo`: only the prompt is returned.",

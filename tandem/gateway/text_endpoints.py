@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tandem.core.prompt import Prompt
-from tandem.gateway.body_parsing import UINT32, Strict, TokenId, parse_body
+from tandem.gateway.body_parsing import UINT32, OnlyTrue, Strict, TokenId, parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import BodyReader, unless_ending, unless_gone
 from tandem.gateway.errors import invalid, json_response
@@ -35,10 +35,10 @@ class TokenizeRequest(Strict):
     return_token_strs: bool | None = Field(
         default=None, description="Also return the text of each token."
     )
-    add_special_tokens: Literal[True] | None = Field(
+    add_special_tokens: OnlyTrue | None = Field(
         default=None, description="Always true: special tokens are added as for a prompt."
     )
-    add_generation_prompt: Literal[True] | None = Field(
+    add_generation_prompt: OnlyTrue | None = Field(
         default=None, description="Always true: the tokens end where the answer would begin."
     )
 
@@ -76,8 +76,9 @@ class EmbeddingRequest(Strict):
     model: str
     input: EmbeddingInput = Field(
         description="One text or several, or their token ids: those of the embedding model's own"
-        " tokenizer, with its special tokens. A text longer than the model's maximum length is"
-        " embedded in windows: the result is their average, weighted by length and normalized."
+        " tokenizer, with its special tokens at both ends, or of OpenAI's vocabulary cl100k_base. A"
+        " text longer than the model's maximum length is embedded in windows: the result is their"
+        " average, weighted by length and normalized."
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = Field(

@@ -63,7 +63,6 @@ from tandem_api.common.v1 import generation_pb2 as pb
 
 MAX_DOCUMENTS = 32
 MAX_TOOLS_CHARACTERS = 2**17
-MAX_TEMPLATE_CHARACTERS = 2**14
 DEFAULT_PRESET = "auto"
 CLOUD_ALONE_PRESET = "ar"
 """The draft model takes no part."""
@@ -95,6 +94,9 @@ class GenerationRequest:
     thinking_token_budget: int = -1
     """Most tokens of thinking, for models that think before they answer; -1: no limit."""
     include_stop_str_in_output: bool = False
+    spell_special_tokens: bool = False
+    """Special tokens are text too, as the tokenizer spells them; the one that ends the answer only
+    with `include_stop_str_in_output`."""
     chat_template_kwargs: str = ""
     """Variables of the chat template, a JSON object (`tandem.text.chat_rendering`)."""
     prediction: str = ""
@@ -164,22 +166,21 @@ class GenerationRequest:
             raise InvalidArgument("truncate", "cannot be combined with images or a suffix")
         if len(self.tools) > MAX_TOOLS_CHARACTERS:
             raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
-        if len(self.chat_template_kwargs) > MAX_TEMPLATE_CHARACTERS:
-            why = f"at most {MAX_TEMPLATE_CHARACTERS} characters"
-            raise InvalidArgument("chat_template_kwargs", why)
         read_variables(self.chat_template_kwargs)
         if self.from_two_sides:
             of_one_side = {
-                name: getattr(self, name)
-                for name in ("stop_token_ids", "suffix", "tools", "chat_template_kwargs")
+                name: getattr(self, name) for name in ("stop_token_ids", "suffix", "tools")
             }
             of_one_side["include_stop_str_in_output"] = self.include_stop_str_in_output
-            of_one_side["min_tokens"] = self.params.processors.min_tokens
+            of_one_side["spell_special_tokens"] = self.spell_special_tokens
             for name, given in of_one_side.items():
                 if given:
                     raise InvalidArgument(
                         name, "not supported by presets that answer from documents"
                     )
+            if self.params.processors.min_tokens and self.params.ignore_eos:
+                why = "cannot be combined with ignore_eos in answers from documents"
+                raise InvalidArgument("min_tokens", why)
             if self.thinking_token_budget >= 0:
                 raise InvalidArgument(
                     "thinking_token_budget", "not supported by presets that answer from documents"

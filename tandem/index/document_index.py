@@ -169,24 +169,27 @@ class TextEmbedding:
 
     def __init__(
         self,
-        texts: Sequence[str] | Sequence[Sequence[int]],
+        texts: Sequence[str | Sequence[int]],
         embedder: Embedder,
         most_tokens: int = 0,
     ) -> None:
         """Begin with texts, or with their token ids as `plain_token_ids` takes them.
 
         Args:
-            texts: of one kind.
+            texts: or token ids, each.
             embedder: makes the vectors.
             most_tokens: read so many of the first tokens of each text, and no more than the model
                 reads at once; 0: all.
 
         Raises InvalidArgument for token ids of another tokenizer."""
         self._embedder = embedder
-        if texts and not isinstance(texts[0], str):
-            ids = [plain_token_ids(each, embedder) for each in texts]  # type: ignore[arg-type]
-        else:
-            ids = [*embedder.token_ids(cast("Sequence[str]", texts))]
+        ids: list[Sequence[int]] = [
+            () if isinstance(each, str) else plain_token_ids(each, embedder) for each in texts
+        ]
+        places = [place for place, each in enumerate(texts) if isinstance(each, str)]
+        tokenized = embedder.token_ids([cast("str", texts[place]) for place in places])
+        for place, token_ids in zip(places, tokenized, strict=True):
+            ids[place] = token_ids
         most = embedder.max_tokens
         if most_tokens:
             ids = [each[: min(most, most_tokens)] for each in ids]
@@ -224,17 +227,24 @@ class TextEmbedding:
         return bool(self._windows)
 
 
+def is_marked(token_ids: Sequence[int], embedder: Embedder) -> bool:
+    """Return whether token ids are in the embedder's marks, at both ends: a mark at one end may be
+    a letter of another tokenizer."""
+    before, after = embedder.marks
+    ends = tuple(token_ids[: len(before)]), tuple(token_ids[len(token_ids) - len(after) :])
+    long_enough = len(token_ids) >= len(before) + len(after)
+    return bool(before and after) and long_enough and ends == (before, after)
+
+
 def plain_token_ids(token_ids: Sequence[int], embedder: Embedder) -> Sequence[int]:
     """Token ids of the embedder's own tokenizer without their marks.
 
     Raises InvalidArgument("input") for ids without the marks, which may be those of any tokenizer:
     a vector of them would be of another text. tiktoken's, which some clients send, have none."""
-    before, after = embedder.marks
-    ends = tuple(token_ids[: len(before)]), tuple(token_ids[len(token_ids) - len(after) :])
-    inner = token_ids[len(before) : len(token_ids) - len(after)]
-    marked = ends == (before, after) and len(token_ids) >= len(before) + len(after)
-    if not (before and after and marked):  # a mark at one end may be a letter of another tokenizer
+    if not is_marked(token_ids, embedder):
         raise InvalidArgument("input", _foreign_ids(embedder))
+    before, after = embedder.marks
+    inner = token_ids[len(before) : len(token_ids) - len(after)]
     if (largest := max(token_ids)) >= embedder.vocabulary_size:
         why = f"token id {largest} is outside the vocabulary of {embedder.vocabulary_size}"
         raise InvalidArgument("input", f"{why}; {_foreign_ids(embedder)}")
@@ -250,7 +260,8 @@ def _foreign_ids(embedder: Embedder) -> str:
             f" tokens: {list(before)} before the text and {list(after)} after it"
         )
     advice = "send texts instead (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
-    return f"{own}; {advice}"
+    cure = "install tiktoken, with its vocabulary cl100k_base, where the retriever runs"
+    return f"{own}; {advice}, or {cure}"
 
 
 class DocumentIndex:
@@ -388,15 +399,24 @@ class DocumentIndex:
         hits = self._searched(query, vector, count=most, mode=mode, tenant=tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
 
+    def foreign_token_ids(self, inputs: Sequence[Sequence[int]]) -> list[int]:
+        """Return the places of those token ids that are not in the marks of the embedding model's
+        own tokenizer. FailedPrecondition without an embedding model."""
+        embedder = self._embedding_model()
+        return [place for place, ids in enumerate(inputs) if not is_marked(ids, embedder)]
+
     def text_embedding(
-        self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
+        self, texts: Sequence[str | Sequence[int]], most_tokens: int = 0
     ) -> TextEmbedding:
         """Embed texts that are not kept, in steps between which others may come.
         FailedPrecondition without an embedding model; arguments and InvalidArgument as
         `TextEmbedding`."""
+        return TextEmbedding(texts, self._embedding_model(), most_tokens)
+
+    def _embedding_model(self) -> Embedder:
         if self._embedder is None:
             raise FailedPrecondition("embedding: this index is lexical")
-        return TextEmbedding(texts, self._embedder, most_tokens)
+        return self._embedder
 
     def stats(self) -> IndexStats:
         """Return how much is stored now. Does not wait for the disk."""

@@ -1,7 +1,7 @@
 """Tokenizers, vocabularies, and text that grows token by token. Here: what a tokenizer is, for code
 that knows no tokenizer library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from tandem.text.chat_rendering import NO_VARIABLES
@@ -50,6 +50,18 @@ class SpellingTokenizer(Protocol):
 
 
 @runtime_checkable
+class SpecialTokenizer(Protocol):
+    """A tokenizer that can spell special tokens."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    def special_detokenizer(self, ends: Collection[int] = ()) -> IncrementalText:
+        """Like `detokenizer`, but all special tokens are text; one of `ends` only where another
+        token follows it."""
+
+
+@runtime_checkable
 class ToolTokenizer(Protocol):
     """A tokenizer whose chat template may know tools."""
 
@@ -64,6 +76,15 @@ class ToolTokenizer(Protocol):
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
         """Encode as `chat` does; messages may call tools and answer calls."""
+
+
+@runtime_checkable
+class ReasoningTokenizer(Protocol):
+    """A tokenizer that knows whether its chat template keeps what was thought in earlier turns."""
+
+    @property
+    def reasoning_field(self) -> str:
+        """The field of a message that has it (`tandem.text.past_reasoning`); empty: none."""
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ OF_VALUES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 """What a template raises for variables of a kind that it was not made for."""
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 FIELD = "chat_template_kwargs"
+MAX_CHARACTERS = 2**14
 _GENERATION_PROMPT = "add_generation_prompt"
 _CONTINUE = "continue_final_message"
 _RESERVED = frozenset(
@@ -67,6 +68,8 @@ def read_variables(text: str) -> Mapping[str, Any]:
     InvalidArgument."""
     if not text:
         return NO_VARIABLES
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidArgument(FIELD, f"at most {MAX_CHARACTERS} characters")
     try:
         variables = json.loads(text)
     except (ValueError, RecursionError):

@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tandem.text import SpellingTokenizer, Tokenizer
+from tandem.text import IncrementalText, SpellingTokenizer, Tokenizer
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
 
@@ -27,8 +27,9 @@ class SpeltToken:
 class Spelling:
     """The tokens of one text, in order."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._text = tokenizer.detokenizer()
+    def __init__(self, tokenizer: Tokenizer, text: IncrementalText | None = None) -> None:
+        """`text`: makes the characters, if it is not the tokenizer's usual one."""
+        self._text = text or tokenizer.detokenizer()
         self._tokenizer = tokenizer if isinstance(tokenizer, SpellingTokenizer) else None
         self._unfinished = b""
         """Bytes of the last tokens, whose characters are not complete."""

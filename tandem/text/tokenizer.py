@@ -1,7 +1,7 @@
 """Text to token ids and back, with a Hugging Face tokenizer. Invariant: what a `Detokenizer` has
 returned is never taken back, and together it is the text of all ids pushed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from tandem.text.chat_rendering import (
     tells_date,
 )
 from tandem.text.families import ModelFamily, family_of
+from tandem.text.past_reasoning import reasoning_field
 from tandem.text.token_strings import TokenBytes, read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
@@ -78,6 +79,11 @@ class TextTokenizer:
     @property
     def template_tells_date(self) -> bool:
         return tells_date(str(self._tokenizer.chat_template))
+
+    @cached_property
+    def reasoning_field(self) -> str:
+        """The field of a message in which the chat template looks for what was thought."""
+        return reasoning_field(str(self._tokenizer.chat_template or ""))
 
     @cached_property
     def family(self) -> ModelFamily:
@@ -178,17 +184,25 @@ class TextTokenizer:
         tokens."""
         return Detokenizer(self, self._special_marks)
 
+    def special_detokenizer(self, ends: Collection[int] = ()) -> "Detokenizer":
+        """Like `detokenizer`, but all special tokens are text; one of `ends` only where another
+        token follows it."""
+        return Detokenizer(self, self._special_tokens, ends)
+
     @cached_property
-    def _special_marks(self) -> dict[int, str]:
-        special = {
+    def _special_tokens(self) -> dict[int, str]:
+        return {
             token_id: token.content
             for token_id, token in self._tokenizer.added_tokens_decoder.items()
             if token.special
         }
+
+    @cached_property
+    def _special_marks(self) -> dict[int, str]:
         marks = self.family.marks
         return {
             token_id: content
-            for token_id, content in special.items()
+            for token_id, content in self._special_tokens.items()
             if any(content in mark for mark in marks)
         }
 
@@ -201,10 +215,18 @@ class Detokenizer:
     time: some decoders write invalid bytes otherwise when more of them are decoded at once.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, shown: Mapping[int, str] | None = None) -> None:
-        """`shown`: special tokens that are text here, with what they spell."""
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        shown: Mapping[int, str] | None = None,
+        ends: Collection[int] = (),
+    ) -> None:
+        """`shown`: special tokens that are text here, with what they spell; one of `ends` only
+        where another token follows it."""
         self._tokenizer = tokenizer
         self._shown = shown or {}
+        self._ends = frozenset(ends)
+        self._end = ""  # spelt by the last token, if that may be the end
         self._ids: list[int] = []  # settled tokens kept for context, then unsettled ones
         self._settled = 0
 
@@ -214,16 +236,23 @@ class Detokenizer:
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
         pieces = []
         for token in token_ids:
+            pieces.append(self._end)
+            self._end = ""
             if (mark := self._shown.get(token)) is not None:
-                pieces.append(self._settle(complete=True) + mark)
+                pieces.append(self._settle(complete=True))
                 self._ids, self._settled = [], 0
+                if token in self._ends:
+                    self._end = mark
+                else:
+                    pieces.append(mark)
                 continue
             self._ids.append(token)
             pieces.append(self._settle(complete=False))
         return "".join(pieces)
 
     def preview(self, token_id: int) -> str:
-        fork = Detokenizer(self._tokenizer, self._shown)
+        fork = Detokenizer(self._tokenizer, self._shown, self._ends)
+        fork._end = self._end
         fork._ids = [*self._ids]
         fork._settled = self._settled
         return fork.push((token_id,))

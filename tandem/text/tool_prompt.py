@@ -3,13 +3,15 @@ Invariant: a call reads the same in a prompt as the gateway's grammar has it in 
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Turn
-from tandem.text import FamilyTokenizer, Tokenizer, ToolTokenizer
+from tandem.text import FamilyTokenizer, ReasoningTokenizer, Tokenizer, ToolTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.text.families import HERMES, CallFormat
+from tandem.text.past_reasoning import reasoning_of
 
 
 def conversation_ids(
@@ -21,21 +23,27 @@ def conversation_ids(
 ) -> list[int]:
     """Ids of a conversation, up to where the answer begins; `tools`: a JSON list of functions, as
     OpenAI's API has them. Raises InvalidArgument."""
+    field = tokenizer.reasoning_field if isinstance(tokenizer, ReasoningTokenizer) else ""
     if not tools and not any(turn.tool_calls or turn.tool_call_id for turn in turns):
-        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        messages = [_message(turn, field) for turn in turns]
         return tokenizer.chat(messages, images, variables)
     listed = _parsed(tools, "tools") if tools else []
     if isinstance(tokenizer, ToolTokenizer) and tokenizer.template_knows_tools:
         names = {call["id"]: call["function"]["name"] for turn in turns for call in _calls(turn)}
-        structured = [_structured(turn, names) for turn in turns]
+        structured = [_structured(turn, names, field) for turn in turns]
         return tokenizer.chat_with_tools(structured, listed, images, variables)
     calls = tokenizer.family.calls if isinstance(tokenizer, FamilyTokenizer) else HERMES
-    return tokenizer.chat(_described(turns, listed, calls), images, variables)
+    return tokenizer.chat(_described(turns, listed, calls, field), images, variables)
 
 
-def _structured(turn: Turn, names: dict[str, str]) -> dict[str, Any]:
+def _message(turn: Turn, reasoning_field: str) -> dict[str, Any]:
+    said = {"role": turn.role, "content": turn.content}
+    return {**said, **reasoning_of(turn, reasoning_field)}
+
+
+def _structured(turn: Turn, names: dict[str, str], reasoning_field: str) -> dict[str, Any]:
     """Templates print arguments themselves, and name the tool that answers."""
-    message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+    message = _message(turn, reasoning_field)
     if turn.tool_calls:
         message["tool_calls"] = _calls(turn)
     if turn.tool_call_id:
@@ -45,7 +53,7 @@ def _structured(turn: Turn, names: dict[str, str]) -> dict[str, Any]:
 
 
 def _described(
-    turns: Sequence[Turn], tools: Sequence[Any], calls: CallFormat
+    turns: Sequence[Turn], tools: Sequence[Any], calls: CallFormat, reasoning_field: str
 ) -> list[dict[str, str]]:
     """Return the turns with answers of tools as the user's, and the tools themselves before
     everything. `calls`: how the model writes calls."""
@@ -62,7 +70,8 @@ def _described(
         called = [(each["name"], json.dumps(each["arguments"])) for each in functions]
         parts = [turn.content] if turn.content else []
         parts += [calls.written(called)] if called else []
-        messages.append({"role": turn.role, "content": "\n".join(parts)})
+        content = "\n".join(parts)
+        messages.append(_message(replace(turn, content=content), reasoning_field))
     if tools and messages:
         words = _description(tools, calls)
         first = messages[0]

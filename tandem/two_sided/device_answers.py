@@ -81,6 +81,7 @@ class DeviceRequest:
     timeout_s: float
     headers: Sent = None
     tenant: bytes = b""
+    chat_template_kwargs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,7 @@ class DeviceAnswers:
             wants_text=True,
             stop=request.stop,
             wants_token_texts=request.token_texts,
+            chat_template_kwargs=request.chat_template_kwargs,
         )
         if prepared.preset.sources is Sources.CLOUD:
             opening = replace(opening, ahead=0)

@@ -124,17 +124,25 @@ class Clients:
             text=True,
             timeout=TIMEOUT_S,
             cwd=self.folder,
-            env=kept | OFFLINE | {"HOME": str(self.folder)},
+            env=kept | OFFLINE | openai_vocabulary(self.environment) | {"HOME": str(self.folder)},
         )
         assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
         told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         return told
 
 
+def openai_vocabulary(environment: Path) -> dict[str, str]:
+    """Where tiktoken finds OpenAI's vocabulary without the internet: LiteLLM comes with it."""
+    pattern = "lib/python3*/site-packages/litellm/litellm_core_utils/tokenizers"
+    folder = next(environment.glob(pattern), None)
+    return {} if folder is None else {"TIKTOKEN_CACHE_DIR": str(folder)}
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server(pytestconfig: pytest.Config) -> Iterator[Server]:
     """The demo pair with the demo documents and an embedding model; started once."""
-    with running_up("--rag") as up:
+    vocabulary = openai_vocabulary(pytestconfig.getoption("--clients").absolute())
+    with running_up("--rag", environment=vocabulary) as up:
         url = up.places["http"]
         cards = httpx2.get(f"{url}/v1/models", timeout=TIMEOUT_S).json()["data"]
         (embedding,) = [card["id"] for card in cards if "dimension" in card["tandem"]]

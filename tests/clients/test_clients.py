@@ -64,10 +64,11 @@ def test_ai_sdk(clients: Clients, server: Server) -> None:
 
 
 def test_langchain(clients: Clients, server: Server) -> None:
-    told = clients.python("langchain_client", "langchain-openai")
+    told = clients.python("langchain_client", "langchain-openai", "litellm")
     check_texts(told, server)
     assert told["parsed"] in SUMS
     assert told["called"] in SUMS
+    check_vectors(told["vectors"], server)
     assert told["nearest"] == TEXTS[1]
 
 
@@ -131,6 +132,7 @@ def test_anthropic(clients: Clients, server: Server) -> None:
     assert told["text"] == server.chat(QUESTION, system="Be brief.")
     assert told["streamed"] == server.chat(QUESTION)
     assert 0 < told["tokens"] <= 24
+    assert told["counted"] == told["prompts"]
     assert told["stop_reason"] in ("end_turn", "max_tokens")
     check_call(told["called"])
     assert told["called_streamed"] == told["called"]

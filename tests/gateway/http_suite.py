@@ -27,7 +27,14 @@ TIMEOUT_S = 60.0
 class NoTexts:
     """The part of a suite that only asks of texts, for suites that are asked for answers."""
 
-    async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        spell: bool = False,
+        *,
+        tools: str = "",
+        chat_template_kwargs: str = "",
+    ) -> TokenizeResponse:
         raise Unavailable("no tokenizer")
 
     async def embed(

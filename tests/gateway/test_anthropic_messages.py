@@ -26,6 +26,12 @@ from tests.gateway.said_answer import CACHED_TOKENS, PROMPT_TOKENS, Saying, http
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MESSAGES = "/v1/messages"
+COUNT = "/v1/messages/count_tokens"
+PICTURE = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "aGVyb24="},
+}
+IMAGES_REFUSED = ("invalid_request_error", "messages: the tokens of images cannot be counted")
 KEY = new_key(bytes([7]) * KEY_BYTES)
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA}
@@ -164,6 +170,47 @@ async def test_a_call_that_was_cut_off_is_left_out_of_the_whole_message() -> Non
     assert whole["stop_reason"] == "max_tokens"
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"system": "be brief"},
+        {"tools": [TOOL], "tool_choice": {"type": "none"}},
+    ],
+)
+async def test_tokens_are_counted_as_the_message_has_them(
+    served: HttpSuite, more: dict[str, Any]
+) -> None:
+    body = {**chat_body(), **more}
+    counted = await served.post(COUNT, body)
+    assert counted.status_code == 200, counted.text
+    usage = (await served.post(MESSAGES, {**body, "max_tokens": 1})).json()["usage"]
+    tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert counted.json() == {"input_tokens": tokens}
+    plain = (await served.post(COUNT, chat_body())).json()["input_tokens"]
+    assert plain == len("hello")
+    assert tokens == plain + len(more.get("system", ""))
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "kind", "words"),
+    [
+        ({"model": "other"}, 404, "not_found_error", "The model 'other' does not exist here"),
+        ({"max_tokens": 5}, 400, "invalid_request_error", "Unrecognized request argument"),
+        ({"messages": []}, 400, "invalid_request_error", "messages: "),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, 400, *IMAGES_REFUSED),
+    ],
+)
+async def test_what_cannot_be_counted_is_refused_in_anthropic_s_form(
+    served: HttpSuite, more: dict[str, Any], status: int, kind: str, words: str
+) -> None:
+    answer = await served.post(COUNT, {**chat_body(), **more})
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert (body["type"], body["error"]["type"]) == ("error", kind)
+    assert body["error"]["message"].startswith(words)
+
+
 def request_of(**more: Any) -> GenerationRequest:
     body = MessagesRequest.model_validate(asked(**more))
     (request,) = chat_requests(chat_of_messages(body), RequestLimits())
@@ -286,6 +333,8 @@ async def test_the_key_may_come_in_anthropic_s_header(tmp_path: Path) -> None:
         assert (wrong.status_code, wrong.json()["error"]["type"]) == (401, "authentication_error")
         bearer = {"Authorization": f"Bearer {KEY}"}
         assert (await http.post(MESSAGES, json=asked(), headers=bearer)).status_code == 200
+        counted = await http.post(COUNT, json=chat_body(), headers=own)
+        assert counted.json() == {"input_tokens": len("hello")}
         elsewhere = await http.post("/v1/chat/completions", json=chat_body(), headers=own)
         assert elsewhere.status_code == 401
 

@@ -25,6 +25,7 @@ one_loop = pytest.mark.asyncio(loop_scope="module")
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": '{"n": 7}'}}
 USER = {"role": "user", "content": "when?"}
+THOUGHT = {"type": "reasoning_text", "text": "so"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -55,7 +56,8 @@ def test_an_answer_of_openais_client_is_taken_back_as_it_is_dumped() -> None:
     )
     dumped = message.model_dump()
     assert {"refusal", "annotations", "audio", "function_call", "tool_calls"} <= dumped.keys()
-    assert turns_of(USER, dumped, USER)[1] == Turn("assistant", "noon")
+    thought = Turn("assistant", "noon", reasoning_content="It is day.")
+    assert turns_of(USER, dumped, USER)[1] == thought
     calling = ChatCompletionMessage.model_validate(
         {"role": "assistant", "content": None, "tool_calls": [CALL]}
     )
@@ -67,7 +69,7 @@ def test_an_answer_of_openais_client_is_taken_back_as_it_is_dumped() -> None:
     "more",
     [
         {"annotations": [{"type": "url_citation"}]},
-        {"reasoning_content": "so", "reasoning": "so", "reasoning_details": [{"text": "so"}]},
+        {"reasoning_content": None, "reasoning": {"effort": 1}, "reasoning_details": [{}]},
         {"provider_specific_fields": {"a": 1}, "response_metadata": {}, "id": "run-1"},
         {"tandem": {"seed": 3}, "status": "completed", "cache_control": {"type": "ephemeral"}},
         {"function_call": None, "audio": None, "refusal": None, "prefix": False, "name": None},
@@ -88,8 +90,30 @@ def test_parts_of_other_dialects_are_read() -> None:
     assert turns_of({"role": "user", "content": parts}) == (Turn("user", "abc"),)
     thinking = {"type": "thinking", "thinking": "so", "signature": "x"}
     assert turns_of({"role": "assistant", "content": [thinking, parts[0]]}) == (
-        Turn("assistant", "a"),
+        Turn("assistant", "a", reasoning_content="so"),
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "thought"),
+    [
+        ({"content": "a", "reasoning_content": "so"}, "so"),
+        ({"content": "a", "reasoning": "so"}, "so"),
+        ({"content": "a", "reasoning_content": "so", "reasoning": "other"}, "so"),
+        ({"content": [{"type": "reasoning", "reasoning": "so"}]}, "so"),
+        (
+            {"content": [{"type": "reasoning", "text": "s"}, {"type": "thinking", "text": "o"}]},
+            "so",
+        ),
+        ({"content": [{"type": "redacted_thinking", "data": "x"}]}, ""),
+        ({"content": "a", "reasoning_content": ["so"]}, ""),
+    ],
+)
+def test_what_an_assistant_thought_is_passed_on(message: dict[str, Any], thought: str) -> None:
+    (turn,) = turns_of({"role": "assistant", **message})
+    assert turn.reasoning_content == thought
+    (user,) = turns_of({"role": "user", "content": "a", "reasoning_content": "so"})
+    assert user == Turn("user", "a")
 
 
 def test_an_assistant_may_have_said_nothing() -> None:
@@ -181,7 +205,9 @@ async def test_a_refusal_is_the_clients_own_error(served: HttpSuite) -> None:
 def test_items_of_a_response_are_taken_back_too() -> None:
     text: Any = {"type": "output_text", "text": "noon", "annotations": [], "cache_control": None}
     call = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}
+    thought = {"type": "reasoning", "id": "r1", "summary": [], "content": [THOUGHT]}
     items: list[dict[str, Any]] = [
+        thought,
         {"type": "message", "role": "assistant", "id": "m1", "content": [text], "extra": 1},
         call,
         {
@@ -194,3 +220,6 @@ def test_items_of_a_response_are_taken_back_too() -> None:
     asked = ResponsesRequest.model_validate({"model": "m", "input": items})
     messages = as_chat(asked).messages
     assert [message.content for message in messages] == ["noon", None, "12"]
+    assert [message.thoughts for message in messages] == ["so", "", ""]
+    before_a_call = ResponsesRequest.model_validate({"model": "m", "input": [thought, call]})
+    assert [message.thoughts for message in as_chat(before_a_call).messages] == ["so"]

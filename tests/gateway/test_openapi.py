@@ -25,7 +25,12 @@ from tandem.gateway.answer_schema import (
     TextCompletion,
     TextCompletionChunk,
 )
-from tandem.gateway.anthropic_messages import MessageError, MessageEvent, MessageObject
+from tandem.gateway.anthropic_messages import (
+    MessageError,
+    MessageEvent,
+    MessageObject,
+    TokenCount,
+)
 from tandem.gateway.ollama import (
     OllamaChatAnswer,
     OllamaError,
@@ -93,6 +98,7 @@ async def test_answers_in_other_apis_forms_are_what_the_document_says() -> None:
     options = {"num_predict": 6}
     async with http_suite() as suite:
         fits(MessageObject, (await suite.post("/v1/messages", message)).content)
+        fits(TokenCount, (await suite.post("/v1/messages/count_tokens", chat_body())).content)
         fits(MessageError, (await suite.post("/v1/messages", {**message, "top_p": 2})).content)
         streamed = (await suite.post("/v1/messages", {**message, "stream": True})).text
         events = [part.partition("data: ")[2] for part in streamed.split("\n\n")]
@@ -180,7 +186,7 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
         document = await document_of(suite)
         for kind in (
             *("ChatCompletion", "Completion", "Tokenize", "Detokenize", "Responses", "Messages"),
-            *("OllamaChat", "OllamaGenerate", "OllamaShow"),
+            *("CountTokens", "OllamaChat", "OllamaGenerate", "OllamaShow"),
         ):
             schema = document["components"]["schemas"][f"{kind}Request"]
             schema["properties"]["model"]["enum"] = [MODEL]

@@ -117,7 +117,10 @@ def test_a_seed_of_minus_one_is_a_random_one() -> None:
         ({"temprature": 1}, "temprature", "did you mean 'temperature'?"),
         ({"max_token": 5}, "max_token", "did you mean 'max_tokens'?"),
         ({"tandem": {"presets": "ar"}}, "tandem.presets", "did you mean 'tandem.preset'?"),
-        ({"skip_special_tokens": False}, "skip_special_tokens", "tandem.provenance"),
+        (
+            {"skip_special_tokens": False, "tandem": {"rag": True}},
+            *("skip_special_tokens", "send true"),
+        ),
         ({"best_of": 3}, "best_of", "send n"),
         ({"best_of": True}, "best_of", "send n"),
         ({"use_beam_search": True}, "use_beam_search", "temperature 0"),
@@ -225,7 +228,6 @@ def test_the_variables_of_the_template_travel_together() -> None:
             "add_generation_prompt",
         ),
         ({"reasoning_effort": "utmost"}, "reasoning_effort"),
-        ({"reasoning_effort": "low", "tandem": {"rag": True}}, "reasoning_effort"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
     ],
 )
@@ -366,7 +368,7 @@ async def test_a_minimum_that_cannot_be_met_is_refused(served: HttpSuite) -> Non
     for more in (
         {"min_tokens": 9, "max_tokens": 8},
         {"min_tokens": 1, "guided_regex": "a"},
-        {"min_tokens": 1, "tandem": {"rag": True}},
+        {"min_tokens": 1, "ignore_eos": True, "tandem": {"rag": True}},
     ):
         error = (await served.post(CHAT, chat_body(**more))).json()["error"]
         assert error["param"] == "min_tokens", more

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
 import pytest_asyncio
+import tiktoken
 from numpy.typing import NDArray
 
 from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
@@ -170,7 +172,67 @@ async def test_token_ids_of_another_tokenizer_are_refused_with_what_mends_it(
         )
         assert (status, param) == (400, "input")
         assert "check_embedding_ctx_length=False" in words
+        assert "install tiktoken" in words
         assert "[101]" in words
+
+
+def spelling_bytes() -> tiktoken.Encoding:
+    """A vocabulary of OpenAI's kind, whose ids are bytes."""
+    ranks = {bytes([each]): each for each in range(256)}
+    return tiktoken.Encoding(
+        "bytes", pat_str=r"(?s:.)", mergeable_ranks=ranks, special_tokens={"<|end|>": 300}
+    )
+
+
+async def test_token_ids_of_openai_s_vocabulary_are_the_texts_that_they_spell(
+    tmp_path: Path,
+) -> None:
+    """As LangChain's OpenAIEmbeddings sends them, a long text in parts that may end within a
+    character."""
+    ids = {text: [*text.encode()] for text in ("a heron", "two", "né")}
+    async with (
+        retriever(tmp_path, embedder=WordVectors(), openai_vocabulary=spelling_bytes) as documents,
+        http_suite(retriever=documents.running.target) as suite,
+    ):
+        expected = WordVectors().embed(["a heron", "two", "n\N{REPLACEMENT CHARACTER}"])
+        asked = [ids["a heron"], ids["two"], ids["né"][:-1]]
+        np.testing.assert_array_equal(await vectors_of(suite, asked), expected)
+        np.testing.assert_array_equal(await vectors_of(suite, ids["two"]), expected[1:2])
+        answer = await told(suite, "/v1/embeddings", model="words", input=asked)
+        assert answer["usage"]["prompt_tokens"] == 4  # the embedding model's
+        words = WordVectors()
+        (own,) = words.token_ids(["a heron"])
+        await vectors_of(suite, "a heron")  # this embedder knows words that it has seen
+        mixed = [[101, *own, 102], ids["two"]]
+        np.testing.assert_array_equal(await vectors_of(suite, mixed), expected[:2])
+        for unknown, why in (
+            ([97, 256], "token id 256 is not in"),
+            ([[97], [2**32 - 1]], f"token id {2**32 - 1} is not in"),
+            ([32] * (2**17 + 1), "at most 131072"),
+        ):
+            body = {"model": "words", "input": unknown}
+            status, param, message = await refusal(suite, "/v1/embeddings", **body)
+            assert (status, param) == (400, "input")
+            assert why in message
+
+
+async def test_token_ids_that_spell_too_much_are_refused(tmp_path: Path) -> None:
+    """A token of few bytes in a request may spell many characters."""
+
+    def long_tokens() -> tiktoken.Encoding:
+        ranks = {bytes([each]): each for each in range(256)} | {b" " * 128: 256}
+        return tiktoken.Encoding(
+            "long", pat_str=r"(?s:.)", mergeable_ranks=ranks, special_tokens={}
+        )
+
+    async with (
+        retriever(tmp_path, embedder=WordVectors(), openai_vocabulary=long_tokens) as documents,
+        http_suite(retriever=documents.running.target) as suite,
+    ):
+        body = {"model": "words", "input": [256] * 8193}
+        status, param, message = await refusal(suite, "/v1/embeddings", **body)
+        assert (status, param) == (400, "input")
+        assert "spell more than 1048576 characters" in message
 
 
 async def test_without_a_retriever_there_is_no_embedding_model() -> None:

@@ -19,7 +19,15 @@ from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 from tests.services.speaking import speaking
-from tests.unit.text.family_tokenizers import deepseek_r1, gemma_channel, harmony, qwen3
+from tests.unit.text.family_tokenizers import (
+    QWEN3_KEEPING,
+    QWEN3_MARKS,
+    deepseek_r1,
+    family_tokenizer,
+    gemma_channel,
+    harmony,
+    qwen3,
+)
 
 THOUGHT = "<think>\nIs it ünique? </thin\n</think>\n\nIt is, é.\n"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -114,6 +122,34 @@ async def test_thinking_is_apart_from_the_content(
         assert reasoning_tokens(answer) == tokens
         told = await joined(suite)
         assert (told["reasoning_content"], told["content"]) == (thinking, content)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_special_tokens_are_text_if_that_is_asked_for(stream: bool) -> None:
+    """All of them but the one that ends the answer, as in vLLM."""
+
+    async def text_of(**more: Any) -> str:
+        if stream:
+            told: str = (await joined(suite, skip_special_tokens=False, **more))["content"]
+            return told
+        answer = await whole(suite, skip_special_tokens=False, **more)
+        content: str = answer["choices"][0]["message"]["content"]
+        return content
+
+    text = "a<|im_start|>é<|im_end|>b"
+    async with speaker(qwen3, text) as suite:
+        plain = await whole(suite)
+        assert plain["choices"][0]["message"]["content"] == "aéb"
+        assert await text_of() == text
+        assert await text_of(include_stop_str_in_output=True) == f"{text}<eos>"
+        assert await text_of(stop="<|im_end|>") == "a<|im_start|>é"
+        assert await text_of(ignore_eos=True, max_tokens=12) == text + 5 * "<eos>"
+        (end,) = qwen3().mark_ids("<|im_end|>")
+        assert await text_of(stop_token_ids=[end]) == "a<|im_start|>é"
+        body = chat(skip_special_tokens=False, logprobs=True, tandem={"preset": "ar"})
+        answer = (await suite.post("/v1/chat/completions", body)).json()
+        spelt = [each["token"] for each in answer["choices"][0]["logprobs"]["content"]]
+        assert "".join(spelt) == f"{text}<eos>"
 
 
 async def test_a_text_completion_is_as_the_model_wrote_it() -> None:
@@ -338,7 +374,7 @@ async def test_anthropic_s_callers_get_blocks_of_it_if_they_ask_for_them() -> No
         assert len(cut["content"][0]["thinking"]) < len("Is it ünique? </thin")
 
 
-def test_thinking_that_is_sent_back_to_anthropic_s_api_is_ignored() -> None:
+def test_thinking_that_is_sent_back_to_other_apis_is_a_chat_s() -> None:
     thinking = {"type": "thinking", "thinking": "so", "signature": "x"}
     turns = [
         {"role": "user", "content": "a"},
@@ -346,7 +382,70 @@ def test_thinking_that_is_sent_back_to_anthropic_s_api_is_ignored() -> None:
         {"role": "user", "content": "c"},
     ]
     asked = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": turns})
-    assert [message.content for message in chat_of_messages(asked).messages] == ["a", "b", "c"]
+    messages = chat_of_messages(asked).messages
+    assert [message.content for message in messages] == ["a", "b", "c"]
+    assert [message.thoughts for message in messages] == ["", "so", ""]
+    ollama_s = OllamaChatRequest(
+        model="m", messages=[OllamaMessage(role="assistant", content="b", thinking="so")]
+    )
+    assert [message.thoughts for message in chat_of(ollama_s, "m").messages] == ["so"]
+
+
+async def test_a_template_that_keeps_it_is_given_what_was_thought() -> None:
+    """Through all services: the prompt is longer by the thinking and the tags around it."""
+    call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answered = {"role": "tool", "tool_call_id": "c", "content": "noon"}
+    tokenizer = family_tokenizer(QWEN3_KEEPING, QWEN3_MARKS)
+    draft, target = speaking(tokenizer, 0, "yes")
+    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
+
+        async def prompt_tokens(**more: Any) -> int:
+            talk = [{"role": "user", "content": "when?"}, {**calling, **more}, answered]
+            answer = await suite.post("/v1/chat/completions", chat(messages=talk, max_tokens=1))
+            assert answer.status_code == 200, answer.text
+            tokens: int = answer.json()["usage"]["prompt_tokens"]
+            return tokens
+
+        kept = await prompt_tokens(reasoning_content="I look.")
+        marks = len(tokenizer.mark_ids("<think>\n\n</think>\n\n"))
+        assert kept == await prompt_tokens() + len("I look.") + marks
+
+
+async def test_tokens_of_a_message_are_counted_by_the_template_of_the_message() -> None:
+    """With its variables, tools and thinking that is sent back."""
+    tokenizer = family_tokenizer(QWEN3_KEEPING, QWEN3_MARKS)
+    draft, target = speaking(tokenizer, 0, "yes")
+    tool = {"name": "now", "input_schema": {"type": "object", "properties": {}}}
+    block = {"type": "thinking", "thinking": "I look.", "signature": ""}
+    call = {"type": "tool_use", "id": "t1", "name": "now", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "noon"}
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "when?"}]}
+    more: dict[str, Any]
+    talk = [
+        *asked["messages"],
+        {"role": "assistant", "content": [block, call]},
+        {"role": "user", "content": [result]},
+    ]
+    async with http_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
+        counts = list[int]()
+        for more in ({}, {"tools": [tool]}, {"tools": [tool], "messages": talk}):
+            body = {"model": MODEL, **asked, **more}
+            counted = (await suite.post("/v1/messages/count_tokens", body)).json()
+            answer = await suite.post("/v1/messages", {**body, "max_tokens": 1})
+            assert answer.status_code == 200, answer.text
+            assert counted == {"input_tokens": answer.json()["usage"]["input_tokens"]}
+            counts.append(counted["input_tokens"])
+    assert counts[1] == counts[0] + len("[now]")
+    assert counts[2] > counts[1] + len("I look.noon")
+    body = {"model": MODEL, **asked}
+    async with speaker(qwen3, "x") as suite:
+        counts = []
+        quiet: dict[str, Any] = {"thinking": {"type": "disabled"}}
+        for more in ({}, quiet):
+            counted = (await suite.post("/v1/messages/count_tokens", {**body, **more})).json()
+            counts.append(counted["input_tokens"])
+    assert counts[1] == counts[0] + len(qwen3().mark_ids("<think>\n\n</think>\n\n"))
 
 
 def test_thinking_may_be_turned_off_in_other_apis() -> None:

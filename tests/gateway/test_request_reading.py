@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tandem.core.default_sampling import DefaultSampling
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
+from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.errors import ApiError
+from tandem.gateway.ollama import OllamaChatRequest
 from tandem.gateway.request_reading import SEED_BITS, RequestLimits, chat_requests, choice_seed
-from tandem.gateway.schema import ChatCompletionRequest
+from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
+from tandem.gateway.text_endpoints import TokenizeRequest
 from tandem.generation.request import GenerationRequest
 from tests.gateway.http_suite import chat_body
 
@@ -91,3 +96,26 @@ def test_images_that_cannot_be_shown_are_refused(messages: list[Any]) -> None:
     with pytest.raises(ApiError) as refused:
         requests_of(messages=messages)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "param"),
+    [
+        (CompletionRequest, {"prompt": "a", "echo": True, "max_tokens": False}, "max_tokens"),
+        (CompletionRequest, {"prompt": "a", "echo": True, "max_tokens": 0.0}, "max_tokens"),
+        (CompletionRequest, {"prompt": "a", "n_predict": -1.0}, "n_predict"),
+        (TokenizeRequest, {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        (OllamaChatRequest, {"options": {"mirostat": False}}, "options.mirostat"),
+        (
+            ChatCompletionRequest,
+            {"messages": [{"role": "user", "content": "a", "prefix": 0}]},
+            "messages.0.prefix",
+        ),
+    ],
+)
+def test_what_python_takes_for_equal_is_not_the_same(
+    kind: type[BaseModel], body: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_body(json.dumps({"model": "m", **body}).encode(), kind, 512)
+    assert (refused.value.status, refused.value.body["param"]) == (400, param)

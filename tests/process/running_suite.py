@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,16 @@ def tandem(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProc
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[Process]:
-    """A process that is killed at the end. It heeds Ctrl-C, which a shell has background jobs and
-    their children ignore; not by a preexec_fn, since gRPC's threads do not survive a fork."""
+def started(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Process]:
+    """A process that is killed at the end, with more in its environment. It heeds Ctrl-C, which a
+    shell has background jobs and their children ignore; not by a preexec_fn, since gRPC's threads
+    do not survive a fork."""
     with subprocess.Popen(
         [sys.executable, "-c", HEED_CTRL_C, TANDEM, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **(environment or {})},
     ) as process:
         try:
             yield process
@@ -87,9 +89,10 @@ class Up:
 
 
 @contextmanager
-def running_up(*arguments: str) -> Iterator[Up]:
+def running_up(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Up]:
     """`tandem up` on free ports, once it is ready; ended gently if it still runs."""
-    with started("up", "--json", "--port", "0", *arguments) as process:
+    up = ("up", "--json", "--port", "0")
+    with started(*up, *arguments, environment=environment) as process:
         assert process.stdout is not None
         ready = process.stdout.readline()
         assert ready, process.communicate()[1]

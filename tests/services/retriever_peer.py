@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from tandem.net.own_side import Network
 from tandem.net.retriever_client import MAX_MESSAGE_BYTES, RetrieverClient, Upload
 from tandem.net.status import Rejected
 from tandem.services.retriever.forgetting import Forgetting
+from tandem.services.retriever.openai_vocabulary import OpenAIVocabulary, TokenSpelling
 from tandem.services.retriever.servicer import RetrieverLimits, RetrieverServicer
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
@@ -45,6 +46,11 @@ class Retriever:
         return [answer async for answer in self.client.ingest(uploads, TIMEOUT_S)]
 
 
+def no_vocabulary() -> TokenSpelling:
+    """Nothing is fetched for a test."""
+    raise OSError("no network")
+
+
 @asynccontextmanager
 async def retriever(
     folder: Path,
@@ -55,6 +61,7 @@ async def retriever(
     decoder: str = "",
     extractor: Extractor | None = None,
     embedder: Embedder | None = None,
+    openai_vocabulary: Callable[[], TokenSpelling] = no_vocabulary,
 ) -> AsyncIterator[Retriever]:
     """Drained at the end."""
     metrics = Metrics(new_registry(), role)
@@ -67,7 +74,8 @@ async def retriever(
     connections = [Connection(decoder, MAX_MESSAGE_BYTES, ClientAccess())] if decoder else []
     forgetting = Forgetting(connections)
     settings = (index, role, networks, limits, metrics, tracing, forgetting)
-    service = RetrieverServicer(*settings, extractor)
+    vocabulary = OpenAIVocabulary(openai_vocabulary)
+    service = RetrieverServicer(*settings, extractor, vocabulary)
     running = await started(service)
     try:
         async with RetrieverClient(running.target) as client:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,8 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.overrides import parse_overrides
+from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
+from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import (
@@ -41,7 +43,15 @@ from tandem.two_sided.protocol.mixture import (
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationMode
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
 from tests.services.scripted_suite import emulated
-from tests.services.two_sided_suite import CONTEXT, QUERY, TwoSides, asking, two_sides
+from tests.services.two_sided_suite import (
+    CONTEXT,
+    PROBS,
+    QUERY,
+    VOCABULARY,
+    TwoSides,
+    asking,
+    two_sides,
+)
 
 PROCESSORS = Processors(
     logit_bias=((3, 1.5), (40, -2.0)),
@@ -202,6 +212,68 @@ async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
             answer = await suite.client.generate(asking(preset, processors=PROCESSORS))
             assert not {7, 8, 9} & {*answer.token_ids}, preset
             assert answer.token_ids != (await suite.client.generate(asking(preset))).token_ids
+
+
+async def test_nothing_ends_an_answer_before_its_minimum(tmp_path: Path) -> None:
+    """Until then the mixture is that without the tokens that would end it."""
+    ends = frozenset(range(48))
+    engines = [
+        ScriptedEngine(VOCABULARY, PROBS, context_length=CONTEXT, eos_token_ids=ends)
+        for _ in range(2)
+    ]
+    least = Processors(min_tokens=6)
+    async with two_sides(tmp_path, engines=engines) as suite:
+        for preset in (*EXACT, "crcg-device", "crcg-cloud"):
+            short = await suite.client.generate(asking(preset, max_tokens=24))
+            assert len(short.token_ids) < 6, preset
+            answer = await suite.client.generate(asking(preset, max_tokens=24, processors=least))
+            assert answer.summary is not None
+            assert answer.summary.finish_reason == "stop"
+            assert len(answer.token_ids) >= 7, preset
+            assert not ends & {*answer.token_ids[:6]}
+            assert answer.token_ids[-1] in ends
+            if preset in EXACT:
+                without = Processors(banned_token_ids=tuple(ends))
+                first = asking(preset, max_tokens=6, processors=without)
+                assert answer.token_ids[:6] == await central_text(suite, first), preset
+
+
+async def test_a_stop_string_waits_for_the_minimum(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        whole = await suite.client.generate(asking("dragon-coupled"))
+        stop = f"<{whole.token_ids[1]}>"
+        cut = await suite.client.generate(asking("dragon-coupled", stop=(stop,)))
+        assert len(cut.token_ids) <= 2
+        later = await suite.client.generate(
+            asking("dragon-coupled", stop=(stop,), processors=Processors(min_tokens=4))
+        )
+        assert len(later.token_ids) >= 4
+        assert later.text.startswith("".join(f"<{each}>" for each in later.token_ids[:2]))
+
+
+class Noted(ScriptedTokenizer):
+    """Its chat template writes the variable `note` before everything."""
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        images: int = 0,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> list[int]:
+        return self.encode(variables.get("note", "")) + super().chat(messages)
+
+
+async def test_variables_of_the_chat_template_reach_the_prompt(tmp_path: Path) -> None:
+    turns = (Turn("user", "and the heron?"),)
+    async with two_sides(tmp_path, tokenizer=Noted(VOCABULARY)) as suite:
+        noted = asking("dragon-coupled", prompt=turns, chat_template_kwargs='{"note": "be brief"}')
+        answer = await suite.client.generate(noted)
+        same = asking("dragon-coupled", prompt="be briefand the heron?")
+        assert answer.token_ids == (await suite.client.generate(same)).token_ids
+        assert answer.prompt_tokens == len("be briefand the heron?")
+        refused = replace(noted, chat_template_kwargs='{"messages": 1}')
+        with pytest.raises(Rejected, match="chat_template_kwargs: messages is no variable"):
+            await suite.client.generate(refused)
 
 
 async def test_what_leaves_no_token_is_refused_by_name(tmp_path: Path) -> None:

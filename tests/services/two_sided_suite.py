@@ -91,7 +91,7 @@ async def two_sides(
         for side in range(2)
     ]
     async with AsyncExitStack() as stack:
-        start = _Starting(stack, tracing)
+        start = _Starting(stack, tracing, tokenizer)
         own = await start.retriever(folder, "device", notes)
         others = await start.retriever(folder, "cloud", public)
         verifier = await start.verifier(cloud, limits, kept[1])
@@ -142,9 +142,12 @@ def scripted_side() -> ScriptedEngine:
 class _Starting:
     """Starts services, which `stack` ends."""
 
-    def __init__(self, stack: AsyncExitStack, tracing: Callable[[str], Tracing]) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, tracing: Callable[[str], Tracing], tokenizer: Tokenizer
+    ) -> None:
         self._stack = stack
         self._tracing = tracing
+        self._tokenizer = tokenizer
 
     async def serve(self, service: object) -> RunningService:
         running = await started(service)  # type: ignore[arg-type]  # any of the four
@@ -184,7 +187,7 @@ class _Starting:
         return await self.serve(
             DrafterServicer(
                 engine,
-                TOKENIZER,
+                self._tokenizer,
                 verifier,
                 DrafterLimits(),
                 metrics,

@@ -4,7 +4,7 @@ tokenizer, and so is the vocabulary's hash: a GGUF draft pairs with a safetensor
 import codecs
 import ctypes
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ from tandem.text.chat_rendering import (
     tells_date,
 )
 from tandem.text.families import ModelFamily, family_of
+from tandem.text.past_reasoning import reasoning_field
 from tandem.text.vocabulary import Vocabulary, fallback_byte, hash_vocabulary
 
 _UNKNOWN = 1
@@ -92,7 +93,10 @@ class GgufTokenizer:
         for index, message in enumerate(messages):
             if not all(isinstance(message.get(field), str) for field in ("role", "content")):
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
-        marked = [{**one, "content": self._mark(one["content"])} for one in messages]
+        marked = [
+            {name: text if name == "role" else self._mark(text) for name, text in one.items()}
+            for one in messages
+        ]
         text = self._rendered(self._template, marked, ChatRendering.of(variables))
         parts = re.split(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}", text)  # every second is a content's
         kinds = ((part, index % 2 == 0) for index, part in enumerate(parts) if part)
@@ -101,6 +105,11 @@ class GgufTokenizer:
     @property
     def template_tells_date(self) -> bool:
         return tells_date(self._model.chat_template or "")
+
+    @cached_property
+    def reasoning_field(self) -> str:
+        """The field of a message in which the chat template looks for what was thought."""
+        return reasoning_field(self._model.chat_template or "")
 
     @cached_property
     def family(self) -> ModelFamily:
@@ -190,6 +199,12 @@ class GgufTokenizer:
         }
         return GgufText(self, shown)
 
+    def special_detokenizer(self, ends: Collection[int] = ()) -> "GgufText":
+        """Like `detokenizer`, but all control tokens are text; one of `ends` only where another
+        token follows it."""
+        shown = {t: name.encode() for t, name in self._names.items() if name in self._control}
+        return GgufText(self, shown, ends)
+
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text; none for a control token."""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
@@ -262,25 +277,38 @@ class GgufTokenizer:
 class GgufText:
     """A stream of ids as a stream of text; half a character waits for its other half."""
 
-    def __init__(self, tokenizer: GgufTokenizer, shown: Mapping[int, bytes] | None = None) -> None:
-        """`shown`: control tokens that are text here, with what they spell."""
+    def __init__(
+        self,
+        tokenizer: GgufTokenizer,
+        shown: Mapping[int, bytes] | None = None,
+        ends: Collection[int] = (),
+    ) -> None:
+        """`shown`: control tokens that are text here, with what they spell; one of `ends` only
+        where another token follows it."""
         self._tokenizer = tokenizer
         self._shown = shown or {}
+        self._ends = frozenset(ends) & self._shown.keys()
+        self._end = b""  # spelt by the last token, if that may be the end
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = tokenizer.drops_first_space
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Raises InvalidArgument("token_ids") for an id outside the vocabulary."""
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
-        piece = self._tokenizer.piece
-        spelt = b"".join(self._shown.get(token) or piece(token) for token in token_ids)
+        spelt = b""
+        for token in token_ids:
+            piece = self._shown.get(token) or self._tokenizer.piece(token)
+            spelt += self._end
+            self._end = piece if token in self._ends else b""
+            spelt += b"" if token in self._ends else piece
         if self._first and spelt:
             self._first = False
             spelt = spelt.removeprefix(b" ")
         return self._bytes.decode(spelt)
 
     def preview(self, token_id: int) -> str:
-        twin = GgufText(self._tokenizer, self._shown)
+        twin = GgufText(self._tokenizer, self._shown, self._ends)
+        twin._end = self._end
         twin._bytes.setstate(self._bytes.getstate())
         twin._first = self._first
         return twin.push((token_id,))

@@ -92,6 +92,7 @@ class DeviceSide:
             timeout_s=timeout_s,
             headers=headers,
             tenant=request.tenant,
+            chat_template_kwargs=request.chat_template_kwargs,
         )
         async with aclosing(self._answers.answer(asked, cancel)) as answers:
             async for answer in answers:

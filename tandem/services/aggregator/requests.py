@@ -133,9 +133,22 @@ class Requests:
         self._series.learned(described.target.model_name)
         return described
 
-    async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
-        """Tokenize with the draft model's tokenizer. Raises Unavailable or Rejected."""
-        asked = TokenizeRequest(spell=spell, tenant=self._tenant_id(b""))
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        spell: bool = False,
+        *,
+        tools: str = "",
+        chat_template_kwargs: str = "",
+    ) -> TokenizeResponse:
+        """Tokenize with the draft model's tokenizer; `tools` and `chat_template_kwargs` are as in
+        `GenerationRequest`. Raises Unavailable or Rejected."""
+        asked = TokenizeRequest(
+            spell=spell,
+            tenant=self._tenant_id(b""),
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         prompt_to_proto(asked, prompt)
         try:
             async with self._connection.channel() as channel:

@@ -10,7 +10,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.processors import Processors, Thinking
 from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
-from tandem.text import FamilyTokenizer, Tokenizer
+from tandem.text import FamilyTokenizer, SpecialTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.text.families import PLAIN, ModelFamily, ThinkingFormat
 from tandem.text.thinking import ThinkingSplitter, ThinkingStart, thinking_start
@@ -32,9 +32,14 @@ class AnswerThinking:
         return asked if self.tokens is None else replace(asked, thinking=self.tokens)
 
     def text(self, tokenizer: Tokenizer, request: GenerationRequest) -> AnswerText:
-        """The text of the answer, with the family's marks in it."""
-        detokenizer = None
-        if self.family is not PLAIN and isinstance(tokenizer, FamilyTokenizer):
+        """The text of the answer, with the family's marks in it, or with all special tokens."""
+        detokenizer = single = None
+        if request.spell_special_tokens and isinstance(tokenizer, SpecialTokenizer):
+            ends = {*tokenizer.eos_token_ids, *request.stop_token_ids}
+            shows_end = request.include_stop_str_in_output
+            detokenizer = tokenizer.special_detokenizer(() if shows_end else ends)
+            single = tokenizer.special_detokenizer()
+        elif self.family is not PLAIN and isinstance(tokenizer, FamilyTokenizer):
             detokenizer = tokenizer.marked_detokenizer()
         thinks = self.start is not ThinkingStart.NONE
         return AnswerText(
@@ -44,6 +49,7 @@ class AnswerThinking:
             min_tokens=request.params.processors.min_tokens,
             includes_stop=request.include_stop_str_in_output,
             detokenizer=detokenizer,
+            single=single,
             splitter=ThinkingSplitter(self.family.thinking, self.start) if thinks else None,
         )
 

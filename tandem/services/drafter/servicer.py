@@ -21,7 +21,11 @@ from tandem.core.prompt import Turn
 from tandem.core.thinking import with_thinking
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
-from tandem.generation.request import GenerationRequest, request_from_proto
+from tandem.generation.request import (
+    MAX_TOOLS_CHARACTERS,
+    GenerationRequest,
+    request_from_proto,
+)
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.grammar.draft_mask import DraftMask
 from tandem.net.access import ClientAccess
@@ -212,7 +216,14 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             check_tenant_id(tenant)
             await self._learn_context()
             prompt = prompt_from_proto(request, self._context())
-            ids = await self._prompts.ids(prompt, tenant=tenant)
+            if len(request.tools) > MAX_TOOLS_CHARACTERS:
+                raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
+            ids = await self._prompts.ids(
+                prompt,
+                tools=request.tools,
+                chat_template_kwargs=request.chat_template_kwargs,
+                tenant=tenant,
+            )
             check_token_ids(ids, self._engine.vocabulary_size, "prompt")
             texts = await self._prompts.spelt(ids, tenant=tenant) if request.spell else []
             return drafter_pb2.TokenizeResponse(

@@ -61,9 +61,19 @@ class PromptTokens:
         newest = partial(self._newest, request.prompt, most, request.tools, variables)
         return await self._soon(length, newest, tenant)
 
-    async def ids(self, prompt: Prompt, images: int = 0, *, tenant: bytes = b"") -> tuple[int, ...]:
-        """Ids of a text or a conversation; given ids as they are. Raises InvalidArgument."""
-        return await self._soon(self._checked(prompt), lambda: self._ids(prompt, images), tenant)
+    async def ids(
+        self,
+        prompt: Prompt,
+        *,
+        tools: str = "",
+        chat_template_kwargs: str = "",
+        tenant: bytes = b"",
+    ) -> tuple[int, ...]:
+        """Ids of a text or a conversation; given ids as they are. The rest is as in a
+        `GenerationRequest`. Raises InvalidArgument."""
+        variables = read_variables(chat_template_kwargs)
+        work = partial(self._ids, prompt, tools=tools, variables=variables)
+        return await self._soon(self._checked(prompt) + len(tools), work, tenant)
 
     async def predicted(
         self, text: str, vocabulary_size: int, *, tenant: bytes = b""
@@ -213,7 +223,7 @@ def _characters(prompt: Prompt) -> int:
     if isinstance(prompt, str):
         return len(prompt)
     return sum(
-        len(item.role) + len(item.content) + len(item.tool_calls)
+        len(item.role) + len(item.content) + len(item.tool_calls) + len(item.reasoning_content)
         for item in prompt
         if isinstance(item, Turn)
     )

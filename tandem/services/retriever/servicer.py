@@ -45,6 +45,7 @@ from tandem.services.retriever.ingestion import (
     runs_of_owners,
     unread_of,
 )
+from tandem.services.retriever.openai_vocabulary import OpenAIVocabulary, spelt_texts
 from tandem.services.retriever.read_ahead import ReadAhead
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics, Side
@@ -103,8 +104,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         tracing: Tracing = NO_TRACING,
         forgetting: Forgetting | None = None,
         extractor: Extractor | None = None,
+        openai_vocabulary: OpenAIVocabulary | None = None,
     ) -> None:
-        """`forgetting`: who is to forget documents before they leave."""
+        """`forgetting`: who is to forget documents before they leave. `openai_vocabulary`: of token
+        ids that are not the embedding model's."""
         self._index = index
         self._role = role
         self._networks = networks
@@ -127,6 +130,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._texts = FairExecutor(
             "retriever-texts", 1, waiting=MOST_WAITING, niceness=TEXTS_NICENESS
         )
+        self._openai_vocabulary = openai_vocabulary or OpenAIVocabulary()
         self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
         self._series = metrics.retriever()
         self._series.documents.set_function(lambda: index.stats().documents)
@@ -143,6 +147,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._leaving.set()
 
     async def close(self) -> None:
+        await self._openai_vocabulary.close()
         await asyncio.to_thread(self._close)
         if self._forgetting is not None:
             await self._forgetting.close()
@@ -181,9 +186,11 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
     ) -> pb.EmbedResponse:
         async with errors_as_status(context):
             self._admit(context)
-            texts = _texts_of(request)
+            texts: Sequence[str | Sequence[int]] = _texts_of(request)
             check_owner(tenant := request.tenant)
             with self._counted("embeddings", self._searches):
+                if token_ids := [each for each in texts if not isinstance(each, str)]:
+                    texts = await self._with_openai_texts(token_ids, tenant)
                 begin = partial(self._index.text_embedding, texts, request.truncate_tokens)
                 embedding = await self._on(self._texts, begin, tenant)
                 while await self._on(self._texts, embedding.step, tenant):
@@ -266,6 +273,18 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             max_document_bytes=MAX_DOCUMENT_BYTES,
             owners=True,
         )
+
+    async def _with_openai_texts(
+        self, inputs: Sequence[Sequence[int]], tenant: str
+    ) -> Sequence[str | Sequence[int]]:
+        """Return the token ids with texts in place of those that are not the embedding model's, as
+        OpenAI's vocabulary has them; as they are without that."""
+        places = await self._on(self._texts, partial(self._index.foreign_token_ids, inputs), tenant)
+        vocabulary = await self._openai_vocabulary.loaded() if places else None
+        if vocabulary is None:
+            return inputs
+        read = partial(spelt_texts, vocabulary, inputs, places, MAX_EMBEDDED_CHARACTERS)
+        return await self._on(self._texts, read, tenant)
 
     async def _search(self, request: pb.SearchRequest, headers: Any) -> pb.SearchResponse:
         """Search, with a place among the searches for this one alone: a stream that waits has

@@ -29,7 +29,9 @@ from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
 from tandem.text import ConversationTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
+from tandem.text.chat_rendering import read_variables
 from tandem.text.document_place import document_head, with_system_turn
+from tandem.text.tool_prompt import conversation_ids
 from tandem.two_sided.decoding.document_files import DocumentFiles, open_document_files
 from tandem.two_sided.decoding.document_jobs import DecodeJob, DocumentGroup, group_kv_tokens
 from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
@@ -184,7 +186,10 @@ class DocumentDecoder:
             model=self.model,
             leading_length=len(leading),
         )
-        text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
+        text = None
+        if tokenizer and opening.wants_text:
+            least = opening.processors.min_tokens
+            text = AnswerText(tokenizer, opening.stop, min_tokens=least)
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
         store = self._store
         estimate = self._estimate
@@ -207,11 +212,13 @@ class DocumentDecoder:
         spend: Callable[[Tenant, float], None],
     ) -> LogitsProcessor | None:
         processors = opening.processors
+        ends = frozenset(opening.end_ids)
         mask = None
         if processors.grammar is not None:
-            ends = frozenset(opening.end_ids)
             mask = await self._grammars.session_mask(processors.grammar, tenant, spend, ends)
-        return logits_processor(processors, prompt_ids, mask)
+        return logits_processor(
+            processors, prompt_ids, mask, eos_token_ids=ends or self.model.eos_token_ids
+        )
 
     async def forget(self, texts: Sequence[str], owner: str = "") -> int:
         """Keep nothing of these documents of an owner's; how many there were. Raises
@@ -273,7 +280,7 @@ class DocumentDecoder:
         self, opening: DecodingOpen
     ) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, ...]]]:
         """Return the prompt, the beginning of it that documents follow, and the documents."""
-        prompt_ids = self._prompt_ids(opening.prompt)
+        prompt_ids = self._prompt_ids(opening.prompt, opening.chat_template_kwargs)
         if self._tokenizer is None or not opening.documents:
             return prompt_ids, (), []
         leading = self._leading(prompt_ids)
@@ -308,7 +315,7 @@ class DocumentDecoder:
     def _head(self) -> tuple[int, ...]:
         return () if self._tokenizer is None else document_head(self._tokenizer)
 
-    def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+    def _prompt_ids(self, prompt: Prompt, chat_template_kwargs: str) -> tuple[int, ...]:
         ids = tuple(item for item in prompt if isinstance(item, int))
         if ids or not prompt:
             return ids
@@ -319,14 +326,17 @@ class DocumentDecoder:
         turns = [turn for turn in prompt if isinstance(turn, Turn)]
         if self._head:
             turns = with_system_turn(turns)
-        return tuple(
-            self._tokenizer.chat([{"role": turn.role, "content": turn.content} for turn in turns])
-        )
+        variables = read_variables(chat_template_kwargs)
+        return tuple(conversation_ids(self._tokenizer, turns, variables=variables))
 
 
 def _said(prompt: Sequence[object]) -> int:
     """Characters of a conversation; none of token ids."""
-    return sum(len(turn.content) for turn in prompt if isinstance(turn, Turn))
+    return sum(
+        len(turn.content) + len(turn.tool_calls) + len(turn.reasoning_content)
+        for turn in prompt
+        if isinstance(turn, Turn)
+    )
 
 
 def _whole(field: str, text: str) -> str:

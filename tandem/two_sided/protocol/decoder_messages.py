@@ -52,7 +52,10 @@ class DecodingOpen(Frame):
     wants_token_texts: bool = False
     processors: Processors = NO_PROCESSORS
     end_ids: tuple[int, ...] = ()
-    """What may end the text where a grammar is complete; none: what ends the decoder's own."""
+    """What may end the text where a grammar is complete, or only after `min_tokens`; none: what
+    ends the decoder's own."""
+    chat_template_kwargs: str = ""
+    """Of a conversation: variables of the chat template, a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)

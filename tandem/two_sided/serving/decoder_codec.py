@@ -67,6 +67,7 @@ _OPEN_FIELDS = (
     "reweigh_every",
     "wants_token_texts",
     "end_ids",
+    "chat_template_kwargs",
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
 """Fields of the same name in a message here and on the wire."""

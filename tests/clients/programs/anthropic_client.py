@@ -28,7 +28,16 @@ try:
     refused = ""
 except anthropic.NotFoundError as error:
     refused = error.body["error"]["type"]
+counted = [
+    client.messages.count_tokens(model=MODEL, messages=asked["messages"], **more).input_tokens
+    for more in ({"system": SYSTEM}, tools)
+]
 tell(
+    counted=counted,
+    prompts=[
+        answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+        for answer in (whole, called)
+    ],
     text=whole.content[0].text,
     stop_reason=whole.stop_reason,
     streamed="".join(parts),

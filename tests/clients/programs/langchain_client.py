@@ -12,15 +12,13 @@ model = ChatOpenAI(
 longer = ChatOpenAI(base_url=V1, api_key=KEY, model=MODEL, temperature=0)
 parsed = longer.with_structured_output(Add, method="json_schema").invoke(QUESTION)
 called = longer.with_structured_output(Add, method="function_calling").invoke(QUESTION)
-# Its own way to count tokens before it asks would fetch a vocabulary of OpenAI's.
-vectors = OpenAIEmbeddings(
-    base_url=V1, api_key=KEY, model=EMBEDDING, check_embedding_ctx_length=False
-)
+vectors = OpenAIEmbeddings(base_url=V1, api_key=KEY, model=EMBEDDING)  # it sends token ids
 store = InMemoryVectorStore.from_texts(TEXTS, vectors)
 tell(
     text=model.invoke(QUESTION).content,
     streamed="".join(part.content for part in model.stream(QUESTION)),
     parsed=parsed.model_dump(),
     called=called.model_dump(),
+    vectors=vectors.embed_documents(TEXTS),
     nearest=store.similarity_search(SEARCH, k=1)[0].page_content,
 )

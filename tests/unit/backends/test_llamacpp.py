@@ -121,6 +121,18 @@ def test_what_tokens_spell_is_the_same(gguf: LoadedModel, torch_model: LoadedMod
     end = torch_model.tokenizer.prompt_end(prompt)
     assert gguf.tokenizer.prompt_end(prompt) == end
     assert gguf.tokenizer.mark_ids(end) == torch_model.tokenizer.mark_ids(end)
+    assert gguf.tokenizer.reasoning_field == torch_model.tokenizer.reasoning_field
+    marked = gguf.tokenizer.mark_ids("<|user|>é<|end|>!<|end|>")
+    for ends, spelt in (
+        (frozenset[int](), "<|user|>é<|end|>!<|end|>"),
+        (gguf.tokenizer.eos_token_ids, "<|user|>é<|end|>!"),
+    ):
+        for each in (gguf.tokenizer, torch_model.tokenizer):
+            text = each.special_detokenizer(ends)
+            assert "".join(text.push((token,)) for token in marked) + text.finish() == spelt
+            twin = each.special_detokenizer(ends)
+            twin.push(marked[:-2])
+            assert twin.preview(marked[-2]) == twin.push(marked[-2:-1])
 
 
 def test_a_gguf_draft_pairs_with_another_format_s_target(

@@ -16,6 +16,7 @@ from tests.unit.backends.tiny_folders import (
     write_sentencepiece_tokenizer,
 )
 from tests.unit.backends.tiny_folders import write_tokenizer as write
+from tests.unit.text.family_tokenizers import harmony
 
 TEXTS = [
     "The quick brown fox",
@@ -87,6 +88,18 @@ def test_special_tokens_have_no_text(tokenizer: TextTokenizer) -> None:
     fox = tokenizer.encode("fox")
     assert detokenizer.push([*fox, 1, 4]) == "fox"
     assert detokenizer.push(fox) == "fox"
+
+
+def test_special_tokens_may_be_text_but_for_one_that_ends_it() -> None:
+    tokenizer = harmony()
+    ids = tokenizer.mark_ids("<|start|>é<eos>!<eos>")
+    whole = tokenizer.special_detokenizer()
+    assert "".join(whole.push((each,)) for each in ids) + whole.finish() == "<|start|>é<eos>!<eos>"
+    ended = tokenizer.special_detokenizer(tokenizer.eos_token_ids)
+    assert "".join(ended.push((each,)) for each in ids) + ended.finish() == "<|start|>é<eos>!"
+    twin = tokenizer.special_detokenizer(tokenizer.eos_token_ids)
+    twin.push(ids[:-2])
+    assert twin.preview(ids[-2]) == twin.push(ids[-2:-1]) == "<eos>!"
 
 
 @pytest.mark.parametrize("token", [-1, 290, 10**12])
