@@ -161,7 +161,7 @@ format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-run: setup proto ## start all services, ask two questions, print the figures, stop
+run: setup proto ## start all services, ask three questions, print the figures, stop
 	@if $(MAKE) --no-print-directory real-pair; then $(BIN)/tandem up --demo --real; \
 	else echo 'SmolLM2 cannot be had: the small demo pair answers'; $(BIN)/tandem up --demo; fi
 
