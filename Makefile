@@ -43,7 +43,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -100,9 +100,12 @@ test-lm-eval: setup proto $(LM_EVAL_VENV)/.installed ## lm-eval over HTTP and wi
 clients-lock: setup ## choose the clients' versions anew: those of today that go together
 	tools/clients_lock.sh $(BIN)/python
 
-test-deploy: setup proto llamacpp-wheel ## images, compose and chaos on a Docker engine, which is started if need be
+deploy-images: setup proto llamacpp-wheel ## the images of test-deploy, on a Docker engine, which is started if need be
 	.ci/docker/engine.sh
 	.ci/docker/images.sh
+	$(BIN)/python -m tests.deploy.composed
+
+test-deploy: deploy-images ## images, compose and chaos on that engine
 	$(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
 fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS=30 (each) FUZZ_ARGS=verify_request
