@@ -115,7 +115,10 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "tslt, 2, K 1": (preset("tslt", 2, truncation=Truncation(top_k=1)), 3),
     "tslt, 2, K 2": (preset("tslt", 2, truncation=Truncation(top_k=2)), 3),
     "tslt, 3, P 0.8": (preset("tslt", 3, truncation=Truncation(top_p=0.8)), 3),
-    "dssd, K 1": (preset("dssd", 1, payload_top=1, truncation=Truncation(top_k=1)), 2),
+    "dssd, K 1": (
+        preset("dssd", 1, payload_top=1, payload_tail_draws=1, truncation=Truncation(top_k=1)),
+        2,
+    ),
     "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False)), 3),
     "pipelined, chunks of two": (scheduled("dsd", Schedule(4, 2, bonus=False)), 3),
     "picospec": (preset("picospec", 1, payload_top=1, payload_tail_draws=1), 2),
@@ -138,7 +141,7 @@ METHODS: dict[str, tuple[Preset, int]] = {
         ),
         3,
     ),
-    "predraft": (preset("dsd", 1, predraft=Predraft.LIKELY_OUTCOMES), 3),
+    "predraft": (preset("dsd", 1, predraft=Predraft.LIKELY_OUTCOMES), 2),
     "predraft, pipelined": (
         scheduled("dsd", Schedule(2, 1, bonus=False), predraft=Predraft.LIKELY_OUTCOMES),
         3,
