@@ -358,6 +358,9 @@ def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None
     work = edge.work(0.0)
     assert work is not None
     assert (work.count, work.spare) == (2, 30)
+    longer = drafts_of(0, 1, 0, 1, 0, predicted=True)
+    (frame,) = sent(edge.drafted(work, longer, 0, 0.0, 0.0))
+    assert (frame.token_ids, frame.end_of_chunk) == ((0, 1, 0, 1, 0), True)
 
 
 def test_a_method_without_drafts_drafts_alone() -> None:

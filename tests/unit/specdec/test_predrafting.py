@@ -155,6 +155,7 @@ def test_as_many_branches_as_workers_are_drafted_at_once() -> None:
     assert edge.work(0.1) is None
     take(edge, replace(first), 0, 1)
     assert edge.work(0.1) is None, "that was another task"
+    assert edge.stats.predrafted == 0
     take(edge, first, 0, 1)
     assert outcome(begun(edge)) == (2, 2), "one has ended"
 
