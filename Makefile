@@ -80,10 +80,11 @@ release-check: setup proto ## whether this commit can be tagged as a release
 	$(BIN)/python -m tools.release_check
 
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
-# The longest files begin first (tests/conftest.py).
+# The longest files begin first (tests/conftest.py). Schemathesis runs as a program; its plugin would be
+# imported by every worker.
 test: setup proto deploy-tools ## every test that needs no Docker and no browser
 	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page -n 4 \
-	  --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	  -p no:schemathesis --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)

@@ -324,7 +324,7 @@ def taken() -> Iterator[str]:
 
 def test_a_port_in_use(taken: str) -> None:
     for arguments in (
-        ("up", "--port", taken),
+        ("up", *SCRIPTED, "--port", taken),
         ("link", "--listen", f"127.0.0.1:{taken}", "--target", "127.0.0.1:1"),
     ):
         ended = tandem(*arguments)

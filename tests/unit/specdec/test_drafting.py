@@ -182,7 +182,7 @@ def test_what_was_drafted_ahead_follows_the_token_it_predicted() -> None:
     assert edge.drafts_in_flight == (0, 1)
     outputs = edge.receive(verdict_of(edge, 2, outcome=2), 0.0)
     assert sent(outputs) == [], "it waits for the rest of its chunk"
-    assert edge.drafts_in_flight == (0,)
+    assert [*edge.drafts_in_flight] == [0]
     assert frames(edge.drafted(ahead, drafts_of(1), 6, 0.0, 0.0)) == [((0, 1), True)]
 
 
