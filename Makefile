@@ -52,7 +52,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-page test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -90,10 +90,11 @@ release-check: setup proto ## whether this commit can be tagged as a release
 	$(BIN)/python -m tools.release_check
 
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
-# The longest files begin first (tests/conftest.py).
+# The longest files begin first (tests/conftest.py). Schemathesis runs as a program; its plugin would be
+# imported by every worker.
 test: setup proto deploy-tools ## every test that needs no Docker and no browser
 	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page -n 4 \
-	  --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	  -p no:schemathesis --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
@@ -110,9 +111,12 @@ test-lm-eval: setup proto $(LM_EVAL_VENV)/.installed ## lm-eval over HTTP and wi
 clients-lock: setup ## choose the clients' versions anew: those of today that go together
 	tools/clients_lock.sh $(BIN)/python
 
-test-deploy: setup proto llamacpp-wheel ## images, compose and chaos on a Docker engine, which is started if need be
+deploy-images: setup proto llamacpp-wheel ## the images of test-deploy, on a Docker engine, which is started if need be
 	.ci/docker/engine.sh
 	.ci/docker/images.sh
+	$(BIN)/python -m tests.deploy.composed
+
+test-deploy: deploy-images ## images, compose and chaos on that engine
 	$(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
 fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS=30 (each) FUZZ_ARGS=verify_request

@@ -21,7 +21,6 @@ def composed() -> Composed:
     """Docker, with all images built. Fails, and does not skip, where no engine answers."""
     composed = Composed()
     composed.build()
-    composed.compose("build", "drafter-llamacpp", COMPOSE_PROFILES="edge-llamacpp")
     return composed
 
 

@@ -1,5 +1,6 @@
 """Every workload of the chart starts as a container: with the environment, files, user and
-read-only root that Kubernetes would give it. Secrets are made by the README's commands."""
+read-only root that Kubernetes would give it. Secrets are made by the README's commands. Without a
+region they are started by tests/process/test_chart_starts.py, outside of images."""
 
 from __future__ import annotations
 
@@ -82,8 +83,8 @@ def start(composed: Composed, workload: Manifest, place: Path) -> Container:
 
 @pytest.mark.parametrize(
     ("place", "more"),
-    [("cloud", ("regions/eu.yaml",)), ("edge", ()), ("edge", ("regions/eu.yaml",))],
-    ids=["cloud of a region", "edge", "edge of a region"],
+    [("cloud", ("regions/eu.yaml",)), ("edge", ("regions/eu.yaml",))],
+    ids=["cloud of a region", "edge of a region"],
 )
 def test_every_workload_starts_as_a_container(
     composed: Composed, secrets: Path, place: str, more: tuple[str, ...]

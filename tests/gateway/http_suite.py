@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tandem.backends.interface import Engine
 from tandem.core.errors import Unavailable
@@ -22,6 +22,8 @@ from tests.services.scripted_suite import Path, Suite, scripted_suite
 
 MODEL = "scripted"
 TIMEOUT_S = 60.0
+WITHOUT_TLS = False
+"""Ports without TLS ask for no authorities, and a client reads all that this machine trusts."""
 
 
 class NoTexts:
@@ -77,11 +79,16 @@ async def http_suite(
                 base_url=words.removeprefix("http "),
                 headers={"Authorization": f"Bearer {key}"},
                 timeout=TIMEOUT_S,
+                verify=WITHOUT_TLS,
             ) as http,
         ):
             url = str(http.base_url).rstrip("/")
             openai = AsyncOpenAI(
-                base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_S
+                base_url=f"{url}/v1",
+                api_key=key,
+                max_retries=0,
+                timeout=TIMEOUT_S,
+                http_client=DefaultAsyncHttpxClient(verify=WITHOUT_TLS),
             )
             async with openai:
                 yield HttpSuite(suite, url, openai, http)

@@ -1,6 +1,6 @@
 """The three services as processes: signals, exit codes, settings, logs, metrics, a killed verifier.
 
-The demo pair serves, paced so that signals meet answers half-way.
+Scripted models serve, which load at once, paced so that signals meet answers half-way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from tandem.testing.scripted import ScriptedTokenizer
 from tests.process.service_process import ROOT, ServiceProcess, free_port
 from tests.services.scripted_suite import VOCABULARY, draft_engine, started
 
-DRAFT, TARGET = (str(ROOT / "models" / f"demo-{name}") for name in ("draft", "target"))
+DRAFT = str(ROOT / "models" / "demo-draft")
+SCRIPTED = ("--engine", "scripted", "--model", "1")
 SECRET = "quokka Zanzibar"
 PROMPT = f"Once the {SECRET} had been seen,"
 
@@ -59,7 +60,7 @@ class Services:
 def _verifier(port: int, metrics_port: int) -> ServiceProcess:
     paces = ("--pace-first-s", "0.02", "--pace-further-s", "0.001")
     ports = ("--port", str(port), "--metrics-port", str(metrics_port))
-    return ServiceProcess("tandem.services.verifier", "--model", TARGET, *ports, *paces)
+    return ServiceProcess("tandem.services.verifier", *SCRIPTED, *ports, *paces)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def services() -> Iterator[Services]:
         drafter = stack.enter_context(
             ServiceProcess(
                 "tandem.services.drafter",
-                *("--port", "0", "--metrics-port", str(metrics_ports[1]), "--model", DRAFT),
+                *("--port", "0", "--metrics-port", str(metrics_ports[1]), *SCRIPTED),
                 *("--verifier", f"127.0.0.1:{verifier_port}"),
             )
         )
@@ -147,7 +148,7 @@ async def test_metrics_are_served(services: Services) -> None:
         name.startswith("tandem_verify_step_seconds_count") and 'preset="dssd"' in name and value
         for name, value in verifier.items()
     )
-    labels = '{model_name="demo-target",preset="dssd",side="device"}'
+    labels = '{model_name="scripted",preset="dssd",side="device"}'
     assert drafter[f"tandem_spec_decode_num_draft_tokens_total{labels}"] >= (
         generated.summary.drafted
     )

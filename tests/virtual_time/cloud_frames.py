@@ -19,26 +19,10 @@ from tandem.specdec.messages import (
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import ModelPair, opposed_pair, preset
 from tests.virtual_time.lockstep import VOCABULARY_HASH, judgement_for, model_for
+from tests.virtual_time.machine_state import state_of
 
 MODELS = opposed_pair()
 V = MODELS.vocabulary_size
-
-
-def state_of(cloud: CloudMachine) -> tuple[Any, ...]:
-    """Everything a frame could have changed."""
-    return (
-        cloud.epoch,
-        cloud.committed.since(0),
-        cloud.kv_length,
-        cloud.target_passes,
-        cloud.ended,
-        cloud._pending.token_ids,
-        cloud._pending.ready,
-        cloud._pending.next_base,
-        cloud._frontier is None,
-        not cloud.awaits_recovered,
-        cloud._in_flight,
-    )
 
 
 def check_refused(

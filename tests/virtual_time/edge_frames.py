@@ -22,29 +22,17 @@ SPLIT = preset("dssd", 2, payload_top=1, payload_tail_draws=0)
 STREAM = scheduled("coupled", Schedule(4, 1, decode_when_idle=True))
 
 
-def state_of(edge: EdgeMachine) -> tuple[Any, ...]:
-    """Everything a frame could have changed, but for the sign of life."""
-    return (
-        edge.phase,
-        edge.epoch,
-        edge.committed.since(0),
-        edge.kv_length,
-        repr(edge.stats),
-        edge.drafts_in_flight,
-        edge.drafts_sent,
-        edge._recovery.waits,
-        edge._drafting.task,
-    )
-
-
 def edge_of(
     chosen: Preset,
     lost_cloud: LostCloud = LostCloud.WAIT,
     ends: frozenset[int] = frozenset(),
     max_tokens: int = 12,
     predicted: TokenIds | None = None,
+    seed: int = 1,
 ) -> EdgeMachine:
-    request = request_for(chosen, MODELS, ends=ends, max_tokens=max_tokens, predicted=predicted)
+    request = request_for(
+        chosen, MODELS, seed=seed, ends=ends, max_tokens=max_tokens, predicted=predicted
+    )
     return EdgeMachine(request, Liveness(lost_cloud, TIMES, now=0.0))
 
 

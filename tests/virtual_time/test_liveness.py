@@ -1,5 +1,6 @@
 """A cloud that is silent, dead, or leaving: noticed in time, and never at the cost of the text."""
 
+from functools import cache
 from itertools import takewhile
 
 import pytest
@@ -47,10 +48,15 @@ def answer(
     )
 
 
+@cache
+def undisturbed(method: str) -> SimulationResult:
+    return answer(method, Faults())
+
+
 @pytest.mark.parametrize("method", EVERY)
 @pytest.mark.parametrize("cut_at_s", [0.0, 0.31, 0.77, 1.1])
 def test_a_dead_cloud_is_noticed_in_time(method: str, cut_at_s: float) -> None:
-    uncut = answer(method, Faults())
+    uncut = undisturbed(method)
     result = answer(method, Faults(cuts=((cut_at_s, cut_at_s + 10.0),)))
     assert result.stats.links_lost >= 1
     assert TIMES.dead_after_s <= result.stats.loss_noticed_s <= TIMES.dead_after_s + TICK_S
@@ -61,12 +67,12 @@ def test_a_dead_cloud_is_noticed_in_time(method: str, cut_at_s: float) -> None:
 def test_a_cut_shorter_than_the_deadline_is_waited_out(method: str) -> None:
     result = answer(method, Faults(cuts=((0.4, 1.1),)))
     assert result.stats.links_lost == 0
-    assert result.token_ids == answer(method, Faults()).token_ids
+    assert result.token_ids == undisturbed(method).token_ids
 
 
 @pytest.mark.parametrize("method", EVERY)
 def test_a_reset_is_resumed_at_once(method: str) -> None:
-    uncut = answer(method, Faults())
+    uncut = undisturbed(method)
     for reset_at_s in (0.05, 0.2, 0.5, 0.9):
         result = answer(method, Faults(resets=(reset_at_s,)))
         assert result.token_ids == uncut.token_ids
@@ -77,14 +83,14 @@ def test_a_reset_is_resumed_at_once(method: str) -> None:
 @pytest.mark.parametrize("method", EVERY)
 def test_waiting_outlasts_any_outage(method: str) -> None:
     result = answer(method, Faults(cuts=((0.5, 60.0),)))
-    assert result.token_ids == answer(method, Faults()).token_ids
+    assert result.token_ids == undisturbed(method).token_ids
     assert 60.0 < result.duration_s < 70.0
     assert result.stats.unverified_tokens == 0
 
 
 @pytest.mark.parametrize("method", EVERY)
 def test_failing_comes_at_the_deadline(method: str) -> None:
-    uncut = answer(method, Faults())
+    uncut = undisturbed(method)
     result = answer(method, Faults(cuts=((0.5, FOREVER_S),)), LostCloud.FAIL)
     assert result.finish.reason is FinishReason.ERROR
     assert result.token_ids == uncut.token_ids[: len(result.token_ids)]
@@ -97,7 +103,7 @@ def test_failing_comes_at_the_deadline(method: str) -> None:
 @pytest.mark.parametrize("method", EVERY)
 @pytest.mark.parametrize("cut_at_s", [0.0, 0.41, 0.62, 1.2])
 def test_the_edge_goes_on_alone(method: str, cut_at_s: float) -> None:
-    uncut = answer(method, Faults())
+    uncut = undisturbed(method)
     result = answer(method, Faults(cuts=((cut_at_s, FOREVER_S),)), LostCloud.EDGE)
     assert result.finish.reason is FinishReason.LENGTH
     assert len(result.token_ids) == 30
@@ -127,7 +133,7 @@ def test_the_edge_goes_on_alone_whenever_the_cut_comes() -> None:
 
 @pytest.mark.parametrize("method", EVERY)
 def test_a_departing_cloud_loses_nothing(method: str) -> None:
-    uncut = answer(method, Faults())
+    uncut = undisturbed(method)
     for departs_at_s in (0.1, 0.3, 0.45, 0.6, 0.8, 1.0):
         result = answer(method, Faults(departures=(departs_at_s,)))
         assert result.token_ids == uncut.token_ids
@@ -138,7 +144,7 @@ def test_a_departing_cloud_loses_nothing(method: str) -> None:
 
 @pytest.mark.parametrize("method", EVERY)
 def test_a_session_that_moves_loses_nothing(method: str) -> None:
-    unmoved = answer(method, Faults())
+    unmoved = undisturbed(method)
     result = answer(method, Faults(moves=(0.1, 0.3, 0.45, 0.8, 1.0), resets=(0.6,)))
     assert result.token_ids == unmoved.token_ids
     assert result.stats.links_lost == 1
@@ -149,7 +155,7 @@ def test_a_session_that_moves_loses_nothing(method: str) -> None:
 @pytest.mark.parametrize("method", ["dsd", "dssd", "dssd-full", "coupled"])
 def test_a_departure_waits_for_the_round(method: str) -> None:
     """No draft is judged twice: the stream changes between two rounds."""
-    uncut = answer(method, Faults())
+    uncut = undisturbed(method)
     result = answer(method, Faults(departures=(0.3, 0.9)))
     assert result.stats.departures == 2
     assert result.stats.rounds == uncut.stats.rounds

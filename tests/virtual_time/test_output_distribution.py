@@ -3,6 +3,10 @@
 Seeded chi-squared tests of whole answers through both machines over the simulator, wrong at random
 once in 10^4. With 510 answers of 27 kinds a distribution that is 0.4 from the target's (Cohen's w)
 is found out 99 times of 100, and so is the subtlest of the wrong rules here, a token drawn afresh.
+
+One of each kind that floats, links and seeded chance could spoil: test_exact_distribution has the
+rules in fractions, and ends of text, of which a small bias would not show in a sample. Gumbel
+coupling is not here: test_text_equality compares its texts with those of `ar`, token by token.
 """
 
 from collections import Counter
@@ -10,13 +14,10 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.simulator import ModelTimes
 from tandem.core.acceptance import residual
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose, RandomSource
-from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.choices import Schedule
-from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, probs_of
 from tests.virtual_time.cases import (
@@ -39,23 +40,17 @@ CLOSE = model_pair(3, sharpness=1.5)
 OPPOSED = opposed_pair()
 METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "ar": (CLOSE, "ar", {}),
-    "dsd": (CLOSE, "dsd", {}),
     "dsd, opposed": (OPPOSED, "dsd", {}),
     "dsd, float32": (CLOSE, "dsd", {"uplink_precision": "float32"}),
     "dssd": (CLOSE, "dssd", {}),
     "dssd, M 0, R 0": (OPPOSED, "dssd", {"payload_top": 0, "payload_tail_draws": 0}),
-    "dssd, M 0, R 2": (OPPOSED, "dssd", {"payload_top": 0, "payload_tail_draws": 2}),
     "dssd, M 1, R 0": (OPPOSED, "dssd", {"payload_top": 1, "payload_tail_draws": 0}),
-    "dssd, M 1, R 1": (OPPOSED, "dssd", {"payload_top": 1, "payload_tail_draws": 1}),
     "dssd, M 2, R 3": (OPPOSED, "dssd", {"payload_top": 2, "payload_tail_draws": 3}),
     "dssd-full": (OPPOSED, "dssd-full", {}),
     "tslt, K 2": (OPPOSED, "tslt", {"truncation": Truncation(top_k=2)}),
     "tslt, P 0.7": (CLOSE, "tslt", {"truncation": Truncation(top_p=0.7)}),
     "dssd, K 2": (OPPOSED, "dssd", {"payload_top": 1, "truncation": Truncation(top_k=2)}),
-    "fsd": (with_exits(CLOSE), "fsd", {"exits": 3}),
     "fsd, opposed": (with_exits(OPPOSED), "fsd", {"exits": 3, "payload_top": 1}),
-    "coupled": (CLOSE, "coupled", {}),
-    "coupled, opposed": (OPPOSED, "coupled", {}),
 }
 CASES = [(method, 1 + number % 3) for number, method in enumerate(METHODS)]
 """Each at one length: tests of exact distributions and of text equality have the others."""
@@ -92,11 +87,7 @@ TREES: dict[str, tuple[ModelPair, Preset]] = {
     "2": (OPPOSED, tree((2,))),
     "3, with replacement": (CLOSE, tree((3,), with_replacement=True)),
     "2, 2, 2": (CLOSE, tree((2, 2, 2))),
-    "2, 2, with replacement": (OPPOSED, tree((2, 2), with_replacement=True)),
-    "3, 1, 2": (OPPOSED, tree((3, 1, 2))),
-    "2, 2, K 2": (CLOSE, tree((2, 2), truncation=Truncation(top_k=2))),
     "2, 2, P 0.7": (OPPOSED, tree((2, 2), truncation=Truncation(top_p=0.7))),
-    "2, 2, Gumbel coupling": (CLOSE, tree((2, 2), "coupled")),
 }
 
 
@@ -105,10 +96,6 @@ def test_trees(shape: str) -> None:
     models, chosen = TREES[shape]
     answers = sample(chosen, models, samples=375)
     assert_sample(answers, payload_probs(models))
-
-
-def test_trees_whose_branches_end() -> None:
-    check_with_ends(tree((2, 2)), samples=510)
 
 
 class TakesTheLikeliest(RejectionRule):
@@ -189,24 +176,14 @@ def idle(window: int, chunk: int, bonus: bool = True) -> Schedule:
 
 
 COMPOSITIONS = {
-    "pipelined, 2 chunks": scheduled("dsd", Schedule(4, 2, verify_on_arrival=True, bonus=False)),
-    "pipelined, 4 chunks": scheduled("dsd", Schedule(4, 1, verify_on_arrival=True, bonus=False)),
-    "pipelined, whole chunks": scheduled("dsd", Schedule(6, 2, bonus=False)),
     "pipelined, uneven": scheduled("dsd", Schedule(3, 2, bonus=False)),
     "pipelined, bonus": scheduled("dsd", Schedule(4, 2)),
     "pipelined, bonus, on arrival": scheduled("dsd", Schedule(3, 1, verify_on_arrival=True)),
     "pipelined, float32": scheduled("dsd", Schedule(4, 2, bonus=False), uplink_precision="float32"),
-    "pipelined, split": scheduled(
-        "dssd", Schedule(4, 2, bonus=False), payload_top=1, payload_tail_draws=0
-    ),
     "pipelined, split, bonus": scheduled(
         "dssd", Schedule(3, 1), payload_top=1, payload_tail_draws=1
     ),
-    "pipelined, full answers": scheduled("dssd-full", Schedule(4, 2, bonus=False)),
     "picospec": preset("picospec", 2, payload_top=1, payload_tail_draws=1),
-    "picospec, whole chunks": scheduled(
-        "picospec", Schedule(4, 2, bonus=False, token_by_token=True), payload_top=1
-    ),
     "picospec, bonus": scheduled(
         "picospec", Schedule(4, 2, True, token_by_token=True), payload_top=1
     ),
@@ -214,12 +191,10 @@ COMPOSITIONS = {
     "streaming": scheduled("dsd", idle(4, 1)),
     "streaming, no bonus": scheduled("dsd", idle(4, 2, bonus=False)),
     "streaming, whole window": scheduled("dsd", idle(3, 3)),
-    "stream": preset("stream"),
     "stream, rejection": preset("stream-rejection", truncation=NO_TRUNCATION),
     "stream, rejection, for few passes": preset(
         "stream-rejection", idle_weight=0.3, truncation=Truncation(top_k=2)
     ),
-    "streaming, Gumbel coupling": scheduled("coupled", idle(4, 1)),
 }
 
 
@@ -233,40 +208,6 @@ def test_schedules(composition: str, models: ModelPair) -> None:
     assert_sample(answers, payload_probs(models, max_tokens=4))
 
 
-SLOW_CLOUD = ModelTimes(draft_s=0.02, verify_first_s=0.05, verify_further_s=0.0)
-
-
-def check_with_ends(chosen: Preset, samples: int) -> None:
-    """Answers that token 0 ends, over a link that is always the same."""
-    models, ends = model_pair(3, sharpness=1.5, noise=0.8), frozenset({0})
-
-    def link(seed: int) -> LinkPair:
-        return link_from(0.03, None, 0.0, seed)
-
-    answers = Counter(
-        run(
-            chosen, models, seed, max_tokens=4, ends=ends, link=link(seed), times=SLOW_CLOUD
-        ).token_ids
-        for seed in range(samples)
-    )
-    assert_sample(answers, payload_probs(models, 4, ends=ends))
-
-
-@pytest.mark.parametrize(
-    "composition", [name for name, chosen in COMPOSITIONS.items() if chosen.timing_dependent]
-)
-def test_ends_of_text(composition: str) -> None:
-    check_with_ends(COMPOSITIONS[composition], samples=510)
-
-
-def test_sending_ends_of_text_early_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk cut short by an end of text would be in time where others find the cloud gone on."""
-    monkeypatch.setattr("tandem.specdec.rules.RacingRejectionRule", RejectionRule)
-    monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
-    with pytest.raises(AssertionError, match="chi-squared"):
-        check_with_ends(scheduled("dsd", idle(4, 4, bonus=False)), samples=2050)
-
-
 COLDER = SamplingParams(temperature=0.6, top_k=3, top_p=0.9)
 
 
@@ -275,7 +216,7 @@ COLDER = SamplingParams(temperature=0.6, top_k=3, top_p=0.9)
     [
         ("dsd", SamplingParams(top_k=2)),
         ("dssd", SamplingParams(top_p=0.7)),
-        *((name, COLDER) for name in ("ar", "dsd", "dssd", "dssd-full", "coupled")),
+        *((name, COLDER) for name in ("dsd", "coupled")),
     ],
 )
 def test_truncated_distributions(name: str, sampling: SamplingParams) -> None:

@@ -9,10 +9,17 @@ from tandem.core.probs import NO_TRUNCATION, SamplingParams
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftTask, Interrupt
-from tandem.specdec.predrafting import LikelyOutcome
+from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import faults_of, model_pair, preset, run, scheduled
-from tests.virtual_time.edge_frames import draft, drafts_of, edge_of, sent, verdict_of
+from tests.virtual_time.edge_frames import (
+    draft,
+    drafts_of,
+    edge_of,
+    frame_of,
+    sent,
+    verdict_of,
+)
 
 MODELS = model_pair(20, sharpness=5.0, noise=0.3)
 TIMES = ModelTimes(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.003)
@@ -118,13 +125,13 @@ def test_a_window_that_closes_lets_out_what_was_drafted_before() -> None:
 
 def test_an_expected_outcome_is_in_flight_at_once() -> None:
     """What early verdicts feed: the chunk after an outcome leaves with the verdict."""
-    edge = edge_of(preset("coupled", 2, predraft=Predraft.EARLY_EXITS))
+    edge = edge_of(preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=2))
     edge.connect(0.0)
     draft(edge, 0, 1)
     assert edge.work(0.0) is None, "nothing is expected yet"
-    edge._predrafting.expect(
-        [LikelyOutcome(3, 2, 0.4), LikelyOutcome(4, 0, 0.9), LikelyOutcome(3, 1, 1.0)]
-    )
+    for accepted, token, confidence in ((1, 2, 0.4), (2, 0, 0.9), (1, 1, 1.0)):
+        early = EarlyVerdict(*frame_of(edge), 0, accepted, accepted < 2, token, confidence)
+        edge.receive(early, 0.0)
     sure, unsure = edge.work(0.0), edge.work(0.0)
     assert sure == DraftTask(3, (1, 0), 5, 2, stepwise=True, branch=True)
     assert unsure == DraftTask(3, (2,), 4, 2, stepwise=True, branch=True)

@@ -1,6 +1,7 @@
 """The streaming window: as fast as the cloud alone at worst, and by objective as cheap."""
 
 from dataclasses import replace
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -23,6 +24,7 @@ REJECTION = replace(PRESETS["stream-rejection"], truncation=Truncation(top_k=24)
 STREAMS = {"stream": PRESETS["stream"], "stream-rejection": REJECTION}
 
 
+@cache
 def answers(
     chosen: Preset, noise: int, rtt_s: float, times: ModelTimes = SERVER
 ) -> list[SimulationResult]:

@@ -1,4 +1,8 @@
-"""The same seed gives the same text, token for token, whatever happens on the way."""
+"""The same seed gives the same text, token for token, whatever happens on the way.
+
+Forty texts of a method miss a fault that changes one text in ten once in seventy times; one that
+methods share is seen by the hundreds of all.
+"""
 
 import random
 from dataclasses import replace
@@ -76,7 +80,7 @@ def greedy_text_of_ar(seed: int, models: int = 0) -> TokenIds:
 def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
     """All of them at the usual length, and a part at others."""
     chosen = preset("coupled", draft_length)
-    for seed in range(1000 if draft_length == 4 else 100):
+    for seed in range(1000 if draft_length == 4 else 40):
         coupled = run(chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=8)
         assert coupled.token_ids == text_of_ar(seed, max_tokens=8), seed
         assert coupled.stats.target_passes <= 8
@@ -133,7 +137,7 @@ def test_a_tree_of_single_candidates_is_a_chain() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_is_ar(method: str) -> None:
     name, choices = METHODS[method]
-    for seed in range(60):
+    for seed in range(40):
         answer = run(
             preset(name, 1 + seed % 8, **choices),
             greedy_models(seed),
@@ -147,7 +151,7 @@ def test_greedy_is_ar(method: str) -> None:
 
 @pytest.mark.parametrize("name", ["dsd", "dssd", "dssd-full", "coupled"])
 def test_greedy_streaming_is_ar(name: str) -> None:
-    for seed in range(50):
+    for seed in range(40):
         prompt_ids = prompt_of(seed)
         chosen = streaming(PRESETS[name], random.Random(f"schedule {seed}"))
         if name.startswith("dssd"):
@@ -165,7 +169,7 @@ def test_a_cut_changes_no_text(method: str) -> None:
     """Resumes are exact: what is decided again is decided the same way."""
     name, choices = METHODS[method]
     lost = departures = 0
-    for seed in range(70):
+    for seed in range(40):
         chosen = preset(name, 1 + seed % 5, **choices)
         uncut = run(chosen, MODELS, seed, max_tokens=20)
         cut = run(chosen, MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
@@ -173,8 +177,8 @@ def test_a_cut_changes_no_text(method: str) -> None:
         assert cut.finish == uncut.finish
         lost += cut.stats.links_lost
         departures += cut.stats.departures
-    assert lost > 20
-    assert departures > 10
+    assert lost > 10
+    assert departures > 5
 
 
 PIPELINED = {
@@ -190,7 +194,7 @@ PIPELINED = {
 @pytest.mark.parametrize("method", PIPELINED)
 def test_a_cut_changes_no_pipelined_text(method: str) -> None:
     """Without tokens of the cloud's own, each position is judged by its draft, however late."""
-    for seed in range(50):
+    for seed in range(40):
         uncut = run(PIPELINED[method], MODELS, seed, max_tokens=20)
         cut = run(PIPELINED[method], MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
         assert cut.token_ids == uncut.token_ids, seed

@@ -248,7 +248,11 @@ def test_busy_loops_end_with_their_context() -> None:
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("llama_cpp", "gguf")), reason="needs llama.cpp"
 )
-def test_a_cell_with_real_processes_a_link_and_load_that_ends() -> None:
+def test_a_cell_with_real_processes_a_link_and_load_that_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One processor is loaded, not all: other tests run beside this one."""
+    monkeypatch.setattr(auto_real, "usable_cores", lambda: [0])
     report = a_report()
     name = "demo-gguf:40ms:48:ended"
     measure_real(report, RealRun(rounds=2, only=(name,)))

@@ -108,8 +108,9 @@ def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draft_gguf(tmp_path_factory.mktemp("gguf"))
 
 
-@pytest.fixture(params=[*LOADERS, *VARIANTS])
+@pytest.fixture(scope="module", params=[*LOADERS, *VARIANTS])
 def engine(request: pytest.FixtureRequest) -> Engine:
+    """One for all tests, as in a service for all requests."""
     if request.param in VARIANTS:
         return VARIANTS[request.param]()
     if request.param == "vllm":
@@ -122,6 +123,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         source = str(request.getfixturevalue("gguf_file"))
     drafts = request.param == "lookup"  # no target
     return load_model(ModelChoice(source, engine=request.param, drafts=drafts)).engine
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "engine" in request.fixturenames:
+        engine: Engine = request.getfixturevalue("engine")
+        assert (engine.sessions_open, engine.kv_bytes_in_use) == (0, 0)
 
 
 @pytest.fixture

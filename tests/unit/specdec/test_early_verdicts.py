@@ -12,15 +12,17 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.cloud import CloudMachine, EarlyQueue, VerifyWork
+from tandem.specdec.cloud import CloudMachine, VerifyWork
 from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Interrupt
 from tandem.specdec.judge import early_payload_rule
 from tandem.specdec.messages import Cancel, EarlyVerdict, Verdict, Work
 from tandem.specdec.rules import Proposal, acceptance_rule
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
-from tests.virtual_time.edge_frames import SPARSE, V, draft, edge_of, state_of
-from tests.virtual_time.lockstep import model_for
+from tests.virtual_time.edge_frames import SPARSE, V, draft, edge_of, verdict_of
+from tests.virtual_time.lockstep import judgement_for, model_for
+from tests.virtual_time.machine_state import state_of
 
 SPLIT = preset("fsd", 2, payload_top=1)
 COUPLED = preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=3)
@@ -49,28 +51,16 @@ def early(edge: EdgeMachine, accepted: int, rejected: bool, outcome: object) -> 
 
 
 def test_an_early_verdict_changes_nothing_but_what_is_drafted_ahead() -> None:
-    edge = waiting()
-    before = state_of(edge)
+    edge, other = waiting(), waiting()
     assert edge.work(0.0) is None
     assert edge.receive(early(edge, 1, True, 2), 0.1) == []
-    assert edge.stats.early_verdicts == 1
-    edge.stats.early_verdicts = 0
-    assert state_of(edge) == before
+    assert (edge.stats.early_verdicts, edge.phase, edge.epoch) == (1, other.phase, other.epoch)
+    assert (edge.drafts_in_flight, edge.kv_length) == (other.drafts_in_flight, other.kv_length)
     work = edge.work(0.1)
     assert work is not None
     assert (work.branch, work.position, work.token_ids) == (True, 4, (2,))
-
-
-def test_a_distribution_to_draw_from_is_drawn_from_as_the_verdict_s_own() -> None:
-    edge = waiting(SPLIT)
-    edge.receive(early(edge, 1, True, SPARSE), 0.1)
-    work = edge.work(0.1)
-    drawn = edge._recovery.predict(SPARSE, edge._drafting.drafts[1], 3)
-    if drawn is None:
-        assert work is None
-    else:
-        assert work is not None
-        assert work.token_ids[-1] == drawn
+    outputs = [each.receive(verdict_of(each, 0, True, 1), 0.2) for each in (edge, other)]
+    assert outputs[0] == [Interrupt(work), *outputs[1]]
 
 
 BAD: dict[str, tuple[Callable[[EarlyVerdict], EarlyVerdict], type[Exception]]] = {
@@ -105,47 +95,9 @@ def spoken(exit_index: int, confidence: float, base: int = 5) -> EarlyVerdict:
     return EarlyVerdict(1, 0, base, 9, exit_index, 1, True, 2, confidence)
 
 
-def left(order: PredraftOrder, seed: int = 3, base: int = 5) -> list[int]:
-    queue = EarlyQueue(order, seed)
-    for exit_index, confidence in ((0, 0.2), (1, 0.9), (2, 0.5)):
-        queue.push(spoken(exit_index, confidence, base))
-    found = []
-    while queue:
-        found.append(queue.pop().exit_index)
-    return found
-
-
-def test_the_order_in_which_early_verdicts_leave() -> None:
-    assert left(PredraftOrder.CONFIDENCE) == [1, 2, 0]
-    assert left(PredraftOrder.FIFO) == [0, 1, 2]
-    orders = {tuple(left(PredraftOrder.RANDOM, seed)) for seed in range(60)}
-    assert len(orders) == 6
-    assert left(PredraftOrder.RANDOM) == left(PredraftOrder.RANDOM)
-    rounds = {tuple(left(PredraftOrder.RANDOM, base=base)) for base in range(60)}
-    assert len(rounds) == 6, "another order each round"
-
-
-def test_an_exit_s_newer_verdict_replaces_its_older_and_the_final_one_discards_all() -> None:
-    queue = EarlyQueue(PredraftOrder.FIFO, 0)
-    queue.push(spoken(0, 0.5))
-    queue.push(spoken(0, 0.7))
-    assert queue.pop().confidence == 0.7
-    assert not queue
-    queue.push(spoken(1, 0.5))
-    queue.clear()
-    assert not queue
-
-
 def cloud_with_exits(exits: int = 4, chosen: object = COUPLED) -> CloudMachine:
     model = replace(model_for(MODELS, frozenset()), exits=exits)
     return CloudMachine(opening(chosen), model)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("has", "speaks"), [(4, (1, 2, 3)), (3, (0, 1, 2)), (2, (0, 1)), (0, ())])
-def test_the_deepest_exits_speak_as_many_as_were_asked_for(has: int, speaks: tuple[int]) -> None:
-    cloud = cloud_with_exits(has)
-    assert cloud.exits == speaks
-    assert cloud.opened().exits == len(speaks)
 
 
 def pass_over(
@@ -160,6 +112,60 @@ def pass_over(
     assert work is not None
     assert work.drafts == len(drafts)
     return work
+
+
+def speaking(
+    order: PredraftOrder = PredraftOrder.FIFO, seed: int = 3
+) -> tuple[CloudMachine, VerifyWork]:
+    """A cloud whose pass is under way."""
+    model = replace(model_for(MODELS, frozenset()), exits=4)
+    cloud = CloudMachine(opening(replace(COUPLED, exit_order=order), seed=seed), model)
+    cloud.receive(draft_after(cloud, (0, 1)))
+    work = cloud.work()
+    assert work is not None
+    return cloud, work
+
+
+def waiting_at(cloud: CloudMachine) -> list[EarlyVerdict]:
+    """What it would send, in that order."""
+    found = []
+    while cloud.early_verdicts:
+        found.append(cloud.early_verdicts.pop())
+    return found
+
+
+def left(order: PredraftOrder, seed: int = 3, base: int = 5) -> list[int]:
+    cloud, work = speaking(order, seed)
+    for exit_index, confidence in ((0, 0.2), (1, 0.9), (2, 0.5)):
+        cloud.push_early_verdict(work, spoken(exit_index, confidence, base))
+    return [verdict.exit_index for verdict in waiting_at(cloud)]
+
+
+def test_the_order_in_which_early_verdicts_leave() -> None:
+    assert left(PredraftOrder.CONFIDENCE) == [1, 2, 0]
+    assert left(PredraftOrder.FIFO) == [0, 1, 2]
+    orders = {tuple(left(PredraftOrder.RANDOM, seed)) for seed in range(60)}
+    assert len(orders) == 6
+    assert left(PredraftOrder.RANDOM) == left(PredraftOrder.RANDOM)
+    rounds = {tuple(left(PredraftOrder.RANDOM, base=base)) for base in range(60)}
+    assert len(rounds) == 6, "another order each round"
+
+
+def test_an_exit_s_newer_verdict_replaces_its_older_and_the_final_one_discards_all() -> None:
+    cloud, work = speaking()
+    cloud.push_early_verdict(work, spoken(0, 0.5))
+    cloud.push_early_verdict(work, spoken(0, 0.7))
+    assert [verdict.confidence for verdict in waiting_at(cloud)] == [0.7]
+    cloud.push_early_verdict(work, spoken(1, 0.5))
+    cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert waiting_at(cloud) == []
+
+
+@pytest.mark.parametrize(("has", "speaks"), [(4, (1, 2, 3)), (3, (0, 1, 2)), (2, (0, 1)), (0, ())])
+def test_the_deepest_exits_speak_as_many_as_were_asked_for(has: int, speaks: tuple[int]) -> None:
+    cloud = cloud_with_exits(has)
+    assert cloud.exits == speaks
+    assert cloud.opened().exits == len(speaks)
 
 
 @pytest.mark.parametrize("bonus", [True, False])

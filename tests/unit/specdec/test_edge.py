@@ -5,13 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tandem.core.distribution import RunnersUp
 from tandem.core.errors import ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control, Predraft, Schedule
 from tandem.specdec.edge import ALONE_CHUNK, CommittedText, EdgeMachine
-from tandem.specdec.events import Commit, DraftTask, EdgeOutput, Finish, Interrupt, Reconnect, Send
+from tandem.specdec.events import (
+    Commit,
+    Drafted,
+    DraftTask,
+    EdgeOutput,
+    Finish,
+    Interrupt,
+    Reconnect,
+    Send,
+)
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
 from tandem.specdec.messages import (
     Cancel,
@@ -27,11 +37,11 @@ from tandem.specdec.messages import (
     Recovered,
     Work,
 )
-from tandem.specdec.predrafting import LikelyOutcome
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
     MODELS,
+    PROBS,
     SPARSE,
     SPLIT,
     STREAM,
@@ -348,6 +358,9 @@ def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None
     work = edge.work(0.0)
     assert work is not None
     assert (work.count, work.spare) == (2, 30)
+    longer = drafts_of(0, 1, 0, 1, 0, predicted=True)
+    (frame,) = sent(edge.drafted(work, longer, 0, 0.0, 0.0))
+    assert (frame.token_ids, frame.end_of_chunk) == ((0, 1, 0, 1, 0), True)
 
 
 def test_a_method_without_drafts_drafts_alone() -> None:
@@ -476,13 +489,19 @@ def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight(
         assert told == [None, agreed]
 
 
+def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
+    """Do the draft work that is due, with the tokens 0 and 1, and what may come for the latter."""
+    work = edge.work(0.0)
+    assert work is not None
+    drafts = [Drafted(0, PROBS), Drafted(1, PROBS, alternatives=runners_up)]
+    edge.drafted(work, drafts, 3, 0.01, 0.0)
+
+
 def test_what_was_drafted_for_the_outcome_counts_as_drafted() -> None:
     for foreseen, drafted in ((True, 4), (False, 2)):
         edge = edge_of(preset("predraft", 2, predraft_workers=1))
         edge.connect(0.0)
-        draft(edge, 0, 1)
-        edge._predrafting.clear()
-        edge._predrafting.expect([LikelyOutcome(3, 2 if foreseen else 0, 0.9)])
+        draft_with_runners_up(edge, ((2 if foreseen else 0, 0.9),))
         work = edge.work(0.0)
         while work is not None and not work.branch:
             edge.drafted(work, drafts_of(1), 4, 0.0, 0.0)
@@ -521,9 +540,7 @@ def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
 def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
     edge = edge_of(preset("predraft", 2, predraft_workers=2))
     edge.connect(0.0)
-    draft(edge, 0, 1)
-    edge._predrafting.clear()
-    edge._predrafting.expect([LikelyOutcome(3, 2, 0.9), LikelyOutcome(3, 0, 0.8)])
+    draft_with_runners_up(edge, ((2, 0.9), (0, 0.8)))
     drafted = 0
     while (work := edge.work(0.0)) is not None and drafted < 8:
         edge.drafted(work, drafts_of(*(1,) * work.count), work.position, 0.0, 0.0)

@@ -30,9 +30,9 @@ from tests.virtual_time.cloud_frames import (
     opened_cloud,
     opening,
     own_tokens,
-    state_of,
 )
 from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep
+from tests.virtual_time.machine_state import state_of
 
 HUGE = 2**32 - 1
 

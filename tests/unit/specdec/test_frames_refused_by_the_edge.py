@@ -33,10 +33,10 @@ from tests.virtual_time.edge_frames import (
     V,
     draft,
     edge_of,
-    state_of,
     verdict_of,
 )
 from tests.virtual_time.lockstep import Lockstep, request_for
+from tests.virtual_time.machine_state import state_of
 
 BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
 

@@ -1,187 +1,266 @@
-"""Which outcomes are drafted for before the verdict, how many tokens, and where that ends."""
+"""Which outcomes are drafted for before the verdict, how many tokens, and where that ends: what the
+edge's machine is told by early verdicts or its draft model, and the tasks that it gives."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import Drafted, DraftTask
-from tandem.specdec.predrafting import Branch, LikelyOutcome, Predrafting, Predrafts
+from tandem.specdec.choices import Control, Predraft, PredraftOrder, Schedule
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Drafted, DraftTask, Interrupt
+from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import PRESETS, Preset
-from tests.virtual_time.cases import preset
-from tests.virtual_time.edge_frames import MODELS, PROBS, drafts_of
-from tests.virtual_time.lockstep import request_for
+from tests.virtual_time.cases import preset, scheduled
+from tests.virtual_time.edge_frames import (
+    PROBS,
+    draft,
+    drafts_of,
+    edge_of,
+    frame_of,
+    sent,
+    tokens_of,
+    verdict_of,
+)
 
-AHEAD = preset("predraft", 2, predraft_workers=2)
+EARLY: dict[str, Any] = {"predraft": Predraft.EARLY_EXITS, "exits": 4}
+LIKELY = preset("predraft", 2)
+STREAMING = scheduled("coupled", Schedule(4, 2, bonus=False), **EARLY, predraft_workers=2)
 
 
-def predrafting(
-    chosen: Preset = AHEAD, max_tokens: int = 12, ends: frozenset[int] = frozenset()
-) -> tuple[Predrafting, Drafting, PrefixedTokens]:
+def waiting(
+    workers: int = 2,
+    order: PredraftOrder = PredraftOrder.CONFIDENCE,
+    outcomes: int = 16,
+    **options: Any,
+) -> EdgeMachine:
     """With the drafts 0 and 1 in flight, at positions 2 and 3."""
-    request = request_for(chosen, MODELS, max_tokens=max_tokens, ends=ends)
-    committed = PrefixedTokens(request.prompt_ids)
-    drafting = Drafting(request, committed)
-    work = drafting.begin(2, ends)
-    drafting.take(work, drafts_of(0, 1), 3)
-    drafting.send_due(0)
-    return Predrafting(request, committed, drafting), drafting, committed
+    chosen = preset(
+        "coupled",
+        2,
+        **EARLY,
+        predraft_workers=workers,
+        predraft_order=order,
+        predraft_outcomes=outcomes,
+    )
+    return in_flight(chosen, **options)
+
+
+def in_flight(chosen: Preset, **options: Any) -> EdgeMachine:
+    edge = edge_of(chosen, **options)
+    edge.connect(0.0)
+    draft(edge, *(0, 1)[: min(chosen.schedule.chunk, edge.request.max_tokens)])
+    return edge
+
+
+def expect(edge: EdgeMachine, position: int, token: int, confidence: float = 0.5) -> None:
+    """An early exit says that all drafts before a position stand, and that this token comes."""
+    accepted = position - len(edge.committed)
+    rejected = accepted < edge.drafts_sent
+    found = EarlyVerdict(*frame_of(edge), 0, accepted, rejected, token, confidence)
+    assert edge.receive(found, 0.1) == []
+
+
+def begun(edge: EdgeMachine) -> DraftTask:
+    """The next branch."""
+    task = edge.work(0.1)
+    assert task is not None
+    assert task.branch
+    return task
+
+
+def outcome(task: DraftTask) -> tuple[int, int]:
+    """What a branch is drafted for."""
+    return task.position - 1, task.token_ids[-1]
+
+
+def outcomes(edge: EdgeMachine) -> list[tuple[int, int]]:
+    """Those that are drafted for now, in their order."""
+    found = []
+    while (task := edge.work(0.1)) is not None:
+        found.append(outcome(task))
+    return found
+
+
+def take(edge: EdgeMachine, task: DraftTask, *token_ids: int) -> None:
+    assert edge.drafted(task, drafts_of(*token_ids), 0, 0.0, 0.1) == []
 
 
 @pytest.mark.parametrize(
     ("position", "token", "wanted"),
-    [
-        *[(1, 0, False), (2, 0, False), (2, 1, True), (3, 1, False), (3, 0, True)],
-        *[(4, 0, True), (4, 1, True), (5, 0, False)],
-    ],
+    [(2, 0, False), (2, 1, True), (3, 1, False), (3, 0, True), (4, 0, True), (4, 1, True)],
 )
 def test_what_the_drafts_in_flight_say_already_is_no_outcome(
     position: int, token: int, wanted: bool
 ) -> None:
-    found, _, _ = predrafting()
-    found.expect([LikelyOutcome(position, token, 0.5)])
-    work = found.task()
-    assert (work is not None) is wanted
-    if work is not None:
-        assert (work.position, work.token_ids[-1], work.branch) == (position + 1, token, True)
+    edge = waiting()
+    expect(edge, position, token)
+    assert outcomes(edge) == [(position, token)] * wanted
 
 
-def test_nor_is_the_token_that_was_drafted_ahead() -> None:
-    found, drafting, _ = predrafting()
-    ahead = drafting.begin_ahead()
+@pytest.mark.parametrize(("token", "wanted"), [(2, False), (1, True)])
+def test_nor_is_the_token_that_was_drafted_ahead(token: int, wanted: bool) -> None:
+    edge = in_flight(LIKELY)
+    ahead = edge.work(0.0)
     assert ahead is not None
-    drafting.take(ahead, drafts_of(2), 4)
-    found.expect([LikelyOutcome(4, 2, 0.5)])
-    assert found.task() is None
-    found.expect([LikelyOutcome(4, 1, 0.5)])
-    assert found.task() is not None
+    edge.drafted(ahead, [Drafted(2, PROBS, alternatives=((token, 0.5),))], 4, 0.0, 0.0)
+    assert outcomes(edge) == [(4, token)] * wanted
 
 
 @pytest.mark.parametrize(("max_tokens", "count"), [(12, 2), (4, 2), (3, 1), (2, None)])
 def test_a_branch_is_as_long_as_a_chunk_and_the_answer_allow(
     max_tokens: int, count: int | None
 ) -> None:
-    found, _, _ = predrafting(max_tokens=max_tokens)
-    found.expect([LikelyOutcome(3, 0, 0.5)])
-    work = found.task()
-    assert (work.count if work else None) == count
-    if work is not None:
-        assert work.stepwise is (work.count > 1)
-        assert (work.keep, work.token_ids) == (3, (0,))
-        assert found.context(work) == (1, 2, 0, 0)
-
-
-def test_nothing_follows_an_end() -> None:
-    found, _, _ = predrafting(ends=frozenset({2}))
-    found.expect([LikelyOutcome(3, 2, 0.9), LikelyOutcome(3, 0, 0.5)])
-    work = found.task()
-    assert work is not None
-    assert work.token_ids[-1] == 0
-
-
-def test_as_many_branches_as_workers_are_drafted_at_once() -> None:
-    found, _, _ = predrafting()
-    found.expect([LikelyOutcome(3, 0, 0.5), LikelyOutcome(3, 2, 0.4), LikelyOutcome(2, 2, 0.3)])
-    works = [found.task(), found.task()]
-    assert None not in works
-    assert found.task() is None
-    assert works[0] is not None
-    found.take(works[0], drafts_of(0, 1))
-    assert found.task() is not None, "one has ended"
-    assert not found.take(replace(works[0]), drafts_of(0)), "another work"
-
-
-def test_without_predrafting_nothing_is_expected() -> None:
-    chosen = replace(AHEAD, predraft=Predraft.OFF)
-    found, _, _ = predrafting(chosen)
-    found.expect([LikelyOutcome(3, 0, 0.5)])
-    assert found.task() is None
-    found.expect_likely()
-    assert found.task() is None
-
-
-def test_runners_up_come_as_likely_as_all_before_them_stand() -> None:
-    found, drafting, _ = predrafting()
-    drafting.take_all()
-    drafting.adopt(
-        [
-            Drafted(0, PROBS, alternatives=((1, 0.5), (2, 0.5))),
-            Drafted(1, PROBS, alternatives=((2, 0.25),)),
-        ]
-    )
-    likely = {(one.position, one.token_id): one.confidence for one in found._likely()}
-    assert likely == {
-        (2, 1): pytest.approx(0.25),
-        (2, 2): pytest.approx(0.25),
-        (3, 2): pytest.approx(0.5 * 0.2),
-    }
-
-
-def test_a_text_that_went_on_otherwise_keeps_the_branch_that_predicted_it() -> None:
-    found, _, committed = predrafting()
-    found.expect([LikelyOutcome(2, 1, 0.9), LikelyOutcome(3, 0, 0.5)])
-    first, second = found.task(), found.task()
-    assert first is not None
-    branch, void = found.resolve(1)
-    assert branch is not None
-    assert branch.task is first
-    assert void == [second]
-    found.expect([LikelyOutcome(2, 1, 0.9)])
-    found.task()
-    committed.append(0)
-    assert found.forget_committed() == [first]
-    assert found.clear() == []
-
-
-def test_a_branch_is_not_drafted_before_its_work_is_begun() -> None:
-    assert not Branch(LikelyOutcome(2, 1, 0.5), 1).open
-
-
-def test_predrafting_takes_room_beside_the_text() -> None:
-    assert PRESETS["coupled"].branch_tokens == 0
-    chosen = AHEAD.schedule
-    assert AHEAD.branch_tokens == 2 * (chosen.window + chosen.chunk + 1)
-    assert AHEAD.spare_tokens(99) == AHEAD.branch_tokens
+    edge = waiting(max_tokens=max_tokens)
+    expect(edge, 3, 0)
+    task = edge.work(0.1)
+    assert (task.count if task else None) == count
+    if task is not None:
+        assert task.stepwise is (task.count > 1)
+        assert (task.keep, task.token_ids) == (3, (0,))
+        assert edge.context(task) == (1, 2, 0, 0)
 
 
 def test_a_branch_is_no_longer_than_a_window_that_was_narrowed() -> None:
-    found, drafting, _ = predrafting()
-    drafting.follow(Schedule(1, 2), drafts_ahead=True)
-    found.expect([LikelyOutcome(3, 0, 0.5)])
-    work = found.task()
-    assert work is not None
-    assert (work.count, work.stepwise) == (1, False)
+    chosen = scheduled(
+        "coupled", Schedule(4, 2, bonus=False), **EARLY, control=Control.LATENCY_AWARE
+    )
+    edge = edge_of(chosen)
+    edge.connect(0.0)
+    task = edge.work(0.0)
+    assert task is not None
+    for token in (0, 1):
+        edge.drafted(task, drafts_of(token), 3, 0.0, 0.0)
+    edge.controller.schedule = Schedule(1, 2)
+    expect(edge, 3, 0)
+    branch = begun(edge)
+    assert (branch.count, branch.stepwise) == (1, False)
+
+
+def test_nothing_follows_an_end() -> None:
+    edge = waiting(ends=frozenset({2}))
+    expect(edge, 3, 2, 0.9)
+    expect(edge, 3, 0, 0.5)
+    assert outcomes(edge) == [(3, 0)]
+
+
+def test_as_many_branches_as_workers_are_drafted_at_once() -> None:
+    edge = waiting()
+    for position, token, confidence in ((3, 0, 0.5), (3, 2, 0.4), (2, 2, 0.3)):
+        expect(edge, position, token, confidence)
+    first = begun(edge)
+    begun(edge)
+    assert edge.work(0.1) is None
+    take(edge, replace(first), 0, 1)
+    assert edge.work(0.1) is None, "that was another task"
+    assert edge.stats.predrafted == 0
+    take(edge, first, 0, 1)
+    assert outcome(begun(edge)) == (2, 2), "one has ended"
+
+
+def test_runners_up_come_as_likely_as_all_before_them_stand() -> None:
+    """A third of the first draft's weight is its runner-up's, so of the rest a little more or a
+    little less than half comes before it or after."""
+    for weight, order in ((0.8, [(2, 2), (3, 2)]), (1.1, [(3, 2), (2, 2)])):
+        edge = edge_of(replace(LIKELY, predraft_workers=2))
+        edge.connect(0.0)
+        task = edge.work(0.0)
+        assert task is not None
+        drafts = [
+            Drafted(0, PROBS, alternatives=((2, 0.5),)),
+            Drafted(1, PROBS, alternatives=((2, weight),)),
+        ]
+        edge.drafted(task, drafts, 3, 0.0, 0.0)
+        ahead = edge.work(0.0)
+        assert ahead is not None
+        assert ahead.guess
+        assert outcomes(edge) == order
 
 
 def test_past_the_drafts_only_the_place_of_the_cloud_s_token_has_outcomes() -> None:
     """What would follow that token is drafted already, and may not come at all."""
-    found, drafting, _ = predrafting()
-    drafting.ahead = [
-        Drafted(2, PROBS, alternatives=((1, 0.5),)),
-        Drafted(1, PROBS, alternatives=((0, 0.5),)),
-    ]
-    assert [(one.position, one.token_id) for one in found._likely()] == [(4, 1)]
+    edge = in_flight(replace(LIKELY, predraft_workers=4))
+    ahead = edge.work(0.0)
+    assert ahead is not None
+    for token, runner_up in ((2, 1), (1, 0)):
+        edge.drafted(ahead, [Drafted(token, PROBS, ((runner_up, 0.5),))], 4, 0.0, 0.0)
+    assert outcomes(edge) == [(4, 1)]
 
 
-def task_at(position: int, count: int = 2, ends: frozenset[int] = frozenset()) -> DraftTask:
-    return DraftTask(0, (1,), position, count, ends, stepwise=True, branch=True)
+def test_a_text_that_went_on_otherwise_keeps_the_branch_that_predicted_it() -> None:
+    edge = waiting()
+    expect(edge, 2, 1, 0.9)
+    expect(edge, 3, 0, 0.5)
+    first, second = begun(edge), begun(edge)
+    take(edge, first, 2)
+    outputs = edge.receive(verdict_of(edge, 0, True, 1), 0.2)
+    assert [each.task for each in outputs if isinstance(each, Interrupt)] == [second]
+    assert edge.work(0.2) is None, "it is the task under way"
+    (frame,) = sent(edge.drafted(first, drafts_of(0), 4, 0.0, 0.3))
+    assert (frame.base, frame.token_ids) == (3, (2, 0))
+    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (1, 0)
 
 
-def started(predrafts: Predrafts, count: int = 2) -> Branch:
-    branch = predrafts.next_waiting()
-    assert branch is not None
-    predrafts.start(branch, task_at(branch.outcome.position + 1, count))
-    return branch
+def test_an_outcome_that_only_waits_is_a_miss() -> None:
+    edge = waiting()
+    for token in (1, 2):
+        expect(edge, 2, token)
+    expect(edge, 3, 0)
+    first, second = begun(edge), begun(edge)
+    outputs = edge.receive(verdict_of(edge, 1, True, 0), 0.2)
+    assert [each.task for each in outputs if isinstance(each, Interrupt)] == [first, second]
+    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, 1)
+    task = edge.work(0.2)
+    assert task is not None
+    assert not task.branch, "nothing of the other outcomes is left"
+
+
+def test_what_was_committed_otherwise_is_forgotten() -> None:
+    edge = in_flight(STREAMING)
+    draft(edge, 0, 1)
+    expect(edge, 2, 1)
+    expect(edge, 5, 2)
+    past, coming = begun(edge), begun(edge)
+    assert edge.receive(verdict_of(edge, 2), 0.2)[-1] == Interrupt(past)
+    outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.3)
+    assert not any(isinstance(each, Interrupt) for each in outputs)
+    take(edge, coming, 0)
+    assert edge.drafts_in_flight == (0,), "its drafts are the answer's now"
+
+
+def test_a_branch_that_is_drafted_to_its_end_needs_no_interrupt() -> None:
+    edge = in_flight(STREAMING)
+    draft(edge, 0, 1)
+    expect(edge, 2, 1)
+    take(edge, begun(edge), 2, 2)
+    outputs = edge.receive(verdict_of(edge, 2), 0.2)
+    assert not any(isinstance(each, Interrupt) for each in outputs)
+
+
+@pytest.mark.parametrize(("tokens", "still_open"), [((1,), True), ((1, 1), False), ((2,), False)])
+def test_a_branch_closes_with_its_last_token(tokens: tuple[int, ...], still_open: bool) -> None:
+    edge = waiting(workers=1, ends=frozenset({2}))
+    for token in (0, 1):
+        expect(edge, 4, token)
+    take(edge, begun(edge), *tokens)
+    assert outcomes(edge) == [(4, 1)] * (not still_open)
+
+
+def test_a_branch_closes_where_its_draft_model_is_unsure() -> None:
+    edge = waiting(workers=1)
+    for token in (0, 1):
+        expect(edge, 4, token)
+    edge.drafted(begun(edge), [Drafted(0, PROBS, ends_chunk=True)], 0, 0.0, 0.1)
+    assert outcomes(edge) == [(4, 1)]
 
 
 def order_of(order: PredraftOrder, seed: int = 1) -> list[int]:
-    predrafts = Predrafts(order, 16, seed)
-    predrafts.expect(LikelyOutcome(5, token, share) for token, share in enumerate((0.1, 0.6, 0.3)))
-    return [started(predrafts).outcome.token_id for _ in range(3)]
+    edge = waiting(workers=3, order=order, seed=seed)
+    for token, confidence in enumerate((0.1, 0.6, 0.3)):
+        expect(edge, 4, token, confidence)
+    return [token for _, token in outcomes(edge)]
 
 
 def test_orders() -> None:
@@ -191,79 +270,73 @@ def test_orders() -> None:
     assert order_of(PredraftOrder.RANDOM, 7) == order_of(PredraftOrder.RANDOM, 7)
 
 
-def test_the_least_likely_that_wait_give_way() -> None:
-    predrafts = Predrafts(PredraftOrder.CONFIDENCE, 2, 1)
-    predrafts.expect([LikelyOutcome(5, 0, 0.1)])
-    kept = started(predrafts)
-    predrafts.expect([LikelyOutcome(5, 1, 0.2), LikelyOutcome(6, 2, 0.3)])
-    assert len(predrafts) == 2
-    assert started(predrafts).outcome.token_id == 2
-    assert predrafts.next_waiting() is None
-    assert kept.open, "what is being drafted stays"
-
-
-def test_a_known_outcome_becomes_more_confident_only() -> None:
-    predrafts = Predrafts(PredraftOrder.CONFIDENCE, 4, 1)
-    for confidence in (0.2, 0.9, 0.4):
-        predrafts.expect([LikelyOutcome(5, 1, confidence)])
-    assert len(predrafts) == 1
-    assert started(predrafts).outcome.confidence == 0.9
-
-
-@pytest.mark.parametrize(("tokens", "still_open"), [((1,), True), ((1, 2), False), ((3,), False)])
-def test_a_branch_closes_with_its_last_token(tokens: tuple[int, ...], still_open: bool) -> None:
-    predrafts = Predrafts(PredraftOrder.FIFO, 4, 1)
-    predrafts.expect([LikelyOutcome(5, 1, 0.5)])
-    branch = predrafts.next_waiting()
-    assert branch is not None
-    predrafts.start(branch, task_at(6, 2, ends=frozenset({3})))
-    branch.take([Drafted(token, PROBS) for token in tokens])
-    assert branch.open is still_open
-    assert predrafts.open_count == int(still_open)
-
-
-def test_a_divergence_keeps_nothing_but_what_foresaw_it() -> None:
-    predrafts = Predrafts(PredraftOrder.FIFO, 8, 1)
-    predrafts.expect(LikelyOutcome(5, token, 0.5) for token in range(4))
-    first, second = started(predrafts), started(predrafts)
-    hit, void = predrafts.resolve(5, second.outcome.token_id)
-    assert hit is second
-    assert [id(task) for task in void] == [id(first.task)]
-    assert len(predrafts) == 0
-    predrafts.expect([LikelyOutcome(5, 3, 0.5)])
-    assert predrafts.resolve(5, 3) == (None, []), "a branch that only waits is a miss"
-
-
-def test_what_was_committed_otherwise_is_forgotten() -> None:
-    predrafts = Predrafts(PredraftOrder.FIFO, 8, 1)
-    predrafts.expect([LikelyOutcome(5, 1, 0.5), LikelyOutcome(6, 1, 0.5)])
-    past, coming = started(predrafts), started(predrafts)
-    assert [id(task) for task in predrafts.forget_before(6)] == [id(past.task)]
-    assert coming.task is not None
-    assert predrafts.of(coming.task) is coming
+def test_chance_orders_outcomes_anew_at_each_position() -> None:
+    edge, first = waiting(workers=1, order=PredraftOrder.RANDOM, max_tokens=60), set[int]()
+    for _ in range(12):
+        position = len(edge.committed) + 2
+        for token in (0, 1):
+            expect(edge, position, token)
+        first.add(outcome(begun(edge))[1])
+        edge.receive(verdict_of(edge, 2, outcome=2), 0.2)
+        draft(edge, 0, 1)
+    assert first == {0, 1}
 
 
 @pytest.mark.parametrize("order", [PredraftOrder.CONFIDENCE, PredraftOrder.FIFO])
 def test_equal_outcomes_come_in_the_order_they_were_expected(order: PredraftOrder) -> None:
-    predrafts = Predrafts(order, 2, 1)
-    predrafts.expect([LikelyOutcome(5, 0, 0.5), LikelyOutcome(5, 1, 0.5)])
-    predrafts.expect([LikelyOutcome(5, 2, 0.5)])
-    assert len(predrafts) == 2, "the last that came gives way"
-    assert [started(predrafts).outcome.token_id for _ in range(2)] == [0, 1]
+    edge = waiting(order=order, outcomes=2)
+    for token in (0, 1, 2):
+        expect(edge, 4, token)
+    assert outcomes(edge) == [(4, 0), (4, 1)], "the last that came gave way"
 
 
-def test_chance_orders_outcomes_anew_at_each_position() -> None:
-    def first(position: int) -> int:
-        predrafts = Predrafts(PredraftOrder.RANDOM, 4, 1)
-        predrafts.expect(LikelyOutcome(position, token, 0.5) for token in (0, 1))
-        return started(predrafts).outcome.token_id
+def test_the_least_likely_that_wait_give_way() -> None:
+    edge = waiting(workers=1, outcomes=2)
+    expect(edge, 4, 0, 0.1)
+    kept = begun(edge)
+    expect(edge, 4, 1, 0.2)
+    expect(edge, 3, 2, 0.3)
+    take(edge, kept, 0)
+    assert edge.work(0.1) is None, "what is being drafted stays"
+    take(edge, kept, 0)
+    last = begun(edge)
+    assert outcome(last) == (3, 2)
+    take(edge, last, 0, 0)
+    assert edge.work(0.1) is None
 
-    assert {first(position) for position in range(20)} == {0, 1}
+
+def test_a_known_outcome_becomes_more_confident_only() -> None:
+    for confidences, order in (((0.2, 0.9, 0.4), [1, 0]), ((0.2, 0.4, 0.2), [0, 1])):
+        edge = waiting()
+        expect(edge, 4, 0, 0.5)
+        for confidence in confidences:
+            expect(edge, 4, 1, confidence)
+        assert [token for _, token in outcomes(edge)] == order
 
 
-def test_a_branch_that_is_drafted_to_its_end_needs_no_interrupt() -> None:
-    predrafts = Predrafts(PredraftOrder.FIFO, 8, 1)
-    predrafts.expect([LikelyOutcome(5, 1, 0.5)])
-    started(predrafts, count=1).take([Drafted(2, PROBS)])
-    assert predrafts.forget_before(6) == []
-    assert len(predrafts) == 0
+def test_without_predrafting_nothing_is_drafted_before_the_verdict() -> None:
+    edge = edge_of(replace(LIKELY, predraft=Predraft.OFF))
+    edge.connect(0.0)
+    task = edge.work(0.0)
+    assert task is not None
+    drafts = [Drafted(token, PROBS, alternatives=((2, 0.5),)) for token in (0, 1)]
+    edge.drafted(task, drafts, 3, 0.0, 0.0)
+    assert edge.work(0.1) is None
+
+
+def test_predrafting_takes_room_beside_the_text() -> None:
+    chosen = replace(LIKELY, predraft_workers=2)
+    assert PRESETS["coupled"].branch_tokens == 0
+    assert chosen.branch_tokens == 2 * (chosen.schedule.window + chosen.schedule.chunk + 1)
+    assert chosen.spare_tokens(99) == chosen.branch_tokens
+
+
+def test_a_token_of_the_cloud_s_own_may_be_the_outcome() -> None:
+    edge = in_flight(scheduled("coupled", Schedule(2, 1), **EARLY, predraft_workers=1))
+    draft(edge, 1)
+    expect(edge, 2, 2)
+    branch = begun(edge)
+    take(edge, branch, 1)
+    edge.receive(tokens_of(edge, 2), 0.2)
+    assert edge.drafts_in_flight == (1,)
+    assert edge.stats.predraft_hits == 1

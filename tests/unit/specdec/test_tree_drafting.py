@@ -15,7 +15,8 @@ from tandem.specdec.messages import Draft, Open, Verdict
 from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
 from tandem.specdec.tree_drafting import TreeGrowth
 from tests.virtual_time.cases import tree
-from tests.virtual_time.edge_frames import PROBS, edge_of, sent, state_of, tokens_of
+from tests.virtual_time.edge_frames import PROBS, edge_of, sent, tokens_of
+from tests.virtual_time.machine_state import state_of
 
 TREE = tree((2, 2))
 #         0   1   2   3   4   5

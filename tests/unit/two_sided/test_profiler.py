@@ -130,9 +130,17 @@ def test_averages_go_a_tenth_of_the_way() -> None:
     assert profiler.reading().device_decode_s == pytest.approx(0.11)
     profiler.decoded(Side.DEVICE, 3, 0.0)
     assert profiler.reading().device_decode_s == pytest.approx(0.099)
-    for size in (100, 200, 0, 109):
-        profiler.drafted(Side.DEVICE, size)
-    assert profiler._draft_bytes == {Side.DEVICE: pytest.approx(100.0)}
+    transfers_s = []
+    for sizes in ((100, 200, 0, 109), (100,), (100, 200, 109)):
+        profiler = SideProfiler()
+        for number in range(200):
+            bulk = 20_000 * (number % 2)
+            profiler.exchanged(bulk, 100, elapsed_s=0.01 + bulk / 1e5)
+        for size in sizes:
+            profiler.drafted(Side.DEVICE, size)
+        transfers_s.append(profiler.reading().device_transfer_s)
+    assert transfers_s[0] == pytest.approx(transfers_s[1], rel=1e-6), "110, 99, and 100 again"
+    assert transfers_s[0] != pytest.approx(transfers_s[2], rel=1e-6)
 
 
 def test_a_refused_draft_counts_more_than_the_one_before() -> None:

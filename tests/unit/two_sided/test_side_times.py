@@ -117,8 +117,12 @@ def test_a_waiting_device_goes_on_where_it_was(policy: LostCloud) -> None:
     assert opening.log_mass == 0.0
     again = CollaborationOpened(1, 0, 3, head((0,)), log_mass=0.0, max_tokens=9)
     machine.receive(again, 1.0)
-    assert machine._text.length_limit == 6, "never more than was asked for"
     assert machine.stats.resumes == 1
+    for length in (1, 2, 3):
+        assert machine.finish_reason is None, "four tokens were asked for"
+        machine.drafted(own((0,) * length), 1.0)
+        machine.receive(frame((0,) * length, committed=3), 1.0)
+    assert machine.finish_reason is FinishReason.LENGTH, "never more than was asked for"
 
 
 def test_a_cloud_with_less_room_shortens_the_answer() -> None:
@@ -257,9 +261,9 @@ def test_one_coin_for_the_answer_sends_it_whole() -> None:
     assert target == TargetFrame(
         1, 0, 3, head((3,)), (2, 1, 0), token_sources=(TokenSource.CLOUD,) * 3
     )
-    away = device("drdg-sw")
-    away._masses[Side.DEVICE] = -90.0
-    away._update_rule()
+    away = SideMachine(Side.DEVICE, request_for("drdg-sw"), log_mass=-90.0)
+    away.connect(0.0)
+    away.receive(CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4), 0.0)
     outputs = away.receive(TargetFrame(1, 0, 2, head(()), (2, 1), token_sources=()), 0.0)
     assert tokens(outputs) == [2, 1]
     assert token_sources(outputs) == []

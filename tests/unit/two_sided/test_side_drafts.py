@@ -1,0 +1,147 @@
+"""Which drafts of both sides count, for how long, and which a token makes void."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tandem.core.probs import SamplingParams
+from tandem.core.stopping import FinishReason
+from tandem.core.tokens import TokenSource
+from tandem.specdec.events import Finish
+from tandem.two_sided.protocol.decoder_messages import DecodingTarget
+from tandem.two_sided.protocol.messages import Fetch, SideDraftFrame, TargetFrame
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.protocol.top_list import TopList
+from tests.unit.two_sided.test_side_machine import (
+    PROBS,
+    cloud,
+    device,
+    frame,
+    head,
+    own,
+    token_sources,
+    tokens,
+    told,
+)
+
+GREEDY = SamplingParams(temperature=0.0)
+LISTED = TopList(np.array([0]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
+
+
+def decided(machine: SideMachine, *token_ids: int) -> None:
+    """The other side's word on what follows the committed text."""
+    committed = machine.committed
+    target = TargetFrame(1, 0, len(committed), committed.prefix, token_ids)
+    machine.receive(target, 0.0)
+
+
+def test_own_drafts_follow_each_other_without_a_gap() -> None:
+    machine = device()
+    for answer, stale, waiting in (
+        ((0,), 1, 0),  # the first position is missing
+        ((), 1, 1),
+        ((), 2, 1),  # it is there
+        ((3,), 3, 1),  # after another text
+        ((0,), 3, 2),
+        ((0, 0), 3, 3),
+    ):
+        machine.drafted(own(answer, committed=1), 0.0)
+        assert (machine.stats.stale_drafts, machine.queued) == (stale, (waiting, 0)), answer
+
+
+@pytest.mark.parametrize(("token", "left"), [(0, 1), (3, 0)])
+def test_a_token_takes_the_first_draft_and_where_it_differs_all(token: int, left: int) -> None:
+    machine = device("dragon-cloud")
+    decided(machine, 2)
+    assert machine.queued == (0, 0)
+    for answer in ((2,), (2, 0)):
+        machine.drafted(own(answer, base=2 + len(answer)), 0.0)
+    decided(machine, token)
+    assert machine.queued == (left, 0)
+    assert machine.stats.drafted == {0: 1, 1: 0}
+    assert machine.stats.accepted == {0: int(token == 0), 1: 0}
+
+
+def test_a_decided_draft_is_fetched_until_the_other_side_is_past_it() -> None:
+    machine = cloud("dragon-coupled", sampling=GREEDY)
+    for answer in ((), (0,)):
+        machine.drafted(own(answer, probs=PROBS), 0.0)
+    assert tokens(machine.receive(frame(probs=LISTED), 0.0)) == [0]
+
+    def fetched(answer: tuple[int, ...], text: tuple[int, ...] | None = None) -> list[int]:
+        asked = Fetch(1, 0, 2 + len(answer), head(answer if text is None else text), count=3)
+        frames = told(machine.receive(asked, 0.0), SideDraftFrame)
+        return [len(each.probs.ids) for each in frames]
+
+    assert fetched(()) == [3]
+    assert fetched((0,)) == [3], "not decided yet"
+    assert fetched((), text=(1,)) == []
+    machine.receive(frame((0, 0), probs=LISTED, committed=2), 0.0)
+    assert fetched(()) == [3]
+    machine.receive(frame((0, 0), probs=LISTED, committed=3), 0.0)
+    assert fetched(()) == []
+    assert fetched((0,)) == [3]
+
+
+def test_the_newest_of_the_other_side_s_drafts_counts() -> None:
+    machine = device(sampling=GREEDY)
+    for token in (1, 0):
+        assert machine.receive(frame(token=token, probs=LISTED), 0.0) == []
+    assert machine.queued == (0, 1)
+    outputs = machine.drafted(own(token=3), 0.0)
+    assert (tokens(outputs), token_sources(outputs)) == ([0], [TokenSource.CLOUD])
+    machine.receive(frame(probs=LISTED), 0.0)
+    assert machine.queued == (0, 0), "its position is committed"
+
+
+@pytest.mark.parametrize(("token", "left"), [(0, 3), (3, 1)])
+def test_a_token_voids_the_drafts_that_were_drawn_before_it_was_known(
+    token: int, left: int
+) -> None:
+    machine = device("dragon-cloud")
+    machine.receive(frame(epoch=1), 0.0)
+    for length, epoch in ((1, 0), (2, 1), (3, 2)):
+        machine.receive(frame((0,) * length, epoch=epoch), 0.0)
+    decided(machine, token)
+    assert machine.queued == (0, left)
+
+
+def test_nothing_says_that_drafts_of_another_text_are_void() -> None:
+    machine = device("dragon-cloud")
+    machine.receive(frame((1,)), 0.0)
+    decided(machine, 0)
+    assert machine.queued == (0, 1)
+
+
+def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end() -> None:
+    machine = device(sampling=GREEDY, max_tokens=3)
+    machine.drafted(own(token=0), 0.0)
+    machine.drafted(own((0,), token=2), 0.0)
+    machine.receive(frame((0,), token=0, probs=LISTED, epoch=1), 0.0)
+    outputs = machine.receive(frame(token=3, probs=LISTED), 0.0)
+    sources = (TokenSource.DEVICE, TokenSource.CLOUD)
+    (target,) = told(outputs, TargetFrame)
+    assert (target.base, target.prefix_hash, target.token_ids) == (2, head(()), (0, 0))
+    assert target.token_sources == sources == tuple(token_sources(outputs))
+    (for_decoder,) = told(outputs, DecodingTarget)
+    assert (for_decoder.base, for_decoder.prefix_hash) == (2, head(()))
+    assert (for_decoder.token_ids, for_decoder.last) == ((0, 0), False)
+    assert machine.stats.accepted == {0: 1, 1: 1}
+    assert machine.stats.drafted == {0: 2, 1: 2}
+    machine.receive(frame((0, 0), probs=LISTED), 0.0)
+    outputs = machine.drafted(own((0, 0)), 0.0)
+    assert outputs[-1] == Finish(FinishReason.LENGTH)
+    (target,) = told(outputs, TargetFrame)
+    assert (target.base, target.prefix_hash) == (4, head((0, 0)))
+    assert [each.last for each in told(outputs, DecodingTarget)] == [True]
+
+
+def test_a_draft_travels_with_what_came_with_it() -> None:
+    machine = device("dragon-cloud")
+    draft = own(token=3, probs=PROBS, log_mass=0.5, epoch=4)
+    (sent,) = told(machine.drafted(replace(draft), 0.0), SideDraftFrame)
+    assert (sent.base, sent.prefix_hash, sent.epoch, sent.token_id) == (2, head(()), 4, 3)
+    assert (sent.log_mass, sent.probs.tolist()) == (0.5, PROBS.tolist())
