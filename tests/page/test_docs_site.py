@@ -69,14 +69,14 @@ def test_diagrams_are_drawn_and_search_works(
     assert pictures.count() == diagrams
     for number in range(diagrams):
         assert pictures.nth(number).evaluate("picture => picture.decode().then(() => true)")
+    search = reader.locator("input.md-search__input")
+    search.focus()
+    # Words that come before the index is there are lost.
+    ready = reader.locator(".md-search-result__meta", has_text="Type to start searching")
+    ready.wait_for(state="attached")
+    search.fill("raspberry")
     result = reader.locator(".md-search-result__link").first
-    words = reader.locator("input.md-search__input")
-    words.fill("raspberry")
-    while not result.count():  # words that come before the index is there are lost
-        reader.wait_for_timeout(200)
-        words.fill("")
-        words.fill("raspberry")
-        reader.wait_for_timeout(800)
+    result.wait_for(state="attached")
     assert "small-boards" in (result.get_attribute("href") or "")
     assert elsewhere == []
 

@@ -234,7 +234,11 @@ def test_each_package_of_an_extra_is_known_by_the_name_it_is_imported_by() -> No
     for extra in EXTRAS:
         for line in PROJECT["optional-dependencies"][extra]:
             name = canonical(line.split("[")[0].split(">")[0].split("=")[0])
-            for package in by_distribution.get(name, set()) - {"functorch", "tiktoken_ext", "torchgen"}:
+            for package in by_distribution.get(name, set()) - {
+                "functorch",
+                "tiktoken_ext",
+                "torchgen",
+            }:
                 if not package.startswith("_"):
                     assert package in EXTRA_OF, (extra, package)
 
