@@ -64,17 +64,13 @@ def reader(browser: Browser, site_url: str, elsewhere: list[str]) -> Iterator[Pa
 def test_diagrams_are_drawn_and_search_works(
     reader: Page, site_url: str, elsewhere: list[str], path: str, diagrams: int
 ) -> None:
-    reader.goto(site_url + path)
+    # Words that come before the index of the search is loaded are lost, and so is what follows them.
+    reader.goto(site_url + path, wait_until="networkidle")
     pictures = reader.locator("article img[src$='.svg']")
     assert pictures.count() == diagrams
     for number in range(diagrams):
         assert pictures.nth(number).evaluate("picture => picture.decode().then(() => true)")
-    search = reader.locator("input.md-search__input")
-    search.focus()
-    # Words that come before the index is there are lost.
-    ready = reader.locator(".md-search-result__meta", has_text="Type to start searching")
-    ready.wait_for(state="attached")
-    search.fill("raspberry")
+    reader.locator("input.md-search__input").fill("raspberry")
     result = reader.locator(".md-search-result__link").first
     result.wait_for(state="attached")
     assert "small-boards" in (result.get_attribute("href") or "")
