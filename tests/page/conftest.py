@@ -39,10 +39,12 @@ def patience() -> None:
     expect.set_options(timeout=WAIT_MS)
 
 
-def new_pair(config: pytest.Config) -> ModelPair:
-    """A pair for one suite, which uses it alone."""
+def new_pair(config: pytest.Config, *, answers: bool = False) -> ModelPair:
+    """A pair for one suite, which uses it alone. `answers`: the device's model is one that can
+    answer from documents, if the models are real ones."""
     real = Path("models/real") if config.getoption("--real-pair") else None
-    draft, target = (str(real / name) if real else None for name in ("smollm2-draft", "smollm2"))
+    names = ("smollm2" if answers else "smollm2-draft", "smollm2")
+    draft, target = (str(real / name) if real else None for name in names)
     return load_pair(choose_model(draft, "demo-draft"), choose_model(target, "demo-target"))
 
 
