@@ -44,8 +44,9 @@ def ask(page: Page, words: str = QUESTION) -> Locator:
     """The answer's card, as soon as it is there."""
     answers = page.locator(".answer")
     before = answers.count()
-    page.get_by_label("Your question").fill(words)
-    page.keyboard.press("Enter")
+    field = page.get_by_label("Your question")
+    field.fill(words)
+    field.press("Enter")
     return answers.nth(before)
 
 

@@ -378,8 +378,9 @@ function Ask({ field, ready, busy, ask, stop }) {
   const [words, setWords] = useState("");
   const submit = (event) => {
     event.preventDefault();
-    if (busy || !ready || !words.trim()) return;
-    ask(words.trim());
+    const said = field.current.value.trim(); // the state is a moment behind quick fingers
+    if (busy || !ready || !said) return;
+    ask(said);
     setWords("");
   };
   const onKeyDown = (event) => {
