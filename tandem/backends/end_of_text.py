@@ -23,6 +23,7 @@ from tandem.backends.interface import (
     open_session,
 )
 from tandem.backends.request_checks import check_batch, check_length, grown
+from tandem.backends.wrapped_session import WrappedSession
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
 
@@ -149,22 +150,18 @@ class EndOfTextEngine(EngineDefaults):
         return session
 
 
-class LongSession:
+class LongSession(WrappedSession):
     """A sequence whose end is in `inner`, a session of the draft engine: the tokens from `_start`
     on, as far as they were fed. Those after them are owed."""
 
     def __init__(
         self, open_sessions: set[LongSession], inner: Session, capacity: int, spare: int = 0
     ) -> None:
-        self.inner = inner
-        self.capacity = capacity
-        self.slots = capacity + spare
+        super().__init__(open_sessions, inner, capacity=capacity, slots=capacity + spare)
         self._spare = spare
         self._token_ids: list[int] = []
         self._start = 0
         self._tree: ForwardRequest | None = None
-        self._open_sessions = open_sessions
-        open_sessions.add(self)
 
     @property
     def length(self) -> int:
@@ -241,7 +238,3 @@ class LongSession:
     def close(self) -> None:
         self._open_sessions.discard(self)
         self.inner.close()
-
-    def _check_open(self) -> None:
-        if self not in self._open_sessions:
-            raise InvalidArgument("session", "the session is closed")

@@ -27,6 +27,7 @@ from tandem.backends.interface import (
 )
 from tandem.backends.lookup import find_follower
 from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
+from tandem.backends.wrapped_session import WrappedSession
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
 
@@ -125,7 +126,7 @@ class LookupPlan:
     owed: ForwardRequest | None = None
 
 
-class LookupFirstSession:
+class LookupFirstSession(WrappedSession):
     """A sequence of which the model's session holds the beginning."""
 
     def __init__(
@@ -134,13 +135,9 @@ class LookupFirstSession:
         inner: Session,
         token_ids: tuple[int, ...],
     ) -> None:
-        self.inner = inner
+        super().__init__(open_sessions, inner, capacity=inner.capacity, slots=inner.slots)
         self.token_ids = token_ids
-        self.capacity = inner.capacity
-        self.slots = inner.slots
         self._tree: ForwardRequest | None = None
-        self._open_sessions = open_sessions
-        open_sessions.add(self)
 
     @property
     def length(self) -> int:
@@ -189,10 +186,6 @@ class LookupFirstSession:
         self.token_ids += tuple(self._tree.token_ids[node] for node in indices)
         self._tree = None
 
-    def close(self) -> None:
-        self._open_sessions.discard(self)
-        self.inner.close()
-
     def _followers(self, whole: ForwardRequest) -> list[int | None]:
         committed = np.asarray((*self.token_ids, *whole.token_ids), dtype=np.int64)
         first = len(whole.token_ids) - whole.logits_to_keep
@@ -200,10 +193,6 @@ class LookupFirstSession:
             _sure_follower(_context(committed, self.length, whole.parents, node))
             for node in range(first, len(whole.token_ids))
         ]
-
-    def _check_open(self) -> None:
-        if self not in self._open_sessions:
-            raise InvalidArgument("session", "the session is closed")
 
 
 def _sure_follower(context: NDArray[np.int64]) -> int | None:

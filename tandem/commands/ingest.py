@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from tandem.commands.calling import access_options, retriever_at
 from tandem.commands.options import ADDRESS, ANY_PATH, FOLDER, json_option, owner_option
+from tandem.commands.progress_bar import progress_bar
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex, open_index
@@ -163,7 +163,7 @@ def ingest(**options: Any) -> None:
 def _ingest(options: dict[str, Any]) -> Tally:
     """Bring what is below the paths into the index once."""
     selection = files_below(options["paths"], follow_links=options["follow_links"])
-    with _progress(options["as_json"]) as bar:
+    with progress_bar(silent=options["as_json"]) as bar:
         bar.add_task("ingesting", total=sum(map(_size, selection.files)))
         tally = Tally(bar, selection.passed)
         try:
@@ -386,19 +386,6 @@ def _delete_in_folder(names: list[str], options: dict[str, Any]) -> list[bool]:
 async def _delete_at_retriever(names: list[str], options: dict[str, Any]) -> list[bool]:
     async with retriever_at(options) as client:
         return await client.delete(names, options["timeout"], options["owner"])
-
-
-def _progress(silent: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=silent or not console.is_terminal,
-    )
 
 
 def _report(tally: Tally, duration_s: float, as_json: bool) -> None:

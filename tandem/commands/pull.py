@@ -3,17 +3,9 @@
 import json
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from tandem.commands.options import json_option
+from tandem.commands.progress_bar import progress_bar
 from tandem.suite.hub_models import Hub, ModelName, chosen_files, shown_size
 
 
@@ -39,7 +31,7 @@ def pull(name: str, as_json: bool) -> None:
         if not as_json:
             count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
             click.echo(f"{model.name} at commit {model.commit}: {count}, {shown_size(size)}")
-        with _progress(as_json) as bar:
+        with progress_bar(silent=as_json, speed=True) as bar:
             task = bar.add_task("downloading", total=size)
             folder = hub.download(model, files, lambda count: bar.advance(task, count))
     source = folder / files[0].name if files[0].name.lower().endswith(".gguf") else folder
@@ -49,17 +41,3 @@ def pull(name: str, as_json: bool) -> None:
         click.echo(json.dumps({**figures, "size_bytes": size}))
         return
     click.echo(f"{source}\n\ntandem pair {usable}\ntandem up --target {usable}")
-
-
-def _progress(silent: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=silent or not console.is_terminal,
-    )

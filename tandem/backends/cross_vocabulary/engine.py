@@ -21,6 +21,7 @@ from tandem.backends.interface import (
     open_session,
 )
 from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
+from tandem.backends.wrapped_session import WrappedSession
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
 from tandem.text.translation import Translation
@@ -155,7 +156,7 @@ class Plan:
     tree: ForwardRequest | None = None
 
 
-class TranslatedSession:
+class TranslatedSession(WrappedSession):
     """A sequence of target tokens; the draft's session holds those from `_start` on. `_ends[i]` is
     the length of the draft's session after target token `_start + i`. Tokens after those are owed:
     committed, but not fed since the draft's session was emptied."""
@@ -168,16 +169,12 @@ class TranslatedSession:
         capacity: int,
         spare: int = 0,
     ) -> None:
-        self.capacity = capacity
-        self.slots = capacity + spare
-        self.inner = inner
+        super().__init__(open_sessions, inner, capacity=capacity, slots=capacity + spare)
         self._translation = translation
         self._token_ids: list[int] = []
         self._start = 0
         self._ends: list[int] = []
         self._tree: Plan | None = None
-        self._open_sessions = open_sessions
-        open_sessions.add(self)
 
     @property
     def length(self) -> int:
@@ -239,10 +236,6 @@ class TranslatedSession:
             held = self._ends[-1] if self._ends else 0
             self._ends.append(held + len(tree.nodes[index]))
         self._tree = None
-
-    def close(self) -> None:
-        self._open_sessions.discard(self)
-        self.inner.close()
 
     def prepare(self, request: ForwardRequest) -> None:
         """Drop a pending tree and make room, before a pass. Raises InvalidArgument("token_ids")."""
@@ -334,10 +327,6 @@ class TranslatedSession:
         self._start = len(tokens) - kept
         self._ends = []
         self.inner.rollback(0)
-
-    def _check_open(self) -> None:
-        if self not in self._open_sessions:
-            raise InvalidArgument("session", "the session is closed")
 
 
 def _plan(

@@ -378,9 +378,8 @@ function Ask({ field, ready, busy, ask, stop }) {
   const [words, setWords] = useState("");
   const submit = (event) => {
     event.preventDefault();
-    const said = field.current.value.trim(); // the state is a moment behind quick fingers
-    if (busy || !ready || !said) return;
-    ask(said);
+    if (busy || !ready || !words.trim()) return;
+    ask(words.trim());
     setWords("");
   };
   const onKeyDown = (event) => {
