@@ -52,6 +52,8 @@ class QuantisedLinear:
         return total if self._bias is None else total.add_(self._bias)
 
     def _multiplied(self, rows: Tensor) -> Tensor:
+        if not len(rows):  # a pass that wants no logits; CUDA's kernels refuse to start over no row
+            return rows.new_empty(0, self._outputs, dtype=torch.bfloat16)
         halved = rows.bfloat16().contiguous()
         if self._padding:
             halved = functional.pad(halved, (0, self._padding))
