@@ -16,7 +16,8 @@ from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import LinkShape
+from tandem.netem.link_trace import LinkTrace
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
 from tandem.suite.embedded import EmbeddedSuite
@@ -98,7 +99,9 @@ async def check_presets(
     pair: ModelPair,
     presets: Sequence[Preset],
     plan: LosslessPlan,
-    link: LinkSettings | None = None,
+    *,
+    link: LinkShape | None = None,
+    link_trace: LinkTrace | None = None,
     advance: Advance = lambda: None,
 ) -> list[PresetCheck]:
     """Raises Rejected where the suite refuses a request."""
@@ -106,7 +109,8 @@ async def check_presets(
     target_probs = _target_probs(pair.target, plan.prompts[0])
     drawn = not all(preset.drafter_invariant for preset in presets)
     cells = choose_cells(target_probs, plan.sequence, plan.samples) if drawn else None
-    async with EmbeddedSuite(pair, link=link) as suite, AggregatorClient(suite.target) as client:
+    suite = EmbeddedSuite(pair, link=link, link_trace=link_trace)
+    async with suite, AggregatorClient(suite.target) as client:
         alone = {name: await run.texts(client, ALONE, kind) for name, kind in _KINDS.items()}
         checks, texts = [], []
         for preset in presets:

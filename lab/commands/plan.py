@@ -14,6 +14,7 @@ from lab.commands.plan_methods import METHODS, Planned, Situation
 from tandem.commands.options import json_option
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
+from tandem.netem.link_model import shape_from
 
 PAPERS = {"dssd-table-1": dssd_table_1}
 NOT_REPRODUCED = 1
@@ -31,6 +32,8 @@ NOT_REPRODUCED = 1
 )
 @click.option("--rtt-ms", type=float, default=0.0, help="Round-trip time of the link.")
 @click.option("--mbps", type=float, help="Bandwidth per direction, in Mbit/s. Default: unlimited.")
+@click.option("--mbps-up", type=float, help="Bandwidth from edge to cloud. Default: --mbps.")
+@click.option("--mbps-down", type=float, help="Bandwidth from cloud to edge. Default: --mbps.")
 @click.option("--acceptance", type=float, help="Rate at which the rejection rule accepts drafts.")
 @click.option(
     "--acceptance-coupled",
@@ -165,7 +168,9 @@ _FLAGS = {
 
 
 def _situation(options: dict[str, Any], rate: float) -> Situation:
-    bytes_per_s = inf if options["mbps"] is None else options["mbps"] * 1e6 / 8
+    link = shape_from(
+        0.0, options["mbps"], mbps_up=options["mbps_up"], mbps_down=options["mbps_down"]
+    )
     # 1 - TV is the rejection rule's rate; Gumbel coupling reaches at least (1 - TV)/(1 + TV).
     given, tree_rate = options["acceptance_coupled"], options["acceptance_tree"]
     if tree_rate is not None and not 0 <= tree_rate <= 1:
@@ -174,7 +179,9 @@ def _situation(options: dict[str, Any], rate: float) -> Situation:
         pair=PairTimes(
             *(options[name] / 1e3 for name in ("draft_ms", "verify_ms", "verify_further_ms"))
         ),
-        link=LinkTimes(options["rtt_ms"] / 1e3, bytes_per_s, bytes_per_s),
+        link=LinkTimes(
+            options["rtt_ms"] / 1e3, link.up.bytes_per_s or inf, link.down.bytes_per_s or inf
+        ),
         rate=rate,
         coupled_rate=rate / (2 - rate) if given is None else given,
         layer_rate=rate if tree_rate is None else tree_rate,

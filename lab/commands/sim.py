@@ -14,9 +14,16 @@ from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
 from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.backends.interface import Engine
-from tandem.commands.options import json_option, link_settings, model_options
+from tandem.commands.options import (
+    direction_options,
+    json_option,
+    link_shape,
+    link_trace,
+    model_options,
+)
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
+from tandem.netem.link_model import LinkSettings
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.suite.models import choose_pair, load_pair
@@ -63,6 +70,7 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
     default=0.0,
     help="Maximum variation of a message's delay, in either direction.",
 )
+@direction_options
 @click.option(
     "--draft-length",
     type=int,
@@ -137,10 +145,18 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
             chosen.validate()
             presets[chosen] = None
     conditions = []
+    trace = link_trace(options, options["seed"])
     for rtt_ms, mbps in product(options["rtt_ms"] or (30.0,), options["mbps"] or (None,)):
-        link_settings(rtt_ms, mbps, options["jitter_ms"])
         conditions.append(
-            Conditions(times, rtt_ms / 1e3, mbps, options["jitter_ms"] / 1e3, options["vocabulary"])
+            Conditions(
+                times,
+                rtt_ms / 1e3,
+                mbps,
+                options["jitter_ms"] / 1e3,
+                options["vocabulary"],
+                link=link_shape(options | {"rtt_ms": rtt_ms, "mbps": mbps}),
+                trace=trace,
+            )
         )
     return list(product(presets, conditions))
 
@@ -184,11 +200,17 @@ def _row(
         "pacing": asdict(conditions.times),
         "rtt_s": conditions.rtt_s,
         "mbps": conditions.mbps,
+        "mbps_up": _mbps(conditions.shape.up),
+        "mbps_down": _mbps(conditions.shape.down),
         "seed": options["seed"],
         "speedup_over_ar": None,
         "predicted_tpot_s": predicted_tpot_s(preset, conditions, pair.vocabulary_size, answers),
         **answers_figures(answers),
     }
+
+
+def _mbps(side: LinkSettings) -> float | None:
+    return None if side.bytes_per_s is None else side.bytes_per_s * 8e-6
 
 
 def _add_speedups(rows: list[dict[str, Any]]) -> None:

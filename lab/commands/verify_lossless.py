@@ -10,7 +10,15 @@ import click
 
 from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER
 from lab.lossless import Divergence, LosslessPlan, PresetCheck, check_presets
-from tandem.commands.options import json_option, link_options, link_settings, model_options
+from tandem.commands.options import (
+    emulates_link,
+    json_option,
+    link_options,
+    link_shape,
+    link_trace,
+    link_words,
+    model_options,
+)
 from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS, find_preset
 from tandem.suite.models import ModelPair, choose_pair, load_pair
@@ -63,16 +71,18 @@ PROMPTS = (
 def verify_lossless(**options: Any) -> int:
     """Test that a pair's answers follow the target model's distribution.
 
-    The pair answers in this process, over real gRPC and, with --rtt-ms or --mbps, an emulated link.
-    Texts at temperature 0, and at 1 where the preset couples its draws, must equal those of the
-    target alone. Presets that draw by the rejection rule give other texts of the same distribution:
-    their short sequences are held against it by a chi-squared test, whose power is printed. A lossy
-    preset fails, and its measured bias is shown. Exit code 1 on any difference.
+    The pair answers in this process, over real gRPC and, with --rtt-ms, --mbps, --trace or other
+    flags of the link, an emulated one. Texts at temperature 0, and at 1 where the preset couples
+    its draws, must equal those of the target alone. Presets that draw by the rejection rule give
+    other texts of the same distribution: their short sequences are held against it by a chi-squared
+    test, whose power is printed. A lossy preset fails, and its measured bias is shown. Exit code 1
+    on any difference.
     """
     presets = [find_preset(name) for name in options["presets"] or ("coupled",)]
     configure_logging("critical")
-    shaped = options["rtt_ms"] or options["jitter_ms"] or options["mbps"] is not None
-    link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
+    shaped = emulates_link(options)
+    shape = link_shape(options)
+    trace = link_trace(options, options["seed"])
     pair = load_pair(*choose_pair(options))
     plan = LosslessPlan(
         prompts=tuple(tuple(pair.tokenizer.encode(text)) for text in options["prompts"] or PROMPTS),
@@ -89,7 +99,14 @@ def verify_lossless(**options: Any) -> int:
     ) as bar:
         advance = (lambda: bar.update(1)) if bar is not None else (lambda: None)
         checks: list[PresetCheck] = run_loop(
-            check_presets(pair, presets, plan, link if shaped else None, advance)
+            check_presets(
+                pair,
+                presets,
+                plan,
+                link=shape if shaped else None,
+                link_trace=trace,
+                advance=advance,
+            )
         )
     passed = all(check.passed for check in checks)
     if options["as_json"]:
@@ -97,15 +114,13 @@ def verify_lossless(**options: Any) -> int:
         certain = {"false_alarm": FALSE_ALARM, "power": POWER}
         click.echo(json.dumps({"passed": passed, "seed": plan.seed, **certain, "rows": rows}))
     else:
-        _print(pair, plan, checks, _link_words(options) if shaped else "no emulated link")
+        _print(
+            pair,
+            plan,
+            checks,
+            link_words(shape, options["trace"]) if shaped else "no emulated link",
+        )
     return 0 if passed else DIFFERENT
-
-
-def _link_words(options: dict[str, Any]) -> str:
-    words = f"round trip {options['rtt_ms']:g} ms"
-    if options["jitter_ms"]:
-        words += f", jitter {options['jitter_ms']:g} ms"
-    return words if options["mbps"] is None else f"{words}, {options['mbps']:g} Mbit/s"
 
 
 def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link: str) -> None:

@@ -17,7 +17,8 @@ from lab.simulation.simulator import (
 from lab.simulation.wire_sizes import WireSizes
 from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_model import LinkSettings, link_from
+from tandem.netem.link_model import LinkShape, shape_from
+from tandem.netem.link_trace import LinkTrace
 from tandem.specdec.edge import EdgeStats
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
@@ -37,8 +38,17 @@ class Conditions:
     mbps: float | None = None
     jitter_s: float = 0.0
     padded_vocabulary: int | None = None
-    link_changes: tuple[tuple[float, LinkSettings], ...] = ()
-    """Other settings of both directions, each from a moment on."""
+    link_changes: tuple[tuple[float, LinkShape], ...] = ()
+    """Other settings, each from a moment on."""
+    link: LinkShape | None = None
+    """Replaces `rtt_s`, `mbps` and `jitter_s`, where the directions differ."""
+    trace: LinkTrace | None = None
+    """The link's bandwidth and delays over time."""
+
+    @property
+    def shape(self) -> LinkShape:
+        """The link at the start."""
+        return self.link or shape_from(self.rtt_s, self.mbps, self.jitter_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +154,10 @@ def _request_of(
         request,
         pair.draft_probs,
         TargetModel(pair.target_probs, pair.exit_distributions, pair.exit_depths),
-        link_from(conditions.rtt_s, conditions.mbps, conditions.jitter_s, seed + number),
+        conditions.shape.opened(seed + number),
         start_s=question.start_s,
         link_changes=conditions.link_changes,
+        trace=conditions.trace,
         liveness_times=NEVER_LOST,
         size_of=sizes.size_of,
     )

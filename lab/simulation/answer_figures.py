@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -100,11 +101,11 @@ def predicted_tpot_s(
     if preset.drafts and acceptance_rate is None:
         return None
     times = conditions.times
-    rate = float("inf") if conditions.mbps is None else conditions.mbps * 1e6 / 8
+    up, down = conditions.shape.up, conditions.shape.down
     prediction = predict(
         preset,
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
-        LinkTimes(conditions.rtt_s, rate, rate),
+        LinkTimes(conditions.shape.rtt_s, up.bytes_per_s or inf, down.bytes_per_s or inf),
         acceptance_rate=acceptance_rate or 0.0,
         miss_rate=1.0 if miss_rate is None else miss_rate,
         sizes=Sizes(conditions.padded_vocabulary or vocabulary_size),

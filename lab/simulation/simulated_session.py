@@ -4,7 +4,7 @@ gone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -12,7 +12,8 @@ from typing import TypeVar
 from lab.simulation.simulated_drafts import SimulatedDrafts
 from lab.simulation.simulated_verifier import ServedSession, SimulatedVerifier, TargetModel
 from lab.simulation.virtual_time import Faults, VirtualTime
-from tandem.netem.link_model import Link, LinkPair, LinkSettings
+from tandem.netem.link_model import Link, LinkPair, LinkShape
+from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
@@ -45,13 +46,17 @@ class SimulatedSession:
         self,
         start_s: float,
         faults: Faults,
-        link_changes: Sequence[tuple[float, LinkSettings]] = (),
+        link_changes: Sequence[tuple[float, LinkShape]] = (),
+        *,
+        trace: LinkTrace | None = None,
     ) -> None:
         """The request's beginning, and what will happen to its link: faults, and from these
-        moments on other settings."""
+        moments on other settings; `trace` begins with virtual time."""
         faults.plan(self.time, self.link, self._reset, self._depart, self._move)
         for moment, settings in link_changes:
             self._at(moment, partial(self._change, settings))
+        if trace is not None:
+            self._follow(trace.moments())
         self._at(start_s, self._connect)
         self._at(start_s + 0.2, self._tick)
 
@@ -80,9 +85,21 @@ class SimulatedSession:
             self._apply(self.edge.tick(self.time.now))
             self._at(self.time.now + 0.2, self._tick)
 
-    def _change(self, settings: LinkSettings) -> None:
-        self.link.up.change(settings)
-        self.link.down.change(settings)
+    def _change(self, shape: LinkShape) -> None:
+        self.link.up.change(shape.up)
+        self.link.down.change(shape.down)
+
+    def _follow(self, moments: Iterator[tuple[float, TraceRow]]) -> None:
+        """Apply the next row of a trace when it is due, and so on while the request runs."""
+        moment_s, row = next(moments)
+
+        def apply() -> None:
+            if self.finish is None:
+                shape = LinkShape(self.link.up.settings, self.link.down.settings)
+                self._change(row.applied_to(shape))
+                self._follow(moments)
+
+        self._at(moment_s, apply)
 
     def _reset(self) -> None:
         self._apply(self.edge.lost(self.time.now))

@@ -14,7 +14,8 @@ from lab.simulation.simulated_session import SimulatedSession
 from lab.simulation.simulated_verifier import SimulatedVerifier, TargetModel
 from lab.simulation.virtual_time import Faults, VirtualTime
 from tandem.control.estimates import WarmStart
-from tandem.netem.link_model import LinkPair, LinkSettings
+from tandem.netem.link_model import LinkPair, LinkShape
+from tandem.netem.link_trace import LinkTrace
 from tandem.specdec.edge import EdgeMachine, EdgeStats
 from tandem.specdec.events import Commit, EdgeRequest, Finish
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
@@ -55,7 +56,7 @@ class SimulationResult:
 @dataclass(frozen=True, slots=True)
 class SimulatedRequest:
     """One request of several over a verifier that they share: its models, its link, and what
-    happens to that. `start_s`: when it is asked. `link_changes`: other settings of both directions,
+    happens to that. `start_s`: when it is asked. `link_changes`: other settings of the link,
     each from a moment on."""
 
     request: EdgeRequest
@@ -64,7 +65,8 @@ class SimulatedRequest:
     link: LinkPair
     start_s: float = 0.0
     faults: Faults = field(default_factory=Faults)
-    link_changes: tuple[tuple[float, LinkSettings], ...] = ()
+    link_changes: tuple[tuple[float, LinkShape], ...] = ()
+    trace: LinkTrace | None = None
     lost_cloud: LostCloud = LostCloud.WAIT
     liveness_times: LivenessTimes = field(default_factory=LivenessTimes)
     size_of: SizeOf = lambda message: 64
@@ -143,7 +145,7 @@ def _begin(
         draft_s=times.draft_s,
         slowed=times.slowed,
     )
-    session.schedule(request.start_s, request.faults, request.link_changes)
+    session.schedule(request.start_s, request.faults, request.link_changes, trace=request.trace)
     return session
 
 

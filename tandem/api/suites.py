@@ -16,7 +16,7 @@ from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.net.status import Rejected
-from tandem.netem.link_model import settings_from
+from tandem.netem.link_model import INSTANT, shape_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import (
@@ -246,6 +246,8 @@ def embedded_async(
     rtt_s: float = 0.0,
     mbps: float | None = None,
     jitter_s: float = 0.0,
+    mbps_up: float | None = None,
+    mbps_down: float | None = None,
 ) -> AsyncSuite:
     """A pair of models in this process, which talk over loopback gRPC; the demo pair by default.
 
@@ -254,7 +256,8 @@ def embedded_async(
     drafts looked up in the text, and a warning is logged. `exits`: the target's early exits, a
     folder, "none" or "auto". With `device_documents` or `cloud_documents` (files and folders),
     answers can be asked for with `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps`
-    (10^6 bit/s) and `jitter_s` emulate a link between edge and cloud. The models are loaded when
+    (10^6 bit/s; `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between
+    edge and cloud. The models are loaded when
     the suite is entered. Raises CannotLoad for a model that cannot be read, InvalidArgument naming
     any other argument.
     """
@@ -272,7 +275,8 @@ def embedded_async(
     )
     if note := lookup_note(draft_choice, target_choice):
         log.warning(note)
-    link = settings_from(rtt_s, mbps, jitter_s) if rtt_s or mbps or jitter_s else None
+    shape = shape_from(rtt_s, mbps, jitter_s, mbps_up=mbps_up, mbps_down=mbps_down)
+    link = None if shape == INSTANT else shape
     folder = None if index_folder is None else Path(index_folder)
     device = tuple(map(Path, device_documents))
     cloud = tuple(map(Path, cloud_documents))

@@ -5,7 +5,14 @@ from typing import Any
 
 import click
 
-from tandem.commands.options import ADDRESS, address_text, json_option, link_options, link_settings
+from tandem.commands.options import (
+    ADDRESS,
+    address_text,
+    json_option,
+    link_options,
+    link_shape,
+    link_trace,
+)
 from tandem.netem.link_control import run_link, serve_link
 from tandem.netem.tcp_emulator import Address
 
@@ -26,7 +33,7 @@ from tandem.netem.tcp_emulator import Address
     help="Forward a second port over the same link; repeatable.",
 )
 @link_options
-@click.option("--seed", type=int, default=0, help="Seed of the jitter.")
+@click.option("--seed", type=int, default=0, help="Seed of jitter, losses and named traces.")
 @click.option(
     "--control",
     type=click.IntRange(0, 65535),
@@ -38,9 +45,10 @@ def link(**options: Any) -> None:
 
     The delay is half the round trip in each direction. With --control, the link can be cut,
     restored, reset and changed while it runs, by lines of JSON on that socket: {"op": "cut"},
-    {"op": "restore"}, {"op": "drop"}, {"op": "stats"}, {"op": "set", "rtt_s": 0.03, "mbps": 20}.
+    {"op": "restore"}, {"op": "drop"}, {"op": "stats"}, {"op": "set", "rtt_s": 0.03, "mbps_up": 5}.
     """
-    link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
+    shape = link_shape(options)
+    trace = link_trace(options, options["seed"])
 
     def ready(address: Address, control_address: Address | None) -> None:
         places = {"listening": address_text(address), "target": address_text(options["target"])}
@@ -56,9 +64,8 @@ def link(**options: Any) -> None:
         run_link(
             options["listen"],
             options["target"],
-            rtt_s=options["rtt_ms"] / 1e3,
-            jitter_s=options["jitter_ms"] / 1e3,
-            mbps=options["mbps"],
+            shape=shape,
+            trace=trace,
             control_port=options["control"],
             seed=options["seed"],
             further=options["also"],

@@ -1,6 +1,6 @@
 """Options that several commands share, and the types of their values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,7 +8,9 @@ import click
 
 from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_model import LinkSettings, settings_from
+from tandem.netem.link_model import INSTANT, MAX_LOSS, LinkShape, shape_from
+from tandem.netem.link_trace import LinkTrace, read_trace
+from tandem.netem.trace_shapes import SHAPES, shaped_trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,7 +36,19 @@ class AddressType(click.ParamType[tuple[str, int]]):
         return host.strip("[]"), int(port)
 
 
+class OptionalNumberType(click.ParamType[float | None]):
+    """A number; an empty word is no value, as a variable of compose without one gives."""
+
+    name = "float"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | None:
+        return None if value == "" else click.FLOAT.convert(value, param, ctx)
+
+
 ADDRESS = AddressType()
+OPTIONAL_NUMBER = OptionalNumberType()
 ANY_PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -100,6 +114,42 @@ model_options = together(
 )
 """Both models, where and how precisely each computes, and the target's early exits."""
 
+direction_options = together(
+    click.option(
+        "--mbps-up", type=OPTIONAL_NUMBER, help="Bandwidth from edge to cloud. Default: --mbps."
+    ),
+    click.option(
+        "--mbps-down", type=OPTIONAL_NUMBER, help="Bandwidth from cloud to edge. Default: --mbps."
+    ),
+    click.option(
+        "--delay-up-ms", type=float, help="Delay from edge to cloud. Default: half of --rtt-ms."
+    ),
+    click.option(
+        "--delay-down-ms", type=float, help="Delay from cloud to edge. Default: half of --rtt-ms."
+    ),
+    click.option(
+        "--loss",
+        type=float,
+        default=0.0,
+        metavar="PERCENT",
+        help="Share of messages that are lost on the way and sent again by TCP, in percent.",
+    ),
+    click.option(
+        "--loss-burst",
+        type=float,
+        default=1.0,
+        metavar="MESSAGES",
+        help="With --loss: messages lost in a row, in the mean.",
+    ),
+    click.option(
+        "--trace",
+        metavar="NAME|FILE",
+        help=f"Change bandwidth and round trip over time: {', '.join(SHAPES)}, or a CSV file with"
+        " the columns time_s, up_mbps, down_mbps, rtt_ms.",
+    ),
+)
+"""What an emulated link does in one direction only, and over time."""
+
 link_options = together(
     click.option("--rtt-ms", type=float, default=0.0, help="Round-trip time of the emulated link."),
     click.option(
@@ -111,16 +161,70 @@ link_options = together(
     click.option(
         "--mbps", type=float, help="Bandwidth per direction, in Mbit/s. Default: unlimited."
     ),
+    direction_options,
 )
 """The emulated link between drafter and verifier."""
 
 
-def link_settings(rtt_ms: float, mbps: float | None, jitter_ms: float) -> LinkSettings:
-    """Return one direction of the link that the flags describe; InvalidArgument names the flag."""
+def link_shape(options: Mapping[str, Any]) -> LinkShape:
+    """Return the link that the flags of `link_options` describe; InvalidArgument names the flag."""
+    up_ms, down_ms = options["delay_up_ms"], options["delay_down_ms"]
     try:
-        return settings_from(rtt_ms / 1e3, mbps, jitter_ms / 1e3)
+        return shape_from(
+            options["rtt_ms"] / 1e3,
+            options["mbps"],
+            options["jitter_ms"] / 1e3,
+            mbps_up=options["mbps_up"],
+            mbps_down=options["mbps_down"],
+            delay_up_s=None if up_ms is None else up_ms / 1e3,
+            delay_down_s=None if down_ms is None else down_ms / 1e3,
+            loss=options["loss"] / 100,
+            loss_burst=options["loss_burst"],
+        )
     except InvalidArgument as error:
-        raise InvalidArgument(error.field.replace("_s", "_ms"), error.why) from error
+        if error.field == "loss":
+            why = f"must be 0 to {MAX_LOSS * 100:g} percent, is {options['loss']:g}"
+            raise InvalidArgument("loss", why) from error
+        raise InvalidArgument(_flag_of(error.field), error.why) from error
+
+
+def link_trace(options: Mapping[str, Any], seed: int = 0) -> LinkTrace | None:
+    """Return the trace that `--trace` names: one of the shapes, drawn from `seed`, or a file."""
+    if (name := options["trace"]) is None:
+        return None
+    path = Path(name)
+    return read_trace(path) if path.suffix or path.exists() else shaped_trace(name, seed)
+
+
+def emulates_link(options: Mapping[str, Any]) -> bool:
+    """Return whether any of the flags asks for a link that is not instant."""
+    return link_shape(options) != INSTANT or options["trace"] is not None
+
+
+def link_words(shape: LinkShape, trace: str | None) -> str:
+    """Say what the link is like, for a report."""
+    words = [f"round trip {shape.rtt_s * 1e3:g} ms"]
+    if shape.up.delay_s != shape.down.delay_s:
+        words.append(f"{shape.up.delay_s * 1e3:g} of them up")
+    if shape.up.jitter_s:
+        words.append(f"jitter {shape.up.jitter_s * 1e3:g} ms")
+    rates = [
+        "unlimited" if rate is None else f"{rate * 8e-6:g} Mbit/s"
+        for rate in (shape.up.bytes_per_s, shape.down.bytes_per_s)
+    ]
+    if rates[0] != rates[1]:
+        words.append(f"{rates[0]} up and {rates[1]} down")
+    elif shape.up.bytes_per_s is not None:
+        words.append(rates[0])
+    if shape.up.loss:
+        words.append(f"{shape.up.loss:.3g} of messages lost")
+    if trace is not None:
+        words.append(f"changing as {trace}")
+    return ", ".join(words)
+
+
+def _flag_of(field: str) -> str:
+    return f"{field[:-2]}_ms" if field.endswith("_s") else field
 
 
 def json_option(words: str) -> Callable[[Command], Command]:

@@ -24,9 +24,11 @@ from tandem.commands.loading_line import loading_line
 from tandem.commands.model_notes import context_note, show_notes
 from tandem.commands.options import (
     address_text,
+    emulates_link,
     json_option,
     link_options,
-    link_settings,
+    link_shape,
+    link_trace,
     model_options,
 )
 from tandem.commands.rag_options import document_options, documents_of
@@ -110,12 +112,13 @@ def up(**options: Any) -> int:
     --side-documents office=FOLDER adds a third side with its own aggregator and retriever, and so
     on: dragon-coupled then answers from all sides.
 
-    With --rtt-ms, --jitter-ms or --mbps, drafter and verifier talk over an emulated link, which can
-    be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets open requests finish; a
-    second one does not. A service that ends by itself stops the others, with exit code 1.
+    With --rtt-ms, --mbps, --trace or other flags of the link, drafter and verifier talk over an
+    emulated link, which can be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets
+    open requests finish; a second one does not. A service that ends by itself stops the others,
+    with exit code 1.
     """
-    shaped = options["rtt_ms"] or options["jitter_ms"] or options["mbps"] is not None
-    link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
+    shape = link_shape(options) if emulates_link(options) else None
+    trace = link_trace(options, options["link_seed"])
     default_port = 0 if options["demo"] else DEFAULT_PORT
     if options["real"]:
         options = _real_options(options)
@@ -132,7 +135,8 @@ def up(**options: Any) -> int:
         port=port,
         http_port=http_port,
         metrics_port=options["metrics_port"],
-        link=link if shaped else None,
+        link=shape,
+        link_trace=trace,
         link_seed=options["link_seed"],
         pin=options["pin"],
         verbose=options["verbose"],

@@ -33,6 +33,18 @@ class LinkChange(Strict):
         le=100_000,
         description="Bandwidth in each direction, in Mbit/s. 0: unlimited.",
     )
+    mbps_up: float | None = Field(
+        default=None,
+        ge=0,
+        le=100_000,
+        description="Bandwidth from edge to cloud, in Mbit/s. 0: unlimited.",
+    )
+    mbps_down: float | None = Field(
+        default=None,
+        ge=0,
+        le=100_000,
+        description="Bandwidth from cloud to edge, in Mbit/s. 0: unlimited.",
+    )
     cut: bool | None = Field(
         default=None,
         description="Cut the link. Open streams break and nothing is transmitted until it is"
@@ -42,7 +54,11 @@ class LinkChange(Strict):
 
 class LinkState(Strict):
     rtt_ms: float
-    mbps: float = Field(description="Bandwidth in each direction, in Mbit/s. 0: unlimited.")
+    mbps: float = Field(
+        description="Bandwidth of the slower direction, in Mbit/s. 0: both are unlimited."
+    )
+    mbps_up: float = Field(description="Bandwidth from edge to cloud, in Mbit/s. 0: unlimited.")
+    mbps_down: float = Field(description="Bandwidth from cloud to edge, in Mbit/s. 0: unlimited.")
     cut: bool
 
 
@@ -68,8 +84,9 @@ class LinkRoute:
         lines: list[dict[str, Any]] = []
         if wanted.rtt_ms is not None:
             lines.append({"op": "set", "rtt_s": wanted.rtt_ms / 1e3})
-        if wanted.mbps is not None:
-            lines.append({"op": "set", "mbps": wanted.mbps or None})
+        for field in ("mbps", "mbps_up", "mbps_down"):
+            if (mbps := getattr(wanted, field)) is not None:
+                lines.append({"op": "set", field: mbps or None})
         if wanted.cut is not None:
             lines.append({"op": "cut" if wanted.cut else "restore"})
         return json_response(_state(await self._ask(lines or [{"op": "stats"}])))
@@ -95,5 +112,11 @@ def _state(answer: dict[str, Any]) -> dict[str, Any]:
     up = answer["up"]
     down = answer["down"]
     rtt_ms = round((up["delay_s"] + down["delay_s"]) * 1e3, 3)
-    mbps = 8e-6 * (up["bytes_per_s"] or 0)
-    return LinkState(rtt_ms=rtt_ms, mbps=round(mbps, 6), cut=answer["cut"]).model_dump()
+    rates = [round(8e-6 * (side["bytes_per_s"] or 0), 6) for side in (up, down)]
+    return LinkState(
+        rtt_ms=rtt_ms,
+        mbps=min((rate for rate in rates if rate), default=0),
+        mbps_up=rates[0],
+        mbps_down=rates[1],
+        cut=answer["cut"],
+    ).model_dump()

@@ -3,11 +3,11 @@
 Control is one JSON object per line on a localhost socket, each answered by one line:
 `{"op": "cut"}`, `{"op": "restore"}`, `{"op": "drop"}`, `{"op": "stats"}`, and
 `{"op": "set", "rtt_s": 0.02, "mbps": 20, "jitter_s": 0, "up": {…}, "down": {…}}`, where what is
-left out keeps its value, `rtt_s` and the like hold for both directions, and `up` and `down` take
-the fields of `LinkSettings`. Answers are `{"ok": true, …}` with the stats and settings in force,
-or `{"ok": false, "error": "field: why"}`. A line that is no JSON object ends its connection without
-an answer: whoever sends one speaks another protocol, as a web page does that asks this port over
-HTTP, and none of its further lines may count.
+left out keeps its value, `rtt_s` and the like hold for both directions, `mbps_up` and `mbps_down`
+for one, and `up` and `down` take the fields of `LinkSettings`. Answers are `{"ok": true, …}` with
+the stats and settings in force, or `{"ok": false, "error": "field: why"}`. A line that is no JSON
+object ends its connection without an answer: whoever sends one speaks another protocol, as a web
+page does that asks this port over HTTP, and none of its further lines may count.
 
 Invariant: a request either takes effect as a whole or changes nothing; a connection costs at most
 one line of memory, and there are at most `MAX_CLIENTS`.
@@ -24,7 +24,14 @@ from typing import Any, Self
 
 from tandem.core.errors import InvalidArgument, listen_words
 from tandem.netem.link_group import ControllableLink
-from tandem.netem.link_model import LinkSettings, settings_from
+from tandem.netem.link_model import (
+    INSTANT,
+    LinkSettings,
+    LinkShape,
+    bytes_per_s_from,
+    settings_from,
+)
+from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
 
 _CONTROL_HOST = "127.0.0.1"
@@ -32,6 +39,7 @@ _LINE_BYTES = 64 << 10
 MAX_CLIENTS = 16
 FIRST_LINE_S = 5.0
 """What a client gets for its first line. One that has sent a request may then stay silent."""
+_SET_FIELDS = frozenset({"op", "rtt_s", "mbps", "mbps_up", "mbps_down", "jitter_s", "up", "down"})
 _SETTING_FIELDS = frozenset(field.name for field in fields(LinkSettings))
 
 
@@ -58,25 +66,24 @@ async def run_link(
     listen: Address,
     target: Address,
     *,
-    rtt_s: float = 0.0,
-    jitter_s: float = 0.0,
-    mbps: float | None = None,
+    shape: LinkShape = INSTANT,
+    trace: LinkTrace | None = None,
     control_port: int | None = None,
     seed: int = 0,
     further: Sequence[tuple[Address, Address]] = (),
     on_ready: Callable[[Address, Address | None], None] | None = None,
 ) -> None:
-    """Emulate a symmetric link between `listen` and `target` until cancelled.
+    """Emulate a link between `listen` and `target` until cancelled.
 
-    `rtt_s` is split evenly; `mbps` (None: no limit) and `jitter_s` hold for each direction.
-    `further` are more pairs of listen and target, over the same link. `control_port` opens the
-    control socket on localhost (0: any free port). `on_ready` is given the address listened on and
-    that of the control socket. Raises OSError naming an address that cannot be listened on, and
-    InvalidArgument naming a bad setting.
+    `trace` changes its bandwidth and delay over time. `further` are more pairs of listen and
+    target, over the same link. `control_port` opens the control socket on localhost (0: any free
+    port). `on_ready` is given the address listened on and that of the control socket. Raises
+    OSError naming an address that cannot be listened on.
     """
-    settings = settings_from(rtt_s, mbps, jitter_s)
     async with contextlib.AsyncExitStack() as stack:
-        emulator = TcpLinkEmulator(listen, target, settings, settings, further=further, seed=seed)
+        emulator = TcpLinkEmulator(
+            listen, target, shape.up, shape.down, trace=trace, further=further, seed=seed
+        )
         await stack.enter_async_context(emulator)
         control_address = None
         if control_port is not None:
@@ -172,7 +179,8 @@ def _answer(emulator: ControllableLink, request: Mapping[str, Any]) -> dict[str,
 def _carry_out(emulator: ControllableLink, request: Mapping[str, Any]) -> None:
     operation = request.get("op")
     if operation == "set":
-        emulator.configure(*_changed(emulator.settings, request))
+        shape = _changed(LinkShape(*emulator.settings), request)
+        emulator.configure(shape.up, shape.down)
         return
     plain: dict[str, Callable[[], None]] = {
         "cut": emulator.cut,
@@ -186,24 +194,30 @@ def _carry_out(emulator: ControllableLink, request: Mapping[str, Any]) -> None:
     plain[operation]()
 
 
-def _changed(
-    settings: tuple[LinkSettings, LinkSettings], request: Mapping[str, Any]
-) -> tuple[LinkSettings, LinkSettings]:
-    """Settings up and down after a `set` request."""
-    _reject_unknown(request, frozenset({"op", "rtt_s", "mbps", "jitter_s", "up", "down"}))
+def _changed(shape: LinkShape, request: Mapping[str, Any]) -> LinkShape:
+    """The link after a `set` request."""
+    _reject_unknown(request, _SET_FIELDS)
     common: dict[str, Any] = {}
     if "rtt_s" in request:
         common["delay_s"] = settings_from(_number("rtt_s", request["rtt_s"])).delay_s
     if "mbps" in request:
-        mbps = None if request["mbps"] is None else _number("mbps", request["mbps"])
-        common["bytes_per_s"] = settings_from(0.0, mbps).bytes_per_s
+        common["bytes_per_s"] = _bandwidth(request, "mbps")
     if "jitter_s" in request:
         common |= {"jitter_s": _number("jitter_s", request["jitter_s"]), "jitter_trace": None}
-    up, down = (
-        replace(before, **common | _direction(side, request.get(side, {})))
-        for side, before in zip(("up", "down"), settings, strict=True)
+    sides = {}
+    for side, before in (("up", shape.up), ("down", shape.down)):
+        chosen = dict(common)
+        if (field := f"mbps_{side}") in request:
+            chosen["bytes_per_s"] = _bandwidth(request, field)
+        sides[side] = replace(before, **chosen | _direction(side, request.get(side, {})))
+    return LinkShape(**sides)
+
+
+def _bandwidth(request: Mapping[str, Any], field: str) -> float | None:
+    """Bytes per second; None for null, which is no limit."""
+    return bytes_per_s_from(
+        field, None if request[field] is None else _number(field, request[field])
     )
-    return up, down
 
 
 def _direction(side: str, wanted: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_group import LinkGroup
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import LinkShape
+from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
@@ -43,7 +44,8 @@ class EmbeddedSuite:
         self,
         pair: ModelPair,
         *,
-        link: LinkSettings | None = None,
+        link: LinkShape | None = None,
+        link_trace: LinkTrace | None = None,
         link_seed: int = 0,
         verifier_limits: VerifierLimits | None = None,
         drafter_limits: DrafterLimits | None = None,
@@ -54,6 +56,7 @@ class EmbeddedSuite:
         self._documents = documents
         self._http = http
         self._link = link
+        self._link_trace = link_trace
         self._link_seed = link_seed
         self._verifier_limits = verifier_limits or VerifierLimits()
         liveness = LivenessTimes(give_up_after_s=GIVE_UP_AFTER_S)
@@ -166,7 +169,9 @@ class EmbeddedSuite:
         if (link := self._link) is None:
             return target
         address = HOST, int(target.rpartition(":")[2])
-        emulator = TcpLinkEmulator((HOST, 0), address, link, link, seed=self._link_seed)
+        emulator = TcpLinkEmulator(
+            (HOST, 0), address, link.up, link.down, trace=self._link_trace, seed=self._link_seed
+        )
         await stack.enter_async_context(emulator)
         self._emulators.append(emulator)
         return f"{HOST}:{emulator.address[1]}"

@@ -19,7 +19,8 @@ from tandem.generation.client import AggregatorClient
 from tandem.net.status import Rejected
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_group import LinkGroup
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import LinkShape
+from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.config import DrafterSettings
@@ -62,7 +63,9 @@ class LocalSuiteSettings:
     port: int = 0
     http_port: int = 0
     metrics_port: int = 0
-    link: LinkSettings | None = None
+    link: LinkShape | None = None
+    link_trace: LinkTrace | None = None
+    """With `link`: its bandwidth and delays over time."""
     link_seed: int = 0
     pin: bool = False
     verbose: bool = False
@@ -221,7 +224,10 @@ class LocalSuite:
         seed = self.settings.link_seed + len(self.emulators)
         if link is None:
             return f"{HOST}:{port}"
-        emulator = TcpLinkEmulator((HOST, 0), (HOST, port), link, link, seed=seed)
+        trace = self.settings.link_trace
+        emulator = TcpLinkEmulator(
+            (HOST, 0), (HOST, port), link.up, link.down, trace=trace, seed=seed
+        )
         self.emulators.append(await stack.enter_async_context(emulator))
         return f"{HOST}:{emulator.address[1]}"
 

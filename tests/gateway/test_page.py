@@ -144,10 +144,14 @@ async def test_an_emulated_link_is_seen_and_changed() -> None:
                 return LinkState.model_validate_json(answer.content)
 
             state = await suite.http.get("/v1/tandem/link")
-            assert state.json() == {"rtt_ms": 20.0, "mbps": 8.0, "cut": False}
-            assert (await asked({"rtt_ms": 50, "mbps": 0})).model_dump() == {
-                **{"rtt_ms": 50.0, "mbps": 0.0, "cut": False}
+            assert state.json() == {
+                **{"rtt_ms": 20.0, "mbps": 8.0, "mbps_up": 8.0, "mbps_down": 8.0, "cut": False}
             }
+            changed = await asked({"rtt_ms": 50, "mbps": 0, "mbps_down": 2})
+            assert changed.model_dump() == {
+                **{"rtt_ms": 50.0, "mbps": 2.0, "mbps_up": 0.0, "mbps_down": 2.0, "cut": False}
+            }
+            await asked({"mbps_down": 0})
             assert emulator.settings == (settings_from(0.05), settings_from(0.05))
             assert (await asked({"cut": True})).cut
             assert emulator.stats().cut

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from tandem.netem.link_model import settings_from
+from tandem.netem.link_model import shape_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
@@ -51,7 +51,7 @@ def new_pair(config: pytest.Config, *, answers: bool = False) -> ModelPair:
 @pytest.fixture(scope="session")
 def suite(pytestconfig: pytest.Config) -> Iterator[EmbeddedSuite]:
     documents = demo_documents(embedding="lexical")
-    link = settings_from(RTT_MS / 1e3, 20.0)
+    link = shape_from(RTT_MS / 1e3, 20.0)
     serving = EmbeddedSuite(new_pair(pytestconfig), link=link, http=True, documents=documents)
     thread = LoopThread("page")
     thread.enter(serving)

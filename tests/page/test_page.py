@@ -200,7 +200,13 @@ def test_the_links_sliders_change_it(page: Page, suite: EmbeddedSuite) -> None:
         expect(page.locator("label", has_text="Round trip").locator("b")).to_have_text("120 ms")
         assert suite.emulator is not None
         assert suite.emulator.settings[0].delay_s == 0.06
+        page.get_by_label("Bandwidth up").fill("0.5")
+        up = page.locator("label", has_text="Bandwidth up").locator("b")
+        expect(up).to_have_text("3.2 Mbit/s")
+        rates = [side.bytes_per_s for side in suite.emulator.settings]
+        assert rates == [0.4e6, 2.5e6]
     finally:
+        page.get_by_label("Bandwidth up").fill("1.3")
         slider.fill("40")
         expect(page.locator("label", has_text="Round trip").locator("b")).to_have_text("40 ms")
 

@@ -23,7 +23,7 @@ from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, Prefix, choose_cell
 from lab.bench.speculation.json_schemas import json_schemas
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Processors
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import shape_from
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import choose_model, load_pair
 from tandem.testing.scripted import scripted_probs
@@ -85,7 +85,7 @@ async def test_constrained_texts_are_the_targets_own_on_links_that_are_cut(
     presets = [METHODS[number % len(METHODS)][0] for number in range(count)]
     async with served(EmbeddedSuite(pair, http=True)) as (_, ask):
         own = await asyncio.gather(*(ask(case, "ar") for case in cases))
-    suite = EmbeddedSuite(pair, http=True, link=LinkSettings(delay_s=0.001))
+    suite = EmbeddedSuite(pair, http=True, link=shape_from(0.002))
     async with served(suite) as (cut, ask):
         drafted = await asyncio.gather(
             *(

@@ -21,7 +21,7 @@ from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import shape_from
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
@@ -81,7 +81,7 @@ async def test_a_cut_answer_goes_on_in_its_grammar(pair: ModelPair, preset: str)
         "minItems": 12,
         "maxItems": 12,
     }
-    grammar, link = by_schema(schema), LinkSettings(delay_s=0.002)
+    grammar, link = by_schema(schema), shape_from(0.004)
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         alone = await client.generate(asking("ar", grammar))
     cuts = 0

@@ -26,7 +26,7 @@ from tandem.control.cost import Plan
 from tandem.control.draft_window import schedule_for
 from tandem.control.schedule import Control, Schedule
 from tandem.core.probs import Array
-from tandem.netem.link_model import link_from, settings_from
+from tandem.netem.link_model import link_from, shape_from
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
@@ -52,8 +52,8 @@ def test_coupled_texts_are_the_clouds_own_while_schedules_switch(
         source = random.Random(f"switching {seed}")
         rates = source.choice((0.9, 0.8)), source.choice((0.05, 0.3))
         pair = declared_pair(partial(rate_at, rates), seed=seed, vocabulary_size=64)
-        far = settings_from(source.choice((0.3, 0.1)))
-        changes = ((0.6, far), (1.6, settings_from(0.01)))
+        far = shape_from(source.choice((0.3, 0.1)))
+        changes = ((0.6, far), (1.6, shape_from(0.01)))
         times = ModelTimes(*source.choice(HARDWARE))
         conditions = Conditions(times, 0.01, 100.0, link_changes=changes)
         questions = [
@@ -175,7 +175,7 @@ def answered(chosen: Preset, seed: int) -> TokenIds:
         MODELS.draft_probs,
         TargetModel(MODELS.target_probs),
         link_from(source.choice((0.06, 0.2))),
-        link_changes=((source.uniform(0.05, 0.3), settings_from(0.004)),),
+        link_changes=((source.uniform(0.05, 0.3), shape_from(0.004)),),
     )
     (result,) = simulate_together([asked], TIMES)
     return result.token_ids

@@ -17,7 +17,7 @@ from lab.simulation.simulator import (
     simulate_together,
 )
 from tandem.control.estimates import NO_WARM_START, Estimates
-from tandem.netem.link_model import LinkSettings, link_from, settings_from
+from tandem.netem.link_model import LinkShape, link_from, shape_from
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
@@ -75,7 +75,7 @@ class Edge:
         rtt_s: float = 0.0006,
         tokens: int = 60,
         after_s: float = 1.0,
-        link_changes: tuple[tuple[float, LinkSettings], ...] = (),
+        link_changes: tuple[tuple[float, LinkShape], ...] = (),
     ) -> SimulationResult:
         """`after_s`: how long after the request before. By default the link is this machine's."""
         pair = declared_pair(rate, seed=seed, vocabulary_size=64)
@@ -187,7 +187,7 @@ def test_answers_of_the_cloud_alone_heal_what_auto_believes() -> None:
 def test_a_link_that_changes_is_followed(first_s: float, later_s: float, share: float) -> None:
     """After two seconds; what can be gained afterwards is little over the long link."""
     times = ModelTimes(0.024, 0.072, 0.003)
-    change = ((2.0, settings_from(later_s)),)
+    change = ((2.0, shape_from(later_s)),)
     found, alone = (
         Edge().ask(name, times, rate=0.8, rtt_s=first_s, seed=3, tokens=200, link_changes=change)
         for name in ("auto", "ar")

@@ -11,7 +11,8 @@ from lab.simulation.answer_figures import tokens_per_s_together, verified_accept
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.control.pass_budget import PassBudget
-from tandem.netem.link_model import settings_from
+from tandem.netem.link_model import shape_from
+from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Verdict, Work
@@ -61,11 +62,35 @@ def test_a_session_that_ended_keeps_nobody_waiting() -> None:
 
 def test_a_link_changes_while_an_answer_is_written() -> None:
     steady = Conditions(TIMES, 0.01)
-    slower = Conditions(TIMES, 0.01, link_changes=((1.0, settings_from(0.3)),))
+    slower = Conditions(TIMES, 0.01, link_changes=((1.0, shape_from(0.3)),))
     (before,) = simulate_answers(PRESETS["dssd"], PAIR, steady, [Question((1,), 60, 1)])
     (after,) = simulate_answers(PRESETS["dssd"], PAIR, slower, [Question((1,), 60, 1)])
     assert after.token_ids == before.token_ids
     assert after.last_commit_s > before.last_commit_s + 3
+
+
+def test_an_uplink_narrower_than_the_downlink_delays_what_goes_up() -> None:
+    question = [Question((1,), 60, 1)]
+    answers = {}
+    for up, down in ((0.05, 50.0), (50.0, 0.05), (50.0, 50.0)):
+        link = shape_from(0.01, mbps_up=up, mbps_down=down)
+        for preset in ("dsd", "dssd"):
+            conditions = Conditions(TIMES, link=link, padded_vocabulary=32_000)
+            (answer,) = simulate_answers(PRESETS[preset], PAIR, conditions, question)
+            answers[preset, up, down] = answer.last_commit_s
+    # DSD sends distributions up, DSSD one down where a draft is rejected: the papers' premise.
+    assert answers["dsd", 0.05, 50.0] > 5 * answers["dssd", 0.05, 50.0]
+    assert answers["dssd", 50.0, 50.0] <= answers["dssd", 50.0, 0.05]
+
+
+def test_a_trace_changes_the_link_in_virtual_time_and_no_text() -> None:
+    trace = LinkTrace((TraceRow(0.0, 100.0, 100.0, 10.0), TraceRow(1.0, 100.0, 100.0, 300.0)))
+    question = [Question((1,), 60, 1)]
+    steady = Conditions(TIMES, link=shape_from(0.01, 100.0))
+    (before,) = simulate_answers(PRESETS["dssd"], PAIR, steady, question)
+    (after,) = simulate_answers(PRESETS["dssd"], PAIR, replace(steady, trace=trace), question)
+    assert after.token_ids == before.token_ids
+    assert before.last_commit_s + 1 < after.last_commit_s
 
 
 def test_drafts_are_accepted_at_the_declared_rate() -> None:

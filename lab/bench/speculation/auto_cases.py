@@ -20,7 +20,7 @@ from lab.simulation.declared_pair import declared_pair
 from lab.simulation.model_pair import SimulatedPair
 from lab.simulation.simulator import ModelTimes
 from tandem.control.estimates import WarmStart
-from tandem.netem.link_model import settings_from
+from tandem.netem.link_model import shape_from
 from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
@@ -192,7 +192,7 @@ class Change:
         usual, other = self.rates
         pair = declared_pair(lambda at: other if 40 <= at < 120 else usual, seed=seed)
         conditions = Conditions(ModelTimes(), self.rtts_s[0], self.mbps[0])
-        links = [settings_from(self.rtts_s[turn], self.mbps[turn]) for turn in (1, 0)]
+        links = [shape_from(self.rtts_s[turn], self.mbps[turn]) for turn in (1, 0)]
         if links[0] != links[1]:
             moments = tuple(zip(JUMPS_S, links, strict=True))
             conditions = replace(conditions, link_changes=moments)

@@ -30,7 +30,7 @@ from tandem.core.probs import one_hot
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
-from tandem.netem.link_model import settings_from
+from tandem.netem.link_model import shape_from
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
@@ -103,7 +103,7 @@ class _Way:
 
 async def _measure(report: Report, tasks: Sequence[Task], tokenizer: TextTokenizer) -> None:
     ways = [_Way(preset, predicts) for preset in PRESETS for predicts in (False, True)]
-    link = settings_from(RTT_S, None)
+    link = shape_from(RTT_S)
     async with (
         EmbeddedSuite(recited_pair(tasks, tokenizer), link=link) as suite,
         AggregatorClient(suite.target) as client,

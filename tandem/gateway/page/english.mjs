@@ -176,7 +176,8 @@ export const english = {
   // the link
   linkTitle: "The link",
   roundTrip: "Round trip",
-  bandwidth: "Bandwidth",
+  bandwidthUp: "Bandwidth up, to the cloud",
+  bandwidthDown: "Bandwidth down, to the device",
   noLimit: "no limit",
   cutLink: "Cut the link",
   restoreLink: "Restore the link",

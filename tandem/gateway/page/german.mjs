@@ -175,7 +175,8 @@ export const german = {
   // the link
   linkTitle: "Die Leitung",
   roundTrip: "Umlaufzeit",
-  bandwidth: "Bandbreite",
+  bandwidthUp: "Bandbreite hinauf, zur Cloud",
+  bandwidthDown: "Bandbreite herab, zum Gerät",
   noLimit: "unbegrenzt",
   cutLink: "Leitung trennen",
   restoreLink: "Leitung verbinden",

@@ -23,10 +23,8 @@ export function Link({ report }) {
       <input type="range" min="0" max="500" step="5" value=${state.rtt_ms}
         onChange=${(event) => change({ rtt_ms: Number(event.target.value) })} />
     </label>
-    <label class="field"><span>${say("bandwidth")} <b>${state.mbps ? `${shortly(state.mbps)} Mbit/s` : say("noLimit")}</b></span>
-      <input type="range" min="-1" max="3.1" step="0.1" value=${state.mbps ? Math.log10(state.mbps) : 3.1}
-        onChange=${(event) => change({ mbps: bandwidth(Number(event.target.value)) })} />
-    </label>
+    <${Bandwidth} name=${say("bandwidthUp")} mbps=${state.mbps_up} change=${(mbps_up) => change({ mbps_up })} />
+    <${Bandwidth} name=${say("bandwidthDown")} mbps=${state.mbps_down} change=${(mbps_down) => change({ mbps_down })} />
     <div class="row">
       <button class="button" aria-pressed=${state.cut} onClick=${() => change({ cut: !state.cut })}>
         ${say(state.cut ? "restoreLink" : "cutLink")}
@@ -34,6 +32,13 @@ export function Link({ report }) {
     </div>
     <p class="hint" role="status">${state.cut ? say("linkIsCut") : ""}</p>
   </section>`;
+}
+
+function Bandwidth({ name, mbps, change }) {
+  return html`<label class="field"><span>${name} <b>${mbps ? `${shortly(mbps)} Mbit/s` : say("noLimit")}</b></span>
+    <input type="range" min="-1" max="3.1" step="0.1" value=${mbps ? Math.log10(mbps) : 3.1}
+      onChange=${(event) => change(bandwidth(Number(event.target.value)))} />
+  </label>`;
 }
 
 const shortly = (mbps) => number(mbps, mbps < 1 ? 2 : mbps < 10 ? 1 : 0);

@@ -18,7 +18,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import shape_from
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.config import DrafterSettings
 from tandem.specdec.choices import Acceptance
@@ -145,7 +145,7 @@ async def test_renumbered_tokens_change_nothing_at_all(
 @pytest.mark.parametrize("preset", ["coupled", "dsd", "dssd"])
 async def test_a_cut_changes_nothing(pair: ModelPair, preset: str) -> None:
     asked = request(PROMPTS[1], preset, 1.0)
-    link = LinkSettings(delay_s=0.005)
+    link = shape_from(0.01)
     async with EmbeddedSuite(pair, link=link) as suite, AggregatorClient(suite.target) as client:
         whole = await client.generate(asked)
         cut = Generated()

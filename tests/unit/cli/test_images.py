@@ -18,7 +18,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.prompt import MAX_IMAGES, MAX_IMAGES_BYTES, Prompt, Turn
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import shape_from
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.overrides import parse_overrides
@@ -141,7 +141,7 @@ async def test_the_text_is_the_target_s_own(pair: ModelPair) -> None:
 
 @pytest.mark.parametrize("preset", ["coupled", "dssd"])
 async def test_a_cut_brings_the_images_again(pair: ModelPair, preset: str) -> None:
-    link = LinkSettings(delay_s=0.005)
+    link = shape_from(0.01)
     async with EmbeddedSuite(pair, link=link) as suite, AggregatorClient(suite.target) as client:
         whole = await client.generate(request(preset))
         cut = Generated()

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 import pytest
 
-from tandem.commands.options import ADDRESS, address_text, link_settings
+from tandem.commands.options import (
+    ADDRESS,
+    address_text,
+    emulates_link,
+    link_shape,
+    link_trace,
+    link_words,
+)
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import LinkSettings, LinkShape
+from tandem.netem.link_trace import write_trace
+from tandem.netem.trace_shapes import shaped_trace
 
 
 @pytest.mark.parametrize(
@@ -29,18 +41,68 @@ def test_what_is_no_address(text: str) -> None:
         ADDRESS.convert(text, None, None)
 
 
+def link_flags(**given: Any) -> dict[str, Any]:
+    return {
+        "rtt_ms": 0.0,
+        "jitter_ms": 0.0,
+        "mbps": None,
+        "mbps_up": None,
+        "mbps_down": None,
+        "delay_up_ms": None,
+        "delay_down_ms": None,
+        "loss": 0.0,
+        "loss_burst": 1.0,
+        "trace": None,
+    } | given
+
+
 def test_a_link_is_given_in_milliseconds_and_megabits() -> None:
-    assert link_settings(30, 20, 2) == LinkSettings(0.015, 0.002, bytes_per_s=2.5e6)
-    assert link_settings(0, None, 0).instant
+    both = LinkSettings(0.015, 0.002, bytes_per_s=2.5e6)
+    assert link_shape(link_flags(rtt_ms=30, mbps=20, jitter_ms=2)) == LinkShape.symmetric(both)
+    assert not emulates_link(link_flags())
+
+
+def test_flags_of_one_direction_replace_what_holds_for_both() -> None:
+    shape = link_shape(link_flags(rtt_ms=30, mbps=20, mbps_up=2, delay_down_ms=80))
+    assert (shape.up.bytes_per_s, shape.down.bytes_per_s) == (0.25e6, 2.5e6)
+    assert (shape.up.delay_s, shape.down.delay_s) == (0.015, 0.08)
+    words = "round trip 95 ms, 15 of them up, 2 Mbit/s up and 20 Mbit/s down"
+    assert link_words(shape, None) == words
+
+
+def test_losses_are_percent_and_resent_after_a_round_trip() -> None:
+    shape = link_shape(link_flags(rtt_ms=600, loss=2, loss_burst=3))
+    assert (shape.up.loss, shape.up.loss_burst, shape.up.resend_s) == (0.02, 3, 0.6)
+    assert link_shape(link_flags(rtt_ms=20, loss=2)).down.resend_s == 0.2
 
 
 @pytest.mark.parametrize(
-    ("link", "field"),
-    [((-1, None, 0), "rtt_ms"), ((0, 0, 0), "mbps"), ((0, None, float("nan")), "jitter_ms")],
+    ("given", "field"),
+    [
+        ({"rtt_ms": -1}, "rtt_ms"),
+        ({"mbps": 0}, "mbps"),
+        ({"mbps_up": 0}, "mbps_up"),
+        ({"mbps_down": float("inf")}, "mbps_down"),
+        ({"delay_up_ms": -1}, "delay_up_ms"),
+        ({"jitter_ms": float("nan")}, "jitter_ms"),
+        ({"loss": 60}, "loss"),
+        ({"loss": 1, "loss_burst": 0.5}, "loss_burst"),
+    ],
 )
-def test_a_bad_link_is_refused_by_its_flag(
-    link: tuple[float, float | None, float], field: str
-) -> None:
+def test_a_bad_link_is_refused_by_its_flag(given: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        link_settings(*link)
+        link_shape(link_flags(**given))
     assert refused.value.field == field
+
+
+def test_a_trace_is_a_shape_or_a_file(tmp_path: Path) -> None:
+    lte = link_trace(link_flags(trace="lte"), seed=4)
+    assert lte == shaped_trace("lte", 4)
+    assert lte is not None
+    write_trace(lte, tmp_path / "mine.csv")
+    assert link_trace(link_flags(trace=str(tmp_path / "mine.csv"))) == lte
+    assert emulates_link(link_flags(trace="lte"))
+    with pytest.raises(InvalidArgument, match=r"trace: unknown: 'lta'; did you mean 'lte'"):
+        link_trace(link_flags(trace="lta"))
+    with pytest.raises(InvalidArgument, match=r"trace: .*nowhere.csv cannot be read"):
+        link_trace(link_flags(trace="nowhere.csv"))

@@ -17,7 +17,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.netem.link_group import LinkGroup
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import LinkSettings, shape_from
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
@@ -66,7 +66,7 @@ async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) ->
         "a heron", "dragon-coupled", GenerationParams(max_tokens=4, ignore_eos=True)
     )
     answers = []
-    for link in (None, LinkSettings(delay_s=0.05)):
+    for link in (None, shape_from(0.1)):
         async with EmbeddedSuite(scripted_pair(), link=link, documents=documents) as suite:
             answers.append(await ask(suite.target, request, 60.0))
     near, far = answers

@@ -23,8 +23,9 @@ START = LinkSettings(delay_s=0.01, jitter_s=0.001, bytes_per_s=1e6)
 LINK_PROCESS = """
 import sys
 from tandem.netem.link_control import run_link, serve_link
+from tandem.netem.link_model import shape_from
 serve_link(run_link(
-    ("127.0.0.1", 0), ("127.0.0.1", int(sys.argv[1])), rtt_s=0.02, control_port=0,
+    ("127.0.0.1", 0), ("127.0.0.1", int(sys.argv[1])), shape=shape_from(0.02), control_port=0,
     on_ready=lambda listening, control: print(listening[1], control[1], flush=True)))
 """
 
@@ -57,6 +58,9 @@ def test_set_keeps_what_is_left_out() -> None:
         "jitter_s": 0.001,
         "jitter_trace": None,
         "bytes_per_s": 1e6,
+        "loss": 0.0,
+        "loss_burst": 1.0,
+        "resend_s": 0.2,
     }
     ask(emulator, op="set", mbps=20, jitter_s=0)
     expected = LinkSettings(delay_s=0.05, bytes_per_s=2.5e6)
@@ -67,6 +71,11 @@ def test_set_keeps_what_is_left_out() -> None:
 
 def test_set_for_one_direction() -> None:
     emulator = new_emulator()
+    ask(emulator, op="set", mbps_up=2)
+    assert [side.bytes_per_s for side in emulator.settings] == [0.25e6, 1e6]
+    ask(emulator, op="set", mbps=8, mbps_down=None)
+    assert [side.bytes_per_s for side in emulator.settings] == [1e6, None]
+    ask(emulator, op="set", mbps=8)
     ask(emulator, op="set", rtt_s=0.04, up={"delay_s": 0.5}, down={"jitter_trace": [0, 0.1]})
     up, down = emulator.settings
     assert up == LinkSettings(delay_s=0.5, jitter_s=0.001, bytes_per_s=1e6)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from tandem.netem.link_model import (
     LinkSettings,
     link_from,
     settings_from,
+    shape_from,
 )
 
 
@@ -206,3 +208,32 @@ def test_bad_calls_are_named() -> None:
         link_from(rtt_s=-1)
     with pytest.raises(InvalidArgument, match="mbps"):
         link_from(rtt_s=0, mbps=0)
+
+
+@pytest.mark.parametrize(("loss", "burst"), [(0.02, 1.0), (0.1, 4.0), (0.3, 2.0)])
+def test_losses_have_their_share_and_come_in_bursts(loss: float, burst: float) -> None:
+    link = Link(LinkSettings(delay_s=0.01, loss=loss, loss_burst=burst, resend_s=0.2), seed=5)
+    # A minute apart, so that none waits for another: what is late was lost itself.
+    late = [link.send(100, 60.0 * n) - 60.0 * n > 0.1 for n in range(20_000)]
+    share = sum(late) / len(late)
+    bursts = sum(now and not before for before, now in pairwise([False, *late]))
+    assert share == pytest.approx(loss, rel=0.12)
+    assert sum(late) / bursts == pytest.approx(max(burst, 1 / (1 - loss)), rel=0.12)
+
+
+def test_a_lost_message_holds_up_those_behind_it() -> None:
+    link = Link(LinkSettings(delay_s=0.01, loss=0.2, resend_s=0.5), seed=1)
+    arrivals_s = [link.send(100, 0.01 * n) for n in range(200)]
+    assert arrivals_s == sorted(arrivals_s)
+    held_up = [n for n, at in enumerate(arrivals_s) if at - 0.01 * n > 0.1]
+    assert len(held_up) > 100
+
+
+def test_a_shape_says_what_each_direction_is_like() -> None:
+    shape = shape_from(0.1, 8, mbps_up=1, delay_down_s=0.2, loss=0.1)
+    assert (shape.up.bytes_per_s, shape.down.bytes_per_s) == (125_000, 1_000_000)
+    assert (shape.up.delay_s, shape.down.delay_s) == (0.05, 0.2)
+    assert shape.up.resend_s == shape.down.resend_s == 0.25
+    assert shape.rtt_s == 0.25
+    pair = shape.opened(3)
+    assert (pair.up.settings, pair.down.settings) == (shape.up, shape.down)

@@ -10,7 +10,7 @@ from tandem.commands.ask_suite import ask
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
-from tandem.netem.link_model import LinkSettings
+from tandem.netem.link_model import shape_from
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tests.unit.cli.scripted_pair import scripted_pair
@@ -52,7 +52,7 @@ async def test_metrics_of_each_service_are_at_hand() -> None:
 
 
 async def test_a_link_lies_between_drafter_and_verifier() -> None:
-    link = LinkSettings(delay_s=0.02)
+    link = shape_from(0.04)
     async with EmbeddedSuite(scripted_pair(), link=link) as suite:
         linked = await ask(suite.target, REQUEST, TIMEOUT_S)
         assert suite.emulator is not None
@@ -85,7 +85,7 @@ async def test_a_view_that_fails_cancels_the_request_everywhere() -> None:
 
 
 async def test_a_deadline_says_which_flag_to_raise() -> None:
-    slow = LinkSettings(delay_s=0.5)
+    slow = shape_from(1.0)
     async with EmbeddedSuite(scripted_pair(), link=slow) as suite:
         with pytest.raises(TandemError, match=r"within 0.2 s; raise --timeout"):
             await ask(suite.target, REQUEST, 0.2)
