@@ -30,7 +30,8 @@ def rows_of(*arguments: str) -> list[dict[str, Any]]:
 def test_every_preset_has_a_row_with_the_common_names() -> None:
     rows = rows_of("--mbps", "10", "--seed", "5")
     assert [row["preset"] for row in rows] == list(PRESETS)
-    assert all(set(row) == {*FIELDS, "cache_miss_rate"} for row in rows)
+    names = {*FIELDS, "cache_miss_rate", "mbps_up", "mbps_down"}
+    assert all(set(row) == names for row in rows)
     alone = rows[0]
     assert (alone["draft_length"], alone["speedup_over_ar"]) == (None, 1.0)
     assert alone["tpot_s"] == pytest.approx(0.072)
