@@ -17,6 +17,7 @@ from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     MAX_AHEAD,
+    MAX_HEAD,
     MAX_REWEIGH_EVERY,
     MAX_TOP,
     Draw,
@@ -131,6 +132,11 @@ def test_the_bounds_of_a_preset_s_numbers(field: str, least: int, most: int) -> 
         ({"payload": ProbsPayload.FULL}, "precision"),
         ({"payload": ProbsPayload.FULL, "precision": "float32"}, ""),
         ({"payload": ProbsPayload.NONE}, ""),
+        ({"payload": ProbsPayload.HEAD, "head": 1}, ""),
+        ({"payload": ProbsPayload.HEAD, "head": MAX_HEAD}, ""),
+        ({"payload": ProbsPayload.HEAD}, "head"),
+        ({"payload": ProbsPayload.HEAD, "head": MAX_HEAD + 1}, "head"),
+        ({"head": -1}, "head"),
         ({"cut_after_draw": True}, ""),
         ({"cut_after_draw": True, "payload": ProbsPayload.NONE}, "cut_after_draw"),
     ],
@@ -145,6 +151,25 @@ def test_what_of_a_distribution_can_be_sent(choices: dict[str, Any], field: str)
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("choices", "lossy"),
+    [
+        ({"payload": ProbsPayload.HEAD, "head": 1}, False),
+        ({"payload": ProbsPayload.FULL, "precision": "float32"}, False),
+        ({"payload": ProbsPayload.SPARSE, "precision": "float32"}, False),
+        ({"payload": ProbsPayload.SPARSE}, True),
+        ({"payload": ProbsPayload.HEAD, "head": 1, "truncation": Truncation(top_k=9)}, True),
+        ({"payload": ProbsPayload.NONE, "truncation": Truncation(top_p=0.5)}, True),
+        ({"payload": ProbsPayload.NONE, "draw": Draw.LIKELIEST}, True),
+        ({"cut_after_draw": True, "precision": "float32"}, True),
+    ],
+)
+def test_what_is_cut_or_rounded_before_it_is_drawn_from_is_lossy(
+    choices: dict[str, Any], lossy: bool
+) -> None:
+    assert LocalProbs(**choices).lossy is lossy
+
+
 def test_a_side_draws_from_what_it_sends() -> None:
     rng = SeededRandom(5)
     cut = LocalProbs(truncation=Truncation(top_k=2), precision="float32")
@@ -154,7 +179,7 @@ def test_a_side_draws_from_what_it_sends() -> None:
         assert token in (1, 2)
     coarse = LocalProbs(truncation=Truncation(top_k=2))
     _, sent = local_draft(PROBS, coarse, rng=rng, position=0, side=Side.DEVICE)
-    assert sent is not None
+    assert isinstance(sent, np.ndarray)
     assert (sent != truncate(PROBS, Truncation(top_k=2))).any()
     after = replace(cut, cut_after_draw=True)
     drawn = [
