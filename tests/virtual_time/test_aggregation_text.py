@@ -83,13 +83,14 @@ def test_at_temperature_0_the_text_is_the_mixtures_argmax(name: str, rtt_s: floa
 @pytest.mark.parametrize("name", EXACT)
 def test_so_it_is_where_the_weights_change(name: str, temperature: float) -> None:
     sides = replace(SIDES, reweigh_every=4)
+    others = 0
     for seed in range(12):
         preset = chosen(name, reweigh_every=4)
         request = request_for(preset, sides, seed, temperature=temperature, max_tokens=14)
         result = run_sides(request, sides, faults=faults_of(seed, span_s=1.0))
         assert result.token_ids == central_answer(request, sides), seed
-        if seed == 0:
-            assert result.token_ids != central_answer(request, SIDES), "the weights matter"
+        others += result.token_ids != central_answer(request, SIDES)
+    assert others, "the weights matter"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -43,8 +43,8 @@ from tandem.two_sided.protocol.mixture import (
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import probs_to_payload
 
-SIZES, QUICK_SIZES = (4, 16, 64, 256), (16, 64)
-SHIPPED = 64
+SHIPPED, WHOLE = 64, 4096
+SIZES, QUICK_SIZES = (16, SHIPPED, 256, WHOLE), (SHIPPED, WHOLE)
 STEP_S, ADDED_S = 0.060, 0.1
 COLUMNS = (
     *("preset", "entries", "positions", "draft_bytes", "device_acceptance", "cloud_acceptance"),
@@ -71,7 +71,8 @@ def run(report: Report, models: Models, peps: Path) -> None:
     report.goals += goals(rows)
     report.notes += [
         "bias: total variation between what comes out at a position and the mixture of both whole"
-        " distributions. left_out: mass of a side's distribution outside the entries.",
+        " distributions. left_out: mass of a side's distribution outside the entries, of which the"
+        f" demo pair has {WHOLE:,}.",
         "Distributions are the demo pair's (draft at the device); step times are declared.",
     ]
 
@@ -189,7 +190,8 @@ def _tpot_s(one: TwoSidedAnswer) -> float:
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """The head has no bias, and what it costs beside the cut, at the size that the presets have."""
+    """The head has no bias, and what it costs beside the cut in bytes, and beside all of the
+    distribution in time, at the size that the presets have."""
     at = {(row["preset"], row["entries"]): row for row in rows}
     head, cut = at["dragon", SHIPPED], at["dragon-top-k", SHIPPED]
     worst = max(row["bias_largest"] for row in rows if row["preset"] == "dragon")
@@ -202,8 +204,8 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
             "at most",
         ),
         Goal(
-            f"seconds a token, dragon ÷ dragon-top-k, {SHIPPED} entries",
-            head["tpot_s"] / cut["tpot_s"],
+            f"seconds a token of dragon, {SHIPPED} entries ÷ all {WHOLE:,}",
+            head["tpot_s"] / at["dragon", WHOLE]["tpot_s"],
             1.05,
             "at most",
         ),

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from lab.bench.harness.report import make_row
-from lab.bench.two_sided.draft_heads import goals, outcome, positions, sending
+from lab.bench.two_sided.draft_heads import (
+    SHIPPED,
+    WHOLE,
+    goals,
+    outcome,
+    positions,
+    sending,
+)
 from lab.bench.two_sided.dragon_corpus import RankedDocument
 from lab.bench.two_sided.dragon_probs import Question, SideDistributions
 from tandem.core.probs import SamplingParams, truncate
@@ -77,7 +84,7 @@ def test_the_outcome_is_that_of_all_random_choices() -> None:
 def test_goals_are_about_the_shipped_size() -> None:
     rows = [
         make_row(preset=name, entries=entries, draft_bytes=200.0, tpot_s=0.1, bias_largest=bias)
-        for entries in (16, 64)
+        for entries in (SHIPPED, WHOLE)
         for name, bias in (("dragon", 1e-8), ("dragon-top-k", 0.3))
     ]
     assert all(goal.met for goal in goals(rows))
