@@ -154,6 +154,31 @@ def test_the_answers_distribution_is_the_mixture(case: str) -> None:
     assert probs == exact_mixture(sides, max_tokens)
 
 
+def exact_answers(probs_of: Callable[[Answer], Array], max_tokens: int) -> dict[Answer, Fraction]:
+    """Of one side alone."""
+    probs: dict[Answer, Fraction] = {(): Fraction(1)}
+    for _ in range(max_tokens):
+        probs = {
+            (*answer, token): mass * share
+            for answer, mass in probs.items()
+            for token, share in enumerate(probs_of((1, 2, *answer)))
+            if share
+        }
+    return probs
+
+
+@pytest.mark.usefixtures("exact_shares")
+def test_one_coin_for_the_answer_has_the_mixture_of_whole_answers() -> None:
+    """RAG-Sequence: another distribution than the tokens' mixture, and exactly that one."""
+    found = probs_through_the_machines(SHIPPED["drdg-sw"], TWO, 2)
+    device, cloud = exact_answers(TWO.device_probs, 2), exact_answers(TWO.cloud_probs, 2)
+    assert found == {
+        answer: SHARES.device * device.get(answer, 0) + SHARES.cloud * cloud.get(answer, 0)
+        for answer in {*device, *cloud}
+    }
+    assert found != exact_mixture(TWO, 2)
+
+
 @pytest.mark.usefixtures("exact_shares")
 def test_so_it_is_when_the_side_moves_and_the_link_breaks() -> None:
     preset = SHIPPED["dragon-random"]
