@@ -148,7 +148,7 @@ def dyadic(probs: Array) -> Array:
 
 def test_drafts_that_depend_on_each_other_give_the_same_mixture() -> None:
     """One number draws both: where a side's own draft stood for its rest, this would fail."""
-    device, cloud = fractions([2, 1, 1]), fractions([2, 0, 2])
+    device, cloud = fractions([2, 1, 1]), fractions([3, 0, 1])
     choices = LocalProbs(Draw.GUMBEL, ProbsPayload.HEAD, "float32", head=1)
     found = token_probs(choices, device, cloud, SHARES)
     assert (found == mixture(device, cloud, SHARES)).all()
