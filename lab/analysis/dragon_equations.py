@@ -1,4 +1,4 @@
-"""Two equations of DRAGON that predict: how often a side's draft is accepted, and what it gains."""
+"""Equations of DRAGON that predict: how often a side's draft is accepted, and what it gains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tandem.core.codecs import Precision
 from tandem.core.probs import Array
+from tandem.two_sided.protocol.draft_head import head_and_rest
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, token_time_s
 
@@ -19,6 +21,29 @@ def expected_acceptance(own_probs: Array, other_probs: Array, own_weight: Any) -
     distance = np.maximum(own_probs - other_probs, 0).sum()
     mixed = own_weight * own_probs + other_weight * other_probs
     return (1 - other_weight * distance + (own_probs * mixed).sum()) / 2
+
+
+def expected_head_acceptance(
+    own_probs: Array, other_probs: Array, own_weight: Any, *, top: int, precision: Precision
+) -> Any:
+    """Return the same where `aggregate_sent` knows the `top` likeliest tokens of both distributions
+    [V] only, for drafts that do not depend on each other. What is in both heads can be kept for
+    both sides; a draft that is dropped may come back as the token that replaces it."""
+    own, own_rest = _dense(own_probs, top, precision)
+    other, other_rest = _dense(other_probs, top, precision)
+    other_weight = 1 - own_weight
+    excess = np.maximum(own - other, 0)
+    dropped = excess.sum() + own_rest.sum()
+    back = excess * other_rest + own_rest * (np.maximum(other - own, 0) + other_rest)
+    returned = back.sum() / dropped if dropped else 0
+    mixed = own_weight * own_probs + other_weight * other_probs
+    return (1 - other_weight * (dropped - returned) + (own_probs * mixed).sum()) / 2
+
+
+def _dense(probs: Array, top: int, precision: Precision) -> tuple[Array, Array]:
+    """Return head and rest, both [V]."""
+    *_, rest = head_and_rest(probs, top, precision)
+    return probs - rest, rest
 
 
 def speedup_over_synchronous(sides: BothSides, aggregating: Side = Side.DEVICE) -> float:

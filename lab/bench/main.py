@@ -314,6 +314,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Seconds per token of two-sided answers over added latency (DRAGON Figure 6).",
         (_PEPS, _REAL),
     ),
+    "dragon-heads": Experiment(
+        "lab.bench.two_sided.draft_heads",
+        "Bytes, acceptance, time and bias of what a draft brings of its distribution, by entries.",
+        (_PEPS,),
+    ),
     "more-sides": Experiment(
         "lab.bench.two_sided.more_sides",
         "Tokens a second of answers from documents on 2, 3 and 5 sides.",

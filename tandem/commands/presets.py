@@ -44,6 +44,7 @@ OF_DOCUMENTS = {
     "dragon-random": "As dragon; a random side decides.",
     "dragon-gumbel": "As dragon; both sides draw with the same random numbers, so that more drafts"
     " are accepted.",
+    "dragon-top-k": "As dragon, with distributions truncated to 64 tokens before sampling. Lossy.",
     "dragon-lossy": "As dragon, with distributions truncated after sampling, as in the published"
     " program. Lossy.",
     "drdg-tw": "The device decides, and both sides wait for every token (baseline).",

@@ -2,9 +2,10 @@
 
 Invariant: `wire_probs(probs)` is what the other end reconstructs, bit for bit, and sending it again
 changes nothing. A draft is drawn from the wire distribution, never from the distribution before
-encoding, so both ends judge it by the same numbers."""
+encoding, so both ends judge it by the same numbers. Single entries (`entries_to_bytes`) are no
+distribution: what was rounded down of them stays with the sender, who draws from it too."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,29 +72,15 @@ def sparse_probs_to_bytes(distribution: Array, precision: Precision) -> bytes:
     ids = np.flatnonzero(distribution)
     if precision == "float16":
         ids = ids[survives_float16(distribution[ids])]
-    gaps = np.diff(ids, prepend=-1) - 1
-    width = int(gaps.max()).bit_length()
-    bits = (gaps[:, None] >> np.arange(width)) & 1
-    packed = np.packbits(bits.astype(np.uint8), bitorder="little")
-    return bytes([width]) + packed.tobytes() + probs_to_bytes(distribution[ids], precision)
+    return _ids_to_bytes(ids) + probs_to_bytes(distribution[ids], precision)
 
 
 def sparse_probs_from_bytes(
     raw: bytes, vocabulary_size: int, precision: Precision, field: str
 ) -> NDArray[np.float32]:
     """Decode a distribution [V]; raises InvalidArgument(field) if it is not one."""
-    size = _VALUE_BYTES[precision]
-    width = raw[0] if raw else 0
-    count = (len(raw) - 1) * 8 // (width + 8 * size)
-    packed_end = 1 + (count * width + 7) // 8
-    if width > _WIDEST_GAP or count < 1 or packed_end + count * size != len(raw):
-        raise InvalidArgument(field, f"{len(raw)} bytes are not a sparse distribution")
-    if count > vocabulary_size:
-        raise InvalidArgument(field, f"{count} entries in a vocabulary of {vocabulary_size}")
-    ids = _ids(raw[1:packed_end], count, width)
-    if ids[-1] >= vocabulary_size:
-        raise InvalidArgument(field, f"id {ids[-1]} is not in [0, {vocabulary_size})")
-    probs = probs_from_bytes(raw[packed_end:], count, precision, field)
+    ids, values = _ids_from_bytes(raw, vocabulary_size, precision, field)
+    probs = probs_from_bytes(values, len(ids), precision, field)
     if not probs.min() > 0:
         raise InvalidArgument(field, "has an entry of probability zero")
     distribution = np.zeros(vocabulary_size, dtype=np.float32)
@@ -110,6 +97,67 @@ def sparse_wire_probs(distribution: Array, precision: Precision) -> NDArray[np.f
     received = np.zeros(len(distribution), dtype=np.float32)
     received[ids] = wire_probs(distribution[ids], precision)
     return received
+
+
+def rounded_down(probs: Array, precision: Precision) -> Array:
+    """Return the largest numbers that `precision` holds and that are not above those of `probs`
+    [M], as float64 or, of a table of other numbers, as such numbers. float16 makes what is below
+    2^-24 zero."""
+    dtype = _FLOAT32 if precision == "float32" else _FLOAT16
+    rounded = probs.astype(dtype)
+    above = (rounded.astype(np.float64) > probs).astype(bool)
+    rounded[above] = np.nextafter(rounded[above], dtype.type(0))
+    if probs.dtype != object:
+        return rounded.astype(np.float64)
+    kind = type(probs[0])
+    return np.array([kind(number) for number in rounded.tolist()], dtype=object)
+
+
+def entries_to_bytes(ids: NDArray[np.integer[Any]], probs: Array, precision: Precision) -> bytes:
+    """Encode probabilities [M] of ascending token ids [M], which `precision` must hold. They need
+    not sum to 1."""
+    dtype = _FLOAT32 if precision == "float32" else _FLOAT16
+    return _ids_to_bytes(ids) + probs.astype(dtype).tobytes()
+
+
+def entries_from_bytes(
+    raw: bytes, vocabulary_size: int, precision: Precision, field: str
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Decode token ids [M] with their probabilities [M], each in (0, 1]; raises
+    InvalidArgument(field) for anything else. At least one entry."""
+    ids, values = _ids_from_bytes(raw, vocabulary_size, precision, field)
+    dtype = _FLOAT32 if precision == "float32" else _FLOAT16
+    probs = np.frombuffer(values, dtype=dtype).astype(np.float64)
+    if not ((probs > 0) & (probs <= 1)).all():  # False for NaN as well
+        raise InvalidArgument(field, "has entries outside (0, 1]")
+    return ids, probs
+
+
+def _ids_to_bytes(ids: NDArray[np.integer[Any]]) -> bytes:
+    """Encode ascending ids as the gaps between them, all in as many bits as the widest takes."""
+    gaps = np.diff(ids, prepend=-1) - 1
+    width = int(gaps.max()).bit_length()
+    bits = (gaps[:, None] >> np.arange(width)) & 1
+    packed = np.packbits(bits.astype(np.uint8), bitorder="little")
+    return bytes([width]) + packed.tobytes()
+
+
+def _ids_from_bytes(
+    raw: bytes, vocabulary_size: int, precision: Precision, field: str
+) -> tuple[NDArray[np.int64], bytes]:
+    """Return the ids, and the bytes after them: as many values of that precision."""
+    size = _VALUE_BYTES[precision]
+    width = raw[0] if raw else 0
+    count = (len(raw) - 1) * 8 // (width + 8 * size)
+    packed_end = 1 + (count * width + 7) // 8
+    if width > _WIDEST_GAP or count < 1 or packed_end + count * size != len(raw):
+        raise InvalidArgument(field, f"{len(raw)} bytes are not a sparse distribution")
+    if count > vocabulary_size:
+        raise InvalidArgument(field, f"{count} entries in a vocabulary of {vocabulary_size}")
+    ids = _ids(raw[1:packed_end], count, width)
+    if ids[-1] >= vocabulary_size:
+        raise InvalidArgument(field, f"id {ids[-1]} is not in [0, {vocabulary_size})")
+    return ids, raw[packed_end:]
 
 
 def _ids(packed: bytes, count: int, width: int) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ from tandem.services.retriever.ingestion import Intake
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.two_sided.protocol.presets import LocalProbs
+from tandem.two_sided.protocol.presets import LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import (
     AggregatorCodec,
     DecoderCodec,
@@ -44,6 +44,7 @@ from tandem_api.retriever.v1 import retriever_pb2
 from tandem_api.verifier.v1 import verifier_pb2
 
 V, CONTEXT = 64, 512
+HEADED = LocalProbs(payload=ProbsPayload.HEAD, head=64)
 MODEL = CloudModel("target", "hash", V, CONTEXT, frozenset({0}), 16, 4)
 DECLARED = (InvalidArgument, ProtocolError, FailedPrecondition, DataLoss, ResourceExhausted)
 """What a decoder, or the machine behind it, may say of a message."""
@@ -123,8 +124,9 @@ def collaborate_request(raw: bytes) -> None:
 
 def collaborate_response(raw: bytes) -> None:
     if (frame := parsed(aggregator_pb2.CollaborateResponse, raw)) is not None:
-        with suppress(InvalidArgument):
-            DeviceCodec(V, LocalProbs()).decode(frame)
+        for probs in (LocalProbs(), HEADED):
+            with suppress(InvalidArgument):
+                DeviceCodec(V, probs).decode(frame)
 
 
 def decode_request(raw: bytes) -> None:
@@ -138,7 +140,7 @@ def decode_response(raw: bytes) -> None:
         return
     model = sampling_pb2.ModelDescription(vocabulary_size=V, context_length=CONTEXT)
     opened = decoding_pb2.DecodeResponse(opened=decoding_pb2.Opened(model=model, max_tokens=1))
-    for probs in (LocalProbs(), replace(LocalProbs(), precision="float32")):
+    for probs in (LocalProbs(), replace(LocalProbs(), precision="float32"), HEADED):
         codec = AggregatorCodec(probs)
         codec.decode(opened)
         with suppress(InvalidArgument):

@@ -21,10 +21,10 @@ from tests.services.two_sided_suite import TwoSides, two_sides
 
 @asynccontextmanager
 async def served(
-    folder: Path, **more: tuple[str, ...]
+    folder: Path, **changes: Any
 ) -> AsyncIterator[tuple[TwoSides, httpx2.AsyncClient]]:
-    """`more`: documents of sides beyond the cloud."""
-    async with two_sides(folder, more=more) as suite:
+    """`changes`: of the two sides, as `two_sides` has them."""
+    async with two_sides(folder, **changes) as suite:
         app = make_app(suite.front.requests, Metrics(new_registry(), "device"), GatewaySettings())
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
@@ -56,7 +56,8 @@ async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> 
 
 
 async def test_of_more_than_two_sides_each_token_names_its_own(tmp_path: Path) -> None:
-    async with served(tmp_path, office=("the office keeps a heron",)) as (_, http):
+    more = {"office": ("the office keeps a heron",)}
+    async with served(tmp_path, more=more) as (_, http):
         for temperature in (1, 0):
             body = asking(rag=True, query="heron", provenance=True) | {"temperature": temperature}
             told = (await http.post("/v1/chat/completions", json=body)).json()["choices"][0]

@@ -18,9 +18,9 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import httpx2
-import numpy as np
 
-from tandem.core.probs import Array, SamplingParams
+from lab.bench.two_sided.leakage import likeliest_first
+from tandem.core.probs import SamplingParams
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
@@ -37,7 +37,6 @@ from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.protocol.messages import SideDraftFrame
-from tandem.two_sided.protocol.top_list import TopList
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.verifier.v1 import verifier_pb2
@@ -232,15 +231,6 @@ def drafts_and_distributions(
             rows[-1] += alternatives[:1]
             alone.update(alternatives)
     return [*rows, *([token] for token in alone)]
-
-
-def likeliest_first(distribution: Array | TopList | None) -> list[int]:
-    if distribution is None:
-        return []
-    ids = distribution.ids if isinstance(distribution, TopList) else np.flatnonzero(distribution)
-    probs = distribution.probs if isinstance(distribution, TopList) else distribution[ids]
-    found: list[int] = ids[np.argsort(-probs, kind="stable")].tolist()
-    return found
 
 
 def spelled(tokenizer: Tokenizer, token_ids: Sequence[int]) -> bytes:

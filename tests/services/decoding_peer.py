@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from tandem.backends.interface import Engine
-from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
@@ -32,6 +32,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingOpened,
     DecodingTarget,
 )
+from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side, document_weights
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
@@ -194,7 +195,7 @@ def prefix_of(token_ids: Sequence[int]) -> int:
 
 def expected_draft(
     message: DecodingOpen, text: Sequence[int], relevances: Sequence[float] | None = None
-) -> tuple[int, Array | None]:
+) -> tuple[int, DraftProbs | None]:
     """Token and distribution that go with the next position after `text`, by the definitions
     alone."""
     token_id, sent, _ = expected_processed_draft(message, text, relevances)
@@ -203,7 +204,7 @@ def expected_draft(
 
 def expected_processed_draft(
     message: DecodingOpen, text: Sequence[int], relevances: Sequence[float] | None = None
-) -> tuple[int, Array | None, float]:
+) -> tuple[int, DraftProbs | None, float]:
     """The same where processors change the documents' mixture, and the mass they leave (log)."""
     documents = [tuple(TOKENIZER.encode(it.text + SEPARATOR)) for it in message.documents] or [()]
     scores = relevances or [document.relevance for document in message.documents]

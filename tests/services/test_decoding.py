@@ -25,6 +25,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingRelevance,
     DecodingText,
 )
+from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoding_service import DecodingServicer
@@ -95,9 +96,29 @@ async def test_the_distribution_that_travels_is_the_distribution_that_was_drawn_
         for draft in await peer.drafts(4):
             token_id, wanted = expected_draft(message, text)
             assert draft.token_id == token_id
-            assert draft.probs is not None
-            assert wanted is not None
+            assert isinstance(draft.probs, np.ndarray)
+            assert isinstance(wanted, np.ndarray)
             assert np.array_equal(draft.probs, wanted)
+            text.append(token_id)
+
+
+@pytest.mark.parametrize("side", [Side.DEVICE, Side.CLOUD])
+async def test_so_is_its_head(side: Side) -> None:
+    probs = LocalProbs(payload=ProbsPayload.HEAD, head=8)
+    message = opening(probs=probs, side=side)
+    async with decoder() as one, aggregator_peer(one.running, probs) as peer:
+        await peer.open(message)
+        text = list(peer.text)
+        for draft in await peer.drafts(4):
+            token_id, wanted = expected_draft(message, text)
+            assert draft.token_id == token_id
+            assert isinstance(draft.probs, DraftHead)
+            assert isinstance(wanted, DraftHead)
+            assert len(draft.probs.ids) == 8
+            assert np.array_equal(draft.probs.ids, wanted.ids)
+            assert np.array_equal(draft.probs.probs, wanted.probs)
+            told = (draft.probs.rest_id, draft.probs.from_rest)
+            assert told == (wanted.rest_id, wanted.from_rest)
             text.append(token_id)
 
 

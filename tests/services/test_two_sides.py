@@ -30,11 +30,10 @@ from tandem.specdec.overrides import parse_overrides
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
+from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import (
     Side,
-    SideDraft,
-    aggregate,
     coupled_side,
     log_mass,
     mixture,
@@ -130,9 +129,9 @@ def decided(
         return int(mixture(device_probs, cloud_probs, weights).argmax())
     if mode is AggregationMode.COIN:
         return int(drafts[coupled_side(weights, rng, position)][0])
-    return aggregate(
-        SideDraft(device, device_probs),
-        SideDraft(cloud, cloud_probs),
+    return aggregate_sent(
+        SentDraft(device, device_probs),
+        SentDraft(cloud, cloud_probs),
         weights=weights,
         rng=rng,
         position=position,

@@ -5,7 +5,7 @@ The exact tests walk every path through the random choices once.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from lab.simulation.virtual_time import Faults
-from tandem.core.probs import Array, Truncation
+from tandem.core.probs import Array, Truncation, most_likely
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.randomness import RandomSource
 from tandem.netem.link_model import link_from
+from tandem.two_sided.protocol import draft_head
 from tandem.two_sided.protocol.mixture import Aggregated, SideDraft, Weights, aggregate, mixture
 from tandem.two_sided.protocol.presets import (
+    AGGREGATION_PRESETS,
     AggregationPreset,
-    Draw,
     LocalProbs,
-    Placement,
-    ProbsPayload,
 )
+from tests.chi_squared import assert_fits
 from tests.exact import fractions, outcome_probs
 from tests.virtual_time.cases import assert_sample, faults_of
 from tests.virtual_time.test_exact_distribution import NumberPerDecision
@@ -40,9 +40,9 @@ from tests.virtual_time.two_sides import (
     processed,
     request_for,
     run_sides,
-    whole_distributions,
 )
 
+SHIPPED = AGGREGATION_PRESETS
 SHARES = Weights(Fraction(1, 4), Fraction(3, 4))
 NO_FAULTS = Faults()
 
@@ -71,31 +71,35 @@ THREE = Documents(
 TWO = Documents(
     3,
     table({0: [1, 3, 0], 1: [1, 0, 0], 2: [3, 1, 0]}),
-    table({0: [1, 0, 1], 1: [0, 1, 1], 2: [1, 2, 0]}),
+    table({0: [1, 0, 1], 1: [0, 1, 1], 2: [1, 3, 0]}),
 )
 TINY = Documents(
-    2, table({0: [1, 3], 1: [1, 1], 2: [2, 1]}), table({0: [1, 0], 1: [1, 2], 2: [1, 3]})
+    2, table({0: [1, 3], 1: [1, 1], 2: [3, 1]}), table({0: [1, 0], 1: [3, 1], 2: [1, 3]})
 )
+ROUNDED = Documents(
+    2, table({0: [1, 2], 1: [1, 0], 2: [5, 1]}), table({0: [0, 1], 1: [2, 1], 2: [2, 5]})
+)
+"""float16 holds only some of these: the rest of a distribution is not empty then."""
 TINY_AND_ONE = Documents(
     3,
     table({0: [1, 2, 3], 1: [1, 1, 1], 2: [2, 1, 1]}),
     table({0: [1, 0, 1], 1: [1, 1, 1], 2: [1, 1, 4]}),
 )
-EXACT_PROBS = LocalProbs(payload=ProbsPayload.FULL, precision="float32")
-EXACT_CHOICES = {"probs": EXACT_PROBS}
 CASES: dict[str, tuple[AggregationPreset, Documents, int]] = {
-    "dragon, device": (chosen("dragon-device", **EXACT_CHOICES), FOUR, 1),
-    "dragon, cloud": (chosen("dragon-cloud", **EXACT_CHOICES), FOUR, 1),
-    "dragon, two tokens": (chosen("dragon-device", **EXACT_CHOICES), TWO, 2),
-    "dragon, Gumbel coupling": (
-        chosen("dragon-device", probs=replace(EXACT_PROBS, draw=Draw.GUMBEL)),
-        FOUR,
-        1,
-    ),
-    "token-wise, two tokens": (chosen("drdg-tw", **EXACT_CHOICES), TWO, 2),
-    "coupled": (chosen("dragon-coupled"), FOUR, 2),
-    "coupled, three tokens": (chosen("dragon-coupled"), THREE, 3),
+    "dragon": (SHIPPED["dragon"], FOUR, 1),
+    "dragon, device": (SHIPPED["dragon-device"], FOUR, 1),
+    "dragon, cloud": (SHIPPED["dragon-cloud"], FOUR, 1),
+    "dragon, two tokens": (SHIPPED["dragon"], TWO, 2),
+    "dragon, device, two tokens": (SHIPPED["dragon-device"], TWO, 2),
+    "dragon, rounded": (SHIPPED["dragon"], ROUNDED, 1),
+    "dragon, cloud, rounded": (SHIPPED["dragon-cloud"], ROUNDED, 1),
+    "dragon, Gumbel coupling": (SHIPPED["dragon-gumbel"], FOUR, 1),
+    "token-wise, two tokens": (SHIPPED["drdg-tw"], TWO, 2),
+    "token-wise, rounded": (SHIPPED["drdg-tw"], ROUNDED, 1),
+    "coupled": (SHIPPED["dragon-coupled"], FOUR, 2),
+    "coupled, three tokens": (SHIPPED["dragon-coupled"], THREE, 3),
 }
+"""The presets as they are shipped: nothing of them is changed."""
 
 
 @pytest.fixture
@@ -150,9 +154,34 @@ def test_the_answers_distribution_is_the_mixture(case: str) -> None:
     assert probs == exact_mixture(sides, max_tokens)
 
 
+def exact_answers(probs_of: Callable[[Answer], Array], max_tokens: int) -> dict[Answer, Fraction]:
+    """Of one side alone."""
+    probs: dict[Answer, Fraction] = {(): Fraction(1)}
+    for _ in range(max_tokens):
+        probs = {
+            (*answer, token): mass * share
+            for answer, mass in probs.items()
+            for token, share in enumerate(probs_of((1, 2, *answer)))
+            if share
+        }
+    return probs
+
+
+@pytest.mark.usefixtures("exact_shares")
+def test_one_coin_for_the_answer_has_the_mixture_of_whole_answers() -> None:
+    """RAG-Sequence: another distribution than the tokens' mixture, and exactly that one."""
+    found = probs_through_the_machines(SHIPPED["drdg-sw"], TWO, 2)
+    device, cloud = exact_answers(TWO.device_probs, 2), exact_answers(TWO.cloud_probs, 2)
+    assert found == {
+        answer: SHARES.device * device.get(answer, 0) + SHARES.cloud * cloud.get(answer, 0)
+        for answer in {*device, *cloud}
+    }
+    assert found != exact_mixture(TWO, 2)
+
+
 @pytest.mark.usefixtures("exact_shares")
 def test_so_it_is_when_the_side_moves_and_the_link_breaks() -> None:
-    preset = chosen("dragon-random", **EXACT_CHOICES)
+    preset = SHIPPED["dragon-random"]
     probs = probs_through_the_machines(preset, TINY, 2, Faults(resets=(0.09,)))
     assert probs == exact_mixture(TINY, 2)
 
@@ -161,9 +190,9 @@ PROCESSORS = Processors(
     logit_bias=((0, 1.5),), frequency_penalty=1.0, presence_penalty=-0.5, banned_token_ids=(1,)
 )
 PROCESSED: dict[str, tuple[AggregationPreset, Documents, int]] = {
-    **{name: CASES[name] for name in CASES if name.startswith("dragon")},
-    "coupled": (chosen("dragon-coupled"), FOUR, 1),
-    "coupled, two tokens": (chosen("dragon-coupled"), TINY_AND_ONE, 2),
+    **{name: (SHIPPED[name], TINY_AND_ONE, 1) for name in ("dragon", "dragon-cloud", "drdg-tw")},
+    "coupled": (SHIPPED["dragon-coupled"], FOUR, 1),
+    "coupled, two tokens": (SHIPPED["dragon-coupled"], TINY_AND_ONE, 2),
 }
 
 
@@ -236,28 +265,26 @@ def as_printed(
 @pytest.mark.usefixtures("exact_shares")
 @pytest.mark.parametrize("case", ["dragon, device", "dragon, cloud"])
 def test_the_printed_weight_fails_the_same_test(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.two_sided.protocol.aggregation_rules.aggregate", as_printed)
+    monkeypatch.setattr(draft_head, "aggregate", as_printed)
     preset, sides, max_tokens = CASES[case]
     probs = probs_through_the_machines(preset, sides, max_tokens)
     assert probs != exact_mixture(sides, max_tokens)
 
 
-SAMPLED: dict[str, AggregationPreset] = {
-    "dragon-random": whole_distributions(chosen("dragon-random")),
-    "dragon-random, float16": chosen("dragon-random"),
-    "dragon-cloud": whole_distributions(chosen("dragon-cloud", ahead=2)),
-    "drdg-tw": whole_distributions(chosen("drdg-tw", placement=Placement.RANDOM)),
-    "dragon-gumbel": whole_distributions(chosen("dragon-gumbel", placement=Placement.RANDOM)),
-    "dragon-coupled": chosen("dragon-coupled"),
-}
+SAMPLED = [
+    *("dragon", "dragon-device", "dragon-cloud", "dragon-random", "dragon-gumbel"),
+    *("drdg-tw", "dragon-coupled"),
+]
 
 
-def sample(preset: AggregationPreset, sides: Documents, samples: int) -> Counter[Answer]:
+def sample(
+    preset: AggregationPreset, sides: Documents, samples: int, max_tokens: int = 3
+) -> Counter[Answer]:
     """Answers over links all different; a third of them with cuts, resets and departures."""
     answers: Counter[Answer] = Counter()
     for seed in range(samples):
         faults = faults_of(seed, span_s=0.5) if seed % 3 == 0 else None
-        request = request_for(preset, sides, seed)
+        request = request_for(preset, sides, seed, max_tokens=max_tokens)
         answers[run_sides(request, sides, faults=faults).token_ids] += 1
     return answers
 
@@ -265,7 +292,35 @@ def sample(preset: AggregationPreset, sides: Documents, samples: int) -> Counter
 @pytest.mark.parametrize("name", SAMPLED)
 def test_answers_over_faulty_links_are_distributed_as_the_mixture(name: str) -> None:
     sides = documents(3, sharpness=2.5, likeness=0.3)
-    assert_sample(sample(SAMPLED[name], sides, 360), mixture_probs(sides))
+    assert_sample(sample(SHIPPED[name], sides, 360), mixture_probs(sides))
+
+
+LARGE = documents(200, sharpness=2.0, likeness=0.3)
+"""Three times as many tokens as a head has."""
+
+
+def by_heads(answers: Mapping[Answer, Any]) -> list[Any]:
+    """How much of the first tokens lies in no head, in one and in both; each part in four."""
+    heads = [
+        set(most_likely(probs_of((1, 2)), SHIPPED["dragon"].probs.head).tolist())
+        for probs_of in (LARGE.device_probs, LARGE.cloud_probs)
+    ]
+    cells: Counter[tuple[int, int]] = Counter()
+    for (token, *_), share in answers.items():
+        cells[sum(token in head for head in heads), token % 4] += share
+    return [cells[number, part] for number in range(3) for part in range(4)]
+
+
+@pytest.mark.parametrize("name", ["dragon", "dragon-gumbel", "drdg-tw"])
+def test_so_they_are_where_the_distributions_are_longer_than_what_is_sent(name: str) -> None:
+    answers = sample(SHIPPED[name], LARGE, 500, max_tokens=1)
+    assert_fits(by_heads(answers), by_heads(mixture_probs(LARGE, 1)))
+
+
+def test_cut_to_as_many_entries_they_fail_the_same_test() -> None:
+    answers = sample(SHIPPED["dragon-top-k"], LARGE, 500, max_tokens=1)
+    with pytest.raises(AssertionError, match="chi-squared"):
+        assert_fits(by_heads(answers), by_heads(mixture_probs(LARGE, 1)))
 
 
 @pytest.mark.usefixtures("exact_shares")
@@ -275,7 +330,7 @@ def test_a_cut_after_the_draw_is_lossy(after: bool) -> None:
     mixture is that of what was cut."""
     probs = LocalProbs(precision="float32", truncation=Truncation(top_k=1), cut_after_draw=after)
     preset = chosen("dragon-lossy", probs=probs)
-    assert preset.lossy == after
+    assert preset.lossy
     found = probs_through_the_machines(preset, FOUR, 1)
     whole, cut = exact_mixture(FOUR, 1), exact_mixture(LIKELIEST_OF_FOUR, 1)
     assert found != whole

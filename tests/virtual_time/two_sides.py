@@ -12,23 +12,17 @@ from lab.simulation.simulated_decoder import LocalProbsOf
 from lab.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
 from lab.simulation.virtual_time import Faults
 from tandem.backends.context_engine import Distribution
-from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
+from tandem.core.probs import Array, SamplingParams, Truncation
 from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import LinkPair
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.testing.scripted import scripted_probs
 from tandem.two_sided.protocol.counters import MeasurementSink
+from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import (
-    Side,
-    SideDraft,
-    aggregate,
-    coupled_side,
-    mixture,
-    side_weights,
-)
+from tandem.two_sided.protocol.mixture import Side, coupled_side, mixture, side_weights
 from tandem.two_sided.protocol.placement import PlacementPolicy, placement_policy_for
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
@@ -147,12 +141,6 @@ def chosen(name: str, **choices: Any) -> AggregationPreset:
     return replace(preset, **choices)
 
 
-def whole_distributions(preset: AggregationPreset) -> AggregationPreset:
-    """Not truncated, and not rounded for the wire."""
-    probs = replace(preset.probs, truncation=NO_TRUNCATION, precision="float32")
-    return replace(preset, probs=probs)
-
-
 def request_for(
     preset: AggregationPreset,
     sides: Documents,
@@ -241,10 +229,10 @@ def central_token(
     drafts = {}
     for side, probs in ((Side.DEVICE, device), (Side.CLOUD, cloud)):
         token, sent = local_draft(probs, choices, rng=rng, position=position, side=side)
-        drafts[side] = SideDraft(token, probs if sent is None else sent)
+        drafts[side] = SentDraft(token, probs if sent is None else sent)
     if request.preset.mode is AggregationMode.COIN:
         return drafts[coupled_side(weights, rng, position)].token_id
-    decided = aggregate(
+    decided = aggregate_sent(
         drafts[Side.DEVICE], drafts[Side.CLOUD], weights=weights, rng=rng, position=position
     )
     return decided.token_id

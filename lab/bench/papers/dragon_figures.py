@@ -13,15 +13,18 @@ from lab.bench.papers.dragon_gains import quality_table
 from lab.bench.papers.dragon_timings import first_token_table, latency_table, strategies_table
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
-from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
-from tandem.core.probs import Array, Truncation, truncate
+from tandem.core.codecs import probs_to_bytes
+from tandem.core.probs import Array, Truncation
+from tandem.core.randomness import SeededRandom
+from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
     BothSides,
     SideTimes,
     choose_side,
 )
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, LocalProbs
+from tandem.two_sided.serving.decoder_codec import probs_to_payload
 
 VOCABULARY = 50_272
 CLOUD_S, ROUND_TRIP_S = 0.060, 0.100
@@ -107,14 +110,15 @@ def _both(labels: Labels) -> BothSides:
     )
 
 
-CUTS = {
-    "top-p 0.8, as the paper": Truncation(top_p=0.8),
-    "preset dragon": AGGREGATION_PRESETS["dragon"].probs.truncation,
+SENT = {
+    "top-p 0.8, as the paper": LocalProbs(truncation=Truncation(top_p=0.8)),
+    "preset dragon": AGGREGATION_PRESETS["dragon"].probs,
+    "preset dragon-top-k": AGGREGATION_PRESETS["dragon-top-k"].probs,
 }
 
 
 def _payload() -> PaperTable:
-    printed = dict.fromkeys(CUTS, 2363.0) | {"preset dragon": None, "preset dragon-coupled": None}
+    printed = dict.fromkeys((*SENT, "preset dragon-coupled")) | {"top-p 0.8, as the paper": 2363.0}
     return PaperTable(
         key="dragon-payload",
         paper="DRAGON",
@@ -140,13 +144,16 @@ def _payload() -> PaperTable:
 def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
     full = len(probs_to_bytes(np.full(VOCABULARY, 1 / VOCABULARY, np.float32), "float32"))
     written = fmean(_json_bytes(target) for target, _ in testbed.distributions)
-    cut = CUTS.get(str(labels[0]))
-    if cut is None:
+    choices = SENT.get(str(labels[0]))
+    if choices is None:
         return written / 4, full / 4, 4.0
-    sent = fmean(
-        len(sparse_probs_to_bytes(_spread(truncate(target, cut)), "float16"))
-        for target, _ in testbed.distributions
-    )
+    rng = SeededRandom(0)
+    sent = 0.0
+    for position, (target, _) in enumerate(testbed.distributions):
+        _, probs = local_draft(
+            _spread(target), choices, rng=rng, position=position, side=Side.CLOUD
+        )
+        sent += len(probs_to_payload(probs, choices)) / len(testbed.distributions)
     return written / sent, full / sent, sent
 
 

@@ -146,7 +146,7 @@ async def _first_draft(decoder: DocumentDecoder, texts: Sequence[str]) -> tuple[
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     probs = first.result().probs
-    assert probs is not None, "whole distributions were asked for"
+    assert isinstance(probs, np.ndarray), "whole distributions were asked for"
     return probs, took_s
 
 

@@ -137,12 +137,12 @@ class Expected:
 
 
 def _expected(questions: Sequence[Question], seed: int) -> Expected:
-    cut = AGGREGATION_PRESETS["dragon"].probs.truncation
+    choices = AGGREGATION_PRESETS["dragon"].probs
     owners = tuple(
         tuple(owners_of(question, seed + number, TOKENS))
         for number, question in enumerate(questions)
     )
-    return Expected(measure_acceptance(questions, cut, seed, TOKENS), owners, seed)
+    return Expected(measure_acceptance(questions, choices, seed, TOKENS), owners, seed)
 
 
 def ask_questions(models: Models, peps: Path, seed: int, count: int) -> list[Question]:

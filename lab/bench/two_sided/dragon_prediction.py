@@ -12,9 +12,9 @@ from statistics import fmean
 
 import numpy as np
 
-from lab.analysis.dragon_equations import expected_acceptance
+from lab.analysis.dragon_equations import expected_acceptance, expected_head_acceptance
 from lab.bench.two_sided.dragon_probs import Question
-from tandem.core.probs import Truncation, truncate
+from tandem.core.probs import Array, truncate
 from tandem.core.randomness import Purpose, SeededRandom
 from tandem.two_sided.protocol.mixture import (
     Side,
@@ -23,6 +23,7 @@ from tandem.two_sided.protocol.mixture import (
     side_weights,
 )
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, token_time_s
+from tandem.two_sided.protocol.presets import LocalProbs, ProbsPayload
 
 REPEATS = 50
 """Runs of the recursion for each answer's coins."""
@@ -40,17 +41,17 @@ class Acceptance:
 
 
 def measure_acceptance(
-    questions: Sequence[Question], cut: Truncation, seed: int, tokens: int
+    questions: Sequence[Question], choices: LocalProbs, seed: int, tokens: int
 ) -> Acceptance:
-    """`cut`: of the distributions that an aggregator's drafts are drawn from."""
+    """`choices`: how an aggregator's drafts are drawn, and what it knows of their distributions."""
     rates: list[tuple[float, float, float, float]] = []
     for number, question in enumerate(questions):
-        rates += _along_one(question, cut, SeededRandom(seed + number), tokens)
+        rates += _along_one(question, choices, SeededRandom(seed + number), tokens)
     return Acceptance(*(fmean(column) for column in zip(*rates, strict=True)))
 
 
 def _along_one(
-    question: Question, cut: Truncation, rng: SeededRandom, tokens: int
+    question: Question, choices: LocalProbs, rng: SeededRandom, tokens: int
 ) -> list[tuple[float, float, float, float]]:
     """Return the rates at each position of an answer that is drawn from the mixture by the coin."""
     weights = side_weights(question.device.log_mass, question.cloud.log_mass)
@@ -60,17 +61,28 @@ def _along_one(
         drafts = [
             rng.gumbel_categorical(probs, len(context), Purpose.DRAFT) for probs in distributions
         ]
-        device, cloud = (truncate(probs, cut) for probs in distributions)
+        device, cloud = (truncate(probs, choices.truncation) for probs in distributions)
         rates.append(
             (
-                float(expected_acceptance(device, cloud, weights.device)),
-                float(expected_acceptance(cloud, device, weights.cloud)),
+                rate_of(choices, device, cloud, weights.device),
+                rate_of(choices, cloud, device, weights.cloud),
                 float(drafts[0] == drafts[1]),
                 float(np.maximum(distributions[0] - distributions[1], 0).sum()),
             )
         )
         context = (*context, drafts[coupled_side(weights, rng, len(context))])
     return rates
+
+
+def rate_of(choices: LocalProbs, own_probs: Array, other_probs: Array, own_weight: float) -> float:
+    """Return how often a side's draft is accepted, by the distributions [V] that are drawn from."""
+    if choices.payload is not ProbsPayload.HEAD:
+        return float(expected_acceptance(own_probs, other_probs, own_weight))
+    return float(
+        expected_head_acceptance(
+            own_probs, other_probs, own_weight, top=choices.head, precision=choices.precision
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

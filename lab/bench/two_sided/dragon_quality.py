@@ -107,7 +107,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
         "dragon stands for drdg-tw, dragon-coupled and every placement: one distribution, other "
         "times.",
         "Goals are of documents weighed by rank, as the services do without an embedding.",
-        "Distributions are whole here; the preset dragon cuts them to 64 tokens before the draw.",
+        "Distributions are whole, as those that the preset dragon mixes.",
         "The demo pair hardly uses documents: it was not trained on texts with documents before.",
         "drdg-sw draws one side's whole answer: perplexity is that of the mixture of sequences.",
     ]

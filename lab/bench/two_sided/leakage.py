@@ -30,7 +30,7 @@ from lab.bench.two_sided.dragon_probs import BEGIN, SideDistributions
 from lab.bench.two_sided.private_notes import Note, notes
 from lab.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.backends.torch.loading import load_engine, load_tokenizer
-from tandem.core.probs import Array, SamplingParams, Truncation
+from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import PrefixedTokens
 from tandem.netem.link_model import LinkPair, link_from
@@ -39,11 +39,13 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import find_preset
 from tandem.text import Tokenizer
+from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpen,
     PeerMessage,
+    SentProbs,
     SideDraftFrame,
     TargetFrame,
 )
@@ -51,7 +53,6 @@ from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, placement_policy_for
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
 from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
-from tandem.two_sided.protocol.top_list import TopList
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
@@ -133,13 +134,15 @@ class SentFrames:
                 self.crossed.drafts.setdefault(place, set()).add(token)
 
 
-def likeliest_first(probs: Array | TopList | None) -> list[int]:
-    """The tokens that a draft's distribution [V] names."""
+def likeliest_first(probs: SentProbs) -> list[int]:
+    """The tokens that what goes with a draft names, a draw from the rest last."""
     if probs is None:
         return []
-    ids = probs.ids if isinstance(probs, TopList) else np.flatnonzero(probs)
-    values = probs.probs if isinstance(probs, TopList) else probs[ids]
+    ids: Array = np.flatnonzero(probs) if isinstance(probs, np.ndarray) else probs.ids
+    values = probs[ids] if isinstance(probs, np.ndarray) else probs.probs
     likeliest: list[int] = ids[np.argsort(-values, kind="stable")].tolist()
+    if isinstance(probs, DraftHead) and probs.rest_id is not None:
+        likeliest.append(probs.rest_id)
     return likeliest
 
 
@@ -206,11 +209,11 @@ def methods() -> list[Method]:
     """The presets of interest, and what may lower what they tell."""
     presets = AGGREGATION_PRESETS
     dragon, coupled = presets["dragon"], presets["dragon-coupled"]
-    few = replace(dragon.probs, truncation=Truncation(top_k=8))
+    few = replace(dragon.probs, head=8)
     return [
         Method(dragon),
         Method(presets["dragon-cloud"]),
-        Method(replace(presets["dragon-cloud"], probs=few), "truncation.top_k=8"),
+        Method(replace(presets["dragon-cloud"], probs=few), "head=8"),
         Method(presets["dragon-device"]),
         Method(coupled),
         Method(replace(coupled, ahead=1), "ahead=1"),

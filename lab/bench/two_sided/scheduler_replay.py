@@ -26,9 +26,10 @@ from lab.simulation.two_sided_answer import (
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import LinkPair
+from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import Side, SideDraft, Weights, aggregate, side_weights
+from tandem.two_sided.protocol.mixture import Side, Weights, side_weights
 from tandem.two_sided.protocol.presets import AggregationPreset
 
 Value = TypeVar("Value")
@@ -88,16 +89,16 @@ def record(
 
 def _draft(
     probs: Array, preset: AggregationPreset, rng: SeededRandom, position: int, side: Side
-) -> SideDraft:
+) -> SentDraft:
     token, sent = local_draft(probs, preset.probs, rng=rng, position=position, side=side)
     assert sent is not None, "an aggregator's drafts carry distributions"
-    return SideDraft(token, sent)
+    return SentDraft(token, sent)
 
 
 def _token(
-    drafts: dict[Side, SideDraft], weights: Weights, rng: SeededRandom, position: int
+    drafts: dict[Side, SentDraft], weights: Weights, rng: SeededRandom, position: int
 ) -> int:
-    return aggregate(
+    return aggregate_sent(
         drafts[Side.DEVICE],
         drafts[Side.CLOUD],
         weights=weights,

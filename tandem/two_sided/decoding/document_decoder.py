@@ -55,6 +55,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DecodingText,
 )
+from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_draft
 
 SEPARATOR = "\n\n"
@@ -468,7 +469,7 @@ class DecodingRun:
         loop = asyncio.get_running_loop()
         rng = SeededRandom(opening.seed)
 
-        def draw(probs: Array, position: int) -> tuple[int, Array | None]:
+        def draw(probs: Array, position: int) -> tuple[int, DraftProbs | None]:
             return local_draft(probs, opening.probs, rng=rng, position=position, side=opening.side)
 
         def on_draft(draft: LocalDraft, took_s: float) -> None:  # on the engine's thread

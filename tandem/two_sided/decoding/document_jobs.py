@@ -14,6 +14,7 @@ from tandem.core.probs import Array, SamplingParams, log_partition, probs_from_l
 from tandem.core.processors import LogitsProcessor, Pending
 from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft
+from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import local_probs
 
 
@@ -64,7 +65,7 @@ def group_kv_tokens(documents: int, capacity: int) -> int:
     return max(1, documents) * capacity
 
 
-Draw = Callable[[Array, int], tuple[int, Array | None]]
+Draw = Callable[[Array, int], tuple[int, DraftProbs | None]]
 """The draft for an absolute position from the side's distribution [V] there, and the distribution
 that is sent."""
 

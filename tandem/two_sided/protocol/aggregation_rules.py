@@ -11,24 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.core.tokens import TokenSource
+from tandem.two_sided.protocol.draft_head import DraftHead, SentDraft, aggregate_sent
 from tandem.two_sided.protocol.draft_queues import BothDrafts, FirstDrafts, QueuedDraft
-from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import (
-    Side,
-    SideDraft,
-    Weights,
-    aggregate,
-    coupled_side,
-    side_weights,
-)
+from tandem.two_sided.protocol.messages import AggregationRequest, SentProbs
+from tandem.two_sided.protocol.mixture import Side, Weights, coupled_side, side_weights
 from tandem.two_sided.protocol.placement import first_side
 from tandem.two_sided.protocol.presets import (
     AggregationMode,
     AggregationPreset,
     DocumentTransfer,
+    ProbsPayload,
     Sources,
 )
 from tandem.two_sided.protocol.top_list import TopList, certified_argmax, top_list
@@ -53,36 +47,38 @@ class TokenRule:
         """Decide from both drafts at the side `at`, where its own distribution is known in full."""
         raise AssertionError("the token is one side's draft")
 
-    def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
+    def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
         """Return what the other side must know of a draft's distribution; `count`: top list
         entries."""
         return None
 
-    def accepts(self, probs: Array | TopList | None) -> bool:
+    def accepts(self, probs: SentProbs) -> bool:
         """Return whether this is what must come with a draft."""
         return probs is None
 
 
 class MixtureRule(TokenRule):
-    """DRAGON's Algorithm 1, with the weights that came with the drafts."""
+    """DRAGON's Algorithm 1, with the weights that came with the drafts. `headed`: of both sides'
+    distributions only the heads are known."""
 
-    def __init__(self, rng: RandomSource) -> None:
+    def __init__(self, rng: RandomSource, headed: bool = False) -> None:
         self._rng = rng
+        self._headed = headed
 
     def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
-        return aggregate(
-            device=_with_probs(drafts.device),
-            cloud=_with_probs(drafts.cloud),
+        return aggregate_sent(
+            device=_sent(drafts.device),
+            cloud=_sent(drafts.cloud),
             weights=side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
             rng=self._rng,
             position=position,
         ).token_id
 
-    def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
+    def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
         return draft.probs
 
-    def accepts(self, probs: Array | TopList | None) -> bool:
-        return isinstance(probs, np.ndarray)
+    def accepts(self, probs: SentProbs) -> bool:
+        return isinstance(probs, DraftHead if self._headed else np.ndarray)
 
 
 class ArgmaxRule(TokenRule):
@@ -101,11 +97,11 @@ class ArgmaxRule(TokenRule):
         )
         return NeedsTopList(count * FETCH_FACTOR) if argmax is None else argmax
 
-    def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
+    def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
         assert isinstance(draft.probs, np.ndarray), "a side knows its own distributions"
         return top_list(draft.probs, count)
 
-    def accepts(self, probs: Array | TopList | None) -> bool:
+    def accepts(self, probs: SentProbs) -> bool:
         return isinstance(probs, TopList)
 
 
@@ -288,7 +284,8 @@ def aggregation_rule_for(
     cloud = log_masses[Side.CLOUD]
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
-    token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng)
+    headed = preset.probs.payload is ProbsPayload.HEAD
+    token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng, headed)
     if preset.mode is AggregationMode.AGGREGATOR:
         if aggregation_side is None:
             aggregation_side = first_side(preset.placement)
@@ -332,6 +329,6 @@ def begins_stretch(position: int, *, every: int, start: int, first: int) -> bool
     return position == first or (position - start) % every == 0
 
 
-def _with_probs(draft: QueuedDraft) -> SideDraft:
-    assert isinstance(draft.probs, np.ndarray), "checked on receipt"
-    return SideDraft(draft.token_id, draft.probs)
+def _sent(draft: QueuedDraft) -> SentDraft:
+    assert isinstance(draft.probs, DraftHead | np.ndarray), "checked on receipt"
+    return SentDraft(draft.token_id, draft.probs)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument, ProtocolError
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.specdec.cloud import VocabularyMismatch
@@ -32,6 +32,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DocumentUse,
 )
+from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
 
 
@@ -72,12 +73,12 @@ class DecodeWork:
 
 @dataclass(frozen=True, slots=True)
 class LocalDraft:
-    """A draft token and the distribution [V] that goes with it, as the other end reconstructs it;
+    """A draft token and what goes with it of its distribution, as the other end reconstructs it;
     `kept`: how many tokens after each document have keys and values now; `log_left`: the logarithm
     of the mass that processors leave of the side's distribution."""
 
     token_id: int
-    probs: Array | None
+    probs: DraftProbs | None
     kept: int
     log_left: float = 0.0
 

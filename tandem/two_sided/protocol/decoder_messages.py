@@ -3,10 +3,11 @@ Invariant: arrays inside messages are never written to."""
 
 from dataclasses import dataclass, field
 
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
 from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import LocalProbs
 
@@ -110,10 +111,11 @@ class DecodingCost:
 
 @dataclass(frozen=True, slots=True)
 class DecodingDraft(Frame):
-    """The draft at `base`, and its distribution as the other end reconstructs it, if carried."""
+    """The draft at `base`, and its distribution or the head of it as the other end reconstructs it,
+    if carried."""
 
     token_id: int
-    probs: Array | None
+    probs: DraftProbs | None
     log_mass: float
     committed: int
     cost: DecodingCost = field(default_factory=DecodingCost)

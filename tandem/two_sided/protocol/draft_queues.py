@@ -5,15 +5,13 @@ late or twice. Both queues begin at the first uncommitted position."""
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tandem.core.probs import Array
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixHash, TokenSource, extend_prefix
 from tandem.specdec.edge import CommittedText
 from tandem.two_sided.protocol.counters import AggregationCounters
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft
-from tandem.two_sided.protocol.messages import SideDraftFrame
+from tandem.two_sided.protocol.messages import SentProbs, SideDraftFrame
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.top_list import TopList
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class QueuedDraft:
     prefix: PrefixHash
     epoch: int
     token_id: int
-    probs: Array | TopList | None
+    probs: SentProbs
     log_mass: float
     decode_s: float = 0.0
 

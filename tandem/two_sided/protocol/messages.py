@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tandem.core.errors import FailedPrecondition
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
 from tandem.core.tokens import PrefixedTokens, TokenSource
@@ -19,6 +19,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingOpen,
     DecodingTarget,
 )
+from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import first_side
@@ -200,14 +201,18 @@ class CollaborationOpened(Frame):
     processes: bool = False
 
 
+SentProbs = DraftProbs | TopList | None
+"""What one side tells the other of a draft's distribution."""
+
+
 @dataclass(frozen=True, slots=True)
 class SideDraftFrame(Frame):
-    """The sender's own draft at `base`, with its distribution, at temperature 0 a top list of it,
-    or nothing, as the rule needs. `committed`: where the sender's committed text ends. `heard`: how
-    many of the receiver's frames had arrived, the newest `held_s` ago."""
+    """The sender's own draft at `base`, with its distribution or the head of it, at temperature 0 a
+    top list of it, or nothing, as the rule needs. `committed`: where the sender's committed text
+    ends. `heard`: how many of the receiver's frames had arrived, the newest `held_s` ago."""
 
     token_id: int
-    probs: Array | TopList | None
+    probs: SentProbs
     log_mass: float
     committed: int
     decode_s: float = 0.0

@@ -51,11 +51,13 @@ class SideDraft:
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """The token at a position, and whether each side's draft was that token."""
+    """The token at a position, whether each side's draft was that token, and the side whose draft
+    it is, or was put in the place of."""
 
     token_id: int
     device_accepted: bool
     cloud_accepted: bool
+    side: Side
 
     def accepted(self, side: Side) -> bool:
         return self.device_accepted if side is Side.DEVICE else self.cloud_accepted
@@ -119,24 +121,24 @@ def aggregate(
     draft equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens
     outside of them."""
     _check_shapes(device.probs, cloud.probs)
-    from_device = _redrawn(
-        Side.DEVICE,
-        device,
-        other_probs=cloud.probs,
-        other_weight=weights.cloud,
+    for draft in (device, cloud):
+        if not 0 <= draft.token_id < len(draft.probs):
+            why = f"{draft.token_id} is not in a vocabulary of {len(draft.probs)}"
+            raise InvalidArgument("token_id", why)
+    # The coin first: what the other draft would be turned into is not needed.
+    if rng.bernoulli(1, 2, position, Purpose.COIN):
+        side, draft, other, other_weight = Side.DEVICE, device, cloud, weights.cloud
+    else:
+        side, draft, other, other_weight = Side.CLOUD, cloud, device, weights.device
+    token_id = _redrawn(
+        side,
+        draft,
+        other_probs=other.probs,
+        other_weight=other_weight,
         rng=rng,
         position=position,
     )
-    from_cloud = _redrawn(
-        Side.CLOUD,
-        cloud,
-        other_probs=device.probs,
-        other_weight=weights.device,
-        rng=rng,
-        position=position,
-    )
-    token_id = from_device if rng.bernoulli(1, 2, position, Purpose.COIN) else from_cloud
-    return Aggregated(token_id, token_id == device.token_id, token_id == cloud.token_id)
+    return Aggregated(token_id, token_id == device.token_id, token_id == cloud.token_id, side)
 
 
 def coupled_side(weights: Weights, rng: RandomSource, position: int) -> Side:
@@ -162,8 +164,6 @@ def _redrawn(
     excess."""
     token = draft.token_id
     probs = draft.probs
-    if not 0 <= token < len(probs):
-        raise InvalidArgument("token_id", f"{token} is not in a vocabulary of {len(probs)}")
     excess = probs[token] - other_probs[token]
     if excess <= 0:
         return token

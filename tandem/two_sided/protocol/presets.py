@@ -12,6 +12,7 @@ from tandem.core.probs import MAX_VOCABULARY_SIZE, NO_TRUNCATION, Truncation
 
 MAX_AHEAD = 64
 MAX_TOP = 4096
+MAX_HEAD = 4096
 MAX_REWEIGH_EVERY = 4096
 MAX_QUERY_CHARACTERS = 4096
 
@@ -67,6 +68,9 @@ class ProbsPayload(StrEnum):
     NONE = "none"
     FULL = "full"
     SPARSE = "sparse"
+    """Its positive entries, which are to be few: it is cut before the draw, or after it."""
+    HEAD = "head"
+    """Its likeliest entries, and one draw from the rest. Nothing is cut."""
 
 
 class DocumentTransfer(StrEnum):
@@ -88,6 +92,16 @@ class LocalProbs:
     precision: Precision = "float16"
     truncation: Truncation = NO_TRUNCATION
     cut_after_draw: bool = False
+    head: int = 0
+    """Entries that are sent as the head."""
+
+    @property
+    def lossy(self) -> bool:
+        """True if drafts may follow another distribution than that of the side's documents, or be
+        judged by another than they follow."""
+        rounded = self.payload is ProbsPayload.SPARSE and self.precision != "float32"
+        cut = self.truncation.cuts or self.cut_after_draw
+        return rounded or cut or self.draw is Draw.LIKELIEST
 
     def validate(self, vocabulary_size: int) -> None:
         """Raise InvalidArgument naming the first choice that does not fit."""
@@ -102,6 +116,9 @@ class LocalProbs:
             raise InvalidArgument("precision", "whole distributions are sent as float32")
         if self.cut_after_draw and self.payload is not ProbsPayload.SPARSE:
             raise InvalidArgument("cut_after_draw", "is about sparse distributions")
+        fewest = 1 if self.payload is ProbsPayload.HEAD else 0
+        if not fewest <= self.head <= MAX_HEAD:
+            raise InvalidArgument("head", f"must be {fewest}…{MAX_HEAD}, is {self.head}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +142,7 @@ class AggregationPreset:
     @property
     def lossy(self) -> bool:
         """True if the output distribution may differ from the mixture of the two sides'."""
-        return self.probs.cut_after_draw or self.mode is AggregationMode.ANSWER_COIN
+        return self.probs.lossy or self.mode is AggregationMode.ANSWER_COIN
 
     @property
     def needs_cloud(self) -> bool:
@@ -167,7 +184,7 @@ _IDS = LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)
 _DRAGON = AggregationPreset(
     "dragon",
     AggregationMode.AGGREGATOR,
-    LocalProbs(truncation=Truncation(top_k=64)),
+    LocalProbs(payload=ProbsPayload.HEAD, head=64),
     placement=Placement.SCHEDULED,
 )
 
@@ -180,6 +197,7 @@ def _presets() -> Mapping[str, AggregationPreset]:
         replace(_DRAGON, name="dragon-device", placement=Placement.DEVICE),
         replace(_DRAGON, name="dragon-cloud", placement=Placement.CLOUD),
         replace(_DRAGON, name="dragon-random", placement=Placement.RANDOM),
+        replace(_DRAGON, name="dragon-top-k", probs=LocalProbs(truncation=Truncation(top_k=64))),
         replace(
             _DRAGON,
             name="dragon-lossy",

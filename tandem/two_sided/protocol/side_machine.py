@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
@@ -51,7 +53,6 @@ from tandem.two_sided.protocol.messages import (
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy, first_side
-from tandem.two_sided.protocol.top_list import TopList
 
 
 class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
@@ -457,7 +458,7 @@ class DraftSender:
         self._owed = fetch if draft is None else None
         if draft is None:
             return []
-        if isinstance(draft.probs, TopList) or draft.probs is None:
+        if not isinstance(draft.probs, np.ndarray):
             raise InvalidArgument("fetch", "no distribution was kept here")
         return [self._frame(draft, rule, min(fetch.count, len(draft.probs)), now)]
 

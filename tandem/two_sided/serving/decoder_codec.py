@@ -6,13 +6,15 @@ import math
 from typing import Any
 
 from tandem.core.codecs import (
+    entries_from_bytes,
+    entries_to_bytes,
     probs_from_bytes,
     probs_to_bytes,
     sparse_probs_from_bytes,
     sparse_probs_to_bytes,
 )
 from tandem.core.errors import InvalidArgument, check_count
-from tandem.core.probs import MAX_VOCABULARY_SIZE, Array, Truncation
+from tandem.core.probs import MAX_VOCABULARY_SIZE, Truncation
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
@@ -31,6 +33,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
     DocumentUse,
 )
+from tandem.two_sided.protocol.draft_head import DraftHead, DraftProbs
 from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvModel, KvPart
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
@@ -81,6 +84,7 @@ PAYLOADS: dict[ProbsPayload, Any] = {
     ProbsPayload.NONE: pb.PROBS_PAYLOAD_NONE,
     ProbsPayload.FULL: pb.PROBS_PAYLOAD_FULL,
     ProbsPayload.SPARSE: pb.PROBS_PAYLOAD_SPARSE,
+    ProbsPayload.HEAD: pb.PROBS_PAYLOAD_HEAD,
 }
 PRECISIONS: dict[Any, Any] = {"float32": pb.PRECISION_FLOAT32, "float16": pb.PRECISION_FLOAT16}
 
@@ -158,7 +162,9 @@ class AggregatorCodec:
         return DecodingDraft(
             **header,
             token_id=draft.token_id,
-            probs=probs_from_payload(draft.probs, self._probs, self._vocabulary_size),
+            probs=probs_from_payload(
+                draft.probs, self._probs, self._vocabulary_size, draft.token_id
+            ),
             log_mass=check_log_mass(draft.log_mass),
             committed=draft.committed,
             cost=DecodingCost(
@@ -245,34 +251,70 @@ class DecoderCodec:
             opened.documents.add(tokens=use.tokens, cached=use.cached)
 
 
-def probs_to_payload(probs: Array | None, choices: LocalProbs) -> bytes:
-    """Return what of `probs` [V] is sent with its draft."""
+REST_BYTES = 3
+"""Of a token id, which `MAX_VOCABULARY_SIZE` allows."""
+_HEAD_ALONE, _WITH_REST, _FROM_REST = 0, 1, 2
+
+
+def probs_to_payload(probs: DraftProbs | None, choices: LocalProbs) -> bytes:
+    """Return what is sent of a draft's distribution."""
     if probs is None or choices.payload is ProbsPayload.NONE:
         return b""
+    if isinstance(probs, DraftHead):
+        return _head_to_payload(probs, choices)
     if choices.payload is ProbsPayload.SPARSE:
         return sparse_probs_to_bytes(probs, choices.precision)
     return probs_to_bytes(probs, "float32")
 
 
-def probs_from_payload(raw: bytes, choices: LocalProbs, vocabulary_size: int) -> Array | None:
-    """Return the distribution [V] that came with a draft. Raises InvalidArgument("probs")."""
+def probs_from_payload(
+    raw: bytes, choices: LocalProbs, vocabulary_size: int, token_id: int
+) -> DraftProbs | None:
+    """Return the distribution [V], or the head of it, that came with the draft `token_id`. Raises
+    InvalidArgument("probs")."""
     if choices.payload is ProbsPayload.NONE:
         if raw:
             raise InvalidArgument("probs", f"{len(raw)} bytes where none were agreed on")
         return None
     if choices.payload is ProbsPayload.SPARSE:
         return sparse_probs_from_bytes(raw, vocabulary_size, choices.precision, "probs")
+    if choices.payload is ProbsPayload.HEAD:
+        head = _head_from_payload(raw, choices, vocabulary_size)
+        head.validate(token_id, vocabulary_size)
+        return head
     return probs_from_bytes(raw, vocabulary_size, "float32", "probs")
 
 
+def _head_to_payload(head: DraftHead, choices: LocalProbs) -> bytes:
+    entries = entries_to_bytes(head.ids, head.probs, choices.precision)
+    if head.rest_id is None:
+        return bytes([_HEAD_ALONE]) + entries
+    kind = _FROM_REST if head.from_rest else _WITH_REST
+    return bytes([kind]) + head.rest_id.to_bytes(REST_BYTES, "little") + entries
+
+
+def _head_from_payload(raw: bytes, choices: LocalProbs, vocabulary_size: int) -> DraftHead:
+    kind = raw[0] if raw else None
+    if kind not in (_HEAD_ALONE, _WITH_REST, _FROM_REST):
+        raise InvalidArgument("probs", "does not begin like the head of a distribution")
+    begin = 1 if kind == _HEAD_ALONE else 1 + REST_BYTES
+    ids, probs = entries_from_bytes(raw[begin:], vocabulary_size, choices.precision, "probs")
+    if kind == _HEAD_ALONE:
+        return DraftHead(ids, probs)
+    rest_id = int.from_bytes(raw[1:begin], "little")
+    return DraftHead(ids, probs, rest_id, from_rest=kind == _FROM_REST)
+
+
 def probs_choices_from_proto(message: Any) -> LocalProbs:
-    """Read the fields draw, probs, precision, local_top_k, local_top_p and cut_after_draw."""
+    """Read the fields draw, probs, precision, local_top_k, local_top_p, cut_after_draw and
+    head."""
     return LocalProbs(
         draw=choice_of(DRAWS, message.draw, "draw"),
         payload=choice_of(PAYLOADS, message.probs, "probs"),
         precision=choice_of(PRECISIONS, message.precision, "precision"),
         truncation=Truncation(message.local_top_k, message.local_top_p),
         cut_after_draw=message.cut_after_draw,
+        head=message.head,
     )
 
 
@@ -284,6 +326,7 @@ def probs_choices_to_proto(message: Any, choices: LocalProbs) -> None:
     message.local_top_k = choices.truncation.top_k
     message.local_top_p = choices.truncation.top_p
     message.cut_after_draw = choices.cut_after_draw
+    message.head = choices.head
 
 
 _CONTROLS: dict[str, tuple[type[Any], tuple[str, ...]]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tandem.core.errors import InvalidArgument, check_count
-from tandem.core.probs import MAX_VOCABULARY_SIZE, Array
+from tandem.core.probs import MAX_VOCABULARY_SIZE
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.tokens import TokenSource, check_token_ids
 from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
@@ -22,6 +22,7 @@ from tandem.two_sided.protocol.messages import (
     DocumentPart,
     DocumentRequest,
     Fetch,
+    SentProbs,
     SideDraftFrame,
     TargetFrame,
 )
@@ -243,7 +244,7 @@ class _PeerFrames:
         fields = same_fields(draft, _DRAFT_FIELDS)
         return SideDraftFrame(**header, **fields, probs=self._read_probs(draft))
 
-    def _read_probs(self, draft: pb.SideDraft) -> Array | TopList | None:
+    def _read_probs(self, draft: pb.SideDraft) -> SentProbs:
         if draft.HasField("top"):
             check_count(len(draft.top.ids), self._vocabulary_size, "ids")
             check_count(len(draft.top.probabilities), self._vocabulary_size, "probabilities")
@@ -255,7 +256,7 @@ class _PeerFrames:
             )
         if not draft.probs:
             return None
-        return probs_from_payload(draft.probs, self.probs, self._vocabulary_size)
+        return probs_from_payload(draft.probs, self.probs, self._vocabulary_size, draft.token_id)
 
 
 def _read_token_sources(target: pb.Target) -> tuple[TokenSource, ...]:

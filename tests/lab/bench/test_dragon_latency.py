@@ -20,10 +20,10 @@ from lab.bench.two_sided.dragon_prediction import (
 )
 from lab.bench.two_sided.dragon_probs import Question, SideDistributions
 from lab.bench.two_sided.dragon_ttft import Hardware, first_token_s, waits_below
-from tandem.core.probs import NO_TRUNCATION, SamplingParams
+from tandem.core.probs import SamplingParams
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, LocalProbs, ProbsPayload
 
 SIZE = 96
 TIMES = Times(0.06, 0.05, 0.2)
@@ -66,12 +66,15 @@ def test_no_acceptance_is_waiting_for_every_token() -> None:
 
 def test_acceptance_is_measured_along_the_text(question: Question) -> None:
     alike = Question(question.prompt_ids, question.device, question.device)
-    same = measure_acceptance([alike], NO_TRUNCATION, seed=1, tokens=12)
+    whole = LocalProbs(payload=ProbsPayload.FULL)
+    same = measure_acceptance([alike], whole, seed=1, tokens=12)
     assert (same.agreement, same.distance) == (1.0, 0.0)
     assert 0.5 < same.device < 1
-    other = measure_acceptance([question], NO_TRUNCATION, seed=1, tokens=12)
+    other = measure_acceptance([question], whole, seed=1, tokens=12)
     assert other.agreement < 1
     assert other.distance > 0.05
+    by_head = measure_acceptance([question], AGGREGATION_PRESETS["dragon"].probs, 1, 12)
+    assert 0.9 * other.device < by_head.device < other.device
 
 
 @pytest.mark.parametrize("name", PRESETS)

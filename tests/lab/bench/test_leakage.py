@@ -21,6 +21,7 @@ from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
 from tandem.demo import demo_folder
+from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import AggregationRequest, SideDraftFrame, TargetFrame
 from tandem.two_sided.protocol.presets import find_aggregation_preset
 from tandem.two_sided.protocol.top_list import TopList
@@ -94,8 +95,7 @@ def opened_frames(name: str, temperature: float = 1.0) -> SentFrames:
 
 
 def test_what_the_cloud_reads_is_what_went_through_the_codec() -> None:
-    probs = np.zeros(SIZE, dtype=np.float32)
-    probs[[3, 4, 5]] = 0.5, 0.25, 0.25
+    probs = DraftHead(np.array([3, 4, 5]), np.array([0.5, 0.25, 0.125]), rest_id=9)
     frames = opened_frames("dragon")
     for message in (
         SideDraftFrame(1, 0, 2, 0, token_id=4, probs=probs, log_mass=0.0, committed=2),
@@ -107,10 +107,10 @@ def test_what_the_cloud_reads_is_what_went_through_the_codec() -> None:
         frames.sent_by_device()
         assert frames.bytes > before
     assert frames.crossed == Crossed(
-        answer={}, drafts={2: {4, 5, 7}, 3: {8}}, likeliest={2: {3}}, listed={2: {3, 4, 5}}
+        answer={}, drafts={2: {4, 5, 7}, 3: {8}}, likeliest={2: {3}}, listed={2: {3, 4, 5, 9}}
     )
     assert frames.crossed.rows()[DRAFTS] == {2: {4, 5, 7}, 3: {8}}
-    assert frames.crossed.rows()[LISTED] == {2: {3, 4, 5, 7}, 3: {8}}
+    assert frames.crossed.rows()[LISTED] == {2: {3, 4, 5, 7, 9}, 3: {8}}
 
 
 def test_a_coupled_draft_names_no_other_token() -> None:

@@ -1,11 +1,16 @@
 """Sparse distributions as bytes: the same bits at both ends, small, and nothing else is let in."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from tandem.core.codecs import (
     Precision,
+    entries_from_bytes,
+    entries_to_bytes,
+    rounded_down,
     sparse_probs_from_bytes,
     sparse_probs_to_bytes,
     sparse_wire_probs,
@@ -121,3 +126,42 @@ def test_gaps_have_32_bits_at_most() -> None:
         sparse_probs_from_bytes(b"\x20" + b"\xff" * 4 + only, 100, "float32", "probs")
     with pytest.raises(InvalidArgument, match="not a sparse distribution"):
         sparse_probs_from_bytes(b"\x21" + b"\xff" * 5 + only, 100, "float32", "probs")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_entries_come_through_bit_for_bit_where_the_precision_holds_them(
+    precision: Precision,
+) -> None:
+    for probs in DISTRIBUTIONS:
+        known = rounded_down(probs, precision)
+        ids = np.flatnonzero(known)
+        raw = entries_to_bytes(ids, known[ids], precision)
+        found, values = entries_from_bytes(raw, len(probs), precision, "probs")
+        assert found.tolist() == ids.tolist()
+        assert values.tobytes() == known[ids].tobytes()
+
+
+def test_rounding_down_never_adds_and_takes_the_nearest() -> None:
+    source = np.random.default_rng(2)
+    probs = source.dirichlet(np.full(3000, 0.1)).astype(np.float32)
+    down = rounded_down(probs, "float16")
+    assert (down <= probs).all()
+    assert (np.nextafter(down.astype(np.float16), np.float16(1)).astype(np.float64) > probs).all()
+    assert (rounded_down(probs, "float32") == probs).all()
+    assert rounded_down(np.array([1.0, 2**-24, 2**-25]), "float16").tolist() == [1, 2**-24, 0]
+
+
+def test_rounding_down_keeps_fractions_fractions() -> None:
+    thirds = np.array([Fraction(1, 3), Fraction(2, 3), Fraction(3, 8), Fraction(0)], dtype=object)
+    down = rounded_down(thirds, "float16")
+    assert all(type(each) is Fraction for each in down)
+    assert down[2:].tolist() == thirds[2:].tolist()
+    for rounded, exact in zip(down[:2], thirds[:2], strict=True):
+        assert 0 < exact - rounded < Fraction(1, 2048)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, 1.5, np.nan, np.inf])
+def test_entries_outside_what_a_probability_can_be_are_refused(value: float) -> None:
+    raw = entries_to_bytes(np.array([1, 3]), np.array([0.5, value]), "float16")
+    with pytest.raises(InvalidArgument, match=r"^probs: .*outside \(0, 1\]"):
+        entries_from_bytes(raw, 5, "float16", "probs")

@@ -11,12 +11,14 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation, truncate
 from tandem.core.randomness import SeededRandom
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, RelevanceEstimate
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     MAX_AHEAD,
+    MAX_HEAD,
     MAX_REWEIGH_EVERY,
     MAX_TOP,
     Draw,
@@ -131,6 +133,11 @@ def test_the_bounds_of_a_preset_s_numbers(field: str, least: int, most: int) -> 
         ({"payload": ProbsPayload.FULL}, "precision"),
         ({"payload": ProbsPayload.FULL, "precision": "float32"}, ""),
         ({"payload": ProbsPayload.NONE}, ""),
+        ({"payload": ProbsPayload.HEAD, "head": 1}, ""),
+        ({"payload": ProbsPayload.HEAD, "head": MAX_HEAD}, ""),
+        ({"payload": ProbsPayload.HEAD}, "head"),
+        ({"payload": ProbsPayload.HEAD, "head": MAX_HEAD + 1}, "head"),
+        ({"head": -1}, "head"),
         ({"cut_after_draw": True}, ""),
         ({"cut_after_draw": True, "payload": ProbsPayload.NONE}, "cut_after_draw"),
     ],
@@ -145,6 +152,33 @@ def test_what_of_a_distribution_can_be_sent(choices: dict[str, Any], field: str)
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("choices", "lossy"),
+    [
+        ({"payload": ProbsPayload.HEAD, "head": 1}, False),
+        ({"payload": ProbsPayload.FULL, "precision": "float32"}, False),
+        ({"payload": ProbsPayload.SPARSE, "precision": "float32"}, False),
+        ({"payload": ProbsPayload.SPARSE}, True),
+        ({"payload": ProbsPayload.HEAD, "head": 1, "truncation": Truncation(top_k=9)}, True),
+        ({"payload": ProbsPayload.NONE, "truncation": Truncation(top_p=0.5)}, True),
+        ({"payload": ProbsPayload.NONE, "draw": Draw.LIKELIEST}, True),
+        ({"cut_after_draw": True, "precision": "float32"}, True),
+    ],
+)
+def test_what_is_cut_or_rounded_before_it_is_drawn_from_is_lossy(
+    choices: dict[str, Any], lossy: bool
+) -> None:
+    assert LocalProbs(**choices).lossy is lossy
+
+
+def test_the_size_of_the_head_can_be_set_by_name() -> None:
+    shorter = with_overrides(AGGREGATION_PRESETS["dragon"], parse_overrides(("head=8",)))
+    shorter.validate()
+    assert (shorter.probs.head, shorter.lossy) == (8, False)
+    with pytest.raises(InvalidArgument, match="head"):
+        with_overrides(shorter, parse_overrides(("head=0",))).validate()
+
+
 def test_a_side_draws_from_what_it_sends() -> None:
     rng = SeededRandom(5)
     cut = LocalProbs(truncation=Truncation(top_k=2), precision="float32")
@@ -154,7 +188,7 @@ def test_a_side_draws_from_what_it_sends() -> None:
         assert token in (1, 2)
     coarse = LocalProbs(truncation=Truncation(top_k=2))
     _, sent = local_draft(PROBS, coarse, rng=rng, position=0, side=Side.DEVICE)
-    assert sent is not None
+    assert isinstance(sent, np.ndarray)
     assert (sent != truncate(PROBS, Truncation(top_k=2))).any()
     after = replace(cut, cut_after_draw=True)
     drawn = [

@@ -11,6 +11,7 @@ from tandem.core.codecs import sparse_wire_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
+from tandem.core.randomness import SeededRandom
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
@@ -25,6 +26,8 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
     DocumentUse,
 )
+from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec
@@ -34,6 +37,7 @@ from tandem_api.decoding.v1 import decoding_pb2 as pb
 V = 300
 HEAD = (7, 2, 11, 2**63 + 5)
 SPARSE = LocalProbs(truncation=Truncation(top_k=8))
+HEADED = LocalProbs(payload=ProbsPayload.HEAD, head=64)
 OPEN = DecodingOpen(
     *HEAD,
     prompt="What is it?",
@@ -91,6 +95,7 @@ def answered(
         OPEN,
         replace(OPEN, prompt=(1, 2, 3), probs=LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)),
         replace(OPEN, prompt=(Turn("user", "hello"),), documents=()),
+        replace(OPEN, probs=HEADED),
         DecodingTarget(*HEAD, token_ids=(1, 299), last=True),
         DecodingTarget(*HEAD, token_ids=()),
         DecodingRelevance(*HEAD, relevances=(0.5, -2.0)),
@@ -122,9 +127,20 @@ def test_a_distribution_comes_through_bit_for_bit(payload: ProbsPayload, precisi
     choices = LocalProbs(payload=payload, precision=precision)
     found = answered([OPENED, replace(DRAFT, probs=PROBS)], choices)[1]
     assert isinstance(found, DecodingDraft)
-    assert found.probs is not None
+    assert isinstance(found.probs, np.ndarray)
     assert found.probs.tobytes() == PROBS.tobytes()
     assert replace(found, probs=None) == DRAFT
+
+
+def test_the_head_of_a_distribution_comes_through_bit_for_bit() -> None:
+    _, head = local_draft(PROBS, HEADED, rng=SeededRandom(2), position=0, side=Side.CLOUD)
+    assert isinstance(head, DraftHead)
+    _, found = answered([OPENED, replace(DRAFT, probs=head)], HEADED)
+    assert isinstance(found, DecodingDraft)
+    assert isinstance(found.probs, DraftHead)
+    assert found.probs.ids.tolist() == head.ids.tolist()
+    assert found.probs.probs.tobytes() == head.probs.tobytes()
+    assert (found.probs.rest_id, found.probs.from_rest) == (head.rest_id, head.from_rest)
 
 
 def test_ids_alone_carry_no_distribution() -> None:

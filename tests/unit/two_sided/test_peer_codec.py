@@ -13,6 +13,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
@@ -53,11 +54,13 @@ OPEN = CollaborationOpen(
         seed=2**64 - 1,
         max_tokens=20,
         eos_token_ids=frozenset({0, 3}),
-        preset=AGGREGATION_PRESETS["dragon"],
+        preset=replace(AGGREGATION_PRESETS["dragon-top-k"], name="dragon"),
     ),
     log_mass=-math.inf,
     aggregation_side=Side.CLOUD,
 )
+"""By `dragon` as it was at first, and as peers of that time open it."""
+HEADED = replace(OPEN, request=replace(OPEN.request, preset=AGGREGATION_PRESETS["dragon"]))
 PROBS = sparse_wire_probs(
     np.arange(1, V + 1, dtype=np.float32) / np.float32(V * (V + 1) / 2), "float16"
 )
@@ -67,8 +70,15 @@ DRAFT = SideDraftFrame(
 )
 
 
-def to_cloud(*messages: DeviceMessage) -> list[DeviceMessage]:
-    device, cloud = DeviceCodec(V, OPEN.request.preset.probs), CloudSideCodec()
+HEADS = {
+    "with a rest": DraftHead(np.array([3, 5, 299]), np.array([0.25, 0.5, 2.0**-24]), rest_id=V - 1),
+    "of the rest": DraftHead(np.array([3]), np.array([0.75]), rest_id=0, from_rest=True),
+    "alone": DraftHead(np.array([5]), np.array([1.0])),
+}
+
+
+def to_cloud(*messages: DeviceMessage, opened: CollaborationOpen = OPEN) -> list[DeviceMessage]:
+    device, cloud = DeviceCodec(V, opened.request.preset.probs), CloudSideCodec()
     raw = [device.encode(message).SerializeToString() for message in messages]
     decoded = []
     for frame in raw:
@@ -162,6 +172,45 @@ def test_distributions_and_lists_come_through_bit_for_bit() -> None:
     assert (listed.probs.tail_mass, listed.probs.tail_bound) == (sent.tail_mass, sent.tail_bound)
 
 
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_head_of_a_distribution_comes_through_bit_for_bit(kind: str) -> None:
+    sent = HEADS[kind]
+    _, found = to_cloud(HEADED, replace(DRAFT, probs=sent), opened=HEADED)
+    assert isinstance(found, SideDraftFrame)
+    assert isinstance(found.probs, DraftHead)
+    assert found.probs.ids.tolist() == sent.ids.tolist()
+    assert found.probs.probs.tobytes() == sent.probs.tobytes()
+    assert (found.probs.rest_id, found.probs.from_rest) == (sent.rest_id, sent.from_rest)
+
+
+ONE = "003c"
+"""Half-precision 1, little endian."""
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("03050000" + "0005" + ONE, "does not begin"),
+        ("01", "not a sparse distribution"),
+        ("012c0100" + "03" + "05" + "0038", "300 is not in"),
+        ("00" + "03" + "05" + "0038", "the whole is 0.5"),
+        ("01000000" + "03" + "04" + "0038", "without the draft"),
+        ("00" + "03" + "05" + "003e", "outside"),
+        ("00" + "03" + "05" + "0000", "outside"),
+        ("00" + "03" + "05" + "007e", "outside"),
+        ("00" + "09" + "2c01" + ONE, "id 300"),
+    ],
+)
+def test_a_head_that_no_honest_side_sends_is_refused(raw: str, words: str) -> None:
+    device, cloud = DeviceCodec(V, HEADED.request.preset.probs), CloudSideCodec()
+    cloud.decode(device.encode(HEADED))
+    cloud.opened(V)
+    frame = pb.CollaborateRequest(draft=pb.SideDraft(token_id=5, probs=bytes.fromhex(raw)))
+    with pytest.raises(InvalidArgument, match=words) as caught:
+        cloud.decode(frame)
+    assert caught.value.field == "probs"
+
+
 def changed(**fields: Any) -> pb.CollaborateRequest:
     frame = DeviceCodec(V, OPEN.request.preset.probs).encode(OPEN)
     for name, value in fields.items():
@@ -194,6 +243,9 @@ def changed(**fields: Any) -> pb.CollaborateRequest:
         (changed(end_ids=[V]), "end_ids"),
         (changed(log_mass=math.nan), "log_mass"),
         (changed(local_top_p=0.0), "local_top_p"),
+        (changed(probs=4), "head"),
+        (changed(probs=9), "probs"),
+        (changed(head=2**20), "head"),
     ],
 )
 def test_bad_openings_name_their_field(frame: pb.CollaborateRequest, field: str) -> None:

@@ -16,6 +16,7 @@ from tandem.two_sided.protocol.messages import Fetch, SideDraftFrame, TargetFram
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.unit.two_sided.test_side_machine import (
+    ALL_OF_SURE,
     PROBS,
     cloud,
     device,
@@ -91,7 +92,7 @@ def test_the_newest_of_the_other_side_s_drafts_counts() -> None:
     for token in (1, 0):
         assert machine.receive(frame(token=token, probs=LISTED), 0.0) == []
     assert machine.queued == (0, 1)
-    outputs = machine.drafted(own(token=3), 0.0)
+    outputs = machine.drafted(own(token=3, probs=ALL_OF_SURE), 0.0)
     assert (tokens(outputs), token_sources(outputs)) == ([0], [TokenSource.CLOUD])
     machine.receive(frame(probs=LISTED), 0.0)
     assert machine.queued == (0, 0), "its position is committed"
@@ -118,8 +119,8 @@ def test_nothing_says_that_drafts_of_another_text_are_void() -> None:
 
 def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end() -> None:
     machine = device(sampling=GREEDY, max_tokens=3)
-    machine.drafted(own(token=0), 0.0)
-    machine.drafted(own((0,), token=2), 0.0)
+    machine.drafted(own(token=0, probs=ALL_OF_SURE), 0.0)
+    machine.drafted(own((0,), token=2, probs=ALL_OF_SURE), 0.0)
     machine.receive(frame((0,), token=0, probs=LISTED, epoch=1), 0.0)
     outputs = machine.receive(frame(token=3, probs=LISTED), 0.0)
     sources = (TokenSource.DEVICE, TokenSource.CLOUD)
@@ -132,7 +133,7 @@ def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end()
     assert machine.stats.accepted == {0: 1, 1: 1}
     assert machine.stats.drafted == {0: 2, 1: 2}
     machine.receive(frame((0, 0), probs=LISTED), 0.0)
-    outputs = machine.drafted(own((0, 0)), 0.0)
+    outputs = machine.drafted(own((0, 0), probs=ALL_OF_SURE), 0.0)
     assert outputs[-1] == Finish(FinishReason.LENGTH)
     (target,) = told(outputs, TargetFrame)
     assert (target.base, target.prefix_hash) == (4, head((0, 0)))

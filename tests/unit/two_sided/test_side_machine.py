@@ -14,6 +14,7 @@ from tandem.specdec.events import Commit, Finish
 from tandem.specdec.messages import Cancel, Ping, Pong
 from tandem.two_sided.protocol.counters import RoundTrips
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
+from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpened,
@@ -25,14 +26,17 @@ from tandem.two_sided.protocol.messages import (
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Placement
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 
 V = 4
+DEVICE = Placement.DEVICE
 PROMPT = (1, 2)
 PROBS = np.array([0.7, 0.1, 0.1, 0.1], dtype=np.float32)
-SURE = np.array([1, 0, 0, 0], dtype=np.float32)
+SURE = DraftHead(np.array([0]), np.array([1.0]))
+ALL_OF_SURE = np.array([1, 0, 0, 0], dtype=np.float32)
+"""As a side's own decoder has it at temperature 0."""
 
 
 def request_for(name: str, **changes: Any) -> AggregationRequest:
@@ -140,7 +144,7 @@ def test_a_token_says_whose_draft_it_was(
     listed = TopList(np.array([token]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
     for name in ("dragon-device", "dragon-coupled"):
         machine = device(name, sampling=greedy)
-        machine.drafted(own(token=device_token), 0.0)
+        machine.drafted(own(token=device_token, probs=ALL_OF_SURE), 0.0)
         outputs = machine.receive(frame(token=cloud_token, probs=listed), 0.0)
         assert (tokens(outputs), token_sources(outputs)) == ([token], [token_source])
         for target in told(outputs, TargetFrame):
@@ -199,6 +203,13 @@ BROKEN: dict[str, tuple[Callable[[], SideMachine], Any, type[Exception], str]] =
     "committed other text": (device, frame(prefix_hash=7), PrefixMismatch, "position 2"),
     "ping of another text": (cloud, Ping(1, 0, 2, 7, nonce=1), PrefixMismatch, "position 2"),
     "no distribution": (device, frame(probs=None), InvalidArgument, "probs"),
+    "a whole distribution": (device, frame(probs=PROBS), InvalidArgument, "probs"),
+    "a cut distribution's head": (
+        lambda: device(preset=replace(AGGREGATION_PRESETS["dragon-top-k"], placement=DEVICE)),
+        frame(),
+        InvalidArgument,
+        "probs",
+    ),
     "distribution by coin": (lambda: device("dragon-coupled"), frame(), InvalidArgument, "probs"),
     "beyond the answer": (device, frame(base=6, committed=0), InvalidArgument, "base"),
     "opened twice": (
@@ -332,11 +343,18 @@ def test_a_side_keeps_no_more_distributions_than_may_be_drafted_ahead() -> None:
 def test_drafts_that_the_other_side_decided_are_not_kept() -> None:
     """It never sends drafts of its own that say how far it has come."""
     machine = cloud("dragon-device", sampling=SamplingParams(0.0))
-    machine.drafted(own(), 0.0)
+    machine.drafted(own(probs=PROBS), 0.0)
     fetch = Fetch(1, 0, 2, head(()), count=4)
     assert told(machine.receive(fetch, 0.0), SideDraftFrame)
     machine.receive(TargetFrame(1, 0, 2, head(()), token_ids=(0,)), 0.0)
     assert not told(machine.receive(fetch, 0.0), SideDraftFrame)
+
+
+def test_nothing_can_be_fetched_of_a_distribution_whose_head_alone_is_known() -> None:
+    machine = cloud("dragon-device")
+    assert told(machine.drafted(own(), 0.0), SideDraftFrame)
+    with pytest.raises(InvalidArgument, match="fetch: no distribution was kept"):
+        machine.receive(Fetch(1, 0, 2, head(()), count=4), 0.0)
 
 
 @pytest.mark.parametrize("name", ["dragon-coupled", "dragon-cloud"])

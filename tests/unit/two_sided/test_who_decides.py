@@ -16,6 +16,7 @@ from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Commit
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft
+from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     SideDraftFrame,
@@ -37,6 +38,7 @@ START, TOKENS, EVERY = 2, 11, 4
 RNG = SeededRandom(3)
 NONE = float("-inf")
 TOKEN_OF = {Side.DEVICE: 0, Side.CLOUD: 1}
+HEAD = DraftHead(np.arange(len(PROBS)), PROBS.astype(np.float64))
 SOURCE_OF = {Side.DEVICE: TokenSource.DEVICE, Side.CLOUD: TokenSource.CLOUD}
 
 
@@ -76,12 +78,13 @@ class Conversation:
 
     def _draft_of(self, side: Side) -> DecodingDraft:
         committed = self.machines[side].committed
+        greedy = self.machines[side].request.sampling.greedy
         masses = self.masses if len(committed) < START + EVERY else self.later
         return own(
             base=len(committed),
             prefix_hash=committed.prefix,
             token=TOKEN_OF[side],
-            probs=PROBS,
+            probs=PROBS if greedy else HEAD,
             log_mass=masses[side],
             committed=len(committed),
         )
@@ -178,7 +181,7 @@ def test_all_the_relevance_on_one_side_is_all_the_tokens(
 def test_an_aggregator_decides_and_the_other_side_sends(name: str, temperature: float) -> None:
     found = converse(name, temperature=temperature)
     sender = Side.CLOUD if name == "dragon-device" else Side.DEVICE
-    kind = TopList if temperature == 0 else np.ndarray
+    kind = TopList if temperature == 0 else DraftHead
     for position in range(START, START + TOKENS):
         assert found.senders(position) == {sender}
         assert isinstance(found.drafts[position][sender].probs, kind)
@@ -264,6 +267,7 @@ def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
 def test_lossy_presets_and_those_of_two_sides() -> None:
     assert {name for name, preset in AGGREGATION_PRESETS.items() if preset.lossy} == {
         "dragon-lossy",
+        "dragon-top-k",
         "drdg-sw",
     }
     alone = {name for name, preset in AGGREGATION_PRESETS.items() if not preset.two_sided}

@@ -53,7 +53,9 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DecodingText,
 )
+from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.messages import (
+    CollaborationOpen,
     CollaborationOpened,
     DocumentKv,
     DocumentPart,
@@ -77,6 +79,10 @@ from tests.unit.wire import test_verifier_codec as verifier_examples
 FOLDER = Path(__file__).parent / "golden"
 NEWEST = 1
 HEAD = verifier_examples.HEAD
+HEADED_TOKEN = 7
+HEAD_WITH_REST = DraftHead(np.array([3, 7]), np.array([0.5, 0.125]), rest_id=299)
+HEAD_OF_REST = DraftHead(np.array([3]), np.array([0.75]), rest_id=258, from_rest=True)
+HEAD_ALONE = DraftHead(np.array([7]), np.array([1.0]))
 VOCABULARY = verifier_examples.VOCABULARY
 PROCESSORS = Processors(
     ((7, -1.5), (1, 2.0)), 0.5, -0.25, 1.5, (2, 3), (1, 7), Grammar(GrammarKind.REGEX, "a+")
@@ -177,13 +183,22 @@ def _verify_response() -> Conversation:
     return Conversation(verifier_pb2.VerifyResponse, cloud.encode, edge.decode, messages)
 
 
-def _peer_ends() -> tuple[DeviceCodec, CloudSideCodec]:
+def _peer_ends(
+    opening: CollaborationOpen = peer_examples.OPEN,
+) -> tuple[DeviceCodec, CloudSideCodec]:
     """Of a stream that is open."""
-    device = DeviceCodec(peer_examples.V, peer_examples.OPEN.request.preset.probs)
+    device = DeviceCodec(peer_examples.V, opening.request.preset.probs)
     cloud = CloudSideCodec()
-    cloud.decode(device.encode(peer_examples.OPEN))
+    cloud.decode(device.encode(opening))
     cloud.opened(peer_examples.V)
     return device, cloud
+
+
+def _headed(frame_or_message: Any) -> bool:
+    """Whether it is a draft of a stream that was opened for heads of distributions, which nothing
+    in its bytes tells."""
+    draft = getattr(frame_or_message, "draft", frame_or_message)
+    return getattr(draft, "token_id", None) == HEADED_TOKEN
 
 
 def _both_ways() -> dict[str, Any]:
@@ -195,6 +210,9 @@ def _both_ways() -> dict[str, Any]:
         "draft.ids": draft,
         "draft.sparse": replace(draft, probs=few),
         "draft.top": replace(draft, probs=top_list(few, 2)),
+        "draft.head": replace(draft, token_id=HEADED_TOKEN, probs=HEAD_WITH_REST),
+        "draft.head.rest": replace(draft, token_id=HEADED_TOKEN, probs=HEAD_OF_REST),
+        "draft.head.alone": replace(draft, token_id=HEADED_TOKEN, probs=HEAD_ALONE),
         "target": TargetFrame(*head, (1, 299), True, sources),
         "fetch": Fetch(*head, count=40),
     }
@@ -202,6 +220,7 @@ def _both_ways() -> dict[str, Any]:
 
 def _collaborate_request() -> Conversation:
     device, cloud = _peer_ends()
+    headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head, opened = peer_examples.HEAD, peer_examples.OPEN
     preset = replace(opened.request.preset, transfer=DocumentTransfer.KV)
     travels = replace(opened, request=replace(opened.request, preset=preset))
@@ -209,20 +228,27 @@ def _collaborate_request() -> Conversation:
     messages = _both_ways() | {
         "open": opened,
         "open.kv": replace(travels, document_kv=peer_examples.MODEL),
+        "open.head": peer_examples.HEADED,
         "open.processors": replace(opened, request=processed),
         "document_wanted": DocumentRequest(*head, index=1),
         "cancel": Cancel(*head),
         "ping": Ping(*head, nonce=0),
     }
 
-    def decode(frame: Any) -> Any:
-        return (CloudSideCodec() if frame.HasField("open") else cloud).decode(frame)
+    def encode(message: Any) -> Message:
+        return (headed_device if _headed(message) else device).encode(message)
 
-    return Conversation(aggregator_pb2.CollaborateRequest, device.encode, decode, messages)
+    def decode(frame: Any) -> Any:
+        if frame.HasField("open"):
+            return CloudSideCodec().decode(frame)
+        return (headed_cloud if _headed(frame) else cloud).decode(frame)
+
+    return Conversation(aggregator_pb2.CollaborateRequest, encode, decode, messages)
 
 
 def _collaborate_response() -> Conversation:
     device, cloud = _peer_ends()
+    headed_device, headed_cloud = _peer_ends(peer_examples.HEADED)
     head = peer_examples.HEAD
     texts = (decoder_examples.OPEN.documents[0],)
     opened = CollaborationOpened(*head, -math.inf, 7, "m", 2, 90, texts)
@@ -235,7 +261,14 @@ def _collaborate_response() -> Conversation:
         "document_part.kv": DocumentPart(*head, kv),
         "document_part.chunk": DocumentPart(*head, b"\0chunk"),
     }
-    return Conversation(aggregator_pb2.CollaborateResponse, cloud.encode, device.decode, messages)
+
+    def encode(message: Any) -> Message:
+        return (headed_cloud if _headed(message) else cloud).encode(message)
+
+    def decode(frame: Any) -> Any:
+        return (headed_device if _headed(frame) else device).decode(frame)
+
+    return Conversation(aggregator_pb2.CollaborateResponse, encode, decode, messages)
 
 
 def _decode_request() -> Conversation:
@@ -245,6 +278,7 @@ def _decode_request() -> Conversation:
         "open.ids": replace(opened, prompt=(1, 2, 3)),
         "open.processors": replace(opened, processors=PROCESSORS, end_ids=(0, 7)),
         "open.chat": replace(opened, prompt=(Turn("user", "hello"),)),
+        "open.head": replace(opened, probs=decoder_examples.HEADED),
         "target": DecodingTarget(*head, (1, 299), last=True),
         "relevance": DecodingRelevance(*head, (0.5, -2.0)),
         "cancel": Cancel(*head),
@@ -261,18 +295,32 @@ def _decode_response() -> Conversation:
     decoder = DecoderCodec(decoder_examples.V, 512)
     decoder.decode(aggregator.encode(decoder_examples.OPEN))
     aggregator.decode(decoder.encode(decoder_examples.OPENED))
+    headed_aggregator = AggregatorCodec(decoder_examples.HEADED)
+    headed = DecoderCodec(decoder_examples.V, 512)
+    headed.decode(
+        headed_aggregator.encode(replace(decoder_examples.OPEN, probs=decoder_examples.HEADED))
+    )
+    headed_aggregator.decode(headed.encode(decoder_examples.OPENED))
     few = np.zeros(decoder_examples.V, np.float32)
     few[[3, 5]] = 0.75, 0.25
+
+    def encode(message: Any) -> Message:
+        return (headed if _headed(message) else decoder).encode(message)
+
+    def decode(frame: Any) -> Any:
+        return (headed_aggregator if _headed(frame) else aggregator).decode(frame)
+
     messages = {
         "opened": decoder_examples.OPENED,
         "opened.processes": replace(decoder_examples.OPENED, processes=True),
         "draft": replace(decoder_examples.DRAFT, probs=few),
+        "draft.head": replace(decoder_examples.DRAFT, token_id=HEADED_TOKEN, probs=HEAD_WITH_REST),
         "text": DecodingText(*head, "caf", 2, stopped=True),
         "text.token_texts": DecodingText(*head, "caf", 2, token_texts=("ca", "f")),
         "going_away": GoingAway(*head, grace_s=2.5),
         "pong": Pong(*head, nonce=0),
     }
-    return Conversation(decoding_pb2.DecodeResponse, decoder.encode, aggregator.decode, messages)
+    return Conversation(decoding_pb2.DecodeResponse, encode, decode, messages)
 
 
 def _generate_request() -> Conversation:

@@ -1,0 +1,226 @@
+"""The head of a distribution with a draw from the rest: what the shipped presets send, exactly."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from lab.analysis.dragon_equations import expected_acceptance, expected_head_acceptance
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import Array
+from tandem.core.randomness import RandomSource, SeededRandom
+from tandem.two_sided.protocol.draft_head import (
+    DraftHead,
+    SentDraft,
+    aggregate_sent,
+    head_and_rest,
+)
+from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.mixture import Aggregated, Side, Weights, mixture
+from tandem.two_sided.protocol.presets import (
+    AGGREGATION_PRESETS,
+    AggregationPreset,
+    Draw,
+    LocalProbs,
+    ProbsPayload,
+)
+from tests.exact import ExactRandom, fractions, outcome_probs
+from tests.virtual_time.test_exact_distribution import NumberPerDecision
+
+HEADED = [
+    *("dragon", "dragon-device", "dragon-cloud", "dragon-random", "dragon-gumbel"),
+    *("drdg-tw", "drdg-sw"),
+]
+SHARES = Weights(Fraction(1, 4), Fraction(3, 4))
+HALF = LocalProbs(payload=ProbsPayload.HEAD, head=2)
+
+
+def drafted(choices: LocalProbs, device: Array, cloud: Array, rng: RandomSource) -> list[SentDraft]:
+    drafts = []
+    for side, probs in zip(Side, (device, cloud), strict=True):
+        token_id, sent = local_draft(probs, choices, rng=rng, position=0, side=side)
+        assert isinstance(sent, DraftHead)
+        drafts.append(SentDraft(token_id, sent))
+    return drafts
+
+
+def decided(
+    choices: LocalProbs, device: Array, cloud: Array, weights: Weights, rng: RandomSource
+) -> tuple[list[SentDraft], Aggregated]:
+    drafts = drafted(choices, device, cloud, rng)
+    return drafts, aggregate_sent(*drafts, weights=weights, rng=rng, position=0)
+
+
+def token_probs(choices: LocalProbs, device: Array, cloud: Array, weights: Weights) -> Array:
+    """The exact distribution of the token, by enumerating all random choices."""
+
+    def token(rng: ExactRandom) -> int:
+        one_number = NumberPerDecision(rng)  # with Gumbel coupling, one for both drafts
+        return decided(choices, device, cloud, weights, one_number)[1].token_id
+
+    found = outcome_probs(token, once=False)
+    return np.array([found.get(token, Fraction(0)) for token in range(len(device))], dtype=object)
+
+
+def distinct(names: list[str]) -> list[AggregationPreset]:
+    """Presets that differ in how drafts are drawn and sent."""
+    return list(
+        {AGGREGATION_PRESETS[name].probs: AGGREGATION_PRESETS[name] for name in names}.values()
+    )
+
+
+def test_the_shipped_presets_send_heads_and_cut_nothing() -> None:
+    for name in HEADED:
+        probs = AGGREGATION_PRESETS[name].probs
+        assert (probs.payload, probs.head, probs.lossy) == (ProbsPayload.HEAD, 64, False), name
+
+
+@pytest.mark.parametrize("preset", distinct(HEADED), ids=lambda preset: preset.name)
+def test_the_token_s_distribution_is_the_whole_mixture_whatever_the_wire_rounds(
+    preset: AggregationPreset,
+) -> None:
+    """Thirds, fifths and sevenths: float16 holds none of them, so every token has a rest."""
+    device, cloud = fractions([1, 4, 2]), fractions([1, 0, 2])
+    assert head_and_rest(device, 64, "float16")[2].all()
+    assert (
+        token_probs(preset.probs, device, cloud, SHARES) == mixture(device, cloud, SHARES)
+    ).all()
+
+
+def test_so_it_is_with_more_tokens_than_the_shipped_head_has() -> None:
+    """64 tokens in the head, and one beyond it, which is all that the other side likes. In binary
+    fractions, with which floats reckon exactly; the drafts are enumerated once, since fractions of
+    so many tokens take their time."""
+    choices = AGGREGATION_PRESETS["dragon"].probs
+    cloud = np.array([127] * 64 + [64]) / 8192
+    device = np.eye(65)[64]
+    assert np.flatnonzero(head_and_rest(cloud, choices.head, choices.precision)[2]).tolist() == [64]
+    weights = Weights(0.25, 0.75)
+    drafts: dict[tuple[int, int, bool], list[SentDraft]] = {}
+
+    def draft(rng: RandomSource) -> tuple[int, int, bool]:
+        both = drafted(choices, device, cloud, rng)
+        sent = both[Side.CLOUD].probs
+        assert isinstance(sent, DraftHead)
+        assert sent.rest_id is not None
+        kind = both[Side.CLOUD].token_id, sent.rest_id, sent.from_rest
+        drafts[kind] = both
+        return kind
+
+    found: Counter[int] = Counter()
+    for kind, share in outcome_probs(draft).items():
+
+        def token(rng: RandomSource, both: list[SentDraft] = drafts[kind]) -> int:
+            return aggregate_sent(*both, weights=weights, rng=rng, position=0).token_id
+
+        for token_id, mass in outcome_probs(token).items():
+            found[token_id] += share * mass  # type: ignore[assignment]
+    assert len(drafts) == 65
+    wanted = mixture(device, cloud, weights).tolist()
+    assert [found[token_id] for token_id in range(65)] == [Fraction(share) for share in wanted]
+
+
+def test_so_it_is_for_any_pair_any_head_and_any_weights() -> None:
+    source = random.Random(3)
+    for _ in range(12):
+        device, cloud = (
+            fractions([source.randint(0, 3) for _ in range(3)] + [1]) for _ in range(2)
+        )
+        weights = Weights(share := Fraction(source.randint(0, 4), 4), 1 - share)
+        choices = LocalProbs(
+            payload=ProbsPayload.HEAD, head=source.randint(1, 3), precision="float32"
+        )
+        device, cloud = dyadic(device), dyadic(cloud)
+        found = token_probs(choices, device, cloud, weights)
+        assert (found == mixture(device, cloud, weights)).all()
+
+
+def dyadic(probs: Array) -> Array:
+    """Nearby numbers that every precision holds, so that there are fewer choices to enumerate."""
+    counts = [int(share * 16) for share in probs]
+    counts[-1] += 16 - sum(counts)
+    return fractions(counts)
+
+
+def test_drafts_that_depend_on_each_other_give_the_same_mixture() -> None:
+    """One number draws both: where a side's own draft stood for its rest, this would fail."""
+    device, cloud = fractions([2, 1, 1]), fractions([3, 0, 1])
+    choices = LocalProbs(Draw.GUMBEL, ProbsPayload.HEAD, "float32", head=1)
+    found = token_probs(choices, device, cloud, SHARES)
+    assert (found == mixture(device, cloud, SHARES)).all()
+
+
+def test_acceptance_is_as_expected() -> None:
+    device, cloud = fractions([5, 1, 1, 1]), fractions([2, 3, 2, 1])
+    for top in (1, 2, 3):
+        choices = LocalProbs(payload=ProbsPayload.HEAD, head=top, precision="float32")
+        counts: Counter[Side] = Counter()
+
+        def accepted(rng: RandomSource) -> tuple[bool, bool]:
+            _, one = decided(choices, device, cloud, SHARES, rng)  # noqa: B023
+            return one.device_accepted, one.cloud_accepted
+
+        for (of_device, of_cloud), share in outcome_probs(accepted).items():
+            counts[Side.DEVICE] += share * of_device  # type: ignore[assignment]
+            counts[Side.CLOUD] += share * of_cloud  # type: ignore[assignment]
+        for own, other, weight, side in (
+            (device, cloud, SHARES.device, Side.DEVICE),
+            (cloud, device, SHARES.cloud, Side.CLOUD),
+        ):
+            expected = expected_head_acceptance(own, other, weight, top=top, precision="float32")
+            assert counts[side] == expected
+            assert expected <= expected_acceptance(own, other, weight)
+
+
+def test_head_and_rest_are_the_distribution_bit_for_bit() -> None:
+    source = np.random.default_rng(4)
+    for size in (3, 100, 5000):
+        probs = source.dirichlet(np.full(size, 0.2)).astype(np.float32)
+        ids, known, rest = head_and_rest(probs, 64, "float16")
+        together = rest.copy()
+        together[ids] += known
+        assert together.tobytes() == probs.tobytes()
+        assert (rest >= 0).all()
+        assert np.array_equal(known.astype(np.float16), known)
+        assert (known > (1 - 2**-9) * probs[ids])[known > 2**-13].all(), "rounding leaves little"
+
+
+def test_where_nothing_is_left_no_token_of_the_rest_is_sent() -> None:
+    sure = np.eye(4, dtype=np.float32)[2]
+    token_id, head = local_draft(sure, HALF, rng=SeededRandom(1), position=0, side=Side.CLOUD)
+    assert isinstance(head, DraftHead)
+    assert (token_id, head.ids.tolist(), head.rest_id, head.rest_mass) == (2, [2], None, 0)
+
+
+def test_the_same_token_is_decided_at_both_sides() -> None:
+    """Whatever a side knows beyond what it sent, it does not use."""
+    source = np.random.default_rng(6)
+    for seed in range(20):
+        device, cloud = source.dirichlet(np.full(90, 0.4), 2).astype(np.float32)
+        choices = AGGREGATION_PRESETS["dragon"].probs
+        drafts = drafted(choices, device, cloud, SeededRandom(seed))
+        first, again = (
+            aggregate_sent(*drafts, weights=Weights(0.3, 0.7), rng=SeededRandom(seed), position=0)
+            for _ in range(2)
+        )
+        assert first == again
+
+
+@pytest.mark.parametrize(
+    ("head", "token_id"),
+    [
+        (DraftHead(np.array([1]), np.array([1.0])), 0),
+        (DraftHead(np.array([1]), np.array([0.5])), 1),
+        (DraftHead(np.array([1]), np.array([0.5]), from_rest=True), 1),
+        (DraftHead(np.array([1, 2]), np.array([0.8, 0.8]), 3), 1),
+        (DraftHead(np.array([1]), np.array([0.5]), 4), 1),
+    ],
+    ids=["draft", "mass is missing", "rest is missing", "mass above 1", "rest unknown"],
+)
+def test_what_no_honest_side_sends_is_refused(head: DraftHead, token_id: int) -> None:
+    with pytest.raises(InvalidArgument, match=r"^probs"):
+        head.validate(token_id, 4)
