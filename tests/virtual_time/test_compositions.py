@@ -71,6 +71,7 @@ def random_preset(source: random.Random) -> Preset:
                 bonus=source.random() < 0.5,
                 decode_when_idle=source.random() < 0.5,
                 token_by_token=source.random() < 0.5,
+                prepare_on_arrival=source.random() < 0.3,
             ),
             acceptance=source.choice(list(Acceptance)),
             uplink=source.choice(list(Uplink)),
