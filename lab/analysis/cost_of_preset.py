@@ -28,6 +28,8 @@ class Sizes:
     token_bytes: float = 3.0
     probability_bytes: float = 4.0
     head_bytes: float = 30.0
+    hidden_bytes: float = 4.0
+    """Of a hidden state, where the target is split."""
 
 
 def predict(
@@ -44,6 +46,8 @@ def predict(
     with an edge of its own. `acceptance_rate` is that of its own acceptance rule, `miss_rate` that
     of its pre-draft cache; of a tree the rate is a layer's. A pass over t tokens of all sessions
     takes verify_first + (t - 1)·further."""
+    if preset.split_layers:
+        return _split(pair, link, sizes, sessions)
     expected = _expected(preset, pair, link, sessions, acceptance_rate, sizes, miss_rate)
     rejection = payload_bytes(preset, sizes) if preset.drafts else 0.0
     answers = expected.passes * sizes.head_bytes + expected.corrections * rejection
@@ -55,6 +59,22 @@ def predict(
         communication_s=link.communication_s(up, answers) if preset.drafts else 0.0,
         uplink_bytes=up if preset.drafts else 0.0,
         downlink_bytes=answers,
+    )
+
+
+def _split(pair: PairTimes, link: LinkTimes, sizes: Sizes, sessions: int) -> Prediction:
+    """Every token crosses the link: its hidden state up, the next one's id down. A pass is that of
+    the layers in the cloud; those at the edge are not counted."""
+    up = sizes.head_bytes + sizes.hidden_bytes
+    communication_s = link.communication_s(up, sizes.head_bytes)
+    pass_s = pair.verify_s(sessions - 1)
+    return Prediction(
+        pass_s,
+        tokens_per_round=1.0,
+        round_s=communication_s + pass_s,
+        communication_s=communication_s,
+        uplink_bytes=up,
+        downlink_bytes=sizes.head_bytes,
     )
 
 
@@ -149,6 +169,8 @@ def draft_bytes(preset: Preset, sizes: Sizes) -> float:
             return sizes.token_bytes + sizes.probability_bytes
         case Uplink.IDS:
             return sizes.token_bytes
+        case Uplink.HIDDEN_STATES:
+            return 0.0  # nothing is drafted
 
 
 def payload_bytes(preset: Preset, sizes: Sizes) -> float:

@@ -80,9 +80,10 @@ class Timeline:
         self.known = self.drafted = self.sent = self.arrived = self.ready = self.committed = 0
         self.chunk_sent = self.step = self.passes = self.fed = self.frames = 0
         self.head_s = head_s
+        self.prepared = 0
         self.drafting = self.frontier = self.busy = self.leaves = False
         self.up_free_s = 0.0
-        self.first_judged: Decided | None = None
+        self.judged_before: list[Decided] = []
         self.found: list[Position] = []
 
     def positions(self, depth: int) -> list[Position]:
@@ -106,6 +107,8 @@ class Timeline:
             self.arrive(number, whole)
         elif kind == _PASSED:
             self.passed(number)
+        elif kind == _PREPARED:
+            self.prepared_are(number)
 
     def draft_ended(self) -> None:
         self.drafting = False
@@ -175,8 +178,10 @@ class Timeline:
         self.start_pass(self.times.wait_s)
 
     def judge_first(self) -> None:
-        """The first draft is judged before its pass: by the distribution kept from the last."""
-        self.first_judged = self.so_far
+        """The first draft is judged before its pass, by the distribution kept from the last, and so
+        are those that follow drafts which were fed ahead."""
+        if not self.judged_before:
+            self.judged_before = [self.so_far] * (1 + self.prepared)
 
     def taken(self, ready: int) -> int:
         """Return how many of the drafts that are ready the next pass takes."""
@@ -191,15 +196,41 @@ class Timeline:
         """Over the drafts that are ready, or over none where the cloud decodes alone."""
         ready = max(0, self.ready - self.committed)
         idle = self.decodes_alone and not self.frontier
+        if not ready and self.prepares:
+            self.prepare(wait_s)
         if self.busy or not (ready or idle):
             return
         self.busy = True
         drafts = self.taken(ready)
         self.leaves = drafts < ready
-        tokens = drafts + (not self.frontier) + (self.times.siblings if drafts else 0)
+        tokens = drafts - self.prepared + (not self.frontier)
+        tokens += self.times.siblings if drafts else 0
+        self.prepared = 0
         self.passes += 1
         self.fed += tokens
         self.submit(drafts + self.leaves, tokens, wait_s)  # the last one's row judges one more
+
+    @property
+    def prepares(self) -> bool:
+        """True if drafts of a chunk under way are to be fed ahead."""
+        waits = self.schedule.prepare_on_arrival and not (self.busy or self.prepared)
+        return waits and self.arrived > self.committed
+
+    def prepare(self, wait_s: float) -> None:
+        self.busy = True
+        drafts = self.arrived - self.committed
+        tokens = drafts + (not self.frontier)
+        self.passes += 1
+        self.fed += tokens
+        took_s = self.times.pass_s + (tokens - 1) * self.times.further_s
+        self.at(self.now + wait_s + took_s, _PREPARED, drafts)
+
+    def prepared_are(self, drafts: int) -> None:
+        """So many drafts were fed ahead; their chunk may be whole by now."""
+        self.busy, self.frontier, self.prepared = False, True, drafts
+        if self.ready > self.committed:
+            self.judge_first()
+        self.start_pass(0.0)
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
         took_s = self.times.pass_s + (tokens - 1) * self.times.further_s
@@ -231,7 +262,8 @@ class Timeline:
 
     def decide(self, judged: bool) -> bool:
         """The next position is decided; whether its draft, if there is one, was right."""
-        accepted, first, self.first_judged = self.so_far, self.first_judged, None
+        accepted = self.so_far
+        first = self.judged_before.pop(0) if self.judged_before else None
         self.found.append(Position(accepted, first or accepted, judged))
         self.committed += 1
         return True
@@ -241,7 +273,7 @@ class Timeline:
         return Decided(self.now, self.passes, self.fed, self.frames, self.drafted)
 
 
-_HEARD, _DRAFTED, _ARRIVED, _PASSED = range(4)
+_HEARD, _DRAFTED, _ARRIVED, _PASSED, _PREPARED = range(5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,11 @@ class _Member(Timeline):
         budget = self.crowd.budget
         return self.schedule.decode_when_idle or (budget is not None and not budget.alone)
 
+    @property
+    def prepares(self) -> bool:
+        """A session of several is predicted without: its passes wait for those of the others."""
+        return False
+
     def judge_first(self) -> None:
         """The first draft is judged before its pass: by the distribution kept from the last. One
         that is judged in parts is then committed."""

@@ -280,7 +280,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "bias": Experiment(
         "lab.bench.speculation.top_k_bias",
-        "Distance of PicoSpec's lossy top-K output distribution from the target's, by K.",
+        "Distance of the output of lossy presets from the target's distribution, by K.",
     ),
     "truncation": Experiment(
         "lab.bench.speculation.truncation",

@@ -215,9 +215,7 @@ def _mbps(side: LinkSettings) -> float | None:
 
 def _add_speedups(rows: list[dict[str, Any]]) -> None:
     """Against the cloud decoding alone, where that was simulated under the same conditions."""
-    alone = {
-        (row["rtt_s"], row["mbps"]): row["tpot_s"] for row in rows if row["draft_length"] is None
-    }
+    alone = {(row["rtt_s"], row["mbps"]): row["tpot_s"] for row in rows if row["preset"] == "ar"}
     for row in rows:
         reference = alone.get((row["rtt_s"], row["mbps"]))
         if reference is not None and row["tpot_s"]:

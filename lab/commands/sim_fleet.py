@@ -46,7 +46,8 @@ class SimOrFleet(click.Command):
 @click.option(
     "--preset",
     "presets",
-    type=click.Choice(list(PRESETS)),
+    # A fleet's rounds know of drafts, and of no hidden states.
+    type=click.Choice([name for name, preset in PRESETS.items() if not preset.split_layers]),
     multiple=True,
     help="Preset to simulate; repeatable. Default: ar and auto.",
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
 from tandem.core.tree import check_path
-from tandem.specdec.drafting import probs_to_draft_from
+from tandem.specdec.drafting import draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.tree_drafting import TreeGrowth
@@ -194,10 +194,9 @@ class SimulatedDrafts:
         work, rule = job.work, self._edge.rule
         # A real job asks the logits, which there are none of here: equal at temperature 1.
         unsure = float(whole_probs.max()) < self._edge.request.preset.confidence_threshold
-        probs = probs_to_draft_from(whole_probs, self._edge.request.preset)
         position = work.position + job.count
         draw = rule.target_token if work.guess and not job.count else rule.propose
-        token = draw(probs, position)
+        token, probs = draw_draft(whole_probs, self._edge.request.preset, draw, position)
         if not work.alternatives:
             return Drafted(token, probs, ends_chunk=unsure)
         runners_up = rule.top_alternatives(whole_probs, token, position, work.alternatives)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+
 from lab.simulation.simulated_drafts import SimulatedDrafts
 from lab.simulation.simulated_verifier import ServedSession, SimulatedVerifier, TargetModel
 from lab.simulation.virtual_time import Faults, VirtualTime
@@ -19,6 +21,7 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
 from tandem.specdec.messages import CloudMessage, EdgeMessage, Open
 
+MANY_LAYERS = 1 << 10
 Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
 
 
@@ -36,6 +39,8 @@ class SimulatedSession:
     time: VirtualTime
     draft_s: float
     slowed: float = 1.0
+    layers_s: float = 0.0
+    hidden_size: int = 1
     stream: int = 0
     served: ServedSession | None = None
     finish: Finish | None = None
@@ -174,6 +179,8 @@ class SimulatedSession:
             context_length=1 << 20,
             eos_token_ids=self.edge.request.eos_token_ids,
             exits=len(self.target.exit_distributions),
+            layer_count=MANY_LAYERS,
+            hidden_size=self.hidden_size,
         )
         cloud = CloudMachine(opening, model, budget=self.verifier.budget)
         self._leave_verifier()
@@ -188,7 +195,20 @@ class SimulatedSession:
     def _at_edge(self, message: CloudMessage) -> None:
         self._apply(self.edge.receive(message, self.time.now))
 
+    def _run_layers(self) -> None:
+        """Compute the hidden states of a split request: of each token its own number."""
+        if (task := self.edge.layers_work()) is None:
+            return
+        states = np.zeros((len(task.token_ids), self.hidden_size), dtype=np.float32)
+        states[:, 0] = task.token_ids
+
+        def done() -> None:
+            self._apply(self.edge.layers_done(task, states, self.time.now))
+
+        self._at(self.time.now + self.layers_s, done)
+
     def _draft(self) -> None:
+        self._run_layers()
         while (work := self.edge.work(self.time.now)) is not None:
             self.drafts.start(work)
         if (number := self.drafts.begin_pass()) is not None:

@@ -11,6 +11,7 @@ from functools import partial
 from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
 from lab.simulation.virtual_time import VirtualTime
 from tandem.control.pass_budget import PassBudget
+from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import Link
 from tandem.specdec.cloud import CloudMachine, VerifyWork
 from tandem.specdec.judge import Verification
@@ -41,6 +42,10 @@ class ServedSession:
         """Have the machine name its next pass, if it is due."""
         if self.due is None and (work := self.cloud.work()) is not None:
             contexts = self._contexts(work)
+            if work.hidden is not None:
+                told = tuple(map(int, work.hidden[:, 0]))
+                if told != work.token_ids:
+                    raise ProtocolError(f"hidden states of {told}", f"tokens {work.token_ids}")
             verification = work.judge.judge(lambda row: self.model.probs(contexts[row]))
             self.due = DueWork(work, contexts, verification, now)
 
@@ -50,7 +55,7 @@ class ServedSession:
         kv.rewind(work.keep, work.path)
         contexts = work.contexts(kv.token_ids)
         fed = work.token_ids[: len(work.token_ids) - work.drafts]
-        SimulatedKv((*kv.token_ids, *fed)).check(self.cloud.committed.since(0))
+        SimulatedKv((*kv.token_ids, *fed)).check((*self.cloud.committed.since(0), *work.prepared))
         kv.feed(work.token_ids, work.parents)
         return contexts
 

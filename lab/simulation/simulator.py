@@ -28,12 +28,16 @@ SizeOf = Callable[[EdgeMessage | CloudMessage], int]
 class ModelTimes:
     """Seconds per draft step, per pass over one token, and per further token in it, whichever
     session it is of. `slowed`: where both sides share processors, a step or pass that begins beside
-    one of the other side takes so many times as long."""
+    one of the other side takes so many times as long. `layers_s`: where the target is split, a pass
+    of its first layers at the edge, whose hidden states have `hidden_size` numbers; the pass in the
+    cloud is then that of the others."""
 
     draft_s: float = 0.024
     verify_first_s: float = 0.072
     verify_further_s: float = 0.003
     slowed: float = 1.0
+    layers_s: float = 0.0
+    hidden_size: int = 1
 
     def pass_s(self, tokens: int) -> float:
         """A pass of the target over so many tokens."""
@@ -144,6 +148,8 @@ def _begin(
         time=time,
         draft_s=times.draft_s,
         slowed=times.slowed,
+        layers_s=times.layers_s,
+        hidden_size=times.hidden_size,
     )
     session.schedule(request.start_s, request.faults, request.link_changes, trace=request.trace)
     return session

@@ -48,6 +48,8 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
 
 PARALLEL = ("vllm",)
 """Those that can spread a model over several devices."""
+SPLITTING = ("torch", "scripted")
+"""Those that can run the first layers of a model alone."""
 LOOKUP_FIRST = "lookup+"
 """Before a back end's name: looks drafts up, and asks its model for what it does not find."""
 
@@ -64,6 +66,9 @@ def load_model(choice: ModelChoice) -> LoadedModel:
         raise InvalidArgument("engine", why)
     if choice.parallel != ONE_DEVICE and engine not in PARALLEL:
         why = f"the engine {engine!r} runs on one device; use {PARALLEL[0]!r} for several"
+        raise InvalidArgument("engine", why)
+    if choice.first_layers and engine not in SPLITTING:
+        why = f"the engine {engine!r} cannot run a model's first layers alone; use 'torch'"
         raise InvalidArgument("engine", why)
     return LOADERS[engine](choice)
 
@@ -117,6 +122,27 @@ def load_served(
         target = load_target_tokenizer(target_tokenizer)
         fitted = fit_draft(loaded.engine, loaded.tokenizer, target)
         loaded = replace(loaded, engine=fitted, tokenizer=target)
+    _warm(loaded.engine)
+    return loaded
+
+
+def load_first_layers(settings: ModelSettings, model: str, layers: int) -> LoadedModel:
+    """Return the first layers of a target model, for a service that has another model of its own:
+    in float32, so that the layers behind them find what they would compute themselves. Raises
+    InvalidArgument("split_model")."""
+    name, at, revision = model.rpartition("@")
+    choice = ModelChoice(
+        source=name if at else model,
+        revision=revision if at else None,
+        device=settings.device,
+        threads=settings.threads,
+        engine="scripted" if settings.engine == "scripted" else "torch",
+        first_layers=layers,
+    )
+    try:
+        loaded = load_model(choice)
+    except InvalidArgument as error:
+        raise InvalidArgument("split_model", error.why) from error
     _warm(loaded.engine)
     return loaded
 

@@ -60,6 +60,8 @@ class Capabilities:
     readers: bool = False
     """A request's `reader` runs where its logits are, as in another process, which they then do not
     leave."""
+    splits: bool = False
+    """Requests with `hidden`: the first layers ran elsewhere (split inference)."""
     same_bits: bool = False
     """Other sequences in a pass change no bit of a sequence's logits. Then a coupled text does not
     depend on the load. How a sequence is cut into passes may change a score by some 1e-5, since
@@ -165,6 +167,10 @@ class ForwardRequest:
     called for each on the engine's thread, in ascending order, while the pass is still under way; a
     pass that is repeated calls it again. An exit's logits are a guess and change nothing.
 
+    With `hidden`, float32 [len(token_ids), hidden size], the pass begins after the first
+    `first_layer` layers: these are their outputs, computed elsewhere. The session's keys and values
+    then lack those layers, so that all its requests must be such, with one `first_layer`.
+
     With a `reader`, which can be pickled, none of the logits are answered: what the reader makes of
     them is handed to `on_read`, or the TandemError that it raised.
     """
@@ -178,6 +184,8 @@ class ForwardRequest:
     on_exit: Callable[[int, Logits], None] = ignore_exit
     reader: Callable[[Logits], Any] | None = None
     on_read: Callable[[Any], None] = ignore_reading
+    hidden: NDArray[np.float32] | None = None
+    first_layer: int = 0
 
 
 class Vision(Protocol):
@@ -322,6 +330,14 @@ class Engine(Protocol):
     def sessions_open(self) -> int: ...
 
     @property
+    def layer_count(self) -> int:
+        """Number of decoder layers; 0 where nothing can be split after one of them."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of a token's hidden state between two layers; 0 likewise."""
+
+    @property
     def exit_depths(self) -> tuple[float, ...]:
         """The share of a pass that lies before each early exit: ascending, in (0, 1)."""
 
@@ -356,6 +372,8 @@ class EngineDefaults:
     kv_copies: KvCopies | None = None
     eos_token_ids: frozenset[int] = frozenset()
     exit_depths: tuple[float, ...] = ()
+    layer_count: int = 0
+    hidden_size: int = 0
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
         raise FailedPrecondition("this back end cannot fork sessions")

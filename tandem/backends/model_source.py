@@ -51,7 +51,8 @@ class ModelChoice:
     beside it. `engine` names the back end, or is AUTO. `drafts`: mostly one token will be fed at a
     time. `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers
     together. `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and
-    tokens that there is room for (0: a default).
+    tokens that there is room for (0: a default). `first_layers`: only so many run, and answer
+    their hidden states (0: all); of torch's Llama family alone.
     """
 
     source: str
@@ -66,6 +67,7 @@ class ModelChoice:
     kv_budget_bytes: int = 2 * 2**30
     gpu_layers: int | None = None
     kv_cells: int = 0
+    first_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

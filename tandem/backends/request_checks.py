@@ -53,9 +53,23 @@ def _check_request(request: ForwardRequest, engine: Engine) -> None:
     _check_room(request, pending)
     if not 0 <= request.logits_to_keep <= count:
         raise InvalidArgument("logits_to_keep", f"{request.logits_to_keep} is outside 0..{count}")
+    if request.hidden is not None:
+        _check_hidden(request, engine)
     exits = len(engine.exit_depths)
     if any(not 0 <= index < exits for index in request.exits):
         raise InvalidArgument("exits", f"{request.exits}; the model has {exits}")
+
+
+def _check_hidden(request: ForwardRequest, engine: Engine) -> None:
+    if not engine.capabilities.splits or request.parents is not None:
+        raise InvalidArgument("hidden", "this back end does not begin a pass after a layer")
+    if not 0 < request.first_layer < engine.layer_count:
+        why = f"{request.first_layer} is outside 1..{engine.layer_count - 1}"
+        raise InvalidArgument("first_layer", why)
+    assert request.hidden is not None
+    wanted = (len(request.token_ids), engine.hidden_size)
+    if request.hidden.shape != wanted:
+        raise InvalidArgument("hidden", f"shape {request.hidden.shape}, not {wanted}")
 
 
 def _check_room(request: ForwardRequest, pending: tuple[int, ...]) -> None:

@@ -25,7 +25,7 @@ def fitted_to(preset: Preset, draft: Capabilities) -> Preset:
 def target_requirements(settings: VerifySettings) -> Capabilities:
     """Return what the target model's back end must have. Early exits are optional: they change no
     text."""
-    return Capabilities(trees=bool(settings.expansion))
+    return Capabilities(trees=bool(settings.expansion), splits=settings.split_layers > 0)
 
 
 def missing_capabilities(

@@ -28,10 +28,16 @@ OTHERS = {
     " replacement from a small lossless payload.",
     "dssd-full": "As dssd, with the target's full distribution as payload, as published.",
     "dsd": "Rejection sampling with the full distribution of each draft token (baseline).",
+    "split": "The target's first layers at the edge, the others in the cloud; hidden states travel"
+    " (baseline).",
+    "split-float16": "As split, with hidden states in half precision. Lossy.",
     "tslt": "As dsd, with draft distributions that are truncated before sampling.",
+    "tslt-after": "As tslt, with draft distributions that are truncated after sampling. Lossy.",
     "mc-dsd": "As tslt, with a tree of draft tokens.",
     "fsd": "As dssd; early exits of the target show for which outcomes to draft ahead.",
     "picospec": "As dssd; the edge goes on drafting while the cloud verifies.",
+    "picospec-preverify": "As picospec; the cloud prepares drafts as they arrive, and judges whole"
+    " chunks, as published.",
     "picospec-top-k": "As picospec, with the target's most likely tokens as payload. Lossy.",
 }
 """The other presets of speculative decoding."""

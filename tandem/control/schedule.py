@@ -27,7 +27,9 @@ class Schedule:
     once. `token_by_token`: send each token of a chunk as soon as it is drafted.
     `verify_on_arrival`: judge what has come, not whole chunks. `bonus`: after full acceptance with
     nothing in flight the cloud adds a token of its own. `decode_when_idle`: the cloud goes on while
-    no draft waits."""
+    no draft waits. `prepare_on_arrival`: the idle cloud feeds the drafts of a chunk that is not
+    whole yet to the target, once a chunk, and judges them with the whole chunk (PicoSpec's
+    PreVerify, §3.2)."""
 
     window: int
     chunk: int
@@ -35,6 +37,7 @@ class Schedule:
     bonus: bool = True
     decode_when_idle: bool = False
     token_by_token: bool = False
+    prepare_on_arrival: bool = False
 
     @property
     def stop_and_wait(self) -> bool:

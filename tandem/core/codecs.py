@@ -1,4 +1,4 @@
-"""Distributions as little-endian bytes.
+"""Distributions, and hidden states, as little-endian bytes.
 
 Invariant: `wire_probs(probs)` is what the other end reconstructs, bit for bit, and sending it again
 changes nothing. A draft is drawn from the wire distribution, never from the distribution before
@@ -20,6 +20,9 @@ _FLOAT16 = np.dtype("<f2")
 # The smallest normal float16. Smaller numbers are dropped: converting subnormals is slow, and they
 # are too coarse to survive a second encoding.
 _SMALLEST_FLOAT16 = np.float32(2.0**-14)
+SURE_FLOAT16 = 2.0**-13
+"""Times the largest entry of a distribution: what is at least as likely survives float16, however
+it is rounded before."""
 _WIDEST_GAP = 32
 _VALUE_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
 
@@ -158,6 +161,26 @@ def _ids_from_bytes(
     if ids[-1] >= vocabulary_size:
         raise InvalidArgument(field, f"id {ids[-1]} is not in [0, {vocabulary_size})")
     return ids, raw[packed_end:]
+
+
+def hidden_to_bytes(states: Array, precision: Precision) -> bytes:
+    """Encode hidden states [n, size], one after another; float16 keeps 11 bits of each number, and
+    its largest number in the place of larger ones."""
+    if precision == "float32":
+        return states.astype(_FLOAT32).tobytes()
+    largest = np.finfo(np.float16).max
+    return np.clip(states, -largest, largest).astype(_FLOAT16).tobytes()
+
+
+def hidden_from_bytes(
+    raw: bytes, hidden_size: int, precision: Precision, field: str
+) -> NDArray[np.float32]:
+    """Decode hidden states [n, hidden_size]; raises InvalidArgument(field) if there are none."""
+    row_bytes = hidden_size * _VALUE_BYTES[precision]
+    if not row_bytes or not raw or len(raw) % row_bytes:
+        raise InvalidArgument(field, f"{len(raw)} bytes for states of {hidden_size} numbers")
+    dtype = _FLOAT32 if precision == "float32" else _FLOAT16
+    return np.frombuffer(raw, dtype=dtype).astype(np.float32).reshape(-1, hidden_size)
 
 
 def _ids(packed: bytes, count: int, width: int) -> NDArray[np.int64]:

@@ -69,7 +69,7 @@ class Truncation:
 
     What is left is renormalised and drawn from, so the output keeps the target's distribution; the
     acceptance rate falls by at most the mass that was cut (TSLT, theorem 3.2). To truncate after
-    the draw would be lossy."""
+    the draw is lossy (`truncate_keeping`)."""
 
     top_k: int = 0
     top_p: float = 1.0
@@ -177,6 +177,19 @@ def truncate(probs: Array, truncation: Truncation) -> Array:
         keep_largest(kept, truncation.top_k, 0)
     if truncation.top_p < 1:
         keep_nucleus(kept, truncation.top_p)
+    kept /= kept.sum()
+    return kept
+
+
+def truncate_keeping(probs: Array, truncation: Truncation, token: int, floor: float = 0) -> Array:
+    """Return `probs` [V] cut and renormalised, where `token` was drawn before the cut: it stays
+    whatever the cut, with at least `floor` times the largest probability. What is left is not what
+    it was drawn from, so to judge it by that is lossy."""
+    kept = truncate(probs, truncation)
+    if kept[token] > 0 and kept[token] >= floor * kept.max():
+        return kept
+    kept = np.where(kept > 0, probs, 0)
+    kept[token] = max(probs[token], floor * probs.max())
     kept /= kept.sum()
     return kept
 

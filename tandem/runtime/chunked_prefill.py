@@ -61,9 +61,17 @@ class ChunkedPrefill:
         most = rows if self._read_rows is None else CHUNK_ROWS
         self._chunk = number, min(most, _before_last(request) - fed)
         request.session.rollback(self._starts[number] + fed)
-        token_ids = request.token_ids[fed : fed + self._chunk[1]]
-        wanted = 0 if self._read_rows is None else len(token_ids)
-        return (ForwardRequest(request.session, token_ids, logits_to_keep=wanted),)
+        wanted = 0 if self._read_rows is None else self._chunk[1]
+        part = _part(request, fed, fed + self._chunk[1])
+        # Neither exits nor readers: those are for the logits that are asked for.
+        chunk = ForwardRequest(
+            request.session,
+            part.token_ids,
+            logits_to_keep=wanted,
+            hidden=part.hidden,
+            first_layer=part.first_layer,
+        )
+        return (chunk,)
 
     def done(self, logits: Sequence[Logits]) -> None:
         """Note that the chunk has run, and brought these logits."""
@@ -86,7 +94,7 @@ class ChunkedPrefill:
         for request, start, fed in zip(self._requests, self._starts, self._fed, strict=True):
             if request.parents is None:
                 request.session.rollback(start + fed)
-            due.append(replace(request, token_ids=request.token_ids[fed:]) if fed else request)
+            due.append(_part(request, fed, len(request.token_ids)) if fed else request)
         if self._read_rows is not None:
             return [replace(each, logits_to_keep=len(each.token_ids)) for each in due]
         return due
@@ -110,6 +118,12 @@ class PrefillTurns:
     def shared(self, now_s: float, pass_s: float) -> None:
         """Record a pass with a chunk and with others, its seconds and its end."""
         self._rests_until_s = now_s + pass_s * (1 / PREFILL_SHARE - 1)
+
+
+def _part(request: ForwardRequest, first: int, end: int) -> ForwardRequest:
+    """Return a request for some of the tokens, with their hidden states where it brings any."""
+    hidden = None if request.hidden is None else request.hidden[first:end]
+    return replace(request, token_ids=request.token_ids[first:end], hidden=hidden)
 
 
 def _before_last(request: ForwardRequest) -> int:

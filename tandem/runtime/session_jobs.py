@@ -16,7 +16,7 @@ from tandem.core.processors import Pending, RowsAfter
 from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import VerifyWork
-from tandem.specdec.drafting import probs_to_draft_from
+from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.judge import DistributionAt, RemoteJudge, RemoteReading, Verification
 from tandem.specdec.messages import EarlyVerdict
@@ -114,8 +114,7 @@ class DraftJob:
         else:
             guess = self._work.guess and not self._token_ids
             draw = self._rule.target_token if guess else self._rule.propose
-            probs = probs_to_draft_from(whole.probs, self._preset)
-            token_id = draw(probs, position)
+            token_id, probs = draw_draft(whole.probs, self._preset, draw, position)
         runners_up = self._top_alternatives(scores, whole, token_id, position)
         unsure = self._threshold > 0 and confidence(scores) < self._threshold
         return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
@@ -232,6 +231,8 @@ class VerifyJob:
             work.token_ids,
             logits_to_keep=work.logits_to_keep,
             parents=work.parents,
+            hidden=work.hidden,
+            first_layer=work.first_layer,
         )
         if self._remote is not None:
             return replace(request, reader=self._remote.reader, on_read=self._take_reading)

@@ -31,6 +31,8 @@ class Uplink(StrEnum):
     SPARSE_DISTRIBUTIONS = "sparse_probs"
     PROBABILITIES = "probabilities"
     IDS = "ids"
+    HIDDEN_STATES = "hidden_states"
+    """No drafts: of every token what the target's first layers, which run at the edge, put out."""
 
     @property
     def carries_probs(self) -> bool:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
+
 from tandem.control.draft_window import decodes_alone
 from tandem.control.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
@@ -31,6 +33,7 @@ from tandem.specdec.judge import (
     DraftTree,
     EarlyJudge,
     Judge,
+    Preparation,
     Steps,
     Verification,
     chain_steps,
@@ -54,6 +57,7 @@ from tandem.specdec.messages import (
     FrameHeader,
     FullDistribution,
     GoingAway,
+    HiddenStates,
     NeedFullDistribution,
     Open,
     Opened,
@@ -86,6 +90,9 @@ class CloudModel:
     max_draft_length: int = 64
     exits: int = 0
     same_bits: bool = False
+    layer_count: int = 0
+    hidden_size: int = 0
+    """Of a hidden state between two layers; 0 where no session can be split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +100,26 @@ class VerifyWork:
     """A forward pass: roll the KV back to `keep`, feed `token_ids`, return the last
     `logits_to_keep` distributions.
 
-    The last `drafts` of the fed tokens are drafts; what precedes them is committed. `judge` judges
-    them by these distributions; `early` by those of early exits, None where none is read. With
-    `parents` they are nodes of a tree, as in `tandem.core.tree`. With `path` the KV holds a tree
-    after its first `keep` tokens, of which these nodes are kept in place of a rollback. The logits
-    of all fed tokens go through `prompt_reader`, if there is one: this pass feeds the prompt."""
+    The last `drafts` of the fed tokens are drafts; what precedes them is committed, but for the
+    last `prepared` that the KV holds, which are drafts as well. `judge` judges all of them by these
+    distributions, or reads the distributions for a later judge; `early` by those of early exits,
+    None where none is read. With `parents` they are nodes of a tree, as in `tandem.core.tree`. With
+    `path` the KV holds a tree after its first `keep` tokens, of which these nodes are kept in place
+    of a rollback. The logits of all fed tokens go through `prompt_reader`, if there is one: this
+    pass feeds the prompt. `hidden`: what the edge's layers put out for the fed tokens, where the
+    session is split; the pass begins with layer `first_layer`."""
 
     keep: int
     token_ids: tuple[int, ...]
     logits_to_keep: int
     drafts: int
-    judge: Judge
+    judge: Judge | Preparation
     early: EarlyJudge | None = None
     parents: tuple[int, ...] | None = None
     path: tuple[int, ...] = ()
+    prepared: tuple[int, ...] = ()
+    hidden: Array | None = None
+    first_layer: int = 0
     prompt_reader: PromptReader | None = None
 
     @property
@@ -183,13 +196,16 @@ class CloudMachine:
         self.early_verdicts = EarlyQueue(opening.settings.exit_order, params.seed)
         self._length_limit = len(opening.prompt_ids) + params.max_tokens
         self._eos = frozenset() if params.ignore_eos else model.eos_token_ids
+        self._hidden = HiddenUplink(opening.settings.split_layers, model)
         # What waits to be judged: a chain of drafts, or one tree.
         self._pending = PendingDrafts(self.committed, self.settings.window, self._length_limit)
         self._tree: DraftTree | None = None
         # The nodes of the last tree that stay in the KV, after its first `kv_length` tokens.
         self._kept_path: tuple[int, ...] = ()
-        # The target of the position after the committed text, where a pass gave it already.
+        # The target of the position after the committed text, where a pass gave it already; and
+        # those after the first drafts that wait, where these were fed ahead and the KV holds them.
         self._frontier: TargetProbs | None = None
+        self._prepared: tuple[TargetProbs, ...] = ()
         # The distribution that the edge is to draw a recovered token from. It is sent whole once at
         # most: it is large, and the question is not.
         self._to_draw_from: Array | None = None
@@ -262,6 +278,10 @@ class CloudMachine:
                 return self._receive_recovered(message)
             case NeedFullDistribution():
                 return self._receive_need_full_distribution(message)
+            case HiddenStates():
+                if not self._is_stale(message):
+                    self._hidden.receive(message, self.committed)
+                return []
             case Ping():
                 return [Pong(**self._header(len(self.committed)), nonce=message.nonce)]
             case Cancel():
@@ -355,6 +375,8 @@ class CloudMachine:
             work = self._tree_pass(self._tree, unfed)
         elif self._tree is not None or self._pending.ready or self._is_due_without_drafts():
             work = self._chain_pass(unfed)  # a longer text before its tree: that mask costs less
+        elif self.settings.prepare_on_arrival and self._pending and not self._prepared:
+            work = self._preparation(unfed)
         else:
             return None
         self._in_flight = work
@@ -369,6 +391,7 @@ class CloudMachine:
             drafts = budget.drafts(self._acceptance.rate, drafts, weight=self.settings.idle_weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
+        prepared = self._pending.token_ids[: len(self._prepared)]
         early = None
         if drafts and self.exits:
             bonus = self.settings.bonus and len(self._pending) == drafts
@@ -378,14 +401,30 @@ class CloudMachine:
         if self._unread_prompt:
             reader = PromptReader(self._unread_prompt, self._top_logprobs)
         return VerifyWork(
-            keep=self.kv_length,
-            token_ids=(*unfed, *self._pending.token_ids[:drafts]),
-            logits_to_keep=drafts + (self._frontier is None),
-            drafts=drafts,
+            keep=self.kv_length + len(prepared),
+            token_ids=(*unfed, *self._pending.token_ids[len(prepared) : drafts]),
+            logits_to_keep=drafts + 1 - len(judge.known),
+            drafts=drafts - len(prepared),
             judge=judge,
             early=early,
             path=self._kept_path,
+            prepared=prepared,
+            hidden=self._hidden.take(),
+            first_layer=self.settings.split_layers,
             prompt_reader=reader,
+        )
+
+    def _preparation(self, unfed: tuple[int, ...]) -> VerifyWork:
+        """Return the pass that feeds the first drafts of a chunk which is not whole yet."""
+        drafts = self._pending.token_ids
+        known = self._frontier is not None
+        rows = len(drafts) + (not known)
+        return VerifyWork(
+            keep=self.kv_length,
+            token_ids=(*unfed, *drafts),
+            logits_to_keep=rows,
+            drafts=len(drafts),
+            judge=Preparation(len(self.committed) + known, rows, self.rule),
         )
 
     def _tree_pass(self, tree: DraftTree, unfed: tuple[int, ...]) -> VerifyWork:
@@ -409,13 +448,18 @@ class CloudMachine:
             payloads=self._payloads,
             eos=self._eos,
             length_limit=self._length_limit,
-            frontier=self._frontier,
+            known=self._known,
             bonus=bonus,
         )
 
+    @property
+    def _known(self) -> tuple[TargetProbs, ...]:
+        """The targets from the end of the committed text on that passes gave already."""
+        return () if self._frontier is None else (self._frontier, *self._prepared)
+
     def _is_due_without_drafts(self) -> bool:
         """True for the prompt, which needs no draft; after it, where the cloud decodes alone."""
-        if self._frontier is not None:
+        if self._frontier is not None or not self._hidden.complete(len(self.committed)):
             return False
         return self.target_passes == 0 or self._decodes_alone
 
@@ -449,9 +493,22 @@ class CloudMachine:
         if self.ended:
             return []
         self._unread_prompt = ()
-        cost = replace(cost, target_passes=self.target_passes, drafts=work.drafts)
+        if isinstance(work.judge, Preparation):
+            self._keep_prepared(verification)
+            return self._judge_at_once()
+        judged = len(work.prepared) + work.drafts
+        cost = replace(cost, target_passes=self.target_passes, drafts=judged)
         told = self._prompt_frames(verification)
         return [*told, *self._outcome_of(verification, work, cost)]
+
+    def _keep_prepared(self, verification: Verification) -> None:
+        """Keep the targets of a preparation; the KV holds its drafts after the committed text."""
+        targets = verification.targets
+        if self._frontier is None:
+            self._frontier, *rest = targets
+            targets = tuple(rest)
+        self._prepared = targets
+        self._kv_length = len(self.committed)
 
     def _prompt_frames(self, verification: Verification) -> list[CloudMessage]:
         header = self._header(len(self.committed))
@@ -527,7 +584,7 @@ class CloudMachine:
             self._tree = None
             self._kv_length = work.kept
             self._kept_path = (*range(before), *(before + node for node in verification.path))
-        self._frontier = None
+        self._forget_known()
         for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
             self._commit(token_id, target)
 
@@ -557,7 +614,7 @@ class CloudMachine:
         target = verification.next_target
         assert target is not None, "the rejected position was judged"
         self._end_epoch(base + accepted)
-        self._frontier = None
+        self._forget_known()
         if isinstance(verification.replacement, int):
             self._commit(verification.replacement, target)
         else:
@@ -578,15 +635,19 @@ class CloudMachine:
         self._pending.begin_epoch(position)
 
     def _judge_at_once(self) -> list[CloudMessage]:
-        """Judge the first draft by the distribution kept from the last position, if there is one.
+        """Judge the first drafts by the distributions kept from earlier passes, if there are any.
         A rejection needs no pass; an acceptance waits for one, unless passes may be cut short."""
         if self._frontier is None or not self._pending.ready or self._in_flight:
             return []
-        judge = self._judge(chain_steps(self._pending.first_ready()[:1]), bonus=False)
+        known = len(self._known)
+        judge = self._judge(chain_steps(self._pending.first_ready()[:known]), bonus=False)
         verification = judge.judge(_no_row)
+        accepted = len(verification.path)
         cost = Work(target_passes=self.target_passes)
         if verification.replacement is not None:
-            self._acceptance.judged(0, 1)
+            self._acceptance.judged(accepted, 1)
+            if accepted:
+                self._keep_known(verification)
             return [self._reject(verification, judge.base, cost)]
         if self._budget is None:
             return []
@@ -603,6 +664,18 @@ class CloudMachine:
             logprobs=self._logprobs_recorder.take(),
         )
         return [verdict]
+
+    def _keep_known(self, verification: Verification) -> None:
+        """Commit drafts that were fed ahead, and accepted without a further pass."""
+        accepted = len(verification.path)
+        self._pending.accept(accepted)
+        self._kv_length = len(self.committed) + accepted
+        for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
+            self._commit(token_id, target)
+
+    def _forget_known(self) -> None:
+        self._frontier = None
+        self._prepared = ()
 
     def _release_frontier(self) -> list[CloudMessage]:
         """Go on alone from the distribution that was kept for a draft, once that draft is void or
@@ -633,6 +706,45 @@ class CloudMachine:
 
 def _no_row(row: int) -> Array:
     raise AssertionError("no pass has given this distribution")
+
+
+class HiddenUplink:
+    """The hidden states that came and are not fed yet: of contiguous positions."""
+
+    def __init__(self, split_layers: int, model: CloudModel) -> None:
+        self._on = split_layers > 0
+        self._model = model
+        self._end = 0  # of the positions that came, fed or not
+        self._states: list[Array] = []
+
+    def receive(self, message: HiddenStates, committed: PrefixedTokens) -> None:
+        """Take those of the next positions, which are committed. Raises InvalidArgument naming the
+        field, or PrefixMismatch."""
+        if not self._on:
+            raise InvalidArgument("hidden_states", "the session is not split")
+        count, size = message.states.shape
+        if count < 1 or size != self._model.hidden_size:
+            raise InvalidArgument("hidden_states", f"shape {message.states.shape}")
+        if message.base != self._end:
+            raise InvalidArgument("base", f"{message.base}; {self._end} is due")
+        if message.base + count > len(committed):
+            raise InvalidArgument("hidden_states", "of tokens that are not committed")
+        committed.check(message.base, message.prefix_hash)
+        if not np.isfinite(message.states).all():
+            raise InvalidArgument("hidden_states", "are not all finite")
+        self._states.append(message.states)
+        self._end += count
+
+    def complete(self, length: int) -> bool:
+        """Return whether a pass over the first `length` tokens can begin."""
+        return not self._on or self._end == length
+
+    def take(self) -> Array | None:
+        """Return those that are to be fed, which are complete; None where nothing is split."""
+        if not self._on:
+            return None
+        states, self._states = self._states, []
+        return np.concatenate(states)
 
 
 class PendingDrafts:
@@ -775,6 +887,7 @@ def check_open(opening: Open, model: CloudModel) -> None:
         check_logprobs_available(opening.settings, opening.params.top_logprobs)
     check_top_logprobs(params.logprobs, params.top_logprobs)
     check_prompt_logprobs(params)
+    check_split(opening, model)
     opening.settings.truncation.validate(vocabulary_size)
     params.sampling.validate(vocabulary_size)
     params.processors.validate(vocabulary_size, params.ignore_eos)
@@ -792,6 +905,18 @@ def check_open(opening: Open, model: CloudModel) -> None:
         raise InvalidArgument("max_tokens", why)
     check_token_ids(opening.prompt_ids, vocabulary_size, "prompt_ids")
     check_token_ids(opening.committed_ids, vocabulary_size, "committed_ids")
+
+
+def check_split(opening: Open, model: CloudModel) -> None:
+    """Check that the target can be split where the edge splits it."""
+    layers = opening.settings.split_layers
+    if not layers or not model.layer_count:
+        return  # or the back end cannot split at all, which is another error
+    if not 0 < layers < model.layer_count:
+        why = f"{layers} of the target's {model.layer_count} layers cannot run at the edge"
+        raise InvalidArgument("split_layers", why)
+    if opening.params.images:
+        raise InvalidArgument("images", "cannot be combined with split layers")
 
 
 def opened_text(opening: Open) -> PrefixedTokens:

@@ -7,16 +7,16 @@ drafts what follows them, but for an adopted branch on its fork."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
 
 import numpy as np
 
-from tandem.core.codecs import sparse_wire_probs, wire_probs
+from tandem.core.codecs import SURE_FLOAT16, sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
-from tandem.core.probs import Array, truncate
+from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
@@ -464,9 +464,32 @@ def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
     return distributions
 
 
+def draw_draft(
+    probs: Array, preset: Preset, draw: Callable[[Array, int], int], position: int
+) -> tuple[int, Array]:
+    """Return a draft token for an absolute position, and the distribution [V] that it is judged by,
+    in wire precision: the one it was drawn from, unless the preset truncates after sampling.
+
+    Args:
+        probs: the draft model's [V], after sampling settings.
+        preset: what is sent of it.
+        draw: draws a token for a position."""
+    if not preset.truncate_after_sampling:
+        drawn_from = probs_to_draft_from(probs, preset)
+        return draw(drawn_from, position), drawn_from
+    token_id = draw(probs, position)
+    # Float16 would drop a token less likely than this, which no cloud could then judge.
+    floor = 0.0 if preset.uplink_precision == "float32" else SURE_FLOAT16
+    kept = truncate_keeping(probs, preset.truncation, token_id, floor)
+    return token_id, _as_sent(kept, preset)
+
+
 def probs_to_draft_from(probs: Array, preset: Preset) -> Array:
     """Return the draft model's distribution [V] after sampling settings, in wire precision."""
-    truncated = truncate(probs, preset.truncation)
+    return _as_sent(truncate(probs, preset.truncation), preset)
+
+
+def _as_sent(truncated: Array, preset: Preset) -> Array:
     if preset.uplink_precision == "float32":  # distributions are float32 from the start
         return truncated
     if preset.uplink is Uplink.FULL_DISTRIBUTIONS:

@@ -62,6 +62,7 @@ from tandem.specdec.messages import (
     FrameHeader,
     FullDistribution,
     GoingAway,
+    HiddenStates,
     NeedFullDistribution,
     Open,
     Opened,
@@ -77,6 +78,7 @@ from tandem.specdec.predicted_text import Alignment
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
+from tandem.specdec.split_uplink import LayersTask, SplitUplink
 from tandem.specdec.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
@@ -122,6 +124,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         params = request.params
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
+        self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
         self._leaving = False
         predicted = request.predicted if request.preset.drafts_chains else None
         self._alignment = None if predicted is None else Alignment(predicted)
@@ -197,6 +200,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _open_stream(self, now: float) -> list[EdgeOutput]:
         """Open the session at the committed prefix, and send what is in flight again."""
         self._drafting.reconnected()
+        self._split.begin_stream()
         self.controller.connected(now)
         self.stats.begin_stream()
         self.prompt_logprobs.begin_stream()
@@ -219,7 +223,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         to all later ones: none while no answer is awaited that both would give."""
         if self.phase is not Phase.RUNNING or self.paused or not self.awaits_answer:
             return []
-        if self.request.preset.timing_dependent:
+        if self.request.preset.timing_dependent or self._split.on:
             return []
         return [self._opening(), *self._drafting.resent(self.epoch)]
 
@@ -455,6 +459,21 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.RUNNING:
             self.stats.begin_round(now)
         return self._drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
+
+    def layers_work(self) -> LayersTask | None:
+        """Return the next tokens to run through the target's first layers, if any; one task at a
+        time."""
+        return self._split.due() if self.phase is Phase.RUNNING else None
+
+    def layers_done(self, task: LayersTask, states: Array, now: float) -> list[EdgeOutput]:
+        """Send the hidden states [n, hidden size] of a task, unless its stream is gone."""
+        if self.phase is not Phase.RUNNING or not self._split.take(task):
+            return []
+        self._liveness.uploading(4 * states.size, now)
+        header = self._header()
+        header["base"] = task.first
+        header["prefix_hash"] = self.committed.prefix_at(task.first)
+        return [Send(HiddenStates(**header, states=states))]
 
     @property
     def paused(self) -> bool:

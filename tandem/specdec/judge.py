@@ -95,9 +95,10 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The drafts of one pass, which follow the committed text from position `base` on. `frontier`:
-    the target of position `base`, where an earlier pass gave it. `eos`, `length_limit`: what ends
-    the text. `bonus`: whether the position after the last draft is asked for too."""
+    """The drafts of one pass, which follow the committed text from position `base` on. `known`: the
+    targets of the first positions, where earlier passes gave them: of `base` alone, or in a chain
+    of several. `eos`, `length_limit`: what ends the text. `bonus`: whether the position after the
+    last draft is asked for too."""
 
     base: int
     steps: Steps
@@ -105,7 +106,7 @@ class Judge:
     payloads: PayloadRule
     eos: frozenset[int] = frozenset()
     length_limit: int = sys.maxsize
-    frontier: TargetProbs | None = None
+    known: tuple[TargetProbs, ...] = ()
     bonus: bool = True
 
     def judge(self, distribution_at: DistributionAt) -> Verification:
@@ -132,14 +133,31 @@ class Judge:
         return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 
     def row(self, node: int) -> int:
-        """Return the row of the pass's logits that follows a node; -1 for the frontier known
-        before."""
-        return node + 1 - (self.frontier is not None)
+        """Return the row of the pass's logits that follows a node; below 0 where its target was
+        known before."""
+        return node + 1 - len(self.known)
 
     def _target(self, node: int, position: int, distribution_at: DistributionAt) -> TargetProbs:
-        if node < 0 and self.frontier is not None:
-            return self.frontier
+        if node + 1 < len(self.known):
+            return self.known[node + 1]
         return self.rule.prepare(distribution_at(self.row(node)), position)
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """Judges nothing: the pass only reads the targets of `rows` positions from `base` on, for a
+    judge of drafts that have not all arrived."""
+
+    base: int
+    rows: int
+    rule: AcceptanceRule
+
+    def judge(self, distribution_at: DistributionAt) -> Verification:
+        """`distribution_at(row)`: as for `Judge`. Returns the targets, with an empty path."""
+        targets = (
+            self.rule.prepare(distribution_at(row), self.base + row) for row in range(self.rows)
+        )
+        return Verification((), (), tuple(targets))
 
 
 EARLY_TOP = 32
@@ -225,25 +243,27 @@ class RemoteJudge:
 
     @property
     def reader(self) -> LogitsReader:
-        """Return the reader to send to the logits. The first draft stays here where its target is
-        known before."""
+        """Return the reader to send to the logits. The first drafts stay here where their targets
+        are known before."""
         judge = self.judge
         steps = [judge.steps[node - 1] for node in range(len(judge.steps))]
-        known = judge.frontier is not None
+        known = len(judge.known)
         light = chain_steps(_without_probs(step.proposal) for step in steps[known:])
         postponed = Postponed(judge.rule, judge.payloads.rng)
         base = judge.base + known
-        rest = replace(judge, base=base, steps=light, frontier=None, payloads=postponed)
+        rest = replace(judge, base=base, steps=light, known=(), payloads=postponed)
         return LogitsReader(rest, self.sampling)
 
     def whole(self, reading: RemoteReading) -> Verification:
         """Return the verification of the whole chain, with what a rejection brings."""
         judge = self.judge
-        if judge.frontier is None:
+        known = len(judge.known)
+        if not known:
             return self._finished(reading, ())
-        only: Mapping[int, Step] = {-1: judge.steps[-1]}
+        only: Steps = {node: judge.steps[node] for node in range(-1, known - 1)}
         first = replace(judge, steps=only, bonus=False).judge(_no_row)
-        ended = judge.base + 1 >= judge.length_limit or judge.eos.intersection(first.token_ids)
+        end = judge.base + len(first.path)
+        ended = end >= judge.length_limit or judge.eos.intersection(first.token_ids)
         if first.replacement is not None or ended:
             return first
         return self._finished(reading, first.token_ids)
@@ -314,4 +334,4 @@ def _without_probs(proposal: Proposal) -> Proposal:
 
 
 def _no_row(row: int) -> Array:
-    raise AssertionError("the frontier is known")
+    raise AssertionError("these targets are known")

@@ -87,6 +87,14 @@ class NeedFullDistribution(Frame):
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenStates(Frame):
+    """The outputs of the target's first layers for the tokens from `base` on, float32 [n, hidden
+    size] as they arrive."""
+
+    states: Array
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel(Frame):
     pass
 
@@ -200,7 +208,7 @@ class Pong(Frame):
     nonce: int
 
 
-EdgeMessage = Open | Draft | Recovered | NeedFullDistribution | Cancel | Ping
+EdgeMessage = Open | Draft | Recovered | NeedFullDistribution | HiddenStates | Cancel | Ping
 CloudMessage = (
     Opened | PromptLogprobs | Verdict | EarlyVerdict | Tokens | FullDistribution | GoingAway | Pong
 )

@@ -29,6 +29,9 @@ MAX_PAYLOAD_TAIL_DRAWS = 256
 MAX_PREDRAFT_WORKERS = 32
 MAX_PREDRAFT_OUTCOMES = 256
 MAX_EXITS = 64
+MAX_SPLIT_LAYERS = 1024
+SPLIT_LAYERS = 3
+"""As many of the target's layers as PicoSpec's baseline has at the edge (§4.2)."""
 
 _ONE_LAYER_PER_TOKEN = "requires stop-and-wait, with one layer per token"
 _WHOLE_TREE = "a tree is sent as a whole, and a bonus token follows it"
@@ -48,6 +51,9 @@ class Preset:
     payload_top: int = 64
     payload_tail_draws: int = 4
     truncation: Truncation = NO_TRUNCATION
+    truncate_after_sampling: bool = False
+    """Whether drafts are sampled from the whole distribution, and only what is sent of it is
+    truncated (Oh et al. 2025). Lossy."""
     control: Control = Control.FIXED
     confidence_threshold: float = 0.0
     """A chunk ends with the first token that the draft model gives less probability than this,
@@ -70,6 +76,8 @@ class Preset:
     """Early exits of the target that judge too, at most: the deepest it has."""
     exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
     """Which early verdict leaves the cloud first, when several wait for the link."""
+    split_layers: int = 0
+    """So many of the target's first layers run at the edge, where hidden states are sent."""
 
     @property
     def tree_nodes(self) -> int:
@@ -90,7 +98,10 @@ class Preset:
     @property
     def lossy(self) -> bool:
         """True if the output distribution may differ from the target's."""
-        return self.drafts and not (acceptance_type(self).exact and payload_type(self).exact)
+        if self.split_layers:
+            return self.uplink_precision != "float32"
+        exact = acceptance_type(self).exact and payload_type(self).exact
+        return self.drafts and (not exact or self.truncate_after_sampling)
 
     @property
     def drafter_invariant(self) -> bool:
@@ -187,6 +198,7 @@ class Preset:
             window=schedule.window,
             verify_on_arrival=schedule.verify_on_arrival,
             decode_when_idle=schedule.decode_when_idle,
+            prepare_on_arrival=schedule.prepare_on_arrival,
             bonus=schedule.bonus,
             uplink_precision=self.uplink_precision,
             payload_top=self.payload_top,
@@ -197,6 +209,7 @@ class Preset:
             with_replacement=self.with_replacement,
             exits=self.exits,
             exit_order=self.exit_order,
+            split_layers=self.split_layers,
         )
 
     def validate(self) -> None:
@@ -209,6 +222,9 @@ class Preset:
         _check_range("confidence_threshold", self.confidence_threshold, 0, 1)
         _check_range("predraft_workers", self.predraft_workers, 1, MAX_PREDRAFT_WORKERS)
         _check_range("predraft_outcomes", self.predraft_outcomes, 1, MAX_PREDRAFT_OUTCOMES)
+        why = "requires that distributions are sent"
+        sends = self.carries_probs or not self.truncate_after_sampling
+        _require(sends, "truncate_after_sampling", why)
         hears_exits = self.predraft is Predraft.EARLY_EXITS
         _require(not hears_exits or self.exits > 0, "exits", "must be at least 1 to predraft from")
         if self.control is Control.LEAST_COST:
@@ -225,6 +241,9 @@ class Preset:
         _require(self.predraft is Predraft.OFF, "predraft", "outcomes of a tree are not predrafted")
         whole = self.confidence_threshold == 0
         _require(whole, "confidence_threshold", "a tree is drafted whole; it must be 0")
+        before = not self.truncate_after_sampling
+        why = "candidates of a tree are sampled from what is sent; it must be off"
+        _require(before, "truncate_after_sampling", why)
         fixed = self.control is Control.FIXED
         _require(fixed, "control", "a tree is always as deep as its expansion is long")
 
@@ -243,6 +262,7 @@ class VerifySettings:
     """Most drafts that may wait for the cloud; 0 where the edge drafts nothing."""
     verify_on_arrival: bool = False
     decode_when_idle: bool = False
+    prepare_on_arrival: bool = False
     bonus: bool = True
     uplink_precision: Precision = "float32"
     payload_top: int = 64
@@ -253,6 +273,7 @@ class VerifySettings:
     with_replacement: bool = False
     exits: int = 0
     exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
+    split_layers: int = 0
 
     @property
     def drafts(self) -> bool:
@@ -305,6 +326,9 @@ class VerifySettings:
         self.truncation.validate(MAX_VOCABULARY_SIZE)
         _check_range("exits", self.exits, 0, MAX_EXITS)
         self._validate_payloads()
+        if self.prepare_on_arrival:
+            self._validate_preparation()
+        self._validate_split()
         if self.expansion:
             self._validate_tree()
 
@@ -320,6 +344,24 @@ class VerifySettings:
             _require(not (split and self.cloud_draws), "rejection_payload", why)
             why = "the cloud must wait for the token that the edge draws"
             _require(not (split and self.decode_when_idle), "decode_when_idle", why)
+
+    def _validate_split(self) -> None:
+        """Hidden states take the place of drafts."""
+        _check_range("split_layers", self.split_layers, 0, MAX_SPLIT_LAYERS)
+        split = self.uplink is Uplink.HIDDEN_STATES
+        _require(split == (self.split_layers > 0), "split_layers", "goes with hidden states")
+        _require(not (split and self.drafts), "window", "nothing is drafted where layers are split")
+        why = "must be 'token': the cloud has the whole distribution"
+        _require(not split or self.cloud_draws, "rejection_payload", why)
+
+    def _validate_preparation(self) -> None:
+        """Drafts that were fed ahead are void only with their epoch, which the cloud ends."""
+        at_once = self.verify_on_arrival or self.decode_when_idle
+        why = "drafts are judged as they arrive, or the cloud decodes alone; it must be off"
+        _require(not at_once, "prepare_on_arrival", why)
+        _require(not self.expansion, "prepare_on_arrival", _WHOLE_TREE)
+        why = "early exits judge whole chunks in one pass; it must be off"
+        _require(not self.exits, "prepare_on_arrival", why)
 
     def _validate_tree(self) -> None:
         """A tree is judged whole, by a cloud that knows its distributions."""
@@ -417,13 +459,22 @@ _STREAM = replace(
     predraft_outcomes=32,
 )
 
+_AR = replace(_COUPLED, name="ar", schedule=Schedule(window=0, chunk=0, decode_when_idle=True))
+_SPLIT = replace(_AR, name="split", uplink=Uplink.HIDDEN_STATES, split_layers=SPLIT_LAYERS)
+
 _LISTED = (
-    replace(_COUPLED, name="ar", schedule=Schedule(window=0, chunk=0, decode_when_idle=True)),
+    _AR,
     _DSD,
     _DSSD,
     replace(_DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
     _TSLT,
+    replace(_TSLT, name="tslt-after", truncate_after_sampling=True),
     _PICOSPEC,
+    replace(
+        _PICOSPEC,
+        name="picospec-preverify",
+        schedule=replace(_PICOSPEC.schedule, verify_on_arrival=False, prepare_on_arrival=True),
+    ),
     replace(_PICOSPEC, name="picospec-top-k", rejection_payload=RejectionPayload.TOP_K),
     replace(_TSLT, name="mc-dsd", schedule=_stop_and_wait(3), expansion=(2, 2, 2)),
     _STREAM,
@@ -442,6 +493,8 @@ _LISTED = (
     # The two deepest exits: wrong guesses of shallower ones keep the draft model busy. Demo pair,
     # simulated at 30 ms and draft length 4: 1.07 times dssd with 2 exits, 1.04 with 4.
     replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=2),
+    _SPLIT,
+    replace(_SPLIT, name="split-float16", uplink_precision="float16"),
 )
 
 PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _LISTED})

@@ -20,8 +20,10 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
+from tandem.specdec.presets import SPLIT_LAYERS
 from tandem.suite.embedded_documents import serve_documents
 from tandem.suite.models import ModelPair
 from tandem.suite.suite_documents import SuiteDocuments, kept_kv_folder
@@ -111,6 +113,7 @@ class EmbeddedSuite:
             limits=self._drafter_limits,
             metrics=self.metrics["drafter"],
             documents=self._decoded(pair.draft, draft, "device"),
+            split=self._split_edge(),
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.
@@ -134,6 +137,12 @@ class EmbeddedSuite:
         self._services = (aggregator, drafter, verifier)
         if self._http:
             self.http_url = await self._open_http(stack, aggregator)
+
+    def _split_edge(self) -> SplitEdge | None:
+        """Return the target's first layers, which the first split request loads."""
+        if (load := self._pair.first_layers) is None:
+            return None
+        return SplitEdge(SPLIT_LAYERS, partial(load, SPLIT_LAYERS))
 
     def _decoded(self, engine: Engine, model: LoadedModel | None, side: str) -> Documents:
         """Return the arguments for decoding documents at a side; keys and values are stored beside

@@ -1,6 +1,8 @@
 """Which models a command uses, and loading them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ class ModelPair:
     dtype: str = "float32"
     models: tuple[LoadedModel, LoadedModel] | None = None
     """Draft and target as they were loaded, where they were."""
+    first_layers: Callable[[int], Engine] | None = None
+    """Loads so many of the target's first layers, where a back end can run them alone."""
 
 
 def choose_model(
@@ -146,7 +150,13 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
         device=target.device,
         dtype=target.dtype,
         models=(drafter, verifier),
+        first_layers=partial(_first_layers, target) if verifier.engine.layer_count else None,
     )
+
+
+def _first_layers(target: ModelChoice, layers: int) -> Engine:
+    alone = replace(target, dtype="float32", exits="none", first_layers=layers)
+    return load_model(alone, "target").engine
 
 
 def load_model(choice: ModelChoice, side: str) -> LoadedModel:

@@ -77,6 +77,8 @@ class PacedEngine:
         self.vocabulary_hash = engine.vocabulary_hash
         self.kv_bytes_per_token = engine.kv_bytes_per_token
         self.exit_depths = engine.exit_depths
+        self.layer_count = engine.layer_count
+        self.hidden_size = engine.hidden_size
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
         return open_session(self._engine, owner, capacity, spare)

@@ -4,7 +4,8 @@ demonstrations and simulation; the engine's name is `scripted` where a service i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.context_engine import ContextEngine, Distribution
+from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
 from tandem.text.chat_rendering import NO_VARIABLES
@@ -19,6 +21,7 @@ from tandem.text.chat_rendering import NO_VARIABLES
 _DISTRIBUTIONS_KEPT = 1024
 
 VOCABULARY_SIZE = 256
+SCRIPTED_LAYERS = 8
 SHARPNESS = 40.0
 """Nats over which log-probabilities spread: leaves a handful of likely tokens."""
 
@@ -33,6 +36,9 @@ def load(choice: ModelChoice) -> LoadedModel:
         why = f"{choice.source!r} is not SEED or SEED:NOISE, as 1:0.3"
         raise InvalidArgument("model", why) from None
     tokenizer = ScriptedTokenizer(VOCABULARY_SIZE)
+    if choice.first_layers:
+        layers = ScriptedLayers(VOCABULARY_SIZE)
+        return LoadedModel(layers, tokenizer, lambda: f"scripted layers:{choice.source}")
     return LoadedModel(pair[not choice.drafts], tokenizer, lambda: f"scripted:{choice.source}")
 
 
@@ -76,6 +82,37 @@ class ScriptedEngine(ContextEngine):
             exit_distributions=exit_distributions,
             copies=copies,
         )
+        self.capabilities = replace(self.capabilities, splits=True)
+        self.layer_count = SCRIPTED_LAYERS
+        self.hidden_size = 1
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        """A hidden state is the number of its token, and what comes as hidden states is believed:
+        wrong ones give another text."""
+        return super().forward([_as_told(request) for request in batch], cancelled)
+
+
+class ScriptedLayers(ScriptedEngine):
+    """The first layers of a scripted model: hidden states are the numbers of the tokens."""
+
+    def __init__(self, vocabulary_size: int, context_length: int = 4096) -> None:
+        uniform = np.full(vocabulary_size, 1 / vocabulary_size)
+        super().__init__(vocabulary_size, lambda _: uniform, context_length=context_length)
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        super().forward([replace(request, logits_to_keep=0) for request in batch], cancelled)
+        kept = [request.token_ids[-request.logits_to_keep :] for request in batch]
+        return [np.array(token_ids, dtype=np.float32)[:, None] for token_ids in kept]
+
+
+def _as_told(request: ForwardRequest) -> ForwardRequest:
+    if request.hidden is None or request.hidden.shape != (len(request.token_ids), 1):
+        return request
+    return replace(request, token_ids=tuple(int(state) for state in request.hidden[:, 0]))
 
 
 def scripted_probs(

@@ -9,6 +9,8 @@ import numpy as np
 
 from tandem.core.codecs import (
     Precision,
+    hidden_from_bytes,
+    hidden_to_bytes,
     probs_from_bytes,
     probs_to_bytes,
     sparse_probs_from_bytes,
@@ -33,6 +35,7 @@ from tandem.specdec.messages import (
     FrameHeader,
     FullDistribution,
     GoingAway,
+    HiddenStates,
     NeedFullDistribution,
     Open,
     Opened,
@@ -119,6 +122,9 @@ class EdgeCodec:
                 frame.recovered.token_id = message.token_id
             case NeedFullDistribution():
                 frame.need_full_distribution.SetInParent()
+            case HiddenStates():
+                precision = self._settings.uplink_precision
+                frame.hidden_states.states = hidden_to_bytes(message.states, precision)
             case Cancel():
                 frame.cancel.SetInParent()
             case Ping():
@@ -252,6 +258,8 @@ class CloudCodec:
                 return Recovered(**header, token_id=frame.recovered.token_id)
             case "need_full_distribution":
                 return NeedFullDistribution(**header)
+            case "hidden_states":
+                return HiddenStates(**header, states=self._states(frame.hidden_states.states))
             case "cancel":
                 return Cancel(**header)
             case "ping":
@@ -317,6 +325,15 @@ class CloudCodec:
             parents=tuple(draft.parents) if draft.parents else None,
             hold=draft.hold,
         )
+
+    def _states(self, raw: bytes) -> Array:
+        settings = self._settings
+        if settings is None:
+            raise InvalidArgument("open", "must be the first message of a stream")
+        if not settings.split_layers:
+            raise InvalidArgument("hidden_states", "the session is not split")
+        size = self._model.hidden_size
+        return hidden_from_bytes(raw, size, settings.uplink_precision, "hidden_states")
 
     def _distributions(self, draft: pb.Draft, settings: VerifySettings) -> Array | None:
         if not (draft.sparse_probs or draft.distributions):

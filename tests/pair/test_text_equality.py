@@ -118,6 +118,23 @@ async def test_texts_equal_the_cloud_s_own(
     assert not different, f"{len(different)} of {len(cases)} differ, the first is {different[0]}"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_a_split_target_s_texts_equal_the_whole_one_s(
+    pair: ModelPair, temperature: float
+) -> None:
+    """Three of its layers computed by an engine of their own, hidden states in float32."""
+    sampling = SamplingParams(temperature=temperature)
+    texts = list(prompts(FEW))
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        asked = {
+            name: [request(text, name, None, sampling) for text in texts]
+            for name in ("ar", "split")
+        }
+        alone = await token_ids(client, asked["ar"])
+        split = await token_ids(client, asked["split"])
+    assert split == alone
+
+
 async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -> None:
     """Every text that timing does not decide is the one of a session on its own."""
     (text,) = prompts(1)

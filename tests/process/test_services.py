@@ -72,7 +72,7 @@ def services() -> Iterator[Services]:
             ServiceProcess(
                 "tandem.services.drafter",
                 *("--port", "0", "--metrics-port", str(metrics_ports[1]), *SCRIPTED),
-                *("--verifier", f"127.0.0.1:{verifier_port}"),
+                *("--verifier", f"127.0.0.1:{verifier_port}", "--split-model", "1"),
             )
         )
         aggregator = stack.enter_context(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
@@ -18,9 +19,17 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.presets import SPLIT_LAYERS
 from tandem.telemetry.metrics import Metrics, new_registry
-from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
+from tandem.testing.scripted import (
+    ScriptedEngine,
+    ScriptedLayers,
+    ScriptedTokenizer,
+    noisy_probs,
+    scripted_probs,
+)
 from tandem.text import Tokenizer
 from tandem.two_sided.interface import Documents
 
@@ -92,9 +101,11 @@ async def scripted_suite(
     draft: Engine | None = None,
     path: Path | None = None,
     tokenizer: Tokenizer | None = None,
+    splits: bool = True,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
-    `tokenizer`: of the models; a scripted one by default."""
+    `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
+    first layers."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -109,7 +120,10 @@ async def scripted_suite(
         address = verifier.target
         if path is not None:
             address = await stack.enter_async_context(path(address))
-        drafter = await started(DrafterServicer(draft, tokenizer, address, limits, edge))
+        layers = partial(ScriptedLayers, draft.vocabulary_size, CONTEXT)
+        split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
+        servicing = DrafterServicer(draft, tokenizer, address, limits, edge, split=split)
+        drafter = await started(servicing)
         settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
         servicer = AggregatorServicer(settings, front)
         aggregator = await started(servicer)

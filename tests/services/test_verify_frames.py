@@ -37,6 +37,10 @@ NEGATIVE = PROBS.copy()
 NEGATIVE[:2] = (-PROBS[0], 3 * PROBS[0])
 
 
+NUMBERS = np.array(PROMPT, dtype="<f4").tobytes()
+NO_NUMBERS = np.array([1, np.inf, 3], dtype="<f4").tobytes()
+
+
 def sparse(probs: Any, precision: Precision = "float16") -> bytes:
     return sparse_probs_to_bytes(probs, precision)
 
@@ -55,6 +59,12 @@ BAD_FRAMES = [
     ("dssd", dssd_draft(HUGE), "token_ids"),
     ("coupled", draft((1, VOCABULARY)), "token_ids"),
     ("coupled", draft((HUGE,)), "token_ids"),
+    ("coupled", control("hidden_states", after=(), states=NUMBERS), "hidden_states"),
+    ("split", control("hidden_states", after=(), states=b""), "hidden_states"),
+    ("split", control("hidden_states", after=(), states=NUMBERS[:-1]), "hidden_states"),
+    ("split", control("hidden_states", after=(), states=2 * NUMBERS), "hidden_states"),
+    ("split", control("hidden_states", after=(), states=NO_NUMBERS), "hidden_states"),
+    ("split", control("hidden_states", after=PROMPT[:1], states=NUMBERS), "base"),
     *(
         ("dssd", draft((1, 2), probabilities=[0.5, bad]), "probabilities")
         for bad in (math.nan, -0.5, 0.0, 1.5, math.inf, -math.inf)

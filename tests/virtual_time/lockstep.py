@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from tandem.core.probs import truncate
+from tandem.core.probs import truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyWork
@@ -75,18 +75,22 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
         eos_token_ids=ends,
         max_draft_length=64,
         exits=len(models.exit_distributions),
+        layer_count=8,
+        hidden_size=1,
     )
 
 
 def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Verification:
     """What the judge of a work finds in a target model's distributions."""
     contexts = contexts_of(cloud, work)
+    if work.hidden is not None:
+        assert work.hidden[:, 0].tolist() == list(work.token_ids), "of these very tokens"
     return work.judge.judge(lambda row: models.target_probs(contexts[row]))
 
 
 def contexts_of(cloud: CloudMachine, work: VerifyWork) -> list[TokenIds]:
     """What the work's wanted distributions are the distributions after."""
-    return work.contexts(cloud.committed.since(0)[: work.kept])
+    return work.contexts((*cloud.committed.since(0)[: work.kept], *work.prepared))
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,9 @@ class Lockstep:
             self._hand_over(job)
         while (work := self.edge.work(0.0)) is not None:
             self._drafting.append(_Drafting(work, self._drafts(work), self._turn, self._pace.draft))
+        while (task := self.edge.layers_work()) is not None:
+            states = np.array(task.token_ids, dtype=np.float32)[:, None]
+            self._apply(self.edge.layers_done(task, states, 0.0))
 
     def _hand_over(self, job: "_Drafting") -> None:
         """What is ready of a work, unless it was interrupted by what came before it this turn."""
@@ -234,9 +241,12 @@ class Lockstep:
                 drafts += found
                 context = (*context, found[0].token_id)
                 continue
-            probs = truncate(self._models.draft_probs(context), self.edge.request.preset.truncation)
+            chosen, whole = self.edge.request.preset, self._models.draft_probs(context)
+            probs = truncate(whole, chosen.truncation)
             draw = rule.target_token if work.guess and not drafts else rule.propose
-            token = draw(probs, len(context))
+            token = draw(whole if chosen.truncate_after_sampling else probs, len(context))
+            if chosen.truncate_after_sampling:
+                probs = truncate_keeping(whole, chosen.truncation, token)
             wanted = work.alternatives
             runners_up = rule.top_alternatives(probs, token, len(context), wanted) if wanted else ()
             unsure = threshold > 0 and bool(max(self._models.draft_probs(context)) < threshold)

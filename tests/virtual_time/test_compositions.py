@@ -59,7 +59,10 @@ class Case:
         )
 
 
-def random_preset(source: random.Random) -> Preset:
+DRAFTING_UPLINKS = [uplink for uplink in Uplink if uplink is not Uplink.HIDDEN_STATES]
+
+
+def random_preset(source: random.Random, prepares: random.Random) -> Preset:
     while True:
         window = source.choice((0, 1, 2, 3, 5, 8, 13))
         composed = Preset(
@@ -71,9 +74,10 @@ def random_preset(source: random.Random) -> Preset:
                 bonus=source.random() < 0.5,
                 decode_when_idle=source.random() < 0.5,
                 token_by_token=source.random() < 0.5,
+                prepare_on_arrival=prepares.random() < 0.3,
             ),
             acceptance=source.choice(list(Acceptance)),
-            uplink=source.choice(list(Uplink)),
+            uplink=source.choice(DRAFTING_UPLINKS),
             rejection_payload=source.choice(list(RejectionPayload)),
             uplink_precision=source.choice(("float32", "float16")),
             payload_top=source.choice((0, 1, 3, 64)),
@@ -102,7 +106,7 @@ def random_case(seed: int) -> Case:
     source = random.Random(f"composition {seed}")
     return Case(
         seed,
-        random_preset(source),
+        random_preset(source, random.Random(f"prepares {seed}")),
         source.choice(MODELS),
         max_tokens=source.randint(1, 24),
         ends=frozenset(source.sample(range(12), source.choice((0, 0, 1)))),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.analysis.lost_mass import top_k_bias
+from lab.analysis.lost_mass import after_sampling_bias, before_sampling_bias, top_k_bias
 from lab.simulation.simulated_drafts import ProbsOf
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose
@@ -135,6 +135,22 @@ METHODS: dict[str, tuple[Preset, int]] = {
         scheduled("picospec", Schedule(4, 2, bonus=False, token_by_token=True), payload_top=3),
         3,
     ),
+    "picospec, prepared": (
+        scheduled(
+            "picospec-preverify",
+            Schedule(4, 2, bonus=False, token_by_token=True, prepare_on_arrival=True),
+            payload_top=3,
+        ),
+        3,
+    ),
+    "picospec, prepared, chunks of three": (
+        scheduled(
+            "picospec-preverify",
+            Schedule(3, 3, token_by_token=True, prepare_on_arrival=True),
+            payload_top=3,
+        ),
+        3,
+    ),
     "picospec, one chunk": (
         scheduled(
             "picospec", Schedule(2, 2, True, bonus=False, token_by_token=True), payload_top=3
@@ -244,6 +260,21 @@ def test_the_top_k_answer_is_off_by_its_bias(top: int) -> None:
     bias = top_k_bias(target, draft, top)
     assert sum(difference) / 2 == bias
     assert (bias == 0) == (top > 1), "here the residual lies in the top two"
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_an_answer_cut_after_sampling_is_off_by_its_bias(top: int) -> None:
+    """`tslt-after` is lossy where it cuts; by how much, `after_sampling_bias` says. The same cut
+    before sampling is exact."""
+    cut = Truncation(top_k=top)
+    after = preset("tslt-after", 1, truncation=cut)
+    probs = probs_through_the_machines(after, 1, Pace())
+    target, draft = MODELS.target_probs((1, 2)), MODELS.draft_probs((1, 2))
+    difference = [abs(probs.get((token,), Fraction(0)) - target[token]) for token in range(3)]
+    bias = after_sampling_bias(target, draft, cut)
+    assert sum(difference) / 2 == bias
+    assert (bias > 0) == (top < 3)
+    assert before_sampling_bias(target, draft, cut) == 0
 
 
 @pytest.mark.parametrize("method", WITH_EARLY_EXITS)

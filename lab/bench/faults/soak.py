@@ -47,6 +47,8 @@ SAMPLES = 300
 """Of each figure in a run, at least 5 s apart and at most 60 in the quick one."""
 FAULT_EVERY_S = 30.0
 MAX_TOKENS, PROMPTS = 32, 60
+SERVED = [name for name, preset in PRESETS.items() if not preset.split_layers]
+"""What a drafter without the target's layers serves."""
 ANSWER_S, CALL_S = 60.0, 10.0
 DOCUMENT_KV_BYTES = 8 << 20
 """So small that it is full before the second half begins."""
@@ -223,7 +225,7 @@ async def _soak(place: Path, models: Models, seed: int, lasts_s: float) -> tuple
 def _request(source: random.Random, preset: str | None = None) -> GenerationRequest:
     return GenerationRequest(
         prompt=source.choice(prompts(PROMPTS)),
-        preset=preset or source.choice(list(PRESETS)),
+        preset=preset or source.choice(SERVED),
         params=GenerationParams(
             max_tokens=source.choice((4, MAX_TOKENS)), seed=source.randrange(2**32)
         ),
@@ -237,7 +239,7 @@ def _body(source: random.Random) -> dict[str, object]:
         "prompt": source.choice(prompts(PROMPTS)),
         "max_tokens": MAX_TOKENS,
         "seed": source.randrange(2**32),
-        "tandem": {"preset": source.choice(list(PRESETS))},
+        "tandem": {"preset": source.choice(SERVED)},
     }
 
 

@@ -20,6 +20,7 @@ from lab.bench.papers import (
     fsd_tables,
     more_sides_table,
     picospec_tables,
+    picospec_verification,
     process_cell,
     reweigh_cost,
     reweigh_gain,
@@ -37,7 +38,8 @@ from tandem.core.errors import InvalidArgument
 RESULTS = "results.json"
 FOLDER = Path("report")
 PAPERS = (
-    *(dssd_tables, picospec_tables, process_cell, fsd_tables, robot_table, task_tables),
+    *(dssd_tables, picospec_tables, picospec_verification, process_cell),
+    *(fsd_tables, robot_table, task_tables),
     *(tslt_figures, dragon_figures, reweigh_gain, reweigh_cost, more_sides_table),
 )
 

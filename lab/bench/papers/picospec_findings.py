@@ -31,7 +31,8 @@ def methods(rows: Rows) -> str:
     if faster:
         sentences.append(
             "Split inference is faster than printed in "
-            f"{of_all(faster, len(split))}, since the cost model has no overhead but the link."
+            f"{of_all(faster, len(split))}, since a frame costs nothing here but its way over the "
+            "link."
         )
     return " ".join(sentences)
 

@@ -20,6 +20,8 @@ from tandem.specdec.presets import PRESETS, Preset
 
 ANSWERS, QUICK_ANSWERS = 6, 2
 TOKENS, QUICK_TOKENS = 64, 24
+DEMO_HIDDEN_SIZE = 320
+"""Of the demo target."""
 LEFT_OUT = {
     "w/o Para-draft": ("schedule.window=4",),
     "w/o Fast-verify": ("schedule.verify_on_arrival=false", "schedule.token_by_token=false"),
@@ -48,15 +50,18 @@ class Cell:
 
 
 ALONE = "Autoregressive"
+SPLIT = "Split Inf."
 _QWEN, _LLAMA = "1 and 2, Qwen", "1 and 3, Llama"
 CELLS = (
     Cell(_QWEN, ALONE, "Qwen", "ar"),
     Cell(_QWEN, "Vanilla Spec.", "Qwen", "dsd"),
     *(Cell(_QWEN, name, "Qwen", overrides=overrides) for name, overrides in LEFT_OUT.items()),
     Cell(_QWEN, "PicoSpec", "Qwen"),
+    Cell(_QWEN, SPLIT, "Qwen", "split-float16"),
     Cell(_LLAMA, ALONE, "Llama", "ar"),
     *(Cell(_LLAMA, name, "Llama", overrides=overrides) for name, overrides in LEFT_OUT.items()),
     Cell(_LLAMA, "PicoSpec", "Llama"),
+    Cell(_LLAMA, SPLIT, "Llama", "split-float16"),
     *(Cell("4, Qwen", f"γ = {n}", "Qwen", draft_length=n) for n in (3, 5, 6)),
 )
 
@@ -82,7 +87,9 @@ def tables() -> tuple[PaperTable, ...]:
             declared="Real gRPC between processes over a TCP link emulator with the pair's round "
             f"trip and {MBPS:g} Mbit/s; steps of the demo pair are paced to its times. γ = "
             f"{DRAFT_LENGTH} but in Table 4. Distributions have the demo pair's 4,096 entries, in "
-            "virtual time too, whose prompts are others.",
+            "virtual time too, whose prompts are others. Split inference runs the demo target's "
+            f"first three layers at the edge, paced as the paper's, and sends states of "
+            f"{DEMO_HIDDEN_SIZE} numbers in float16.",
             compute=_measured,
             finding=picospec_findings.processes,
         ),
@@ -96,8 +103,11 @@ def _measured(testbed: Testbed, labels: Labels) -> Figures:
         lambda: _tpots_s(testbed, [one for one in CELLS if one.pair == cell.pair]),
     )
     alone = next(one for one in CELLS if (one.pair, one.method) == (cell.pair, ALONE))
-    # What travels has the demo pair's vocabulary here, as it has between the processes.
+    # What travels has the demo pair's sizes here, as it has between the processes.
     conditions = replace(PAIRS[cell.pair].conditions, padded_vocabulary=None)
+    if cell.method == SPLIT:
+        split = replace(PAIRS[cell.pair].split_times, hidden_size=DEMO_HIDDEN_SIZE)
+        conditions = replace(conditions, times=split)
     simulated = answers_figures(testbed.answers(cell.composed, conditions))
     tpot_s = tpots_s[cell]
     return tpots_s[alone] / tpot_s, 1 / tpot_s, 1 / float(simulated["tpot_s"])
@@ -106,12 +116,21 @@ def _measured(testbed: Testbed, labels: Labels) -> Figures:
 def _tpots_s(testbed: Testbed, cells: Sequence[Cell]) -> dict[Cell, float]:
     """Seconds a token of each, asked for one after another; all of one pair."""
     pair = PAIRS[cells[0].pair]
-    times = pair.times
+    whole = [cell for cell in cells if cell.method != SPLIT]
+    split = [cell for cell in cells if cell.method == SPLIT]
+    times, cut = pair.times, pair.split_times
     pacing = Pacing(times.draft_s, times.verify_first_s, times.verify_further_s)
+    layers = Pacing(cut.layers_s, cut.verify_first_s, cut.verify_further_s)
+    return _paced_tpots_s(testbed, whole, pacing) | _paced_tpots_s(testbed, split, layers)
+
+
+def _paced_tpots_s(testbed: Testbed, cells: Sequence[Cell], pacing: Pacing) -> dict[Cell, float]:
+    pair = PAIRS[cells[0].pair]
     texts = prompts(QUICK_ANSWERS if testbed.quick else ANSWERS)
     tokens = QUICK_TOKENS if testbed.quick else TOKENS
     tpots_s = {}
-    with running_suite(testbed.models, pacing, with_link=True) as suite:
+    splits = cells[0].method == SPLIT
+    with running_suite(testbed.models, pacing, with_link=True, splits=splits) as suite:
         assert suite.link is not None, "a link was asked for"
         suite.link.set(pair.rtt_s, MBPS)
         for cell in counted(cells, lambda cell: f"{cell.tables}: {cell.method} by processes"):

@@ -43,7 +43,9 @@ class HuggingFaceEngine(EngineDefaults):
     model that the Llama path would serve. `exits` are early exits that requests may read.
     `single_rows` is for an engine that mostly feeds one token at a time, as a drafter's does.
     `bits`, 8 or 4, quantises the weights; all else is float32 then. `head_tokens` [n] are the only
-    tokens that a draft proposes; the generic path proposes all.
+    tokens that a draft proposes; the generic path proposes all. With `first_layers` only so many
+    run, of a model that the Llama path serves: what a pass answers are their hidden states [rows,
+    hidden size] in the place of logits, for the edge of split inference.
     Raises InvalidArgument("model") for a model whose attention cannot be packed.
     """
 
@@ -64,6 +66,7 @@ class HuggingFaceEngine(EngineDefaults):
         vision: Vision | None = None,
         bits: int | None = None,
         head_tokens: torch.Tensor | None = None,
+        first_layers: int = 0,
     ) -> None:
         model.train(False)
         model.requires_grad_(False)
@@ -73,6 +76,14 @@ class HuggingFaceEngine(EngineDefaults):
             quantise_modules(model, bits)
         generic = GenericForward(model)
         layers, logits = generic.survey()
+        self.layer_count = len(layers) if self.fast_path else 0
+        self.hidden_size = int(model.config.get_text_config().hidden_size) if self.fast_path else 0
+        self._answers_hidden = first_layers > 0
+        if first_layers:
+            if not 0 < first_layers < self.layer_count:
+                why = f"{model_name}: its first {first_layers} layers cannot run alone"
+                raise InvalidArgument("model", why)
+            layers = layers[:first_layers]
         self.vocabulary_size = logits if vocabulary_size is None else min(logits, vocabulary_size)
         self.model_name = model_name
         self.vision = vision
@@ -85,6 +96,7 @@ class HuggingFaceEngine(EngineDefaults):
             vision=vision is not None,
             embeddings=vision is not None,
             kv_files=True,
+            splits=self.fast_path and not first_layers,
             same_bits=exact and model.device.type == "cpu",
         )
         self.vocabulary_hash = vocabulary_hash
@@ -138,15 +150,14 @@ class HuggingFaceEngine(EngineDefaults):
         return [by_number[number] for number in range(len(batch))]
 
     def _passes(self, batch: Sequence[ForwardRequest]) -> list[list[int]]:
-        """Return the indices of the requests that share each pass. Where weights are laid out for
-        single rows, few and many rows are multiplied differently, so that a prompt must not share
-        one with single tokens."""
-        if not self._single_rows:
-            return [list(range(len(batch)))] if batch else []
-        passes: tuple[list[int], list[int]] = ([], [])
+        """Return the indices of the requests that share each pass: those that begin with the same
+        layer. Where weights are laid out for single rows, few and many rows are multiplied
+        differently, so that a prompt must not share one with single tokens."""
+        passes = dict[tuple[int, bool], list[int]]()
         for number, request in enumerate(batch):
-            passes[len(request.token_ids) <= FEW_ROWS].append(number)
-        return [numbers for numbers in passes if numbers]
+            few = self._single_rows and len(request.token_ids) <= FEW_ROWS
+            passes.setdefault((request.first_layer, few), []).append(number)
+        return list(passes.values())
 
     def _pass(
         self, batch: list[ForwardRequest], sessions: list[KvSession], cancelled: Callable[[], bool]
@@ -154,7 +165,10 @@ class HuggingFaceEngine(EngineDefaults):
         for session, request in zip(sessions, batch, strict=True):
             session.prepare(request.extends_tree)
         packed = PackedBatch(batch, sessions, cancelled, self._like)
-        logits: Logits = self._run(packed)[:, : self.vocabulary_size].float().cpu().numpy()
+        answers = self._run(packed)
+        if not self._answers_hidden:
+            answers = answers[:, : self.vocabulary_size]
+        logits: Logits = answers.float().cpu().numpy()
         for session, request in zip(sessions, batch, strict=True):
             session.finish(len(request.token_ids), request.parents)
         ends = list(accumulate(request.logits_to_keep for request in batch))

@@ -57,7 +57,9 @@ class LlamaForward:
     """Runs packed batches like `GenericForward`, for models that `llama_forward_serves`.
     `single_rows`: what most passes are made of, `bits`: of each weight; see `make_linear`. With
     `bits` all but the weights is float32, and embeddings stay as they were loaded. All tokens but
-    `head_tokens`, where there are some, have the logit -inf."""
+    `head_tokens`, where there are some, have the logit -inf. With fewer `shapes` than the model has
+    layers only these run, and a pass answers the hidden states that the last of them puts out in
+    the place of logits."""
 
     def __init__(
         self,
@@ -82,8 +84,11 @@ class LlamaForward:
         with torch.inference_mode(False), torch.no_grad():
             self._layers = [
                 _Layer(layer, index, shape, make)
-                for index, (layer, shape) in enumerate(zip(decoder.layers, shapes, strict=True))
+                for index, (layer, shape) in enumerate(zip(decoder.layers, shapes, strict=False))
             ]
+            self._is_whole = len(shapes) == len(decoder.layers)
+            if not self._is_whole:
+                return
             head: Tensor = model.lm_head.weight.detach()
             if not lays_out_anew(head, bits):  # it is kept as it is
                 head = self._embedding if head.data_ptr() == loaded.data_ptr() else owned(head)
@@ -96,11 +101,17 @@ class LlamaForward:
 
     @torch.inference_mode()
     def __call__(self, packed: PackedBatch) -> Tensor:
-        """Logits [packed.logits_to_keep, vocabulary_size]."""
-        hidden = functional.embedding(packed.token_ids, self._embedding).to(self._dtype)
+        """Logits [packed.logits_to_keep, vocabulary_size]; of the first layers alone hidden states
+        [packed.logits_to_keep, size]."""
+        hidden = packed.hidden
+        if hidden is None:
+            hidden = functional.embedding(packed.token_ids, self._embedding)
+        hidden = hidden.to(self._dtype)
         turn = self._rotary.at(packed)
         exits = self._exits if packed.reads_exits else None
         for index, layer in enumerate(self._layers[:-1]):
+            if index < packed.first_layer:
+                continue
             packed.check_cancelled()
             hidden = layer(hidden, turn, packed, None)
             if exits is not None:
@@ -108,6 +119,8 @@ class LlamaForward:
         packed.check_cancelled()
         rows = None if packed.logits_to_keep == hidden.shape[0] else packed.logit_rows()
         hidden = self._layers[-1](hidden, turn, packed, rows)
+        if not self._is_whole:
+            return hidden
         return self._head(self._norm(hidden), packed.few_logits)
 
     def _early_logits(self, hidden: Tensor) -> Tensor:

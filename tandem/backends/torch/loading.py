@@ -82,6 +82,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         vision=_vision(source, model),
         bits=WEIGHT_BITS.get(dtype),
         head_tokens=_head_tokens(source, config.vocab_size) if choice.drafts else None,
+        first_layers=choice.first_layers,
     )
     return LoadedModel(
         engine,
@@ -108,6 +109,7 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
         vocabulary_size=tokenizer.vocabulary_size,
         single_rows=choice.drafts,
         bits=WEIGHT_BITS.get(choice.dtype),
+        first_layers=choice.first_layers,
     )
     return LoadedModel(engine, tokenizer, partial(content_hash, file.path, choice.dtype))
 

@@ -137,6 +137,12 @@ class PackedBatch:
             offset += len(request.token_ids)
         ids = [token for request in batch for token in request.token_ids]
         self.token_ids = torch.tensor(ids, device=like.device)
+        self.first_layer = batch[0].first_layer if batch else 0
+        """Before it nothing runs: `hidden` [tokens, size] is what these layers would put out."""
+        self.hidden: Tensor | None = None
+        given = [request.hidden for request in batch if request.hidden is not None]
+        if given:
+            self.hidden = torch.from_numpy(np.concatenate(given)).to(like)
         self.logits_to_keep = sum(sequence.logits_to_keep for sequence in self.sequences)
         self.few = all(sequence.count <= FEW_ROWS for sequence in self.sequences)
         self.few_logits = all(sequence.logits_to_keep <= FEW_ROWS for sequence in self.sequences)

@@ -1,6 +1,6 @@
 """`python -m tandem.services.drafter`: the drafter as a process."""
 
-from tandem.backends.factory import load_served
+from tandem.backends.factory import load_first_layers, load_served
 from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
 from tandem.net.access import client_access, loaded
@@ -13,6 +13,7 @@ from tandem.services.drafter.cloud.listed import clouds_in
 from tandem.services.drafter.config import DrafterSettings, aim_of
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.drafter.split_edge import SplitEdge
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
@@ -69,7 +70,17 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         instance=settings.prometheus_instance,
         tenants=tenant_ids(access),
         public_prompts=public_prompts,
+        split=_split(settings),
     )
+
+
+def _split(settings: DrafterSettings) -> SplitEdge | None:
+    """Load the target's first layers, where the drafter is to run them."""
+    if settings.split_model is None:
+        return None
+    layers = load_first_layers(settings, settings.split_model, settings.split_layers)
+    engine = pace_engine(layers, settings).engine
+    return SplitEdge(settings.split_layers, lambda: engine, settings.stuck_after_s)
 
 
 if __name__ == "__main__":

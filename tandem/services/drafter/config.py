@@ -9,6 +9,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.services.drafter.cloud.listed import clouds_of
 from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
+from tandem.specdec.presets import MAX_SPLIT_LAYERS, SPLIT_LAYERS
 
 
 class DrafterSettings(ModelSettings, MeasuredSettings):
@@ -67,6 +68,20 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         min_length=1,
         description="Tokenizer of the target model, if it differs from the draft model's: a"
         " folder with its files and config.json, or NAME@COMMIT of a hub model.",
+    )
+    split_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The target model, for the presets split and split-float16, whose first"
+        " layers then run here: the folder that the verifier serves, or NAME@COMMIT"
+        " of a hub model. Needs the engine torch and a model of the Llama family;"
+        " computed in float32.",
+    )
+    split_layers: int = Field(
+        default=SPLIT_LAYERS,
+        ge=1,
+        le=MAX_SPLIT_LAYERS,
+        description="How many of the layers of `split_model` run here.",
     )
     max_sessions: int = Field(default=32, ge=1, description="Maximum requests served concurrently.")
     kv_budget_bytes: int = Field(

@@ -42,6 +42,7 @@ from tandem.net.tenant import (
     check_tenant_id,
     paying_tenant,
 )
+from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
@@ -54,6 +55,7 @@ from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession
+from tandem.services.drafter.split_edge import SplitEdge, layers_session, needed_layers
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.services.drafter.warm_start import WarmStarts
 from tandem.specdec.edge import EdgeMachine
@@ -117,12 +119,14 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         instance: str = "",
         tenants: TenantIds | None = None,
         public_prompts: PublicPrompts | None = None,
+        split: SplitEdge | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
         the connection to it is plain. `tenants`: what stands for callers there; by default by a
-        secret of this servicer."""
+        secret of this servicer. `split`: the target's first layers, for split inference."""
         self._engine = engine = reading_the_end(engine)
         self._tokenizer = tokenizer
+        self._split = split
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
         self._prompts = PromptTokens(tokenizer, engine.context_length)
         self._limits = limits
@@ -190,6 +194,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         await self._clouds.close()
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
+        if self._split is not None:
+            await self._split.close()
         await asyncio.to_thread(self._tracing.close)
 
     async def Describe(  # noqa: N802  # the RPC's name
@@ -197,7 +203,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     ) -> pb.DescribeResponse:
         kv_tokens = self._admission.kv_tokens(self._engine.kv_bytes_per_token)
         draft = describe_model(self._engine, kv_tokens=kv_tokens)
-        answer = pb.DescribeResponse(draft=draft, presets=list(PRESETS))
+        served = [
+            name for name, preset in PRESETS.items() if not preset.split_layers or self._split
+        ]
+        answer = pb.DescribeResponse(draft=draft, presets=served)
         try:
             answer.target.CopyFrom(await self._clouds.describe(DESCRIBE_TIMEOUT_S))
             self._know_target(answer.target.context_length)
@@ -258,6 +267,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             if capacity > self._engine.context_length:  # the end of it is read
                 held = self._engine.context_length
             reservation.take_more(held * self._engine.kv_bytes_per_token)
+            split = needed_layers(self._split, preset)
+            layers = None
+            if split is not None:
+                layers = await split.thread(self._engine.vocabulary_hash)
+                reservation.take_more(capacity * layers.engine.kv_bytes_per_token)
             processor = await self._processor(request, edge_request, payer)
             named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
             headers = stream.invocation_metadata()
@@ -279,6 +293,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                     reservation=reservation,
                     processor=processor,
                     thinking=thinking,
+                    layers=layers,
                 )
 
     def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
@@ -327,6 +342,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         reservation: Reservation,
         processor: LogitsProcessor | None,
         thinking: AnswerThinking,
+        layers: EngineThread | None,
     ) -> None:
         started = pb.Started(
             session=f"{edge_request.session:08x}",
@@ -346,7 +362,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             public_tokens=edge_request.public_tokens,
             keeps=not request.params.images and capacity <= self._engine.context_length,
         )
-        async with self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv:
+        async with (
+            self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv,
+            layers_session(layers, capacity, tenant) as layers_kv,
+        ):
             await images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
@@ -378,6 +397,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 prefill=prefill,
                 processor=processor,
                 tells_rounds=request.rounds,
+                layers=layers_kv,
             )
             try:
                 await self._relay(stream, session, text, request)
@@ -463,6 +483,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         preset = request.composed_preset(engine.vocabulary_size, usual)
         preset = fitted_to(preset, engine.capabilities)
         check_preset(preset, draft=engine)
+        if needed_layers(self._split, preset) is not None and request.params.images:
+            raise InvalidArgument("images", "cannot be combined with split layers")
         if request.prediction and preset.schedule == PRESETS[request.preset].schedule:
             preset = preset.widened()  # nobody asked for another window
         request.params.sampling.validate(engine.vocabulary_size)

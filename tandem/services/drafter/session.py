@@ -16,9 +16,11 @@ from tandem.net.session_runner import SessionRunner
 from tandem.net.status import Rejected
 from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.layer_tasks import LayersReady, LayersRunner
 from tandem.services.drafter.cloud.link import CloudLink
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.round_figures import RoundReports, RoundSpans
+from tandem.services.drafter.split_edge import LayersSession
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
 from tandem.specdec.messages import (
@@ -50,8 +52,10 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         prefill: DraftPrefill,
         processor: LogitsProcessor | None = None,
         tells_rounds: bool = False,
+        layers: LayersSession | None = None,
     ) -> None:
-        """For `closing_tasks` see `SessionRunner`. `tells_rounds`: `take_rounds` is asked."""
+        """For `closing_tasks` see `SessionRunner`. `tells_rounds`: `take_rounds` is asked.
+        `layers`: of the target, where the request is split."""
         super().__init__(
             open_stream=link.open_stream,
             opened=Opened,
@@ -65,6 +69,11 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._machine = machine
         self._draft_tasks = DraftTaskRunner(
             machine, thread, kv, on_drafted=self._drafts_ready, processor=processor
+        )
+        self._layers = (
+            None
+            if layers is None
+            else LayersRunner(machine, layers.thread, layers.kv, self._layers_ready)
         )
         self._spans = RoundSpans(span)
         self._rounds = RoundReports(machine.stats) if tells_rounds else None
@@ -107,6 +116,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         if self._prefilling is not None:
             self._prefilling.cancel()
         self._draft_tasks.close()
+        if self._layers is not None:
+            self._layers.close()
         self._link.end()
 
     def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
@@ -169,6 +180,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         return self.machine.cancel()
 
     def start_work(self) -> None:
+        if self._layers is not None:
+            self._layers.start_due()
         if self._prefilling is not None:
             return
         if self._prefill.due:
@@ -213,6 +226,11 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def _drafts_ready(self, ready: DraftsReady) -> None:
         self.dispatch(lambda: self.machine.drafted(ready.task, *ready.outcome(), time.monotonic()))
+
+    def _layers_ready(self, ready: LayersReady) -> None:
+        self.dispatch(
+            lambda: self.machine.layers_done(ready.task, ready.states(), time.monotonic())
+        )
 
     def _take_commits(self) -> list[Commit]:
         """Return the tokens that became final since the last call, in as few pieces as their marks

@@ -124,6 +124,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             max_draft_length=limits.max_draft_length,
             exits=len(engine.exit_depths),
             same_bits=engine.capabilities.same_bits,
+            layer_count=engine.layer_count if engine.capabilities.splits else 0,
+            hidden_size=engine.hidden_size if engine.capabilities.splits else 0,
         )
 
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
@@ -206,7 +208,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         check_verify_settings(opening.settings, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
-        keeps = not opening.params.images
+        split = opening.settings.split_layers > 0
+        # Of a split text the first layers' keys and values are not here, and the others are of what
+        # an edge sent.
+        keeps = not (opening.params.images or split)
         # A session lasts longer than the images are needed.
         opening = replace(opening, params=replace(opening.params, images=()))
         payer = paying_tenant(opening.tenant)
@@ -215,10 +220,13 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         length = len(opening.prompt_ids)
         capacity = length + opening.params.max_tokens
         held = capacity + opening.settings.tree_nodes
+        # Hidden states wait until those of the whole text so far are there.
+        waiting = length + len(opening.committed_ids) if split else 0
+        waiting_bytes = 4 * waiting * model.hidden_size
         named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
         with (
             self._admission.reserve(
-                held * self._engine.kv_bytes_per_token,
+                held * self._engine.kv_bytes_per_token + waiting_bytes,
                 grammar_of=None if grammar is None else payer,
             ) as reservation,
             log_context(**named),

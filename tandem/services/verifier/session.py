@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import CloudMachine, VerifyWork
-from tandem.specdec.judge import RemoteJudge
+from tandem.specdec.judge import Judge, RemoteJudge
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Work
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
@@ -149,7 +150,7 @@ class VerifierSession:
 
     def _remote(self, work: VerifyWork) -> RemoteJudge | None:
         """Return the judge as it goes to logits that are in another process."""
-        if not self._judges_remotely:
+        if not self._judges_remotely or not isinstance(work.judge, Judge):
             return None
         vocabulary_size = self._thread.engine.vocabulary_size
         return RemoteJudge(work.judge, self._machine.sampling, vocabulary_size)
@@ -157,7 +158,8 @@ class VerifierSession:
     def _rows(self, work: VerifyWork) -> RowsAfter | None:
         if self._processor is None:
             return None
-        return RowsAfter.text(self._processor, self._machine.committed, work.kept)
+        rows = RowsAfter.text(self._processor, self._machine.committed, work.kept)
+        return replace(rows, answer=(*rows.answer, *work.prepared))
 
     async def _forced(self) -> Iterator[int]:
         """Return the tokens that alone may follow the committed text, one after the other, where a

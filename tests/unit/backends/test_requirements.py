@@ -17,8 +17,9 @@ from tests.howto.bigram_backend import BigramEngine
 
 BARE = Capabilities()
 CHAINS = (
-    *("ar", "dsd", "dssd", "dssd-full", "tslt", "picospec", "picospec-top-k"),
-    *("auto", "coupled", "lookup"),
+    *("ar", "dsd", "dssd", "dssd-full", "tslt", "tslt-after"),
+    *("picospec", "picospec-preverify", "picospec-top-k"),
+    *("auto", "coupled", "lookup", "split", "split-float16"),
 )
 
 
@@ -43,6 +44,12 @@ def test_pre_drafting_needs_forks_of_the_draft_alone(name: str) -> None:
     preset = find_preset(name)
     assert missing_capabilities(preset, draft=BARE, target=BARE) == ("forks of the draft model",)
     assert missing_capabilities(preset, draft=Capabilities(forks=True), target=BARE) == ()
+
+
+def test_split_layers_need_a_target_that_begins_behind_them() -> None:
+    split = find_preset("split")
+    assert missing_capabilities(split, draft=BARE, target=BARE) == ("splits of the target model",)
+    assert missing_capabilities(split, draft=BARE, target=Capabilities(splits=True)) == ()
 
 
 def test_a_preset_that_chooses_does_without_what_a_back_end_cannot_do() -> None:

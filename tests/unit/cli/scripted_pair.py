@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from tandem.suite.models import ModelPair
-from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
+from tandem.testing.scripted import (
+    ScriptedEngine,
+    ScriptedLayers,
+    ScriptedTokenizer,
+    noisy_probs,
+    scripted_probs,
+)
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -21,4 +27,5 @@ def scripted_pair(draft_vocabulary: int = VOCABULARY) -> ModelPair:
         draft=ScriptedEngine(draft_vocabulary, draft, context_length=CONTEXT),
         target=ScriptedEngine(VOCABULARY, target, context_length=CONTEXT),
         tokenizer=ScriptedTokenizer(draft_vocabulary),
+        first_layers=lambda layers: ScriptedLayers(VOCABULARY, CONTEXT),
     )

@@ -205,6 +205,65 @@ def test_drafts_that_come_during_a_pass_wait_for_the_next() -> None:
     )
 
 
+PREPARED = scheduled("coupled", Schedule(4, 4, bonus=False, prepare_on_arrival=True))
+
+
+def test_drafts_of_a_chunk_under_way_are_fed_ahead_once_and_judged_with_it() -> None:
+    right = own_tokens(PREPARED, 4)
+    cloud = opened_cloud(PREPARED)
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, right[:1], end_of_chunk=False))
+    work = cloud.work()
+    assert work is not None
+    assert (work.keep, work.token_ids, work.drafts, work.logits_to_keep) == (2, right[:1], 1, 1)
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    assert (cloud.committed.since(2), cloud.kv_length) == ((), 2)
+    cloud.receive(draft_after(cloud, right[1:2], pending=right[:1], end_of_chunk=False))
+    assert cloud.work() is None
+    assert cloud.receive(draft_after(cloud, right[2:], pending=right[:2])) == []
+    work = cloud.work()
+    assert work is not None
+    assert (work.keep, work.prepared, work.token_ids) == (3, right[:1], right[1:])
+    assert work.logits_to_keep == 3, "what follows the fed draft is known"
+    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.outcome, verdict.rejected) == (4, None, False)
+    assert (verdict.work.target_passes, verdict.work.drafts) == (3, 4)
+    assert cloud.committed.since(2) == right
+
+
+def test_a_wrong_draft_that_was_fed_ahead_is_rejected_without_a_further_pass() -> None:
+    right = own_tokens(PREPARED, 2)
+    wrong = (right[0], (right[1] + 1) % V, 0, 0)
+    cloud = opened_cloud(PREPARED)
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, wrong[:3], end_of_chunk=False))
+    assert pass_of(cloud) == []
+    assert cloud.committed.since(2) == (), "a chunk that is not whole has no verdict"
+    (verdict,) = cloud.receive(draft_after(cloud, wrong[3:], pending=wrong[:3]))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (1, True, right[1])
+    assert (cloud.epoch, cloud.committed.since(2), cloud.kv_length) == (1, right, 3)
+    cloud.receive(draft_after(cloud, (0,), end_of_chunk=False))
+    work = cloud.work()
+    assert work is not None
+    assert (work.keep, work.token_ids, work.prepared) == (3, (right[1], 0), ())
+
+
+def test_a_chunk_that_is_whole_while_it_is_prepared_is_judged_next() -> None:
+    right = own_tokens(PREPARED, 4)
+    cloud = opened_cloud(PREPARED)
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, right[:2], end_of_chunk=False))
+    work = cloud.work()
+    assert work is not None
+    cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert verdict.accepted == 4
+
+
 def test_an_idle_cloud_goes_on_until_a_draft_waits() -> None:
     chosen = scheduled("coupled", Schedule(2, 1, decode_when_idle=True))
     right = own_tokens(chosen, 3)

@@ -10,9 +10,9 @@ import pytest
 
 from tandem.core.codecs import Precision, sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
-from tandem.core.probs import Truncation, truncate
+from tandem.core.probs import Array, Truncation, truncate
 from tandem.specdec.choices import Control, Schedule
-from tandem.specdec.drafting import bulk_bytes, probs_to_draft_from
+from tandem.specdec.drafting import bulk_bytes, draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, EdgeRequest, Interrupt
 from tandem.specdec.liveness import LostCloud
@@ -319,3 +319,39 @@ def test_a_draft_is_drawn_from_what_its_uplink_can_carry(name: str, precision: P
     np.testing.assert_array_equal(probs_to_draft_from(probs, chosen), expected)
     if precision == "float16" and name in rounded:
         assert (expected != cut).any()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_what_is_cut_after_the_draw_keeps_the_draft(precision: Precision) -> None:
+    """However unlikely it is: a cloud cannot judge a draft that its distribution does not have."""
+    chosen = replace(
+        find_preset("tslt-after"), uplink_precision=precision, truncation=Truncation(top_k=2)
+    )
+    probs = np.array([0.5, 0.3, 0.2 - 1e-7, 1e-7], dtype=np.float32)
+    given: list[Array] = []
+
+    def draw(drawn_from: Array, position: int) -> int:
+        given.append(drawn_from)
+        return 3
+
+    token_id, sent_probs = draw_draft(probs, chosen, draw, 7)
+    assert token_id == 3
+    np.testing.assert_array_equal(given[0], probs)  # the whole distribution
+    assert np.flatnonzero(sent_probs).tolist() == [0, 1, 3]
+    assert sent_probs.sum() == pytest.approx(1, abs=1e-6)
+    if precision == "float16":
+        np.testing.assert_array_equal(sparse_wire_probs(sent_probs, "float16"), sent_probs)
+
+
+def test_what_is_cut_before_the_draw_is_what_it_is_drawn_from() -> None:
+    chosen = replace(find_preset("tslt"), truncation=Truncation(top_k=2))
+    probs = np.array([0.3, 0.25, 0.45], dtype=np.float32)
+    given: list[Array] = []
+
+    def draw(drawn_from: Array, position: int) -> int:
+        given.append(drawn_from)
+        return 2
+
+    token_id, sent_probs = draw_draft(probs, chosen, draw, 7)
+    assert token_id == 2
+    assert sent_probs is given[0]

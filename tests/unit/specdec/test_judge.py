@@ -9,7 +9,7 @@ from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import VerifyWork
-from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Step, chain_steps
+from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Draft, Frame
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, RejectionRule, TokenPayload
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -77,13 +77,25 @@ def test_the_row_after_the_last_draft_is_left_alone_where_no_bonus_follows() -> 
     assert (verification.token_ids, verification.next_target, rows.asked) == ((1, 2), None, [0, 1])
 
 
-def test_a_frontier_takes_the_place_of_the_first_row() -> None:
+def test_known_targets_take_the_place_of_the_first_rows() -> None:
     rows = Rows((2, 3))
-    verification = judge_of(1, 2, frontier=1).judge(rows)
+    verification = judge_of(1, 2, known=(1,)).judge(rows)
     assert (verification.token_ids, verification.next_target, rows.asked) == ((1, 2), 3, [0, 1])
-    rows = Rows((2, 3))
-    verification = judge_of(1, 2, frontier=4).judge(rows)
-    assert (verification.replacement, rows.asked) == (4, [])
+    rows = Rows((3, 4))
+    verification = judge_of(1, 2, 3, known=(1, 2)).judge(rows)
+    assert (verification.token_ids, verification.next_target, rows.asked) == ((1, 2, 3), 4, [0, 1])
+    for known in ((4,), (1, 4)):
+        rows = Rows((2, 3))
+        verification = judge_of(1, 2, 3, known=known).judge(rows)
+        assert (verification.replacement, rows.asked) == (4, [])
+        assert verification.token_ids == known[:-1]
+
+
+def test_a_preparation_reads_every_row_and_judges_nothing() -> None:
+    rows = Rows((4, 5, 3))
+    verification = Preparation(3, 3, judge_of(1).rule).judge(rows)
+    assert (verification.path, verification.targets) == ((), (4, 5, 3))
+    assert rows.asked == [0, 1, 2]
 
 
 def test_a_tree_of_single_candidates_is_a_chain() -> None:

@@ -39,11 +39,19 @@ def test_the_composition_of_each_preset() -> None:
     rejection, shared = Acceptance.REJECTION, Acceptance.GUMBEL
     choices = {
         "ar": (shared, Uplink.IDS, RejectionPayload.TOKEN),
+        "split": (shared, Uplink.HIDDEN_STATES, RejectionPayload.TOKEN),
+        "split-float16": (shared, Uplink.HIDDEN_STATES, RejectionPayload.TOKEN),
         "dsd": (rejection, Uplink.FULL_DISTRIBUTIONS, RejectionPayload.TOKEN),
         "dssd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
         "dssd-full": (rejection, Uplink.PROBABILITIES, RejectionPayload.FULL_DISTRIBUTION),
         "tslt": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
+        "tslt-after": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
         "picospec": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
+        "picospec-preverify": (
+            rejection,
+            Uplink.PROBABILITIES,
+            RejectionPayload.LOSSLESS_SPARSE,
+        ),
         "picospec-top-k": (rejection, Uplink.PROBABILITIES, RejectionPayload.TOP_K),
         "mc-dsd": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
         "stream": (shared, Uplink.IDS, RejectionPayload.TOKEN),
@@ -55,8 +63,12 @@ def test_the_composition_of_each_preset() -> None:
     for name, composed in choices.items():
         preset = PRESETS[name]
         assert (preset.acceptance, preset.uplink, preset.rejection_payload) == composed
-    assert [name for name in choices if PRESETS[name].lossy] == ["picospec-top-k"]
-    assert [name for name in choices if not PRESETS[name].drafts] == ["ar"]
+    assert [name for name in choices if PRESETS[name].lossy] == [
+        *("split-float16", "tslt-after", "picospec-top-k"),
+    ]
+    assert [name for name in choices if not PRESETS[name].drafts] == [
+        *("ar", "split", "split-float16"),
+    ]
 
 
 def test_presets_cannot_be_changed_in_place() -> None:
@@ -95,6 +107,12 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("tslt", truncation=Truncation(top_k=-1)), "draft_top_k"),
         (changed("tslt", truncation=Truncation(top_p=0.0)), "draft_top_p"),
         (changed("coupled", truncation=Truncation(top_p=1.5)), "draft_top_p"),
+        (changed("split", {"window": 4, "chunk": 4}), "window"),
+        (changed("split", split_layers=0), "split_layers"),
+        (changed("ar", split_layers=3), "split_layers"),
+        (changed("coupled", uplink=Uplink.HIDDEN_STATES), "split_layers"),
+        (changed("dssd", truncate_after_sampling=True), "truncate_after_sampling"),
+        (changed("mc-dsd", truncate_after_sampling=True), "truncate_after_sampling"),
         (changed("mc-dsd", expansion=(2, 0, 2)), "expansion"),
         (changed("mc-dsd", expansion=(4, 4, 4)), "expansion"),
         (changed("mc-dsd", expansion=(2, 2)), "expansion"),
@@ -102,6 +120,10 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("mc-dsd", {"verify_on_arrival": True}), "expansion"),
         (changed("mc-dsd", {"decode_when_idle": True}), "expansion"),
         (changed("mc-dsd", {"bonus": False}), "expansion"),
+        (changed("picospec", {"prepare_on_arrival": True}), "prepare_on_arrival"),
+        (changed("stream", {"prepare_on_arrival": True}), "prepare_on_arrival"),
+        (changed("mc-dsd", {"prepare_on_arrival": True}), "prepare_on_arrival"),
+        (changed("fsd", {"prepare_on_arrival": True}), "prepare_on_arrival"),
         (changed("mc-dsd", {"token_by_token": True}), "expansion"),
         (changed("mc-dsd", predraft=Predraft.LIKELY_OUTCOMES), "predraft"),
         (changed("mc-dsd", control=Control.WINDOW), "control"),
@@ -225,15 +247,20 @@ def test_the_timing_of_each_preset() -> None:
     """What docs/presets.md says of when tokens travel and of what is drafted ahead."""
     window = Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True)
     pipeline = Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True)
+    prepared = Schedule(8, 4, bonus=False, token_by_token=True, prepare_on_arrival=True)
     stop_and_wait = Schedule(4, 4)
     off, likely, exits = Predraft.OFF, Predraft.LIKELY_OUTCOMES, Predraft.EARLY_EXITS
     timing = {
         "ar": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
+        "split": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
+        "split-float16": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
         "dsd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "dssd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "dssd-full": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "tslt": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
+        "tslt-after": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "picospec": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
+        "picospec-preverify": (prepared, Control.LATENCY_AWARE, off, 4, 16, 0),
         "picospec-top-k": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
         "mc-dsd": (Schedule(3, 3), Control.FIXED, off, 4, 16, 0),
         "stream": (window, Control.WINDOW, likely, 8, 32, 0),
@@ -244,7 +271,9 @@ def test_the_timing_of_each_preset() -> None:
         "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
         "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 2),
     }
-    cuts = dict.fromkeys(("tslt", "mc-dsd", "stream-rejection"), Truncation(top_k=320))
+    cuts = dict.fromkeys(
+        ("tslt", "tslt-after", "mc-dsd", "stream-rejection"), Truncation(top_k=320)
+    )
     for name, expected in timing.items():
         found = PRESETS[name]
         ahead = found.predraft, found.predraft_workers, found.predraft_outcomes
@@ -280,7 +309,7 @@ def test_each_number_has_borders(field: str, least: int, most: int) -> None:
 def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
     """A probability beside each id is four bytes, and decides whether its draft stands."""
     halved = {name for name in PRESETS if PRESETS[name].uplink_precision == "float16"}
-    assert halved == {"dsd", "tslt", "mc-dsd", "stream-rejection"}
+    assert halved == {"dsd", "tslt", "tslt-after", "mc-dsd", "stream-rejection", "split-float16"}
 
 
 def test_what_the_draft_kv_holds_beside_the_text() -> None:

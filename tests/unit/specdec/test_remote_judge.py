@@ -24,13 +24,13 @@ KINDS = ["coupled", "dsd", "dssd", "dssd-full", "picospec-top-k"]
 
 
 def cases(name: str, sampling: SamplingParams) -> list[tuple[RemoteJudge, Any]]:
-    """Chains of up to four drafts over random logits, some after a known first distribution."""
+    """Chains of up to four drafts over random logits, some after known first distributions."""
     found = []
     for seed, logits in enumerate(LOGITS):
         preset, rng = PRESETS[name].fitted(VOCABULARY), SeededRandom(seed)
         rule = acceptance_rule(preset, seed, rng)
         drafts = int(RANDOM.integers(0, 5))
-        known = drafts > 0 and bool(RANDOM.random() < 0.4)
+        known = min(drafts, int(RANDOM.choice((0, 0, 0, 1, 1, 1, 2, 3))))
         proposals = []
         for index in range(drafts):
             probs = probs_from_logits(logits[index] + RANDOM.normal(size=VOCABULARY), sampling)
@@ -41,7 +41,7 @@ def cases(name: str, sampling: SamplingParams) -> list[tuple[RemoteJudge, Any]]:
                 proposals.append(Proposal((token_id,), draft_probs=probs))
             else:
                 proposals.append(Proposal((token_id,), draft_prob=float(probs[token_id])))
-        first = LogitsDistribution(logits[0], sampling)
+        rows = [LogitsDistribution(row, sampling) for row in logits[:known]]
         judge = Judge(
             BASE,
             chain_steps(proposals),
@@ -49,10 +49,10 @@ def cases(name: str, sampling: SamplingParams) -> list[tuple[RemoteJudge, Any]]:
             payload_rule(preset, rule, rng),
             frozenset({END}),
             BASE + int(RANDOM.integers(1, 9)),
-            rule.prepare(first, BASE) if known else None,
+            tuple(rule.prepare(row, BASE + index) for index, row in enumerate(rows)),
             bonus=bool(RANDOM.random() < 0.7) or not drafts,
         )
-        found.append((RemoteJudge(judge, sampling, VOCABULARY), logits[int(known) :]))
+        found.append((RemoteJudge(judge, sampling, VOCABULARY), logits[known:]))
     return found
 
 
@@ -83,8 +83,8 @@ def test_the_judgement_is_the_one_beside_the_logits(name: str, temperature: floa
         assert len(found.targets) == len(wanted.targets)
         refused += found.replacement is not None
         accepted += bool(found.path)
-        after_known += remote.judge.frontier is not None and len(found.path) > 1
-    assert min(refused, accepted, after_known) > 10
+        after_known += len(found.path) > len(remote.judge.known) > 0
+    assert min(refused, accepted, after_known) > 5
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_no_row_crosses_that_nobody_draws_from(name: str, temperature: float, ro
     """There go token ids and probabilities of drafts; back come ids and at most one row."""
     for remote, logits in cases(name, SamplingParams(temperature=temperature)):
         reader = remote.reader
-        assert reader.judge.frontier is None
+        assert not reader.judge.known
         steps = reader.judge.steps.values()
         assert all(step.proposal.draft_probs is None for step in steps)
         reading: RemoteReading = reader(logits)
@@ -113,7 +113,7 @@ def test_a_text_that_ends_asks_for_nothing_more() -> None:
     rule = acceptance_rule(preset, 1, rng)
     judge = Judge(
         BASE, chain_steps([Proposal((END,)), Proposal((4,))]), rule,
-        payload_rule(preset, rule, rng), frozenset({END}), frontier=END,
+        payload_rule(preset, rule, rng), frozenset({END}), known=(END,),
     )  # fmt: skip
     found = RemoteJudge(judge, SamplingParams(), VOCABULARY).whole(RemoteReading((4,), 5, False))
     assert found == Verification((0,), (END,), (END,))

@@ -36,6 +36,7 @@ from tandem.specdec.messages import (
     FullDistribution,
     GenerationParams,
     GoingAway,
+    HiddenStates,
     NeedFullDistribution,
     Opened,
     Ping,
@@ -84,6 +85,9 @@ HEAD_WITH_REST = DraftHead(np.array([3, 7]), np.array([0.5, 0.125]), rest_id=299
 HEAD_OF_REST = DraftHead(np.array([3]), np.array([0.75]), rest_id=258, from_rest=True)
 HEAD_ALONE = DraftHead(np.array([7]), np.array([1.0]))
 VOCABULARY = verifier_examples.VOCABULARY
+NEWER = ("picospec-preverify", "split-float16")
+STATES = np.array([[0.5, -2.0], [1024.25, 0.0]], dtype=np.float32)
+"""Hidden states of `verifier_examples.MODEL`'s size."""
 PROCESSORS = Processors(
     ((7, -1.5), (1, 2.0)), 0.5, -0.25, 1.5, (2, 3), (1, 7), Grammar(GrammarKind.REGEX, "a+")
 )
@@ -104,7 +108,7 @@ def _verify_request() -> Conversation:
     probs = verifier_examples.PROBS
     opened = {
         f"open.{name}": replace(verifier_examples.opening(name), prompt_ids=(1, 2))
-        for name in ("coupled", "dsd", "dssd", "tslt", "mc-dsd", "stream", "fsd")
+        for name in ("coupled", "dsd", "dssd", "tslt", "mc-dsd", "stream", "fsd", *NEWER)
     }
     of_dsd = opened["open.dsd"]  # kept when the preset's distributions were float32
     float32 = replace(of_dsd.settings, uplink_precision="float32")
@@ -122,6 +126,8 @@ def _verify_request() -> Conversation:
 
     def encode(message: Any) -> Message:
         preset = next((name for name, draft in drafts.values() if draft is message), "dsd")
+        if isinstance(message, HiddenStates):
+            preset = "split"
         exact = replace(PRESETS[preset].verify_settings, uplink_precision="float32")
         return EdgeCodec(VOCABULARY, exact).encode(message)
 
@@ -129,6 +135,8 @@ def _verify_request() -> Conversation:
         if frame.HasField("open"):
             return CloudCodec(verifier_examples.MODEL).decode(frame)
         sparse = "mc-dsd" if frame.draft.sparse_probs else "dsd"
+        if frame.HasField("hidden_states"):
+            sparse = "split"
         opening = verifier_examples.opening(sparse)
         exact = replace(opening, settings=replace(opening.settings, uplink_precision="float32"))
         return verifier_examples.opened_cloud(exact).decode(frame)
@@ -149,6 +157,7 @@ def _verify_request() -> Conversation:
         "open.tenant": replace(opened["open.coupled"], tenant=bytes(range(16)), public_tokens=1),
         "recovered": Recovered(*HEAD, token_id=7),
         "need_full_distribution": NeedFullDistribution(*HEAD),
+        "hidden_states": HiddenStates(*HEAD, states=STATES),
         "cancel": Cancel(*HEAD),
         "ping": Ping(*HEAD, nonce=2**32 - 1),
     }

@@ -30,6 +30,7 @@ from tandem.specdec.messages import (
     FullDistribution,
     GenerationParams,
     GoingAway,
+    HiddenStates,
     NeedFullDistribution,
     Open,
     Opened,
@@ -50,7 +51,9 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 VOCABULARY = 8
 HUGE = 2**32 - 1
 HEAD = (HUGE, 3, 70_000, 2**64 - 1)
-MODEL = CloudModel("target", "abc", VOCABULARY, 512, frozenset({0, 7}), 64)
+MODEL = CloudModel(
+    "target", "abc", VOCABULARY, 512, frozenset({0, 7}), 64, layer_count=6, hidden_size=2
+)
 PROBS = np.array([0.5, 0.25, 0.125, 0.0625, 0.0625, 0, 0, 0], dtype=np.float32)
 ANSWER = SparsePayload(
     np.array([0, 2]),
@@ -460,3 +463,34 @@ def test_a_bad_request_is_named(
     with pytest.raises(InvalidArgument) as refusal:
         request_from_proto(message)
     assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("preset", "kept"), [("split", [0.1, -70_000.0]), ("split-float16", [0.09998, -65_504.0])]
+)
+def test_hidden_states_arrive_in_the_opened_precision(preset: str, kept: list[float]) -> None:
+    """Half precision has no number beyond 65,504."""
+    cloud = opened_cloud(opening(preset))
+    edge = EdgeCodec(VOCABULARY, opening(preset).settings)
+    states = np.array([[0.1, -70_000.0], [1.0, 2.0]], dtype=np.float32)
+    found = cloud.decode(edge.encode(HiddenStates(*HEAD, states=states)))
+    assert isinstance(found, HiddenStates)
+    assert found.states.dtype == np.float32
+    np.testing.assert_allclose(found.states, [kept, [1.0, 2.0]], rtol=1e-4)
+    sent = edge.encode(HiddenStates(*HEAD, states=states)).hidden_states.states
+    assert len(sent) == (16 if preset == "split" else 8)
+
+
+@pytest.mark.parametrize("raw", [b"", b"abc", b"\0" * 12])
+def test_hidden_states_of_another_size_are_refused(raw: bytes) -> None:
+    cloud = opened_cloud(opening("split"))
+    frame = pb.VerifyRequest(hidden_states=pb.HiddenStates(states=raw))
+    with pytest.raises(InvalidArgument) as refused:
+        cloud.decode(frame)
+    assert refused.value.field == "hidden_states"
+
+
+def test_hidden_states_of_a_session_that_is_not_split_are_refused() -> None:
+    cloud = opened_cloud(opening("coupled"))
+    with pytest.raises(InvalidArgument, match="hidden_states"):
+        cloud.decode(pb.VerifyRequest(hidden_states=pb.HiddenStates(states=b"\0" * 8)))

@@ -1,0 +1,55 @@
+"""PicoSpec's baselines in virtual time: split inference, and Fast Verification as published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lab.analysis.cost_models import split_inference
+from lab.bench.papers.picospec_tables import EDGE_BYTES_PER_S, PAIRS, SPLIT_LAYERS
+from lab.bench.papers.picospec_verification import NONE, OURS, PUBLISHED, presets
+from lab.simulation.answer import simulate_answer
+from lab.simulation.answer_figures import answers_figures
+from lab.simulation.declared_pair import declared_pair
+from tandem.specdec.presets import PRESETS, Preset
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_split_inference_takes_what_its_formula_says(name: str) -> None:
+    """But for the heads of frames, which the formula does not count."""
+    pair = PAIRS[name]
+    conditions = replace(pair.conditions, times=pair.split_times)
+    pair_of_words = declared_pair(0.0, seed=1)
+    answer = simulate_answer(
+        PRESETS["split-float16"], pair_of_words, conditions, (1, 2, 3), 24, seed=1
+    )
+    expected = split_inference(
+        pair.times,
+        pair.link,
+        edge_share=SPLIT_LAYERS / pair.layers,
+        edge_s=SPLIT_LAYERS / pair.layers * pair.weights_bytes / EDGE_BYTES_PER_S,
+        hidden_bytes=pair.hidden_bytes,
+    )
+    assert answer.tpot_s == pytest.approx(expected.tpot_s, rel=0.01)
+    assert answer.uplink_bytes > 26 * pair.hidden_bytes
+    alone = simulate_answer(PRESETS["ar"], pair_of_words, pair.conditions, (1, 2, 3), 24, seed=1)
+    assert answer.token_ids == alone.token_ids
+
+
+def test_preparing_costs_passes_and_judging_on_arrival_fewer() -> None:
+    """At the Qwen pair's times, with drafts that are accepted two times in three."""
+    conditions = PAIRS["Qwen"].conditions
+
+    def figures(preset: Preset) -> tuple[float, float]:
+        answers = [
+            simulate_answer(preset, declared_pair(0.65, seed=seed), conditions, (1, 2, 3), 64, seed)
+            for seed in range(3)
+        ]
+        found = answers_figures(answers)
+        return float(found["tpot_s"]), float(found["target_passes_per_token"])
+
+    schemes = {name: replace(one, uplink_precision="float16") for name, one in presets().items()}
+    without, published, ours = (figures(schemes[name]) for name in (NONE, PUBLISHED, OURS))
+    assert ours[0] < published[0] < without[0]
+    assert without[1] < ours[1] < published[1]
