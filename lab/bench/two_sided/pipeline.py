@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,14 +120,40 @@ def draw_pipeline(
                 axes.axvline(at_s, color="C3", linestyle=":", linewidth=1)
     rows[4].set_xlabel("seconds")
     rows[4].set_xlim(0, end_s * 1.02)
-    named: dict[str, Any] = {}
-    for axes in rows[:2]:
-        handles, labels = axes.get_legend_handles_labels()
-        named |= dict(zip(labels, handles, strict=True))
-    figure.legend(list(named.values()), list(named), loc="outside upper right", ncols=len(named))
+    _add_legend(figure, rows[:2])
     figure.suptitle("Two-sided pipeline in virtual time; dotted: aggregating moves", x=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
+
+
+def draw_cases(path: Path, answers: Mapping[str, TwoSidedAnswer], end_s: float) -> None:
+    """The pipelines of several answers up to `end_s`, a pair of rows each, by their titles."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3 * len(answers)), layout="constrained")
+    axes_of_all = figure.subplots(2 * len(answers), 1, sharex=True)
+    pairs = zip(axes_of_all[::2], axes_of_all[1::2], answers.items(), strict=True)
+    for cloud_axes, device_axes, (title, answer) in pairs:
+        for axes, side in ((cloud_axes, Side.CLOUD), (device_axes, Side.DEVICE)):
+            spans = [s for s in answer.spans if s.side is side and s.start_s <= end_s]
+            _draw_spans(axes, spans)
+            axes.set_ylabel(side.name.lower())
+            axes.set_yticks([])
+        cloud_axes.set_title(title, fontsize="medium")
+    axes_of_all[-1].set_xlabel("seconds")
+    axes_of_all[-1].set_xlim(0, end_s)
+    _add_legend(figure, axes_of_all)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _add_legend(figure: Any, all_axes: Sequence[Any]) -> None:
+    """Each kind of span once."""
+    named: dict[str, Any] = {}
+    for axes in all_axes:
+        handles, labels = axes.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    figure.legend(list(named.values()), list(named), loc="outside upper right", ncols=len(named))
 
 
 def _draw_spans(axes: Any, spans: Sequence[BusySpan]) -> None:

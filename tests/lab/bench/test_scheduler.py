@@ -6,7 +6,7 @@ import pytest
 
 from lab.bench.two_sided.dragon_latency import PACINGS
 from lab.bench.two_sided.pipeline import Decision, timed, trace_events
-from lab.bench.two_sided.scheduler import STRATEGIES, Cell, compared, one_answer
+from lab.bench.two_sided.scheduler import EXPECTING, STRATEGIES, Cell, compared, one_answer
 from lab.bench.two_sided.scheduler_replay import Record
 from tandem.two_sided.protocol.mixture import Side
 
@@ -19,7 +19,8 @@ def recorded(device: float, cloud: float, seed: int = 1) -> Record:
     accepted = {
         side: tuple(source.random() < rate for _ in range(100)) for side, rate in rates.items()
     }
-    return Record(accepted, dict.fromkeys(Side, (1.0, 1.1, 0.9)))
+    expected = {side: (rate,) * 100 for side, rate in rates.items()}
+    return Record(accepted, expected, dict.fromkeys(Side, (1.0, 1.1, 0.9)))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -46,6 +47,15 @@ def test_the_scheduler_goes_where_tokens_come_sooner(device: float, cloud: float
         better, worse = worse, better
     assert rows[better]["total_s"] < 0.8 * rows[worse]["total_s"]
     assert rows["dragon"]["total_s"] < 1.05 * rows[better]["total_s"]
+
+
+def test_eq_5_follows_how_likely_drafts_were_and_not_what_became_of_them() -> None:
+    decisions: dict[str, list[Decision]] = {"dragon": [], EXPECTING: []}
+    for name, noted in decisions.items():
+        one_answer(name, Cell(PACINGS[0], "even", 0.0), recorded(0.8, 0.4), 1, noted, TOKENS)
+    expected = [decision.cloud_acceptance for decision in decisions[EXPECTING]]
+    assert expected == pytest.approx([0.4] * len(expected))
+    assert len({round(decision.cloud_acceptance, 3) for decision in decisions["dragon"]}) > 3
 
 
 def test_the_trace_holds_every_step_and_decision() -> None:
