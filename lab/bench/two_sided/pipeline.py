@@ -84,6 +84,11 @@ def timed(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> list[tuple[f
     return timed_decisions
 
 
+def spans_until(answer: TwoSidedAnswer, side: Side, end_s: float) -> list[BusySpan]:
+    """Return what a side did, as far as it began by then."""
+    return [span for span in answer.spans if span.side == side and span.start_s <= end_s]
+
+
 def draw_pipeline(
     path: Path, answer: TwoSidedAnswer, decisions: Sequence[Decision], tokens: int
 ) -> None:
@@ -95,8 +100,7 @@ def draw_pipeline(
     figure = Figure(figsize=(12, 8), layout="constrained")
     rows = figure.subplots(5, 1, sharex=True, height_ratios=(3, 3, 1.2, 1.2, 1.2))
     for axes, side in zip(rows[:2], (Side.CLOUD, Side.DEVICE), strict=True):
-        spans = [s for s in answer.spans if s.side is side and s.start_s <= end_s]
-        _draw_spans(axes, spans)
+        _draw_spans(axes, spans_until(answer, side, end_s))
         axes.set_ylabel(side.name.lower())
         axes.set_yticks([])
     moments = [at_s for at_s, _ in shown]
@@ -122,8 +126,7 @@ def draw_pipeline(
     rows[4].set_xlim(0, end_s * 1.02)
     _add_legend(figure, rows[:2])
     figure.suptitle("Two-sided pipeline in virtual time; dotted: aggregating moves", x=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
 def draw_cases(path: Path, answers: Mapping[str, TwoSidedAnswer], end_s: float) -> None:
@@ -135,16 +138,20 @@ def draw_cases(path: Path, answers: Mapping[str, TwoSidedAnswer], end_s: float) 
     pairs = zip(axes_of_all[::2], axes_of_all[1::2], answers.items(), strict=True)
     for cloud_axes, device_axes, (title, answer) in pairs:
         for axes, side in ((cloud_axes, Side.CLOUD), (device_axes, Side.DEVICE)):
-            spans = [s for s in answer.spans if s.side is side and s.start_s <= end_s]
-            _draw_spans(axes, spans)
+            _draw_spans(axes, spans_until(answer, side, end_s))
             axes.set_ylabel(side.name.lower())
             axes.set_yticks([])
         cloud_axes.set_title(title, fontsize="medium")
     axes_of_all[-1].set_xlabel("seconds")
     axes_of_all[-1].set_xlim(0, end_s)
     _add_legend(figure, axes_of_all)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    # The same pipeline gives the same file.
+    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _add_legend(figure: Any, all_axes: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from lab.bench.two_sided.dragon_latency import PACINGS
-from lab.bench.two_sided.pipeline import Decision, timed, trace_events
+from lab.bench.two_sided.pipeline import Decision, spans_until, timed, trace_events
 from lab.bench.two_sided.scheduler import EXPECTING, STRATEGIES, Cell, compared, one_answer
 from lab.bench.two_sided.scheduler_replay import Record
 from tandem.two_sided.protocol.mixture import Side
@@ -66,6 +66,10 @@ def test_the_trace_holds_every_step_and_decision() -> None:
     moments = [at_s for at_s, _ in timed(answer, decisions)]
     assert len(moments) == len(decisions)
     assert all(0 < at_s <= answer.duration_s for at_s in moments)
+    for side in Side:  # the cloud's were missing in the picture
+        steps = [s for s in spans_until(answer, side, answer.duration_s) if s.what == "decode"]
+        assert len(steps) > TOKENS // 2
+    assert not spans_until(answer, Side.CLOUD, -1.0)
     events = trace_events(answer, decisions)["traceEvents"]
     counters = [event for event in events if event["ph"] == "C"]
     assert len(counters) == len(decisions)
