@@ -55,9 +55,10 @@ OF_DOCUMENTS = {
     " program. Lossy.",
     "drdg-tw": "The device decides, and both sides wait for every token (baseline).",
     "drdg-sw": "One side's documents for the whole answer, chosen at random (baseline). Lossy.",
-    "crcg-device": "From the device's documents only (baseline).",
-    "crcg-cloud": "From the cloud's documents only (baseline).",
-    "drcg-text": "The device alone, which fetches the cloud's documents first (baseline).",
+    "crcg-device": "From the device's documents only, all in one sequence (baseline).",
+    "crcg-cloud": "From the cloud's documents only, all in one sequence (baseline).",
+    "drcg-text": "The device alone, which fetches the cloud's documents first and puts all into one"
+    " sequence (baseline).",
     "drcg-kv": "As drcg-text, with keys and values of the documents (baseline).",
 }
 """The other presets of answers from documents."""

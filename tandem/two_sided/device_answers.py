@@ -38,7 +38,12 @@ from tandem.two_sided.protocol.messages import (
     DeviceMessage,
 )
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
+from tandem.two_sided.protocol.presets import (
+    AggregationPreset,
+    DocumentContext,
+    DocumentTransfer,
+    Sources,
+)
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.device_session import (
@@ -225,7 +230,11 @@ class DeviceAnswers:
         )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
-        return replace(prepared, documents=(*documents, *await self._imported(prepared)))
+        imported = await self._imported(prepared)
+        if preset.context is DocumentContext.JOINED:
+            # Keys and values depend on what stands before them: those that came must begin.
+            return replace(prepared, documents=(*imported, *documents))
+        return replace(prepared, documents=(*documents, *imported))
 
     async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
         assert self._cloud is not None, "no preset that needs a cloud is asked for without one"

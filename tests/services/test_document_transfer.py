@@ -25,6 +25,7 @@ from tandem.net.status import Rejected
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import parse_overrides
 from tandem.two_sided.decoding.document_decoder import SEPARATOR
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.messages import KV_PART_BYTES
@@ -35,7 +36,7 @@ from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import TOKENIZER
 from tests.services.device_peer import collaboration, opening_fields
 from tests.services.test_tampering_aggregator import Tampering, answer, tampering
-from tests.services.two_sided_suite import TwoSides, two_sides
+from tests.services.two_sided_suite import NOTES, TwoSides, two_sides
 from tests.unit.backends.reference_models import pair
 
 PUBLIC = ("public heron text " * 6, "a heron in general")
@@ -101,10 +102,10 @@ async def test_nothing_is_computed_and_nothing_travels_twice(tmp_path: Path) -> 
         assert isinstance(sides.device, Counted)
         before = sides.device.rows
         first = await sides.client.generate(REQUEST)
-        # Four sequences of prompt and drafts; a public document alone is longer than these.
-        assert sides.device.rows - before < 4 * (
-            len(REQUEST.prompt) + REQUEST.params.max_tokens + 8
-        )
+        # One sequence of the notes, prompt and drafts; the public documents are not computed here.
+        fed = len(REQUEST.prompt) + REQUEST.params.max_tokens + 8
+        assert sides.device.rows - before < sum(map(document_tokens, NOTES)) + fed
+        assert fed < document_tokens(PUBLIC[0])
         again = await sides.client.generate(REQUEST)
     assert again.token_ids == first.token_ids
     assert first.summary is not None
@@ -117,6 +118,22 @@ async def test_nothing_is_computed_and_nothing_travels_twice(tmp_path: Path) -> 
 
 def document_tokens(text: str) -> int:
     return len(TOKENIZER.encode(text.rstrip() + SEPARATOR))
+
+
+async def test_documents_by_themselves_travel_one_by_one(tmp_path: Path) -> None:
+    """The ablation: one sequence a document, of which each has keys and values for any answer."""
+    apart = REQUEST.with_fields(overrides=parse_overrides(("context=separate",)))
+    async with suite(tmp_path) as sides:
+        by_kv = await sides.client.generate(apart)
+        by_text = await sides.client.generate(replace(apart, preset="drcg-text"))
+        assert [await cached_alone(sides, text) for text in PUBLIC] == [True, True]
+        joined = await sides.client.generate(REQUEST)
+    assert by_kv.token_ids == by_text.token_ids != joined.token_ids
+
+
+async def cached_alone(sides: TwoSides, text: str) -> bool:
+    document = ContextDocument(text, 0.0, imported=True)
+    return list((await looked_up(sides.drafter, document)).cached) == [True]
 
 
 async def test_another_model_is_told_before_anything_travels(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.overrides import parse_overrides
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
 from tandem.text.chat_rendering import NO_VARIABLES
+from tandem.two_sided.decoding.document_decoder import SEPARATOR
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
 from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
 from tandem.two_sided.protocol.local_drafting import local_drafting
@@ -416,9 +417,58 @@ async def test_one_side_alone(tmp_path: Path) -> None:
                 }[preset]
             )
         assert len({tuple(text) for text in texts.values()}) == 3
+        separate = parse_overrides(("context=separate",))
+        cloud_alone = await suite.client.generate(asking("crcg-cloud", overrides=separate))
     async with two_sides(tmp_path / "without notes", notes=()) as suite:
         answer = await suite.client.generate(asking("dragon-coupled"))
-        assert answer.token_ids == texts["crcg-cloud"]
+        assert answer.token_ids == cloud_alone.token_ids
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_one_side_reads_all_its_documents_in_one_sequence(
+    temperature: float, tmp_path: Path
+) -> None:
+    """As CRCG and DRCG do: the text is what one plain prompt with the documents before it gives.
+    Before, each document had a sequence, and their distributions were mixed."""
+    async with two_sides(tmp_path) as suite:
+        notes, public = [await found(suite, side) for side in Side]
+        contexts = {
+            "crcg-device": (notes, Side.DEVICE),
+            "crcg-cloud": (public, Side.CLOUD),
+            "drcg-text": ((*public, *notes), Side.DEVICE),
+        }
+        for preset, (documents, side) in contexts.items():
+            request = asking(preset, sampling=SamplingParams(temperature))
+            answer = await suite.client.generate(request)
+            assert answer.token_ids == text_after(documents, request, side), preset
+            apart = asking(
+                preset,
+                sampling=SamplingParams(temperature),
+                overrides=parse_overrides(("context=separate",)),
+            )
+            assert (await suite.client.generate(apart)).token_ids != answer.token_ids, preset
+
+
+def text_after(
+    documents: Sequence[ContextDocument], request: GenerationRequest, side: Side
+) -> list[int]:
+    """What one sequence of the documents and the prompt gives, drawn as this side draws."""
+    joined = SEPARATOR.join(document.text for document in documents)
+    choices = local_drafting(AGGREGATION_PRESETS[request.preset], request.params.sampling)
+    message = opening(
+        prompt=request.prompt,
+        documents=(ContextDocument(joined, 0.0),),
+        side=side,
+        sampling=choices.sampling,
+        probs=choices.probs,
+        seed=request.params.seed,
+    )
+    assert isinstance(request.prompt, str)
+    text = TOKENIZER.encode(request.prompt)
+    start = len(text)
+    while len(text) < start + request.params.max_tokens:
+        text.append(expected_processed_draft(message, text)[0])
+    return text[start:]
 
 
 async def test_the_last_turn_is_what_is_looked_for(tmp_path: Path) -> None:

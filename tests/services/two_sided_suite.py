@@ -37,6 +37,9 @@ QUERY = "heron"
 NOTES = ("my heron note", "the heron is old")
 PUBLIC = ("public heron text", "a heron in general")
 
+NO_PROMETHEUS = "http://127.0.0.1:9"
+"""Nobody answers there: the other sources are enough."""
+
 Way = Callable[[str], AbstractAsyncContextManager[str]]
 """From the cloud aggregator's address to the one that the device is told."""
 
@@ -75,11 +78,13 @@ async def two_sides(
     more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     more_way: Way | None = None,
     tokenizer: Tokenizer = TOKENIZER,
+    prometheus: str = NO_PROMETHEUS,
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
     `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
     `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents. `more`:
-    documents of sides beyond the cloud, which share its verifier, each behind `more_way`."""
+    documents of sides beyond the cloud, which share its verifier, each behind `more_way`.
+    `prometheus`: the address that both aggregators ask."""
     device, cloud = engines or [scripted_side(), scripted_side()]
     kept = [
         Documents(
@@ -91,7 +96,7 @@ async def two_sides(
         for side in range(2)
     ]
     async with AsyncExitStack() as stack:
-        start = _Starting(stack, tracing, tokenizer)
+        start = _Starting(stack, tracing, tokenizer, prometheus)
         own = await start.retriever(folder, "device", notes)
         others = await start.retriever(folder, "cloud", public)
         verifier = await start.verifier(cloud, limits, kept[1])
@@ -114,7 +119,7 @@ async def two_sides(
             cloud=await start.behind(way, aggregator.target),
             more_sides=",".join(addresses),
             give_up_after_s=give_up_after_s,
-            prometheus="http://127.0.0.1:9",  # nobody: the other sources are enough
+            prometheus=prometheus,
             http=False,
         )
         front = AggregatorServicer(settings, device_metrics, tracing=tracing("aggregator"))
@@ -143,11 +148,16 @@ class _Starting:
     """Starts services, which `stack` ends."""
 
     def __init__(
-        self, stack: AsyncExitStack, tracing: Callable[[str], Tracing], tokenizer: Tokenizer
+        self,
+        stack: AsyncExitStack,
+        tracing: Callable[[str], Tracing],
+        tokenizer: Tokenizer,
+        prometheus: str,
     ) -> None:
         self._stack = stack
         self._tracing = tracing
         self._tokenizer = tokenizer
+        self._prometheus = prometheus
 
     async def serve(self, service: object) -> RunningService:
         running = await started(service)  # type: ignore[arg-type]  # any of the four
@@ -198,7 +208,11 @@ class _Starting:
 
     async def cloud_aggregator(self, decoder: str, retriever: str) -> RunningService:
         settings = AggregatorSettings(
-            side="cloud", decoder=decoder, retriever=retriever, http=False
+            side="cloud",
+            decoder=decoder,
+            retriever=retriever,
+            prometheus=self._prometheus,
+            http=False,
         )
         metrics = Metrics(new_registry(), "cloud")
         traced = self._tracing("cloud-aggregator")

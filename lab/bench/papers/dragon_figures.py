@@ -9,12 +9,27 @@ import numpy as np
 
 from lab.analysis.dragon_equations import speedup_over_synchronous
 from lab.bench.papers import dragon_findings
-from lab.bench.papers.dragon_gains import quality_table
-from lab.bench.papers.dragon_timings import first_token_table, latency_table, strategies_table
+from lab.bench.papers.dragon_gains import curve_table, quality_table
+from lab.bench.papers.dragon_pipelines import pipelines_table, snapshot_table
+from lab.bench.papers.dragon_timings import (
+    EVEN_STEPS,
+    HARDWARE,
+    LONGEST_S,
+    cloud_answer,
+    first_token_table,
+    latency_questions,
+    latency_s,
+    latency_table,
+    overhead_table,
+    pacing_of,
+    strategies_table,
+)
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
-from tandem.core.codecs import probs_to_bytes
-from tandem.core.probs import Array, Truncation
+from lab.bench.two_sided.dragon_latency import BASE_RTT_S, TOKENS
+from lab.bench.two_sided.dragon_ttft import Hardware
+from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
+from tandem.core.probs import Array, Truncation, truncate
 from tandem.core.randomness import SeededRandom
 from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.mixture import Side
@@ -30,13 +45,15 @@ VOCABULARY = 50_272
 CLOUD_S, ROUND_TRIP_S = 0.060, 0.100
 DEVICE_MS = (10.0, 40.0, 80.0, 120.0, 160.0, 200.0, 240.0)
 NOT_PRINTED = "plotted only"
+BYTES_PER_S = Hardware().bytes_per_s
 
 
 def tables() -> tuple[PaperTable, ...]:
     """Return the tables in the paper's order."""
     return (
-        *(_side_gain(), _theorem(), _payload(), quality_table(), latency_table()),
-        *(first_token_table(), strategies_table()),
+        *(_side_gain(), _theorem(), _payload(), quality_table(), curve_table()),
+        *(latency_table(), overhead_table(), sequence_wise_table(), first_token_table()),
+        *(strategies_table(), snapshot_table(), pipelines_table()),
     )
 
 
@@ -110,7 +127,7 @@ def _both(labels: Labels) -> BothSides:
     )
 
 
-SENT = {
+PAYLOADS = {
     "top-p 0.8, as the paper": LocalProbs(truncation=Truncation(top_p=0.8)),
     "preset dragon": AGGREGATION_PRESETS["dragon"].probs,
     "preset dragon-top-k": AGGREGATION_PRESETS["dragon-top-k"].probs,
@@ -118,7 +135,9 @@ SENT = {
 
 
 def _payload() -> PaperTable:
-    printed = dict.fromkeys((*SENT, "preset dragon-coupled")) | {"top-p 0.8, as the paper": 2363.0}
+    printed = dict.fromkeys((*PAYLOADS, "preset dragon-coupled")) | {
+        "top-p 0.8, as the paper": 2363.0
+    }
     return PaperTable(
         key="dragon-payload",
         paper="DRAGON",
@@ -144,7 +163,7 @@ def _payload() -> PaperTable:
 def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
     full = len(probs_to_bytes(np.full(VOCABULARY, 1 / VOCABULARY, np.float32), "float32"))
     written = fmean(_json_bytes(target) for target, _ in testbed.distributions)
-    choices = SENT.get(str(labels[0]))
+    choices = PAYLOADS.get(str(labels[0]))
     if choices is None:
         return written / 4, full / 4, 4.0
     rng = SeededRandom(0)
@@ -155,6 +174,74 @@ def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
         )
         sent += len(probs_to_payload(probs, choices)) / len(testbed.distributions)
     return written / sent, full / sent, sent
+
+
+def sequence_wise_table() -> PaperTable:
+    """Return what DRDG/SW takes with the transfer that the paper measured with it; the preset
+    `drdg-sw` sends ids."""
+    return PaperTable(
+        key="dragon-drdg-sw",
+        paper="DRAGON",
+        place="Section 7.3, sequence-wise synchronisation",
+        title="DRDG/SW with all distributions sent at the end, at 300 ms",
+        labels=("steps", "what is sent"),
+        figures=("kB an answer", "s a token", "dragon saves, %"),
+        rows=tuple(
+            PaperRow(
+                (steps, sent),
+                (None, None, 49.5 if (steps, sent) == (HARDWARE, PAPERS_CUT) else None),
+                "the paper's cut" if sent == PAPERS_CUT else "not in the paper",
+            )
+            for steps in (HARDWARE, EVEN_STEPS)
+            for sent in SENT
+        ),
+        basis=Basis.VIRTUAL_TIME,
+        declared="Both sides write all of an answer of 24 tokens; the cloud's distributions follow "
+        "once it is complete, over 100 Mbit/s. The text has the same distribution, whatever is "
+        "sent: one coin says whose answer it is. Bytes are of the distributions of the demo target "
+        f"along its answers, spread over {VOCABULARY:,} ids; steps, added latency and the time of "
+        "DRAGON are those of Figure 6.",
+        printed="The paper explains its 49.5 % by this transfer, and does not say what it sends.",
+        finding=dragon_findings.sequence_wise,
+        compute=_sequence_wise,
+    )
+
+
+IDS, PAPERS_CUT = "ids, as preset drdg-sw", "top-p 0.8, as the paper"
+WHOLE, WRITTEN = "whole, float32", "whole, as JSON"
+SENT = (IDS, PAPERS_CUT, WHOLE, WRITTEN)
+
+
+def _sequence_wise(testbed: Testbed, labels: Labels) -> Figures:
+    steps, sent = map(str, labels)
+    sizes = testbed.once("drdg-sw bytes", lambda: _sequence_bytes(testbed))
+    pacing = pacing_of(steps)
+    cloud_s = BASE_RTT_S + LONGEST_S + TOKENS * pacing.cloud_s + sizes[sent] / BYTES_PER_S
+    token_s = max(TOKENS * pacing.device_s, cloud_s) / TOKENS
+    saved = 100 * (1 - latency_s(testbed, "dragon", steps) / token_s)
+    return sizes[sent] / 1e3, token_s, saved
+
+
+def _sequence_bytes(testbed: Testbed) -> dict[str, float]:
+    """Return the mean size of what is sent of an answer, by what that is."""
+    ran = [
+        (question, cloud_answer(testbed, question, number))
+        for number, question in enumerate(latency_questions(testbed))
+    ]
+    probs = [
+        question.cloud((*question.prompt_ids, *token_ids[:number]))
+        for question, token_ids in ran
+        for number in range(len(token_ids))
+    ]
+    cut = PAYLOADS[PAPERS_CUT].truncation
+    top = fmean(len(sparse_probs_to_bytes(_spread(truncate(one, cut)), "float16")) for one in probs)
+    of_token = {
+        IDS: 4.0,
+        PAPERS_CUT: top,
+        WHOLE: 4.0 * VOCABULARY,
+        WRITTEN: fmean(map(_json_bytes, probs)),
+    }
+    return {sent: TOKENS * size for sent, size in of_token.items()}
 
 
 def _json_bytes(probs: Array) -> float:

@@ -9,7 +9,7 @@ from lab.bench.harness.texts import PEPS
 from lab.bench.papers import dragon_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
-from lab.bench.two_sided import dragon_latency, scheduler
+from lab.bench.two_sided import dragon_latency, dragon_ttft_real, scheduler
 from lab.bench.two_sided.dragon_latency import BASE_RTT_S, PACINGS, Pacing, answer, ask_questions
 from lab.bench.two_sided.dragon_prediction import Times
 from lab.bench.two_sided.dragon_probs import Question
@@ -17,6 +17,9 @@ from lab.bench.two_sided.scheduler_replay import Record
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 HARDWARE, EVEN_STEPS = (one.name for one in PACINGS)
+DEVICE_ONLY = "crcg-device"
+METHODS = ("dragon", "dragon-gumbel", "dragon-coupled", "drdg-tw", "drdg-sw")
+"""Of Figure 6, but for those of one side alone."""
 LONGEST_S = 0.3
 ADDED_S = (0.0, 0.2, 0.5)
 
@@ -32,14 +35,10 @@ def latency_table() -> PaperTable:
         rows=(
             PaperRow(("drdg-sw", HARDWARE), (49.5, None)),
             PaperRow(("drdg-tw", HARDWARE), (42.4, None)),
-            PaperRow(
-                ("crcg-device", HARDWARE),
-                (None, None),
-                "paper: 15.6% to 20.3% longer, mean over latencies",
-            ),
+            PaperRow((DEVICE_ONLY, HARDWARE), (None, None), "the paper has the mean alone"),
             *(
                 PaperRow((name, EVEN_STEPS), (None, None), "not in the paper")
-                for name in ("drdg-sw", "drdg-tw", "crcg-device")
+                for name in ("drdg-sw", "drdg-tw", DEVICE_ONLY)
             ),
         ),
         basis=Basis.VIRTUAL_TIME,
@@ -47,8 +46,8 @@ def latency_table() -> PaperTable:
         "pair's distributions, declared steps (those of the first rows after the paper's "
         "OPT-1.3B). `crcg-device` is the device alone, with its own documents.",
         printed="`drdg-sw` sends its tokens once at the end without distributions here; what the "
-        "paper saved over it was the transfer of all its distributions. What it tells of the "
-        "device alone is a mean over added latencies; ours is at the longest.",
+        "paper saved over it was the transfer of all its distributions, which a table below has. "
+        "The means over added latencies are in the next one.",
         finding=dragon_findings.saved,
         compute=_saved,
     )
@@ -56,34 +55,86 @@ def latency_table() -> PaperTable:
 
 def _saved(testbed: Testbed, labels: Labels) -> Figures:
     other, steps = map(str, labels)
-    base_s = _token_s(testbed, other, steps)
+    base_s = latency_s(testbed, other, steps)
     return tuple(
-        100 * (1 - _token_s(testbed, name, steps) / base_s) for name in ("dragon", "dragon-coupled")
+        100 * (1 - latency_s(testbed, name, steps) / base_s)
+        for name in ("dragon", "dragon-coupled")
     )
 
 
-def _token_s(testbed: Testbed, preset: str, steps: str) -> float:
-    """Of whole answers at the longest added latency."""
+def overhead_table() -> PaperTable:
+    """Return the means over added latencies, which the paper's text has of the device alone."""
+    return PaperTable(
+        key="dragon-figure-6-mean",
+        paper="DRAGON",
+        place="Figure 6, section 7.3, means",
+        title="Latency a token over that of the device alone, mean over added latencies",
+        labels=("method", "steps"),
+        figures=("longer, %", "without any added, %", "at 300 ms, %"),
+        rows=(
+            PaperRow(
+                ("dragon", HARDWARE), (15.6, None, None), "15.6 with one of its models, else 20.3"
+            ),
+            *(
+                PaperRow((name, steps), (None,) * 3, "not in the paper")
+                for steps in (HARDWARE, EVEN_STEPS)
+                for name in METHODS
+                if (name, steps) != ("dragon", HARDWARE)
+            ),
+        ),
+        basis=Basis.VIRTUAL_TIME,
+        declared=f"As the table before, with {len(dragon_latency.ADDED_S)} added latencies of 0 to "
+        "300 ms (quick: the first and the last). Whole answers by their tokens, over the same of "
+        f"`{DEVICE_ONLY}`, at each latency.",
+        printed="The paper does not say which of its two models has which mean.",
+        finding=dragon_findings.over_device_alone,
+        compute=_overhead,
+    )
+
+
+def _overhead(testbed: Testbed, labels: Labels) -> Figures:
+    method, steps = map(str, labels)
+    added = dragon_latency.QUICK_ADDED_S if testbed.quick else dragon_latency.ADDED_S
+    longer = []
+    for added_s in added:
+        alone_s = latency_s(testbed, DEVICE_ONLY, steps, added_s)
+        longer.append(100 * (latency_s(testbed, method, steps, added_s) / alone_s - 1))
+    return fmean(longer), longer[0], longer[-1]
+
+
+def latency_s(testbed: Testbed, preset: str, steps: str, added_s: float = LONGEST_S) -> float:
+    """Return seconds a token of whole answers, at the longest added latency if none is given."""
 
     def measured() -> float:
-        pacing = _pacing(steps)
-        times = Times(pacing.device_s, pacing.cloud_s, BASE_RTT_S + LONGEST_S)
-        questions = testbed.once("latency questions", lambda: _questions(testbed))
+        pacing = pacing_of(steps)
+        times = Times(pacing.device_s, pacing.cloud_s, BASE_RTT_S + added_s)
         answers = [
-            answer(AGGREGATION_PRESETS[preset], one, times, LONGEST_S, testbed.seed + number)
-            for number, one in enumerate(questions)
+            answer(AGGREGATION_PRESETS[preset], one, times, added_s, testbed.seed + number)
+            for number, one in enumerate(latency_questions(testbed))
         ]
         return fmean(one.commits[-1][0] / len(one.token_ids) for one in answers)
 
-    return testbed.once(("latency", preset, steps), measured)
+    return testbed.once(("latency", preset, steps, added_s), measured)
 
 
-def _questions(testbed: Testbed) -> list[Question]:
-    count = dragon_latency.QUICK_QUESTIONS if testbed.quick else dragon_latency.QUESTIONS
-    return ask_questions(testbed.models, PEPS, testbed.seed, count)
+def latency_questions(testbed: Testbed) -> list[Question]:
+    """Return the questions of Figure 6, with both sides' distributions."""
+
+    def asked() -> list[Question]:
+        count = dragon_latency.QUICK_QUESTIONS if testbed.quick else dragon_latency.QUESTIONS
+        return ask_questions(testbed.models, PEPS, testbed.seed, count)
+
+    return testbed.once("latency questions", asked)
 
 
-def _pacing(steps: str) -> Pacing:
+def cloud_answer(testbed: Testbed, question: Question, number: int) -> tuple[int, ...]:
+    """Return what the cloud alone answers to the question of that number."""
+    times = Times(PACINGS[0].device_s, PACINGS[0].cloud_s, BASE_RTT_S)
+    alone = AGGREGATION_PRESETS["crcg-cloud"]
+    return answer(alone, question, times, 0.0, testbed.seed + number).token_ids
+
+
+def pacing_of(steps: str) -> Pacing:
     return next(one for one in PACINGS if one.name == steps)
 
 
@@ -98,13 +149,23 @@ def first_token_table() -> PaperTable:
         rows=(
             PaperRow(("drcg-text",), (8.6, None)),
             PaperRow(("drcg-kv",), (15.3, None)),
-            PaperRow(("crcg-device",), (None, None), "“negligible overhead” over it"),
+            PaperRow((DEVICE_ONLY,), (None, None), "“negligible overhead” over it"),
+            PaperRow(
+                (dragon_ttft_real.DEVICE_ONLY,),
+                (None, None),
+                "one sequence a document, all at hand",
+            ),
+            PaperRow(("drcg-text, separate",), (None, None), "not the paper's form"),
+            PaperRow(("drcg-kv, separate",), (None, None), "not the paper's form"),
         ),
         basis=Basis.VIRTUAL_TIME,
         declared="`tandem bench dragon-ttft`: hardware declared after the paper's testbed, 114 "
-        "MB of keys and values at 100 Mbit/s, prompts of 32 tokens.",
-        printed="The ratios depend on the declared speed of the device's prefill and of the link. "
-        "The paper's abstract has 8.9 times for `drcg-text`, its section 7.3 has 8.6.",
+        "MB of keys and values at 100 Mbit/s, prompts of 32 tokens. `crcg` and `drcg` join their "
+        "documents in one sequence, in which only the keys and values at its beginning can be used "
+        "again; all others are computed.",
+        printed="The paper does not say how it uses keys and values of single documents again in "
+        "one context. The ratios depend on the declared speed of the device's prefill and of the "
+        "link. The paper's abstract has 8.9 times for `drcg-text`, its section 7.3 has 8.6.",
         finding=dragon_findings.first_tokens,
         compute=_first_tokens,
     )
@@ -127,17 +188,18 @@ def strategies_table() -> PaperTable:
         place="Figure 8, section 7.4",
         title="Seconds for 100 tokens by where is aggregated",
         labels=("steps", "added, s"),
-        figures=("dragon", "device", "cloud", "random"),
+        figures=("dragon", "device", "cloud", "random", "by eq. 5"),
         rows=tuple(
-            PaperRow((pacing, added_s), (None,) * 4, "plotted only")
+            PaperRow((pacing, added_s), (None,) * 5, "plotted only")
             for pacing in (HARDWARE, EVEN_STEPS)
             for added_s in ADDED_S
         ),
         basis=Basis.VIRTUAL_TIME,
         declared="As `tandem bench scheduler`: acceptance recorded along answers of the demo pair "
         "and replayed, declared steps, added latency that varies as a sine; means over which "
-        "side's documents are relevant. How much steps vary is measured while recording, so its "
-        "seconds differ by a few percent from run to run.",
+        "side's documents are relevant. By eq. 5: the scheduler takes the expected acceptance of "
+        "drafts, as section 5.2 has it, not the outcomes. How much steps vary is measured while "
+        "recording, so its seconds differ by a few percent from run to run.",
         finding=dragon_findings.scheduler,
         compute=_totals,
         plots=(
@@ -148,13 +210,18 @@ def strategies_table() -> PaperTable:
 
 def _totals(testbed: Testbed, labels: Labels) -> Figures:
     steps, added_s = str(labels[0]), float(labels[1])
-    records = testbed.once("scheduler records", lambda: _records(testbed))
+    records = scheduler_records(testbed)
     rows: list[Row] = []
     for relevant_side, recorded in records.items():
-        cell = scheduler.Cell(_pacing(steps), relevant_side, added_s)
+        cell = scheduler.Cell(pacing_of(steps), relevant_side, added_s)
         rows += scheduler.compared(cell, recorded, testbed.seed)
-    names = ("dragon", "dragon-device", "dragon-cloud", "dragon-random")
+    names = ("dragon", *scheduler.FIXED, scheduler.EXPECTING)
     return tuple(fmean(row["total_s"] for row in rows if row["preset"] == name) for name in names)
+
+
+def scheduler_records(testbed: Testbed) -> dict[str, list[Record]]:
+    """Return recorded acceptance by whose documents are more relevant."""
+    return testbed.once("scheduler records", lambda: _records(testbed))
 
 
 def _records(testbed: Testbed) -> dict[str, list[Record]]:

@@ -18,8 +18,9 @@ _LEGEND_CHARACTERS, _HANDLE_CHARACTERS = 84, 8
 
 
 def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list[str]:
-    """Draw each plot of a table as SVG; the names of the files. None without matplotlib."""
-    if not table.plots:
+    """Draw each plot of a table as SVG, and what else it draws; the names of the files. None
+    without matplotlib."""
+    if not table.plots and table.draw is None:
         return []
     try:
         require_matplotlib()
@@ -31,7 +32,7 @@ def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list
         name = f"{table.key}-{number}.svg"
         _draw(folder / name, table, plot, ours)
         names.append(name)
-    return names
+    return names if table.draw is None else [*names, *table.draw(folder)]
 
 
 def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from lab.bench.harness.report import Goal
 from lab.bench.papers.rows import FilledRow, Rows, compared
@@ -82,6 +83,8 @@ class PaperTable:
     by_line: bool = False
     """Whether a line of the paper's text holds all figures of a row."""
     plots: tuple[Plot, ...] = ()
+    draw: Callable[[Path], list[str]] | None = None
+    """Draws into a folder what no plot of figures is, with matplotlib; returns the files' names."""
 
     def __post_init__(self) -> None:
         for row in self.rows:

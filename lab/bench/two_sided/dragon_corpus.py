@@ -1,32 +1,39 @@
 """Held-out text with documents for it on two sides, as DRAGON's §7.2 splits a corpus.
 
 Texts that no demo model was trained on are cut into windows. Some are kept to be predicted, all
-others are cut into documents. The first eighth of a kept window is the query; of the 2k documents
-that lexical search finds for it the better half is the cloud's and the other the device's.
+others are cut into documents. The first tokens of a kept window are the query; of the 2k documents
+that a search finds for it the better half is the cloud's and the other the device's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from lab.bench.harness.texts import read_peps
 from lab.training.demo_pair.corpus import is_held_out
 from tandem.core.errors import TandemError
+from tandem.index.document_index import open_index
 from tandem.index.lexical import LexicalIndex
+from tandem.index.records import Document, Hit
+from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import Side
 
 WINDOW_TOKENS, QUERY_TOKENS, DOCUMENT_TOKENS = 256, 32, 64
 WINDOWS_PER_TEXT = 2
+ADDED_AT_ONCE = 256
+CHUNKS_PER_DOCUMENT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RankedDocument:
-    """A document: its tokens, the score that search gave it, and its rank at its side."""
+    """A document: its tokens, the relevance that search gave it, and its rank at its side."""
 
     token_ids: tuple[int, ...]
     score: float
@@ -48,6 +55,49 @@ class Window:
         return tuple(replace(one, rank=rank) for rank, one in enumerate(documents, start=1))
 
 
+Find = Callable[[str, int], Sequence[tuple[int, float]]]
+"""From a query and a count to the best documents, each its number and its relevance."""
+OpenSearch = Callable[[Sequence[str]], AbstractContextManager[Find]]
+"""Makes the documents of these texts searchable."""
+
+
+@contextmanager
+def word_search(texts: Sequence[str]) -> Iterator[Find]:
+    """By words alone; relevances are BM25 scores."""
+    index = LexicalIndex()
+    index.change(enumerate(texts), ())
+    try:
+        yield index.search
+    finally:
+        index.close()
+
+
+@contextmanager
+def default_search(texts: Sequence[str]) -> Iterator[Find]:
+    """As the services search by default: embeddings in FAISS, fused with words, where MiniLM is
+    installed, else words alone. Relevances are those that the services weigh by."""
+    with TemporaryDirectory() as folder, closing(open_index(Path(folder))) as index:
+        for start in range(0, len(texts), ADDED_AT_ONCE):
+            added = enumerate(texts[start : start + ADDED_AT_ONCE], start)
+            index.add([Document(str(number), text) for number, text in added])
+        index.wait_until_built()
+
+        def find(query: str, count: int) -> list[tuple[int, float]]:
+            # A long document is several chunks, of which the best counts.
+            best: dict[int, float] = {}
+            for hit in index.search(query, CHUNKS_PER_DOCUMENT * count):
+                best.setdefault(int(hit.document_id), relevance_of(hit))
+            return list(best.items())[:count]
+
+        yield find
+
+
+def relevance_of(hit: Hit) -> float:
+    """As the aggregators weigh it: ten times its similarity, or its coverage of the query."""
+    known = hit.coverage if hit.similarity is None else hit.similarity
+    return RELEVANCE_SCALE * (known or 0.0)
+
+
 def read_windows(peps: Path, tokenizer: Tokenizer, documents: int, seed: int) -> list[Window]:
     """Windows in random order, with up to 2·`documents` documents each."""
     texts = [one.text for one in read_peps(peps) if is_held_out(one.id)]
@@ -57,22 +107,32 @@ def read_windows(peps: Path, tokenizer: Tokenizer, documents: int, seed: int) ->
 
 
 def windows_of(
-    texts: Iterable[str], tokenizer: Tokenizer, documents: int, seed: int
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    documents: int,
+    seed: int,
+    *,
+    window_tokens: int = WINDOW_TOKENS,
+    most: int | None = None,
+    search: OpenSearch = word_search,
 ) -> list[Window]:
-    """The same of any texts; none where they are too short."""
+    """The same of any texts, `most` at the most; none where they are too short."""
     source = np.random.default_rng(seed)
     kept: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
     for text in texts:
-        windows = _cut(tokenizer.encode(text), WINDOW_TOKENS)
+        windows = _cut(tokenizer.encode(text), window_tokens)
         chosen = set(source.permutation(len(windows))[:WINDOWS_PER_TEXT].tolist())
         kept += [window for number, window in enumerate(windows) if number in chosen]
         for number, window in enumerate(windows):
             pieces += [] if number in chosen else _cut(window, DOCUMENT_TOKENS)
     if not kept or not pieces:
         return []
-    order = source.permutation(len(kept)).tolist()
-    return _with_documents([kept[number] for number in order], pieces, tokenizer, documents)
+    order = source.permutation(len(kept)).tolist()[:most]
+    with search([text_of(tokenizer, piece) for piece in pieces]) as find:
+        return [
+            _with_documents(kept[number], pieces, tokenizer, documents, find) for number in order
+        ]
 
 
 def _cut(token_ids: Sequence[int], length: int) -> list[tuple[int, ...]]:
@@ -82,19 +142,15 @@ def _cut(token_ids: Sequence[int], length: int) -> list[tuple[int, ...]]:
 
 
 def _with_documents(
-    kept: Sequence[tuple[int, ...]],
+    token_ids: tuple[int, ...],
     pieces: Sequence[tuple[int, ...]],
     tokenizer: Tokenizer,
     documents: int,
-) -> list[Window]:
-    index = LexicalIndex()
-    index.change(((number, text_of(tokenizer, piece)) for number, piece in enumerate(pieces)), ())
-    windows = []
-    for token_ids in kept:
-        hits = index.search(text_of(tokenizer, token_ids[:QUERY_TOKENS]), 2 * documents)
-        ranked = tuple(RankedDocument(pieces[number], score) for number, score in hits)
-        windows.append(Window(token_ids, ranked))
-    return windows
+    find: Find,
+) -> Window:
+    found = find(text_of(tokenizer, token_ids[:QUERY_TOKENS]), 2 * documents)
+    ranked = (RankedDocument(pieces[number], relevance) for number, relevance in found)
+    return Window(token_ids, tuple(ranked))
 
 
 def text_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:

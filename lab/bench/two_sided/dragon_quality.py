@@ -2,8 +2,9 @@
 
 Perplexity of held-out text after its query, with k documents of 64 tokens a side. One row per
 method that gives another distribution: placement and schedule change times, not distributions. The
-rows `context-*` are the paper's own CRCG and DRCG, which put documents one after another into one
-context; the suite's presets of those names decode one sequence per document, like all others here.
+rows `context-*` are CRCG and DRCG, which put documents one after another into one context, as the
+suite's presets of those names do; the rows `crcg-*` and `drcg` are their other form, with one
+sequence per document, like all others here.
 Both sides run the target, as in the paper; further rows have the draft model at the device.
 """
 
@@ -44,6 +45,8 @@ class Predictor:
 
     engine: Engine
     window: Window
+    document_room: int = CONTEXT_DOCUMENT_TOKENS
+    """Tokens of documents in one context, at most."""
     _known: dict[tuple[int, ...], Probabilities] = field(default_factory=dict)
 
     def after(self, context: tuple[int, ...]) -> Probabilities:
@@ -114,15 +117,20 @@ def run(report: Report, models: Models, peps: Path) -> None:
 
 
 def perplexities(
-    engine: Engine, windows: Sequence[Window], documents: int
+    engine: Engine,
+    windows: Sequence[Window],
+    counts: Sequence[int],
+    *,
+    weighed_by: str = "rank",
+    document_room: int = CONTEXT_DOCUMENT_TOKENS,
 ) -> dict[tuple[str, int], float]:
-    """Return perplexities by method and number of documents a side, 0 or `documents`, weighed by
-    rank; one model at both sides."""
+    """Return perplexities by method and number of documents a side; one model at both sides.
+    `document_room`: see `Predictor`."""
     nats: dict[tuple[str, int], list[float]] = {}
     for window in counted(windows, lambda window: "a window of text"):
-        at_both = Predictor(engine, window)
-        for method, relevance, count, predicted in _methods(at_both, at_both, (0, documents)):
-            if relevance in ("rank", "-"):
+        at_both = Predictor(engine, window, document_room)
+        for method, relevance, count, predicted in _methods(at_both, at_both, counts):
+            if relevance in (weighed_by, "-"):
                 nat = float(-np.log(predicted).mean())
                 nats.setdefault((method, count), []).append(nat)
     return {key: float(np.exp(np.mean(values))) for key, values in nats.items()}
@@ -150,6 +158,7 @@ def _methods(
             rows.append(("dragon", name, count, sum_of(parts)))
             rows.append(("drdg-sw", name, count, sequence_mixture(parts)))
         rows.append(("context-device", "-", count, at_device.after(_joined(at_device, device))))
+        rows.append(("context-cloud", "-", count, at_cloud.after(_joined(at_cloud, cloud))))
         both = [*cloud, *device]
         rows.append(("context-all", "-", count, at_device.after(_joined(at_device, both))))
     return rows
@@ -184,7 +193,7 @@ def _joined(at: Predictor, documents: Sequence[RankedDocument]) -> tuple[int, ..
     """The documents one after another, the best last and next to the text; the worst are left out
     where there is no more room for them."""
     room = at.engine.context_length - len(at.window.token_ids) - len(BEGIN)
-    room = min(room, CONTEXT_DOCUMENT_TOKENS)
+    room = min(room, at.document_room)
     chosen: list[RankedDocument] = []
     for one in documents:
         room -= len(one.token_ids)

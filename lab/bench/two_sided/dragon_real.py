@@ -36,10 +36,11 @@ from tandem.two_sided.protocol.presets import (
     AggregationMode,
     AggregationPreset,
     Placement,
+    Sources,
 )
 from tandem_api.common.v1.generation_pb2 import Summary
 
-PRESETS = ("drdg-tw", "dragon-device", "dragon-coupled", "dragon")
+PRESETS = ("crcg-device", "drdg-tw", "dragon-device", "dragon-coupled", "dragon")
 QUESTIONS = (
     "How long is a Python release maintained, and which ones does Heron support?",
     "What does the linter refuse, and which exception swallowed the first error?",
@@ -63,14 +64,16 @@ class TwoSidedProcesses:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Declared: a forward pass for one token, and what each further one of a sequence adds."""
+    """Declared: a forward pass for one token, what each further one of its longest sequence adds,
+    and what each of its other sequences."""
 
     first_s: float
     further_s: float = 0.0
+    batch_s: float = 0.0
 
     def flags(self, model: str) -> tuple[str, ...]:
         paces = ("--pace-first-s", str(self.first_s), "--pace-further-s", str(self.further_s))
-        return (*COMMON, "--model", model, *paces)
+        return (*COMMON, "--model", model, *paces, "--pace-batch-s", str(self.batch_s))
 
 
 @contextmanager
@@ -173,6 +176,8 @@ def _row(
 def _predicted_s(
     preset: AggregationPreset, times: Times, done: Sequence[Generated], seed: int
 ) -> float:
+    if preset.sources is Sources.DEVICE:
+        return times.device_s
     rates = {side: _rate(done, side) or 0.0 for side in Side}
     acceptance = Acceptance(rates[Side.DEVICE], rates[Side.CLOUD], _agreement(done), 0.0)
     if preset.mode is AggregationMode.COIN:

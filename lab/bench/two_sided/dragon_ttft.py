@@ -2,14 +2,15 @@
 
 From the question to the first token that is final. Virtual time: the machines and the demo pair's
 distributions are real, the hardware is declared after the paper's testbed (§7.2, §7.3), where 1.3
-billion parameters run on a laptop's processor at the device. Documents' keys and values are at hand
-where the documents are; what the device does not have it fetches (drcg-kv) or computes (drcg-text).
+billion parameters run on a laptop's processor at the device. The keys and values of each document
+by itself are at hand where it is. In a joined sequence only those at its beginning can be used: the
+first document's, or those that came from the cloud (drcg-kv). All others are computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -28,11 +29,12 @@ from lab.bench.two_sided.dragon_prediction import Times
 from lab.bench.two_sided.dragon_probs import Question
 from lab.bench.two_sided.dragon_real import Pass
 from lab.bench.two_sided.dragon_ttft_real import COLUMNS as REAL_COLUMNS
-from lab.bench.two_sided.dragon_ttft_real import LIMIT, measure_real, real_goals
+from lab.bench.two_sided.dragon_ttft_real import DEVICE_ONLY, LIMIT, measure_real, real_goals
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     AggregationPreset,
+    DocumentContext,
     DocumentTransfer,
 )
 
@@ -42,6 +44,8 @@ PRESETS = (
     *("crcg-device", "crcg-cloud", "drcg-text", "drcg-kv"),
     *("drdg-tw", "dragon", "dragon-coupled"),
 )
+APART = tuple(name for name in PRESETS if name.startswith(("crcg", "drcg")))
+"""Those that join documents, of which the other form is measured too."""
 COLUMNS = ("preset", "added_s", "ttft_s", "over_device_only")
 TOKENS = 2
 
@@ -71,11 +75,11 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
     for added_s in counted(added, lambda added_s: f"{added_s * 1e3:g} ms added"):
         times = Times(pacing.device_s, pacing.cloud_s, BASE_RTT_S + added_s)
         measured = {
-            name: fmean(
-                first_token_s(AGGREGATION_PRESETS[name], one, times, hardware, report.seed + number)
+            preset.name: fmean(
+                first_token_s(preset, one, times, hardware, report.seed + number)
                 for number, one in enumerate(questions)
             )
-            for name in PRESETS
+            for preset in _presets()
         }
         rows += [
             make_row(
@@ -85,7 +89,7 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
                 seed=report.seed,
                 ttft_s=ttft_s,
                 added_s=added_s,
-                over_device_only=ttft_s / measured["crcg-device"],
+                over_device_only=ttft_s / measured[DEVICE_ONLY],
             )
             for name, ttft_s in measured.items()
         ]
@@ -94,7 +98,7 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
     )
     report.goals += _goals(rows)
     if real:
-        ran = _measure_real(models, hardware, report.seed)
+        ran = measure_by_processes(models, report.seed)
         report.add("Real processes, paced, no jitter", REAL_COLUMNS, ran)
         report.notes.append(
             "drcg-kv, real: the draft model at both sides, whose keys and values are far smaller"
@@ -106,14 +110,31 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
         f" {waits_below(rows[-1]['rtt_s'], hardware)} tokens (at the longest link here).",
         "Step, prompt and retrieval times, link and KV size are declared, not measured.",
         "drcg: what travels is added to a device-only run; the rest goes through the machines.",
+        f"{DEVICE_ONLY}: with one sequence a document, whose keys and values are all at hand.",
     ]
 
 
-def _measure_real(models: Models, hardware: Hardware, seed: int) -> list[Row]:
-    """A paced pass is as long as its longest sequence says; here each token of it stands for one of
-    every document's sequence."""
-    device = Pass(PACINGS[0].device_s, DOCUMENTS * hardware.device_prompt_token_s)
-    cloud = Pass(PACINGS[0].cloud_s, DOCUMENTS * hardware.cloud_prompt_token_s)
+def _presets() -> list[AggregationPreset]:
+    """All presets, and those that join documents with one sequence a document too."""
+    return [
+        *(AGGREGATION_PRESETS[name] for name in PRESETS),
+        *(
+            replace(
+                AGGREGATION_PRESETS[name],
+                name=f"{name}, separate",
+                context=DocumentContext.SEPARATE,
+            )
+            for name in APART
+        ),
+    ]
+
+
+def measure_by_processes(models: Models, seed: int) -> list[Row]:
+    """Return the rows of real processes, paced like the declared hardware: every token of a pass
+    takes its time, of whichever sequence."""
+    hardware = Hardware()
+    device = Pass(PACINGS[0].device_s, *[hardware.device_prompt_token_s] * 2)
+    cloud = Pass(PACINGS[0].cloud_s, *[hardware.cloud_prompt_token_s] * 2)
     mbps = hardware.bytes_per_s * 8 / 1e6
     return measure_real(models, device, cloud, QUICK_ADDED_S, BASE_RTT_S, mbps, seed)
 
@@ -123,14 +144,26 @@ def first_token_s(
 ) -> float:
     """The device retrieves before it opens the stream, as h of its documents travels with it; so
     the cloud's first draft comes after both retrievals."""
-    prompt = DOCUMENTS * len(question.prompt_ids)
+    fed = computed_tokens(preset, len(question.prompt_ids), hardware)
     first = {
-        Side.DEVICE: hardware.retrieve_s + prompt * hardware.device_prompt_token_s,
-        Side.CLOUD: 2 * hardware.retrieve_s + prompt * hardware.cloud_prompt_token_s,
+        Side.DEVICE: hardware.retrieve_s + fed * hardware.device_prompt_token_s,
+        Side.CLOUD: 2 * hardware.retrieve_s + fed * hardware.cloud_prompt_token_s,
     }
     first[Side.DEVICE] += _fetched_s(preset, times, hardware)
     ran = answer(preset, question, times, 0.0, seed, tokens=TOKENS, first_s=first)
     return ran.commits[0][0]
+
+
+def computed_tokens(preset: AggregationPreset, prompt: int, hardware: Hardware) -> int:
+    """Return how many tokens are fed before the first draft where a side decodes: the prompt, once
+    for each sequence, and the documents whose keys and values are not there."""
+    all_documents = DOCUMENTS * (1 if preset.transfer is DocumentTransfer.NONE else 2)
+    if preset.context is DocumentContext.SEPARATE:
+        missing = DOCUMENTS if preset.transfer is DocumentTransfer.TEXT else 0
+        return all_documents * prompt + missing * hardware.document_tokens
+    there = {DocumentTransfer.NONE: 1, DocumentTransfer.TEXT: 0, DocumentTransfer.KV: DOCUMENTS}
+    missing = all_documents - there[preset.transfer]
+    return prompt + missing * hardware.document_tokens
 
 
 def waits_below(rtt_s: float, hardware: Hardware) -> int:
@@ -147,8 +180,7 @@ def _fetched_s(preset: AggregationPreset, times: Times, hardware: Hardware) -> f
         case DocumentTransfer.NONE:
             return 0.0
         case DocumentTransfer.TEXT:
-            tokens = DOCUMENTS * hardware.document_tokens
-            return asked_s + tokens * hardware.device_prompt_token_s
+            return asked_s
     # The device hears what was found before it asks for what it has not: one round trip more.
     return asked_s + times.rtt_s + hardware.kv_bytes / hardware.bytes_per_s
 

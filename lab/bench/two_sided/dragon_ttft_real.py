@@ -20,11 +20,13 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import parse_overrides
 
-DEVICE_ONLY = "crcg-device"
+DEVICE_ONLY = "crcg-device, separate"
+"""The device alone with one sequence a document, whose keys and values are all at hand."""
 ONCE = "drcg-text"
 """Asked once, at the longest link, before its documents are known at the device."""
-PRESETS = (DEVICE_ONLY, "dragon", "dragon-coupled")
+PRESETS = (DEVICE_ONLY, "crcg-device", "dragon", "dragon-coupled")
 ONE_MODEL = "drcg-kv"
 """Asked once too, of a suite whose two sides have the device's model."""
 COLUMNS = ("preset", "rtt_s", "mbps", "ttft_s", "over_device_only", "fetched_bytes")
@@ -58,7 +60,7 @@ def measure_real(
     rtt_s = base_rtt_s + added_s
     one_model = replace(models, target=models.draft)
     with running_sides(one_model, device_pass, cloud_pass) as sides:
-        for name in ("crcg-cloud", "crcg-device"):  # the keys of each side's own documents
+        for name in ("crcg-cloud", DEVICE_ONLY):  # the keys of each side's own documents
             run_loop(_first_tokens(sides.aggregator, name, seed))
         # Finds nothing, so that nothing travels; both decoders then know the hash of their weights.
         run_loop(_first_tokens(sides.aggregator, ONE_MODEL, seed, "qqqq"))
@@ -108,15 +110,18 @@ def _rows(
 async def _first_tokens(
     aggregator: str, preset: str, seed: int, query: str = ""
 ) -> list[_FirstToken]:
-    """Of each question; `query`: what is looked for, if not the question."""
+    """Of each question; `preset` with its context after a comma, where that is another than the
+    preset's; `query`: what is looked for, if not the question."""
     first_tokens = []
     async with AggregatorClient(aggregator) as client:
         for number, question in enumerate(QUESTIONS):
+            name, _, context = preset.partition(", ")
             request = GenerationRequest(
                 question,
-                preset,
+                name,
                 GenerationParams(max_tokens=2, seed=seed + number, ignore_eos=True),
                 query=query,
+                overrides=parse_overrides((f"context={context}",) if context else ()),
             )
             answer = await client.generate(request, ANSWER_TIMEOUT_S)
             assert answer.ttft_s is not None, "two tokens came"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,11 @@ def timed(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> list[tuple[f
     return timed_decisions
 
 
+def spans_until(answer: TwoSidedAnswer, side: Side, end_s: float) -> list[BusySpan]:
+    """Return what a side did, as far as it began by then."""
+    return [span for span in answer.spans if span.side == side and span.start_s <= end_s]
+
+
 def draw_pipeline(
     path: Path, answer: TwoSidedAnswer, decisions: Sequence[Decision], tokens: int
 ) -> None:
@@ -95,8 +100,7 @@ def draw_pipeline(
     figure = Figure(figsize=(12, 8), layout="constrained")
     rows = figure.subplots(5, 1, sharex=True, height_ratios=(3, 3, 1.2, 1.2, 1.2))
     for axes, side in zip(rows[:2], (Side.CLOUD, Side.DEVICE), strict=True):
-        spans = [s for s in answer.spans if s.side is side and s.start_s <= end_s]
-        _draw_spans(axes, spans)
+        _draw_spans(axes, spans_until(answer, side, end_s))
         axes.set_ylabel(side.name.lower())
         axes.set_yticks([])
     moments = [at_s for at_s, _ in shown]
@@ -120,14 +124,43 @@ def draw_pipeline(
                 axes.axvline(at_s, color="C3", linestyle=":", linewidth=1)
     rows[4].set_xlabel("seconds")
     rows[4].set_xlim(0, end_s * 1.02)
+    _add_legend(figure, rows[:2])
+    figure.suptitle("Two-sided pipeline in virtual time; dotted: aggregating moves", x=0.3)
+    _save(figure, path)
+
+
+def draw_cases(path: Path, answers: Mapping[str, TwoSidedAnswer], end_s: float) -> None:
+    """The pipelines of several answers up to `end_s`, a pair of rows each, by their titles."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3 * len(answers)), layout="constrained")
+    axes_of_all = figure.subplots(2 * len(answers), 1, sharex=True)
+    pairs = zip(axes_of_all[::2], axes_of_all[1::2], answers.items(), strict=True)
+    for cloud_axes, device_axes, (title, answer) in pairs:
+        for axes, side in ((cloud_axes, Side.CLOUD), (device_axes, Side.DEVICE)):
+            _draw_spans(axes, spans_until(answer, side, end_s))
+            axes.set_ylabel(side.name.lower())
+            axes.set_yticks([])
+        cloud_axes.set_title(title, fontsize="medium")
+    axes_of_all[-1].set_xlabel("seconds")
+    axes_of_all[-1].set_xlim(0, end_s)
+    _add_legend(figure, axes_of_all)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The same pipeline gives the same file.
+    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _add_legend(figure: Any, all_axes: Sequence[Any]) -> None:
+    """Each kind of span once."""
     named: dict[str, Any] = {}
-    for axes in rows[:2]:
+    for axes in all_axes:
         handles, labels = axes.get_legend_handles_labels()
         named |= dict(zip(labels, handles, strict=True))
     figure.legend(list(named.values()), list(named), loc="outside upper right", ncols=len(named))
-    figure.suptitle("Two-sided pipeline in virtual time; dotted: aggregating moves", x=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
 
 
 def _draw_spans(axes: Any, spans: Sequence[BusySpan]) -> None:

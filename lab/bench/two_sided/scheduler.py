@@ -18,7 +18,7 @@ from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.two_sided.dragon_latency import PACINGS, Pacing, ask_questions
 from lab.bench.two_sided.pipeline import Decision, draw_pipeline, trace_events
-from lab.bench.two_sided.scheduler_replay import Record, record, replay
+from lab.bench.two_sided.scheduler_replay import ExpectingProfiler, Record, record, replay
 from lab.simulation.sinusoidal_link import SinusoidalLink
 from lab.simulation.two_sided_answer import TwoSidedAnswer
 from tandem.core.randomness import SeededRandom
@@ -28,7 +28,10 @@ from tandem.two_sided.protocol.placement import PlacementPolicy, choose_side, pl
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
 
-STRATEGIES = ("dragon-device", "dragon-cloud", "dragon-random", "dragon")
+FIXED = ("dragon-device", "dragon-cloud", "dragon-random")
+EXPECTING = "dragon, eq. 5"
+"""As `dragon`, but for what the scheduler takes as the acceptance rates."""
+STRATEGIES = (*FIXED, "dragon", EXPECTING)
 ADDED_S, QUICK_ADDED_S = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.2, 0.5)
 BASE_RTT_S = 0.002
 AMPLITUDE_SHARE, PERIOD_S = 0.2, 62.83
@@ -69,6 +72,14 @@ def run(report: Report, models: Models, peps: Path) -> None:
     worst = max(row["over_best"] for row in rows if row["preset"] == "dragon")
     name = "dragon's total time over the best of device, cloud and random, any cell"
     report.goals.append(Goal(name, worst, 1.03, "at most"))
+    report.goals.append(
+        Goal(
+            "dragon's total time by outcomes over that by eq. 5's expectation, mean over cells",
+            by_outcome_over_expected(rows),
+            1.0,
+            "at most",
+        )
+    )
     decisions: list[Decision] = []
     shown = Cell(PACINGS[1], "device", 0.5)
     answer = one_answer("dragon", shown, records["device"][0], report.seed, decisions)
@@ -77,6 +88,8 @@ def run(report: Report, models: Models, peps: Path) -> None:
         "Acceptance is recorded from the demo pair's distributions; step times are declared, "
         "varied as"
         " measured here while recording.",
+        f"{EXPECTING}: acceptance rates are moving averages of eq. 5's expectation, as in the "
+        "paper's section 5.2; dragon's are of outcomes, as the services have them.",
         "The shown pipeline has 500 ms added, documents of the device more relevant.",
     ]
 
@@ -112,7 +125,7 @@ def compared(cell: Cell, recorded: Sequence[Record], seed: int) -> list[Row]:
         answers = [one_answer(name, cell, record, seed + n) for n, record in enumerate(recorded)]
         totals[name] = fmean(answer.duration_s for answer in answers)
         moves[name] = fmean(sum(s.side_moves for s in a.stats.values()) for a in answers)
-    best_s = min(totals[name] for name in STRATEGIES[:3])
+    best_s = min(totals[name] for name in FIXED)
     return [
         make_row(
             preset=name,
@@ -133,6 +146,17 @@ def compared(cell: Cell, recorded: Sequence[Record], seed: int) -> list[Row]:
     ]
 
 
+def by_outcome_over_expected(rows: Sequence[Row]) -> float:
+    """Return how long answers take with the outcomes of drafts as what the scheduler knows of
+    acceptance, over how long with their expectation: a mean over cells."""
+    totals = {
+        name: [row["total_s"] for row in rows if row["preset"] == name]
+        for name in ("dragon", EXPECTING)
+    }
+    pairs = zip(totals["dragon"], totals[EXPECTING], strict=True)
+    return fmean(outcome_s / expected_s for outcome_s, expected_s in pairs)
+
+
 def one_answer(
     name: str,
     cell: Cell,
@@ -144,10 +168,12 @@ def one_answer(
     """Return one strategy's answer; with `decisions` they are noted there and the pipeline is
     traced."""
     step_s = {Side.DEVICE: cell.pacing.device_s, Side.CLOUD: cell.pacing.cloud_s}
-    preset, rng = AGGREGATION_PRESETS[name], SeededRandom(seed)
+    expects = name == EXPECTING
+    preset = AGGREGATION_PRESETS["dragon" if expects else name]
+    rng = SeededRandom(seed)
 
     def placement_policy(side: Side) -> tuple[PlacementPolicy, SideProfiler]:
-        profiler = SideProfiler()
+        profiler = ExpectingProfiler(recorded) if expects else SideProfiler()
         inner = placement_policy_for(
             preset.placement, rng, measured=lambda: both_sides(profiler.reading())
         )
@@ -169,6 +195,8 @@ class Watched:
     decisions: list[Decision] | None
 
     def next_side(self, position: int, aggregating: Side) -> Side:
+        if isinstance(self.profiler, ExpectingProfiler):
+            self.profiler.expect(position)
         chosen = self.inner.next_side(position, aggregating)
         sides = both_sides(self.profiler.reading())
         if self.decisions is not None and sides is not None:

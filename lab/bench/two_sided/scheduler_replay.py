@@ -9,13 +9,14 @@ every strategy meets the same decisions at the same positions, whatever it does 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
 import numpy as np
 
+from lab.analysis.dragon_equations import expected_acceptance
 from lab.bench.two_sided.dragon_probs import Question
 from lab.simulation.two_sided_answer import (
     PlacementFor,
@@ -31,6 +32,7 @@ from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side, Weights, side_weights
 from tandem.two_sided.protocol.presets import AggregationPreset
+from tandem.two_sided.protocol.profiler import SideProfiler
 
 Value = TypeVar("Value")
 
@@ -44,16 +46,18 @@ _REJECTED = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Whether each side's draft was the token, position by position, and what its steps took
-    relative to their median."""
+    """Whether each side's draft was the token, position by position, how likely that was by both
+    distributions (eq. 5), and what its steps took relative to their median."""
 
-    accepted: dict[Side, tuple[bool, ...]]
-    step_shares: dict[Side, tuple[float, ...]]
+    accepted: Mapping[Side, tuple[bool, ...]]
+    expected: Mapping[Side, tuple[float, ...]]
+    step_shares: Mapping[Side, tuple[float, ...]]
 
     def rotated(self, share: float) -> Record:
         """The same decisions and steps, started that far in: another sequence at no cost."""
         return Record(
             {side: _rotated(self.accepted[side], share) for side in Side},
+            {side: _rotated(self.expected[side], share) for side in Side},
             {side: _rotated(self.step_shares[side], share) for side in Side},
         )
 
@@ -69,6 +73,7 @@ def record(
     weights = side_weights(question.device.log_mass + shift, question.cloud.log_mass)
     context = question.prompt_ids
     accepted: dict[Side, list[bool]] = {side: [] for side in Side}
+    expected: dict[Side, list[float]] = {side: [] for side in Side}
     steps_s: dict[Side, list[float]] = {side: [] for side in Side}
     for _ in range(tokens):
         drafts = {}
@@ -79,10 +84,13 @@ def record(
             drafts[side] = _draft(probs, preset, rng, len(context), side)
         token = _token(drafts, weights, rng, len(context))
         for side in Side:
+            own, other = drafts[side].probs, drafts[side.other].probs
+            expected[side].append(float(expected_acceptance(own, other, weights.of(side))))
             accepted[side].append(drafts[side].token_id == token)
         context = (*context, token)
     return Record(
         {side: tuple(accepted[side]) for side in Side},
+        {side: tuple(expected[side]) for side in Side},
         {side: _shares(steps_s[side]) for side in Side},
     )
 
@@ -158,3 +166,27 @@ def _side(recorded: Record, side: Side, step_s: float) -> SimulatedSide:
         return _ACCEPTED if at >= len(accepted) or accepted[at] else _REJECTED[side]
 
     return SimulatedSide(probs_of, 0.0, lambda step: step_s * shares[step % len(shares)])
+
+
+class ExpectingProfiler(SideProfiler):
+    """Follows how likely each draft was to be accepted (DRAGON §5.2: eq. 5 and a moving average),
+    not whether it was. Only the side that aggregates has both distributions: of what the other side
+    decided, the outcome is all that it knows."""
+
+    def __init__(self, recorded: Record) -> None:
+        super().__init__()
+        self._recorded = recorded
+        self._outcomes: list[tuple[Side, float]] = []
+
+    def verified(self, side: Side, accepted: float) -> None:
+        self._outcomes.append((side, accepted))
+
+    def expect(self, position: int) -> None:
+        """Take the position that was just decided here, of which both outcomes came last."""
+        for side, accepted in self._outcomes[: -len(Side)]:
+            super().verified(side, accepted)
+        self._outcomes.clear()
+        at = position - len(PROMPT)
+        for side in Side:
+            expected = self._recorded.expected[side]
+            super().verified(side, expected[at % len(expected)])

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain, takewhile
 from pathlib import Path
 
 from tandem.backends.interface import Engine, Session
@@ -33,7 +34,12 @@ from tandem.text.chat_rendering import read_variables
 from tandem.text.document_place import document_head, with_system_turn
 from tandem.text.tool_prompt import conversation_ids
 from tandem.two_sided.decoding.document_files import DocumentFiles, open_document_files
-from tandem.two_sided.decoding.document_jobs import DecodeJob, DocumentGroup, group_kv_tokens
+from tandem.two_sided.decoding.document_jobs import (
+    DecodeJob,
+    DocumentGroup,
+    ExtendJob,
+    group_kv_tokens,
+)
 from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_machine import (
@@ -151,7 +157,7 @@ class DocumentDecoder:
         self._store = store = DocumentStore(
             thread, documents.budget_bytes, documents.files, series.document_found
         )
-        self.kv_transfer = KvTransfer(thread, store, self._document_ids, documents.weights)
+        self.kv_transfer = KvTransfer(thread, store, self._sequence_ids, documents.weights)
         series.document_kv_budget_bytes.set(documents.budget_bytes)
         series.document_kv_bytes.set_function(lambda: store.bytes_in_use)
 
@@ -234,18 +240,25 @@ class DocumentDecoder:
         leadings = {(), self._head}
         return [self._read("texts", text, leading) for text in fitting for leading in leadings]
 
-    async def _document_ids(self, document: ContextDocument) -> tuple[int, ...]:
-        """Return a document by itself, as the model reads it."""
+    async def _sequence_ids(self, documents: Sequence[ContextDocument]) -> tuple[int, ...]:
+        """Return documents one after another, as the model reads them before any prompt."""
         if self._tokenizer is None:
             raise InvalidArgument("document", "this model has no tokenizer")
-        self._check_lengths({"document": len(document.text)})
-        leading = self._head if document.in_conversation else ()
+        for document in documents:
+            self._check_lengths({"document": len(document.text)})
+        leading = self._head if documents[0].in_conversation else ()
         context = self.model.context_length
-        token_ids = await asyncio.to_thread(self._read, "document", document.text, leading)
+        token_ids = await asyncio.to_thread(self._read_sequence, documents, leading)
         if len(token_ids) >= context:
             why = f"{len(token_ids)} tokens leave nothing of a context of {context}"
             raise InvalidArgument("document", why)
         return token_ids
+
+    def _read_sequence(
+        self, documents: Sequence[ContextDocument], leading: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        first, *others = (self._read("document", each.text, leading) for each in documents)
+        return joined_ids([first, *(self._following(each, leading) for each in others)])
 
     def _check_sizes(self, opening: DecodingOpen) -> None:
         prompt = opening.prompt
@@ -289,7 +302,17 @@ class DocumentDecoder:
             self._read(f"documents[{index}]", document.text, leading)
             for index, document in enumerate(opening.documents)
         ]
+        if opening.joined:
+            first, *others = documents
+            documents = [first, *(self._following(each, leading) for each in others)]
         return prompt_ids, leading, documents
+
+    def _following(self, document: tuple[int, ...], leading: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a document as it stands behind another one: what begins a text or a conversation
+        is not repeated."""
+        assert self._tokenizer is not None, "there are documents"
+        begin = leading or tuple(self._tokenizer.encode(""))
+        return document[len(begin) :] if document[: len(begin)] == begin else document
 
     def _leading(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Return the beginning of the prompt that stands before its documents and is not repeated
@@ -340,6 +363,11 @@ def _said(prompt: Sequence[object]) -> int:
     )
 
 
+def joined_ids(documents: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the documents one after another, the first with what begins it."""
+    return tuple(chain.from_iterable(documents))
+
+
 def _whole(field: str, text: str) -> str:
     if not text.strip():
         raise InvalidArgument(field, "is empty")
@@ -375,6 +403,7 @@ class DecodingRun:
         self._documents = documents
         self._importers = [importer_of(document, caller) for document in machine.opening.documents]
         self._owners = [document.owner for document in machine.opening.documents]
+        self._joined = machine.opening.joined and len(documents) > 1
         self._text = _resumed(text, machine.opening.committed_ids)
         self._group: DocumentGroup | None = None
         self._running: _Running | None = None
@@ -387,6 +416,10 @@ class DecodingRun:
         """Keys and values of the session itself; documents are within a budget of their own."""
         if not self.machine.opening.ahead:
             return 0
+        if self._joined:
+            # Once as the context that all drafts follow, once in the sequence that they are in.
+            context = sum(map(len, self._documents))
+            return (2 * context + self.machine.capacity) * self._thread.engine.kv_bytes_per_token
         tokens = group_kv_tokens(len(self._documents), self.machine.capacity)
         return tokens * self._thread.engine.kv_bytes_per_token
 
@@ -396,6 +429,11 @@ class DecodingRun:
 
     def opened(self) -> DecodingOpened:
         """Return the first frame."""
+        if self._joined:
+            begun = self._cached_beginning()
+            there = self._store.has(begun.token_ids, begun.importer, begun.owner)
+            rest = [False] * (len(self._documents) - begun.documents)
+            return self.machine.opened([there] * begun.documents + rest)
         wanted = zip(self._documents, self._importers, self._owners, strict=True)
         return self.machine.opened(
             [self._store.has(ids, importer, owner) for ids, importer, owner in wanted]
@@ -420,8 +458,8 @@ class DecodingRun:
             await asyncio.Event().wait()
         try:
             async with (
-                self._store.held(self._documents, self._importers, self._owners) as held,
-                self._grouped([document.session for document in held]) as group,
+                self._contexts() as contexts,
+                self._grouped(contexts) as group,
             ):
                 self._group = group
                 while True:
@@ -429,6 +467,45 @@ class DecodingRun:
                     await self._next()
         finally:
             self._group = self._send = None
+
+    @asynccontextmanager
+    async def _contexts(self) -> AsyncIterator[list[Session]]:
+        """Hold what the drafts follow: each document, or one sequence of all."""
+        if not self._joined:
+            async with self._store.held(self._documents, self._importers, self._owners) as held:
+                yield [document.session for document in held]
+            return
+        # What is held is looked for and taken without a pause, in which it could be evicted.
+        begun = self._cached_beginning()
+        async with self._store.held([begun.token_ids], [begun.importer], [begun.owner]) as (held,):
+            rest = joined_ids(self._documents[begun.documents :])
+            if not rest:
+                yield [held.session]
+                return
+            begin = held.session
+            engine = self._thread.engine
+            length = begin.length + len(rest)
+            session = await self._thread.opened(lambda: engine.fork(begin, begin.length, length))
+            handle = self._thread.submit_group(ExtendJob(session, rest))
+            try:
+                await handle.future
+                yield [session]
+            finally:
+                handle.cancel()
+                await self._thread.close(session.close)
+
+    def _cached_beginning(self) -> _Beginning:
+        """Return the beginning of the joined documents that the store has or will compute: the
+        imported ones, where their sequence is there, else the first. Nothing of several documents
+        is computed in the store, where the deletion of one would not find it."""
+        documents, importers = self._documents, self._importers
+        count = len(list(takewhile(lambda importer: importer is not None, importers)))
+        while count > 1:
+            token_ids = joined_ids(documents[:count])
+            if self._store.has(token_ids, importers[0]):
+                return _Beginning(token_ids, count, importers[0])
+            count -= 1
+        return _Beginning(documents[0], 1, importers[0], self._owners[0])
 
     async def _next(self) -> None:
         """Wait for the running job, estimate missing relevances, or wait until a job can start."""
@@ -539,6 +616,16 @@ class DecodingRun:
             if self._running is not None:
                 self._running.handle.cancel()
             await thread.close(group.close)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The first `documents` of a joined sequence, which are held in the store."""
+
+    token_ids: tuple[int, ...]
+    documents: int
+    importer: Tenant | None
+    owner: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -224,6 +224,26 @@ class PrefillJob:
             session.close()
 
 
+class ExtendJob:
+    """A `GroupJob` that computes the keys and values of `token_ids` after what a session holds. The
+    session stays its owner's to close."""
+
+    def __init__(self, session: Session, token_ids: tuple[int, ...]) -> None:
+        self._session = session
+        self._length = session.length
+        self._token_ids = token_ids
+
+    def requests(self) -> Sequence[ForwardRequest]:
+        self._session.rollback(self._length)
+        return [ForwardRequest(self._session, self._token_ids, logits_to_keep=0)]
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        return True
+
+    def result(self) -> Session:
+        return self._session
+
+
 class ChunkedRequests:
     """Forward requests of one job, in as many passes as their rows need (chunked prefill)."""
 

@@ -83,12 +83,21 @@ class _Entry:
     token_ids: tuple[int, ...]
     size: int
     ready: asyncio.Future[Session]
+    parts: frozenset[str] = frozenset()
+    """Hashes of the documents that it is joined of, each as it is alone; none: it is one. It goes
+    when one of them is forgotten, and unless it is an import with its last user; it is never on
+    disk."""
     users: int = 0
     source: Source = "computed"
 
     @property
     def key(self) -> tuple[Tenant | None, str]:
         return self.importer, self.hash
+
+    @property
+    def hashes(self) -> frozenset[str]:
+        """Its own, and those of its parts."""
+        return self.parts | {self.hash}
 
 
 class DocumentStore:
@@ -117,10 +126,12 @@ class DocumentStore:
         documents: Sequence[tuple[int, ...]],
         importers: Sequence[Tenant | None] = (),
         owners: Sequence[str] = (),
+        parts: Sequence[frozenset[str]] = (),
     ) -> AsyncIterator[list[HeldDocument]]:
         """Hold the documents, in order, in memory until the context is left: read from disk, or
         computed in one pass. `importers`, one for each: whose import may stand in for it; `owners`:
-        whose document it is, which is computed and kept apart from the same text of others. Raises
+        whose document it is, which is computed and kept apart from the same text of others;
+        `parts`: hashes of the documents that it is joined of, none for a single one. Raises
         ResourceExhausted where they do not fit beside what others hold."""
         taken: list[_Entry] = []
         try:
@@ -128,6 +139,7 @@ class DocumentStore:
                 documents,
                 importers or [None] * len(documents),
                 owners or [""] * len(documents),
+                parts or [frozenset[str]()] * len(documents),
                 strict=True,
             )
             fresh = self._take(wanted, taken)
@@ -155,8 +167,8 @@ class DocumentStore:
         now = asyncio.get_running_loop().time()
         keys = {document_hash(token_ids, owner) for token_ids in documents}
         self._forgotten.add(keys, now)
-        entries = [entry for entry in self._entries.values() if entry.hash in keys]
-        there = {entry.hash for entry in entries}
+        entries = [entry for entry in self._entries.values() if entry.hashes & keys]
+        there = {key for entry in entries for key in entry.hashes & keys}
         for entry in entries:
             self._drop_forgotten(entry)
         if self._files is not None:
@@ -169,10 +181,14 @@ class DocumentStore:
         return len(there)
 
     @asynccontextmanager
-    async def room(self, token_ids: tuple[int, ...], importer: Tenant) -> AsyncIterator[TakeIn]:
+    async def room(
+        self, token_ids: tuple[int, ...], importer: Tenant, parts: frozenset[str] = frozenset()
+    ) -> AsyncIterator[TakeIn]:
         """Hold room for a document that was computed elsewhere, until the context is left or what
-        is yielded has been called with its keys and values. Raises ResourceExhausted as `held`."""
+        is yielded has been called with its keys and values. `parts` as of `held`. Raises
+        ResourceExhausted as `held`."""
         entry = self._reserve(token_ids, "", importer)
+        entry.parts = parts
         placement_policy: list[asyncio.Task[None]] = []
 
         async def take_in(tensors: Any) -> None:
@@ -207,17 +223,18 @@ class DocumentStore:
 
     def _take(
         self,
-        wanted: Iterable[tuple[tuple[int, ...], Tenant | None, str]],
+        wanted: Iterable[tuple[tuple[int, ...], Tenant | None, str, frozenset[str]]],
         taken: list[_Entry],
     ) -> list[_Entry]:
-        """Hold every document, given with its importer and its owner, and return those that are to
-        be made."""
+        """Hold every document, given with its importer, its owner and its parts, and return those
+        that are to be made."""
         fresh: list[_Entry] = []
         try:
-            for token_ids, importer, owner in wanted:
+            for token_ids, importer, owner, parts in wanted:
                 entry = self._cached_entry(token_ids, importer, owner)
                 if entry is None:
                     entry = self._reserve(token_ids, owner)
+                    entry.parts = parts
                     fresh.append(entry)
                 self._entries.pop(entry.key, None)  # the most recently used one from now on
                 self._entries[entry.key] = entry
@@ -294,7 +311,7 @@ class DocumentStore:
     def _ready(self, entry: _Entry, session: Session) -> None:
         """Write a document that was computed to disk."""
         entry.ready.set_result(session)
-        if self._files is not None:
+        if self._files is not None and not entry.parts:
             entry.users += 1  # until it is written
             self._start(self._write(entry, self._files))
 
@@ -350,11 +367,14 @@ class DocumentStore:
 
     def _drop_forgotten(self, entry: _Entry) -> None:
         idle = not entry.users and entry.ready.done() and self._entries.get(entry.key) is entry
-        if idle and self._is_forgotten(entry):
+        # What several documents were found together tells what was asked: it is for one request.
+        passing = entry.parts and entry.importer is None
+        if idle and (passing or self._is_forgotten(entry)):
             self._evict(entry)
 
     def _is_forgotten(self, entry: _Entry) -> bool:
-        return self._forgotten.has(entry.hash, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        return any(self._forgotten.has(each, now) for each in entry.hashes)
 
     def _evict(self, entry: _Entry) -> asyncio.Future[None]:
         self._forget(entry)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.backends.interface import KvFileRefused, KvFiles
 from tandem.core.errors import InvalidArgument
@@ -20,8 +20,9 @@ from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailabl
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""
 
-ReadDocument = Callable[[ContextDocument], Awaitable[tuple[int, ...]]]
-"""A document as the model's token ids, checked: raises InvalidArgument naming the field."""
+ReadSequence = Callable[[Sequence[ContextDocument]], Awaitable[tuple[int, ...]]]
+"""Documents that stand in one sequence as the model's token ids, checked: raises InvalidArgument
+naming the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class KvTransfer:
         self,
         thread: EngineThread,
         store: DocumentStore,
-        read: ReadDocument,
+        read: ReadSequence,
         weights: Callable[[], str] | None,
     ) -> None:
         """`weights` reads the content hash of the model, which takes time; None: not known."""
@@ -63,35 +64,41 @@ class KvTransfer:
                 self._model = KvModel(weights_hash, engine.vocabulary_hash, engine.model_name)
         return self._model
 
-    async def cached(self, documents: Sequence[ContextDocument], caller: str) -> list[bool]:
-        """Return whether each is probably cached, imports of `caller` included for documents that
-        may be imported. Raises InvalidArgument."""
+    async def cached(
+        self, sequences: Sequence[Sequence[ContextDocument]], caller: str
+    ) -> list[bool]:
+        """Return whether each sequence of documents is probably cached, imports of `caller`
+        included for those that may be imported. Raises InvalidArgument."""
         return [
             self._store.has(
-                await self._read(document),
-                importer_of(document, caller),
-                document.owner,
+                await self._read(sequence),
+                importer_of(sequence[0], caller),
+                sequence[0].owner,
             )
-            for document in documents
+            for sequence in sequences
+            if sequence
         ]
 
-    async def token_count(self, document: ContextDocument) -> int:
-        """Return how many tokens a document has here. Raises InvalidArgument."""
-        return len(await self._read(document))
+    async def token_count(self, sequence: Sequence[ContextDocument]) -> int:
+        """Return how many tokens a sequence of documents has here. Raises InvalidArgument."""
+        return len(await self._read(sequence))
 
     def size_bytes(self, tokens: int) -> int:
         """Return the most bytes that so many tokens' keys and values take in transfer."""
         return tokens * self._thread.engine.kv_bytes_per_token + HEADER_BYTES
 
-    async def exported(self, document: ContextDocument, user: KvModel) -> PackedKv:
-        """Yield the keys and values of a document, computed where they are not cached. Raises
-        KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or ResourceExhausted."""
+    async def exported(self, sequence: Sequence[ContextDocument], user: KvModel) -> PackedKv:
+        """Return the keys and values of documents in one sequence, computed where they are not
+        cached. Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or
+        ResourceExhausted."""
         kept = self._kept()
         model = await self.model()
         model.check_used_by(user)
-        token_ids = await self._read(document)
+        token_ids = await self._read(sequence)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        async with self._store.held([token_ids], owners=[document.owner]) as (held,):
+        owner = _owner_of(sequence)
+        parts = await self._parts(sequence)
+        async with self._store.held([token_ids], owners=[owner], parts=[parts]) as (held,):
             session = held.session
             tensors = await self._thread.call(lambda: kept.export(session))
             packed = await asyncio.to_thread(kept.pack, tensors, origin)
@@ -107,18 +114,21 @@ class KvTransfer:
 
     @asynccontextmanager
     async def importing(
-        self, document: ContextDocument, kv: DocumentKv, caller: str
+        self, sequence: Sequence[ContextDocument], kv: DocumentKv, caller: str
     ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
-        """Hold room for a document, cached for `caller` and whom it is imported for once what is
-        yielded was called with its bytes. Raises KvModelMismatch, KvUnavailable, InvalidArgument
-        naming the field, or ResourceExhausted; the call raises InvalidArgument."""
+        """Hold room for a sequence of documents, cached for `caller` and whom it is imported for
+        once what is yielded was called with its bytes. Raises KvModelMismatch, KvUnavailable,
+        InvalidArgument naming the field, or ResourceExhausted; the call raises InvalidArgument."""
         kept = self._kept()
         model = await self.model()
         kv.model.check_used_by(model)
-        token_ids = await self._read(document)
+        token_ids = await self._read(sequence)
         self._check(kv, token_ids)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        async with self._store.room(token_ids, Tenant(caller, document.imported_for)) as take_in:
+        importer = Tenant(caller, sequence[0].imported_for)
+        # What is imported is nobody's own here, whoever owns it there.
+        parts = await self._parts([replace(each, owner="") for each in sequence])
+        async with self._store.room(token_ids, importer, parts) as take_in:
 
             async def received(packed: bytes) -> None:
                 digest = await asyncio.to_thread(hashlib.sha256, packed)
@@ -131,6 +141,13 @@ class KvTransfer:
                 await take_in(tensors)
 
             yield received
+
+    async def _parts(self, sequence: Sequence[ContextDocument]) -> frozenset[str]:
+        """Return the hashes by which each document of a sequence would be forgotten; none where
+        there is only one, whose hash is the sequence's."""
+        if len(sequence) == 1:
+            return frozenset()
+        return frozenset([document_hash(await self._read([each]), each.owner) for each in sequence])
 
     def _check(self, kv: DocumentKv, token_ids: tuple[int, ...]) -> None:
         if kv.tokens != len(token_ids):
@@ -150,3 +167,8 @@ class KvTransfer:
                 " its own memory; fetch the documents' text instead (drcg-text)"
             )
         return kept
+
+
+def _owner_of(sequence: Sequence[ContextDocument]) -> str:
+    """Return whose a sequence is: the tenant's whose document stands in it, else the operator's."""
+    return next((document.owner for document in sequence if document.owner), "")

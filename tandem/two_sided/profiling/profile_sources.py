@@ -1,6 +1,7 @@
 """The measurements that choose the aggregating side: a request's own frames first, then what
 earlier requests of this process or, by a Prometheus server, of others measured, whichever is
-fresher.
+fresher. How long drafts wait for each side's engine only the server knows: it depends on what
+others ask there, and is followed while an answer runs.
 
 A decode line that `tandem doctor --profile` stored holds for the decoder beside this aggregator,
 with the model and the number of documents it was measured with; the other side's steps are
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
 
@@ -69,6 +70,7 @@ class Profiling:
         self._registry = RegistrySource(metrics.registry)
         self._measured_s = -inf
         self._server = server
+        self._queues = Queues(NAMES[side], instance)
         if fits is not None:
             if not fits.exists():
                 why = f"{fits} does not exist; make it with 'tandem doctor --profile'"
@@ -100,6 +102,13 @@ class Profiling:
             instance=self._instance,
         )
 
+    def with_queues(self, earlier: Reading) -> Reading:
+        """Return what was known as the request came, with the queues that the server answered with
+        last; without a server, or while it is lost, with none."""
+        if self._server is None:
+            return earlier
+        return self._queues.in_place(earlier, self._server.read())
+
     def sides(self, profiler: SideProfiler, earlier: Reading) -> BothSides | None:
         """Return the request's own measurements, else the `earlier` ones; None where both lack
         any."""
@@ -117,7 +126,7 @@ class Profiling:
             transfer = profiler.transfer
             if transfer.known:
                 self._decisions.bandwidth(transfer.up_bytes_per_s, transfer.down_bytes_per_s)
-            return self.sides(profiler, earlier)
+            return self.sides(profiler, self.with_queues(earlier))
 
         return placement_policy_for(
             request.preset.placement,
@@ -130,6 +139,31 @@ class Profiling:
     async def close(self) -> None:
         if self._server is not None:
             await self._server.close()
+
+
+class Queues:
+    """How long drafts wait at the engines of both sides, looked up once for each answer of the
+    server: it is wanted for every token."""
+
+    def __init__(self, own_side: SideName, instance: str) -> None:
+        self._own_side = own_side
+        self._instance = instance
+        self._samples: Sequence[Sample] | None = None
+        self._queue_s: dict[SideName, float | None] = {}
+
+    def in_place(self, earlier: Reading, samples: Sequence[Sample]) -> Reading:
+        """Return the reading with the queues of these samples."""
+        if samples is not self._samples:
+            self._samples = samples
+            for side in SIDES:
+                here = _instance_labels(side, self._own_side, self._instance)
+                queue = mean_of(samples, QUEUE, {"side": side}, here)
+                self._queue_s[side] = None if queue is None else queue.value
+        return replace(
+            earlier,
+            device_queue_s=self._queue_s["device"],
+            cloud_queue_s=self._queue_s["cloud"],
+        )
 
 
 SIDES: tuple[SideName, ...] = ("device", "cloud")
@@ -186,7 +220,7 @@ def _others(
     """Return what the server knows of each side, by fields of a reading."""
     values: dict[str, Aged | None] = {}
     for side in SIDES:
-        here = {"instance": instance} if side == own_side else {}
+        here = _instance_labels(side, own_side, instance)
         step = {"side": side, "engine": ""}
         values[f"{side}_decode_s"] = mean_of(samples, DRAFT_STEP, step, here)
         values[f"{side}_queue_s"] = mean_of(samples, QUEUE, {"side": side}, here)
@@ -196,3 +230,8 @@ def _others(
         if trip is not None:  # only the sum of both ways counts
             values[f"{side}_transfer_s"] = Aged(trip.value / 2, trip.age_s)
     return values
+
+
+def _instance_labels(side: SideName, own_side: SideName, instance: str) -> dict[str, str]:
+    """Return what tells the decoder beside this aggregator from others of its side."""
+    return {"instance": instance} if side == own_side else {}

@@ -96,9 +96,9 @@ class DecoderMachine:
         model: DecoderModel,
         leading_length: int = 0,
     ) -> None:
-        """`prompt_ids` and `documents`: as token ids; every document begins with the first
-        `leading_length` tokens of the prompt, which are not fed again. Everything is checked
-        here."""
+        """`prompt_ids` and `documents`: as token ids; every document, of joined ones the first,
+        begins with the first `leading_length` tokens of the prompt, which are not fed again.
+        Everything is checked here."""
         self.leading_length = leading_length
         self.opening = opening
         self.model = model
@@ -124,6 +124,8 @@ class DecoderMachine:
         self._dead_end: tuple[int, ...] | None = None
         self._kept = leading_length
         relevances = [document.relevance for document in opening.documents]
+        if opening.joined and relevances:
+            relevances = [log_mass(relevances)]  # one sequence, which has what they have together
         self._mixtures = LocalMixtures(relevances, len(prompt_ids), opening.reweigh_every)
 
     def opened(self, cached: Sequence[bool]) -> DecodingOpened:
@@ -291,6 +293,8 @@ class DecoderMachine:
         self._check_count(message.relevances)
         if self.opening.reweigh_every:
             raise InvalidArgument("relevances", "this session estimates them by itself")
+        if self.opening.joined:
+            raise InvalidArgument("relevances", "joined documents have no weights")
         if not len(self.committed) <= message.base <= self.capacity:
             raise InvalidArgument("base", f"{message.base} is outside the answer to come")
         if message.base == len(self.committed):
@@ -358,6 +362,8 @@ def _granted(
     check_token_ids(opening.end_ids, model.vocabulary_size, "end_ids")
     check_token_ids(prompt_ids, model.vocabulary_size, "prompt")
     check_token_ids(opening.committed_ids, model.vocabulary_size, "committed_ids")
+    if opening.joined and opening.reweigh_every:
+        raise InvalidArgument("reweigh_every", "joined documents have no weights")
     if not prompt_ids:
         raise InvalidArgument("prompt", "is empty")
     room = model.context_length - len(prompt_ids)
@@ -374,6 +380,12 @@ def _granted(
             why = f"{len(document)} tokens; {room} of the context are left beside the prompt"
             raise InvalidArgument(field, why)
         least = min(least, room + leading_length - len(document))
+    if opening.joined and documents:
+        together = sum(map(len, documents)) - leading_length
+        if together >= room:
+            why = f"{together} tokens together; {room} of the context are left beside the prompt"
+            raise InvalidArgument("documents", why)
+        least = room - together
     granted = min(opening.max_tokens, least)
     if granted < 1:
         raise InvalidArgument("max_tokens", f"must be at least 1, is {opening.max_tokens}")

@@ -57,6 +57,8 @@ class DecodingOpen(Frame):
     ends the decoder's own."""
     chat_template_kwargs: str = ""
     """Of a conversation: variables of the chat template, a JSON object."""
+    joined: bool = False
+    """Decode one sequence with all documents one after another, not one sequence for each."""
 
 
 @dataclass(frozen=True, slots=True)

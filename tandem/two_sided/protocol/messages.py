@@ -23,7 +23,7 @@ from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import first_side
-from tandem.two_sided.protocol.presets import AggregationPreset
+from tandem.two_sided.protocol.presets import AggregationPreset, DocumentContext
 from tandem.two_sided.protocol.top_list import TopList
 
 KV_PART_BYTES = 60 * 2**10
@@ -84,10 +84,12 @@ KvPart = DocumentKv | bytes
 @dataclass(frozen=True, slots=True)
 class DocumentRequest(Frame):
     """Device to cloud: the keys and values of the document that `opened` named in this place, as it
-    stands in a conversation or before a text."""
+    stands in a conversation or before a text; `joined`: of this document and all that follow it,
+    one after another in one sequence."""
 
     index: int
     in_conversation: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class AggregationRequest:
             preset=self.preset.name,
             reweigh_every=self.preset.reweigh_every,
             processors=self.processors,
+            joined=self.preset.context is DocumentContext.JOINED,
         )
 
 

@@ -82,6 +82,17 @@ class DocumentTransfer(StrEnum):
     KV = "kv"
 
 
+class DocumentContext(StrEnum):
+    """How one side reads several documents."""
+
+    SEPARATE = "separate"
+    """Each in a sequence of its own, whose distributions are mixed by relevance (output
+    aggregation)."""
+    JOINED = "joined"
+    """One after another in one sequence (context aggregation): what CRCG and DRCG do. Relevance
+    decides only which documents are found."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalProbs:
     """The distribution a side draws its drafts from, and what of it is sent. `cut_after_draw`: only
@@ -131,6 +142,7 @@ class AggregationPreset:
     placement: Placement = Placement.DEVICE
     sources: Sources = Sources.BOTH
     transfer: DocumentTransfer = DocumentTransfer.NONE
+    context: DocumentContext = DocumentContext.SEPARATE
     ahead: int = 8
     """Drafts that a side may decode past what is committed; 1: it waits for every token."""
     top: int = 16
@@ -177,6 +189,10 @@ class AggregationPreset:
             raise InvalidArgument("probs", "an aggregator needs the distributions of the drafts")
         if self.transfer is not DocumentTransfer.NONE and self.sources is not Sources.BOTH:
             raise InvalidArgument("sources", "documents are sent to join the device's")
+        if self.context is DocumentContext.JOINED and self.two_sided:
+            raise InvalidArgument("context", "only one side that decodes alone joins documents")
+        if self.context is DocumentContext.JOINED and self.reweigh_every:
+            raise InvalidArgument("reweigh_every", "joined documents have no weights")
 
 
 _IDS = LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)
@@ -188,7 +204,13 @@ _DRAGON = AggregationPreset(
     placement=Placement.SCHEDULED,
 )
 
-_ONE_SIDE = AggregationPreset("crcg-device", AggregationMode.COIN, _IDS, sources=Sources.DEVICE)
+_ONE_SIDE = AggregationPreset(
+    "crcg-device",
+    AggregationMode.COIN,
+    _IDS,
+    sources=Sources.DEVICE,
+    context=DocumentContext.JOINED,
+)
 
 
 def _presets() -> Mapping[str, AggregationPreset]:

@@ -232,8 +232,9 @@ class SideProfiler:
         self._draft_bytes[side] = before + (1 - _KEEP) * (size - before)
 
     def verified(self, side: Side, accepted: float) -> None:
-        """Follow a draft of `side` that was accepted (1) or not (0); where both distributions are
-        known, eq. 5's expectation instead, which wavers less."""
+        """Follow a draft of `side` that was accepted (1) or not (0), or how likely that was. The
+        machines tell outcomes: the next token's time hangs on what was refused just now, of which
+        eq. 5's expectation says nothing (`tandem bench scheduler` compares the two)."""
         if not 0 <= accepted <= 1:
             raise InvalidArgument("accepted", f"{accepted} is not a rate")
         self._acceptance[side].follow(accepted)

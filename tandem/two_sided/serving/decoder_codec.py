@@ -71,6 +71,7 @@ _OPEN_FIELDS = (
     "wants_token_texts",
     "end_ids",
     "chat_template_kwargs",
+    "joined",
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
 """Fields of the same name in a message here and on the wire."""

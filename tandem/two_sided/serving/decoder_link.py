@@ -187,10 +187,16 @@ class DecoderLink:
 
 
 async def look_up_documents(
-    decoder: Connection, documents: Sequence[ContextDocument], deadline_s: float, headers: Sent
+    decoder: Connection,
+    documents: Sequence[ContextDocument],
+    deadline_s: float,
+    headers: Sent,
+    *,
+    joined: bool = False,
 ) -> pb.LookUpDocumentsResponse:
-    """Return a decoder's model, and which documents it has cached. Raises Rejected."""
-    request = pb.LookUpDocumentsRequest(documents=map(document_to_proto, documents))
+    """Return a decoder's model, and which documents it has cached; `joined`: whether it has the one
+    sequence of all of them. Raises Rejected."""
+    request = pb.LookUpDocumentsRequest(documents=map(document_to_proto, documents), joined=joined)
     try:
         async with decoder.channel() as channel:
             return await pb_grpc.DecodingServiceStub(channel).LookUpDocuments(

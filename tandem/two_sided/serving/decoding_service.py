@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.errors import InvalidArgument, Unavailable, check_count
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, FrameWriter, converse
 from tandem.net.status import Rejected, errors_as_status
@@ -27,6 +27,7 @@ from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.two_sided.decoding.document_decoder import DecodingRun, DocumentDecoder
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
     DecodeResponseMessage,
     DecodingDraft,
     DecodingOpen,
@@ -247,7 +248,8 @@ class KvTransferService:
             raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS}")
         model = model_to_proto(await self._transfer.model())
         documents = list(map(document_from_proto, request.documents))
-        cached = await self._transfer.cached(documents, current_caller().holder)
+        sequences = [documents] if request.joined else [[document] for document in documents]
+        cached = await self._transfer.cached(sequences, current_caller().holder)
         return pb.LookUpDocumentsResponse(model=model, exports=self._exports, cached=cached)
 
     async def export(self, request: pb.ExportDocumentRequest, stream: ExportStream) -> None:
@@ -258,12 +260,12 @@ class KvTransferService:
                 " TANDEM_DOCUMENT_KV_EXPORT of the verifier"
             )
         user = model_from_proto(request.model, "model")
-        document = document_from_proto(request.document)
+        sequence = _sequence_from_proto(request)
         (await self._transfer.model()).check_used_by(user)
-        most = self._transfer.size_bytes(await self._transfer.token_count(document))
+        most = self._transfer.size_bytes(await self._transfer.token_count(sequence))
         with self._admission.reserve(most):
             async with _in_time():
-                document_kv = await self._transfer.exported(document, user)
+                document_kv = await self._transfer.exported(sequence, user)
                 for part in parts_of(document_kv.kv, document_kv.packed):
                     await stream.write(pb.ExportDocumentResponse(part=part_to_proto(part)))
         log.info("document exported", tokens=document_kv.kv.tokens, bytes=document_kv.kv.size_bytes)
@@ -279,14 +281,22 @@ class KvTransferService:
             kv = part_from_proto(announced.part)
             if not isinstance(kv, DocumentKv):
                 raise InvalidArgument("kv", "must come before the chunks")
-            document = document_from_proto(first.document)
+            sequence = _sequence_from_proto(first)
             holder = current_caller().holder
-            async with self._transfer.importing(document, kv, holder) as received:
+            async with self._transfer.importing(sequence, kv, holder) as received:
                 with self._admission.reserve(kv.size_bytes):
                     await stream.write(pb.ImportDocumentResponse(accepted=pb.ImportAccepted()))
                     await received(await _chunks(stream, kv.size_bytes))
             await stream.write(pb.ImportDocumentResponse(stored=pb.ImportStored()))
         log.info("document imported", tokens=kv.tokens, bytes=kv.size_bytes)
+
+
+def _sequence_from_proto(
+    request: pb.ExportDocumentRequest | pb.ImportDocumentRequest,
+) -> list[ContextDocument]:
+    """Return a document and those that follow it in the same sequence."""
+    check_count(1 + len(request.following), MAX_DOCUMENTS, "following")
+    return [document_from_proto(each) for each in (request.document, *request.following)]
 
 
 def parts_of(kv: DocumentKv, packed: bytes) -> list[KvPart]:

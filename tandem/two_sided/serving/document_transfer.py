@@ -47,7 +47,7 @@ from tandem.two_sided.protocol.messages import (
     KvPart,
     KvUnavailable,
 )
-from tandem.two_sided.protocol.presets import DocumentTransfer
+from tandem.two_sided.protocol.presets import DocumentContext, DocumentTransfer
 from tandem.two_sided.serving.cloud_session import CollaborationStream
 from tandem.two_sided.serving.decoder_codec import (
     document_to_proto,
@@ -118,7 +118,8 @@ class ImportedDocuments:
                     for document in texts
                 )
                 if by_kv and documents:
-                    await self._fetch_missing(stream, documents)
+                    joined = opening.request.preset.context is DocumentContext.JOINED
+                    await self._fetch_missing(stream, documents, joined=joined)
                 await call.done_writing()
             except Rejected as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
@@ -143,26 +144,45 @@ class ImportedDocuments:
             ready.cancel()
 
     async def _fetch_missing(
-        self, stream: _CloudStream, documents: Sequence[ContextDocument]
+        self, stream: _CloudStream, documents: Sequence[ContextDocument], *, joined: bool
     ) -> None:
-        cached = (await self._look_up(documents)).cached
+        """`joined`: all of them are one sequence, which is there or is fetched as a whole."""
+        cached = (await self._look_up(documents, joined=joined)).cached
         missing = [index for index, present in enumerate(cached) if not present]
-        await stream.request_documents(missing, in_conversation=self._in_conversation)
+        await stream.request_documents(
+            missing, in_conversation=self._in_conversation, joined=joined
+        )
         for index in missing:
-            await self._import(stream, documents[index])
+            following = documents[index + 1 :] if joined else ()
+            await self._import(stream, documents[index], following)
 
-    async def _look_up(self, documents: Sequence[ContextDocument]) -> pb.LookUpDocumentsResponse:
-        return await look_up_documents(self._decoder, documents, self._deadline_s, self._headers)
+    async def _look_up(
+        self, documents: Sequence[ContextDocument], *, joined: bool = False
+    ) -> pb.LookUpDocumentsResponse:
+        return await look_up_documents(
+            self._decoder, documents, self._deadline_s, self._headers, joined=joined
+        )
 
-    async def _import(self, stream: _CloudStream, document: ContextDocument) -> None:
-        """Copy the next document's keys and values from the cloud to this side's decoder."""
+    async def _import(
+        self,
+        stream: _CloudStream,
+        document: ContextDocument,
+        following: Sequence[ContextDocument],
+    ) -> None:
+        """Copy the keys and values that come next from the cloud to this side's decoder: of a
+        document and of those `following` it in the same sequence."""
         kv = await stream.begin()
         async with self._decoder.channel() as channel:
             call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(
                 timeout=self._deadline_s, metadata=self._headers
             )
             try:
-                await call.write(pb.ImportDocumentRequest(document=document_to_proto(document)))
+                await call.write(
+                    pb.ImportDocumentRequest(
+                        document=document_to_proto(document),
+                        following=map(document_to_proto, following),
+                    )
+                )
                 await call.write(_part(kv))
                 await _answer(call, "accepted")
                 left = kv.size_bytes
@@ -198,12 +218,16 @@ class _CloudStream:
             raise _broken(f"{type(message).__name__} instead of opened")
         return message.texts
 
-    async def request_documents(self, indices: Sequence[int], *, in_conversation: bool) -> None:
+    async def request_documents(
+        self, indices: Sequence[int], *, in_conversation: bool, joined: bool
+    ) -> None:
         """Ask for documents, all before the first comes: it costs one round trip together."""
         for index in indices:
             header = self._opening.answer_header
             await self._write(
-                DocumentRequest(**header, index=index, in_conversation=in_conversation)
+                DocumentRequest(
+                    **header, index=index, in_conversation=in_conversation, joined=joined
+                )
             )
 
     async def begin(self) -> DocumentKv:
@@ -329,10 +353,12 @@ class ExportedDocuments:
         try:
             async with asyncio.timeout(self._deadline_s):
                 while (wanted := await self._next_wanted(len(documents))) is not None:
-                    document = replace(
-                        documents[wanted.index], in_conversation=wanted.in_conversation
-                    )
-                    await self._relay(document, opening.document_kv)
+                    end = len(documents) if wanted.joined else wanted.index + 1
+                    sequence = [
+                        replace(document, in_conversation=wanted.in_conversation)
+                        for document in documents[wanted.index : end]
+                    ]
+                    await self._relay(sequence, opening.document_kv)
         except TimeoutError:
             why = f"document_kv: not over after {self._deadline_s:g} s"
             raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
@@ -357,9 +383,11 @@ class ExportedDocuments:
             raise InvalidArgument("index", f"{message.index} is none of {count} documents")
         return message
 
-    async def _relay(self, document: ContextDocument, user: KvModel) -> None:
+    async def _relay(self, sequence: Sequence[ContextDocument], user: KvModel) -> None:
+        """Send the keys and values of documents that stand in one sequence."""
+        document, *following = map(document_to_proto, sequence)
         request = pb.ExportDocumentRequest(
-            document=document_to_proto(document), model=model_to_proto(user)
+            document=document, following=following, model=model_to_proto(user)
         )
         async with self._decoder.channel() as channel:
             call = pb_grpc.DecodingServiceStub(channel).ExportDocument(

@@ -31,6 +31,7 @@ from tandem.two_sided.protocol.presets import (
     MAX_QUERY_CHARACTERS,
     AggregationMode,
     AggregationPreset,
+    DocumentContext,
     DocumentTransfer,
     LocalProbs,
     Placement,
@@ -119,6 +120,7 @@ class DeviceCodec:
                 frame.document_wanted.SetInParent()
                 frame.document_wanted.index = message.index
                 frame.document_wanted.in_conversation = message.in_conversation
+                frame.document_wanted.joined = message.joined
             case Cancel() | Ping():
                 fill_control(frame, message)
             case _:
@@ -165,7 +167,10 @@ class CloudSideCodec:
             case "document_wanted":
                 wanted = frame.document_wanted
                 return DocumentRequest(
-                    **header, index=wanted.index, in_conversation=wanted.in_conversation
+                    **header,
+                    index=wanted.index,
+                    in_conversation=wanted.in_conversation,
+                    joined=wanted.joined,
                 )
             case "draft" | "target" | "fetch" if not self._opened:
                 raise InvalidArgument("message", "comes before the session is open")
@@ -288,6 +293,7 @@ def _open_to_proto(opening: CollaborationOpen) -> pb.CollaborationOpen:
         placement=_PLACEMENTS[preset.placement],
         sources=_SOURCES[preset.sources],
         documents_travel=preset.transfer is not DocumentTransfer.NONE,
+        joined=preset.context is DocumentContext.JOINED,
     )
     probs_choices_to_proto(message, preset.probs)
     if request.processors.active:
@@ -324,6 +330,7 @@ def _open_from_proto(header: FrameHeader, message: pb.CollaborationOpen) -> Coll
         placement=choice_of(_PLACEMENTS, message.placement, "placement"),
         sources=choice_of(_SOURCES, message.sources, "sources"),
         transfer=_transfer_from_proto(message),
+        context=DocumentContext.JOINED if message.joined else DocumentContext.SEPARATE,
     )
     preset.validate()
     sampling = sampling_from_proto(message.sampling)

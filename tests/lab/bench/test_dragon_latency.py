@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +24,12 @@ from lab.bench.two_sided.dragon_ttft import Hardware, first_token_s, waits_below
 from tandem.core.probs import SamplingParams
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, LocalProbs, ProbsPayload
+from tandem.two_sided.protocol.presets import (
+    AGGREGATION_PRESETS,
+    DocumentContext,
+    LocalProbs,
+    ProbsPayload,
+)
 
 SIZE = 96
 TIMES = Times(0.06, 0.05, 0.2)
@@ -98,10 +104,26 @@ def test_the_coin_s_recursion_follows_the_machines(question: Question) -> None:
 
 def test_the_first_token_has_retrieval_and_prompt_in_it(question: Question) -> None:
     hardware = Hardware()
-    alone_s = first_token_s(AGGREGATION_PRESETS["crcg-device"], question, TIMES, hardware, 1)
+
+    def ttft_s(name: str, context: DocumentContext) -> float:
+        preset = replace(AGGREGATION_PRESETS[name], context=context)
+        return first_token_s(preset, question, TIMES, hardware, 1)
+
+    # One sequence a document: the prompt in each, and what is fetched as text.
+    alone_s = ttft_s("crcg-device", DocumentContext.SEPARATE)
     assert alone_s == pytest.approx(0.0526 + 2 * 3 * 0.013 + 0.06)
-    text_s = first_token_s(AGGREGATION_PRESETS["drcg-text"], question, TIMES, hardware, 1)
-    assert text_s == pytest.approx(alone_s + 0.2 + 0.0526 + 2 * 64 * 0.013)
+    text_s = ttft_s("drcg-text", DocumentContext.SEPARATE)
+    asked_s = 0.2 + 0.0526
+    assert text_s == pytest.approx(alone_s + asked_s + (2 * 3 + 2 * 64) * 0.013)
+    # One sequence of all: the prompt once, and every document but those at its beginning.
+    alone_s = ttft_s("crcg-device", DocumentContext.JOINED)
+    assert alone_s == pytest.approx(0.0526 + (3 + 64) * 0.013 + 0.06)
+    assert ttft_s("drcg-text", DocumentContext.JOINED) == pytest.approx(
+        0.0526 + asked_s + (3 + 4 * 64) * 0.013 + 0.06
+    )
+    assert ttft_s("drcg-kv", DocumentContext.JOINED) == pytest.approx(
+        0.0526 + asked_s + 0.2 + 114e6 / 12.5e6 + (3 + 2 * 64) * 0.013 + 0.06
+    )
     assert waits_below(0.302, hardware) == 12
     assert waits_below(0.0, hardware) == 0
 

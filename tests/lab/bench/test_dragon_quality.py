@@ -95,7 +95,7 @@ def test_one_context_holds_as_many_documents_as_the_paper_s(peps: Path) -> None:
 def test_perplexities_are_those_of_documents_weighed_by_rank(peps: Path) -> None:
     windows = read_windows(peps, ScriptedTokenizer(VOCABULARY), 2, seed=1)[:2]
     engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY, order=400))
-    found = perplexities(engine, windows, 2)
+    found = perplexities(engine, windows, (0, 2))
     nats = [
         -np.log(predicted).mean()
         for at in (Predictor(engine, window) for window in windows)

@@ -19,7 +19,9 @@ def test_the_client_s_priority_has_to_miss_least_in_every_column() -> None:
 def test_gains_are_divided_only_by_gains() -> None:
     """Ratio over one context and over one side; gains in percent."""
     at = {("dragon", 0): 20.0, ("dragon", 4): 18.0, ("context-all", 4): 19.0}
-    at |= {("context-device", 4): 19.5, ("crcg-device", 4): 18.5, ("crcg-cloud", 4): 18.4}
+    at |= {("context-cloud", 4): 19.2, ("context-device", 4): 19.5}
+    at |= {("crcg-device", 4): 18.5, ("crcg-cloud", 4): 18.4}
     assert relative_gains(at, 4) == pytest.approx((2.0, 1.25, 10.0, 5.0, 8.0))
-    none = relative_gains(at | {("context-all", 4): 19.99, ("context-device", 4): 21.0}, 4)
+    useless = {("context-all", 4): 19.99, ("context-device", 4): 21.0, ("context-cloud", 4): 20.5}
+    none = relative_gains(at | useless, 4)
     assert none[0] is None

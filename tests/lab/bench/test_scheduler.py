@@ -5,8 +5,8 @@ import random
 import pytest
 
 from lab.bench.two_sided.dragon_latency import PACINGS
-from lab.bench.two_sided.pipeline import Decision, timed, trace_events
-from lab.bench.two_sided.scheduler import STRATEGIES, Cell, compared, one_answer
+from lab.bench.two_sided.pipeline import Decision, spans_until, timed, trace_events
+from lab.bench.two_sided.scheduler import EXPECTING, STRATEGIES, Cell, compared, one_answer
 from lab.bench.two_sided.scheduler_replay import Record
 from tandem.two_sided.protocol.mixture import Side
 
@@ -19,7 +19,8 @@ def recorded(device: float, cloud: float, seed: int = 1) -> Record:
     accepted = {
         side: tuple(source.random() < rate for _ in range(100)) for side, rate in rates.items()
     }
-    return Record(accepted, dict.fromkeys(Side, (1.0, 1.1, 0.9)))
+    expected = {side: (rate,) * 100 for side, rate in rates.items()}
+    return Record(accepted, expected, dict.fromkeys(Side, (1.0, 1.1, 0.9)))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -48,6 +49,15 @@ def test_the_scheduler_goes_where_tokens_come_sooner(device: float, cloud: float
     assert rows["dragon"]["total_s"] < 1.05 * rows[better]["total_s"]
 
 
+def test_eq_5_follows_how_likely_drafts_were_and_not_what_became_of_them() -> None:
+    decisions: dict[str, list[Decision]] = {"dragon": [], EXPECTING: []}
+    for name, noted in decisions.items():
+        one_answer(name, Cell(PACINGS[0], "even", 0.0), recorded(0.8, 0.4), 1, noted, TOKENS)
+    expected = [decision.cloud_acceptance for decision in decisions[EXPECTING]]
+    assert expected == pytest.approx([0.4] * len(expected))
+    assert len({round(decision.cloud_acceptance, 3) for decision in decisions["dragon"]}) > 3
+
+
 def test_the_trace_holds_every_step_and_decision() -> None:
     decisions: list[Decision] = []
     cell = Cell(PACINGS[1], "even", 0.5)
@@ -56,6 +66,10 @@ def test_the_trace_holds_every_step_and_decision() -> None:
     moments = [at_s for at_s, _ in timed(answer, decisions)]
     assert len(moments) == len(decisions)
     assert all(0 < at_s <= answer.duration_s for at_s in moments)
+    for side in Side:  # the cloud's were missing in the picture
+        steps = [s for s in spans_until(answer, side, answer.duration_s) if s.what == "decode"]
+        assert len(steps) > TOKENS // 2
+    assert not spans_until(answer, Side.CLOUD, -1.0)
     events = trace_events(answer, decisions)["traceEvents"]
     counters = [event for event in events if event["ph"] == "C"]
     assert len(counters) == len(decisions)

@@ -51,6 +51,25 @@ def test_opened_says_what_is_granted() -> None:
     assert plain.opened([]).log_mass == -float("inf")
 
 
+def test_joined_documents_are_one_sequence_that_leaves_room_together() -> None:
+    """Before, each had a sequence, of which the longest decided."""
+    joined = machine(joined=True, max_tokens=100)
+    opened = joined.opened([True, False])
+    assert opened.max_tokens == 40 - 3 - (4 + 2)
+    assert [use.tokens for use in opened.documents] == [4, 2]
+    assert opened.log_mass == pytest.approx(log_mass(RELEVANCES))
+    work = joined.work()
+    assert work is not None
+    assert work.mixture.weights == (1.0,)
+    with pytest.raises(InvalidArgument, match="relevances: joined"):
+        joined.receive(relevance(joined, 5, 2.0, 1.0))
+    with pytest.raises(InvalidArgument, match="reweigh_every"):
+        machine(joined=True, reweigh_every=2)
+    long = [tuple(range(1, 20)), tuple(range(1, 20))]
+    with pytest.raises(InvalidArgument, match="documents: 38 tokens together; 37 of the context"):
+        DecoderMachine(opening(joined=True), prompt_ids=PROMPT, documents=long, model=MODEL)
+
+
 def test_drafts_run_ahead_as_far_as_allowed() -> None:
     decoder = machine()
     drafts = Engine(decoder).steps()

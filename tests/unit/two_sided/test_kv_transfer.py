@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +31,8 @@ DOCUMENT = ContextDocument("text 0", 0.0)
 ME, EDGE, MALLORY = Tenant("me"), Tenant("edge"), Tenant("mallory")
 
 
-async def spelled(document: ContextDocument) -> tuple[int, ...]:
-    return SPELLED[document.text]
+async def spelled(sequence: Sequence[ContextDocument]) -> tuple[int, ...]:
+    return tuple(token_id for document in sequence for token_id in SPELLED[document.text])
 
 
 def exchange(
@@ -43,9 +43,9 @@ def exchange(
 
 async def sent(source: KvTransfer, target: KvTransfer, text: str, to: str = "me") -> None:
     document = ContextDocument(text, 0.0)
-    found = await source.exported(document, await target.model())
+    found = await source.exported([document], await target.model())
     assert found.kv.size_bytes == len(found.packed) <= source.size_bytes(found.kv.tokens)
-    async with target.importing(document, found.kv, to) as received:
+    async with target.importing([document], found.kv, to) as received:
         await received(found.packed)
 
 
@@ -88,7 +88,7 @@ async def test_an_import_serves_its_importer_alone_and_only_where_it_may(tmp_pat
             False,
             True,
         ]
-        asked = [DOCUMENT, replace(DOCUMENT, imported=True)]
+        asked = [[DOCUMENT], [replace(DOCUMENT, imported=True)]]
         assert await target.cached(asked, "mallory") == [False, True]
         assert await target.cached(asked, "edge") == [False, False]
         assert np.array_equal(await logits_after(attacked, [known], MALLORY), lie)
@@ -118,10 +118,10 @@ async def test_an_import_of_one_tenant_is_nothing_to_another_of_the_same_caller(
         for_alice, for_bob = (
             replace(DOCUMENT, imported=True, imported_for=tenant) for tenant in (b"alice", b"bob")
         )
-        found = await exchange(thread, computed).exported(DOCUMENT, await target.model())
-        async with target.importing(for_alice, found.kv, "edge") as received:
+        found = await exchange(thread, computed).exported([DOCUMENT], await target.model())
+        async with target.importing([for_alice], found.kv, "edge") as received:
             await received(found.packed)
-        asked = [for_alice, for_bob, replace(DOCUMENT, imported=True)]
+        asked = [[for_alice], [for_bob], [replace(DOCUMENT, imported=True)]]
         assert await target.cached(asked, "edge") == [True, False, False]
         assert await target.cached(asked, "another edge") == [False, False, False]
         await asyncio.gather(store.close(), computed.close())
@@ -142,7 +142,7 @@ async def forged(
     packed = kept.pack(tensors, document_origin(model.weights, model.vocabulary_hash, known))
     digest = hashlib.sha256(packed).digest()
     kv = DocumentKv(model, document_hash(known), len(known), len(packed), digest)
-    async with target.importing(DOCUMENT, kv, "mallory") as received:
+    async with target.importing([DOCUMENT], kv, "mallory") as received:
         await received(packed)
 
 
@@ -158,14 +158,42 @@ async def test_deleting_a_document_takes_its_imports_too() -> None:
         await source.close()
 
 
+async def test_several_documents_travel_as_one_sequence_and_are_forgotten_with_each(
+    tmp_path: Path,
+) -> None:
+    """Before, only single documents could be sent, whose keys and values know nothing of what
+    stands before them. What is joined is on no disk: a deletion would not find it there."""
+    engine = pair("llama").engine
+    joined = (*DOCUMENTS[0], *DOCUMENTS[1])
+    sequence = [ContextDocument(f"text {number}", 0.0, imported=True) for number in range(2)]
+    async with engine_thread(engine) as thread:
+        alone = DocumentStore(thread, BUDGET)
+        source = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
+        target = DocumentStore(thread, BUDGET)
+        giving, taking = exchange(thread, source), exchange(thread, target)
+        exported = await giving.exported(sequence, await taking.model())
+        assert exported.kv.tokens == len(joined)
+        async with taking.importing(sequence, exported.kv, "me") as received:
+            await received(exported.packed)
+        assert await taking.cached([sequence, sequence[:1]], "me") == [True, False]
+        expected = await logits_after(alone, [joined])
+        assert np.array_equal(await logits_after(target, [joined], ME), expected)
+        assert source.bytes_in_use == 0, "what was asked together is for one request"
+        assert await target.forget([DOCUMENTS[1]]) == 1
+        assert target.bytes_in_use == 0
+        await asyncio.gather(*(store.close() for store in (alone, source, target)))
+        assert not list(tmp_path.iterdir())
+    assert engine.kv_bytes_in_use == 0
+
+
 async def test_room_is_held_from_the_announcement_on() -> None:
     engine = pair("llama").engine
     size = len(DOCUMENTS[0]) * engine.kv_bytes_per_token
     async with engine_thread(engine) as thread:
         source, target = DocumentStore(thread, BUDGET), DocumentStore(thread, size)
         giving, taking = exchange(thread, source), exchange(thread, target)
-        found = await giving.exported(DOCUMENT, await giving.model())
-        async with taking.importing(DOCUMENT, found.kv, "me"):
+        found = await giving.exported([DOCUMENT], await giving.model())
+        async with taking.importing([DOCUMENT], found.kv, "me"):
             assert target.bytes_in_use == size
             with pytest.raises(ResourceExhausted, match="document kv budget"):
                 await logits_after(target, [DOCUMENTS[1]])
@@ -185,8 +213,8 @@ async def test_what_was_computed_meanwhile_or_deleted_is_not_kept_twice() -> Non
     async with engine_thread(engine) as thread:
         source, target = DocumentStore(thread, BUDGET), DocumentStore(thread, BUDGET)
         giving, taking = exchange(thread, source), exchange(thread, target)
-        found = await giving.exported(DOCUMENT, await giving.model())
-        async with taking.importing(DOCUMENT, found.kv, "me") as received:
+        found = await giving.exported([DOCUMENT], await giving.model())
+        async with taking.importing([DOCUMENT], found.kv, "me") as received:
             await logits_after(target, [DOCUMENTS[0]])
             await received(found.packed)
         assert target.bytes_in_use == size
@@ -205,14 +233,14 @@ async def test_other_weights_give_and_take_nothing() -> None:
         own = exchange(thread, store)
         other = replace(await own.model(), weights="another")
         with pytest.raises(KvModelMismatch, match="weights another"):
-            await own.exported(DOCUMENT, other)
-        found = await own.exported(DOCUMENT, await own.model())
+            await own.exported([DOCUMENT], other)
+        found = await own.exported([DOCUMENT], await own.model())
         with pytest.raises(KvModelMismatch):
-            async with own.importing(DOCUMENT, replace(found.kv, model=other), "me"):
+            async with own.importing([DOCUMENT], replace(found.kv, model=other), "me"):
                 pass
         other_text = ContextDocument("text 2", 0.0)
         with pytest.raises(InvalidArgument, match="another text"):
-            async with own.importing(other_text, replace(found.kv, tokens=4), "me"):
+            async with own.importing([other_text], replace(found.kv, tokens=4), "me"):
                 pass
         await store.close()
 

@@ -130,7 +130,13 @@ def test_what_travels_both_ways_does(message: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Cancel(*HEAD), Ping(*HEAD, nonce=0), DocumentRequest(*HEAD, index=0)]
+    "message",
+    [
+        Cancel(*HEAD),
+        Ping(*HEAD, nonce=0),
+        DocumentRequest(*HEAD, index=0),
+        DocumentRequest(*HEAD, index=1, in_conversation=True, joined=True),
+    ],
 )
 def test_what_the_device_alone_says(message: DeviceMessage) -> None:
     assert to_cloud(message) == [message]

@@ -25,8 +25,9 @@ from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.profiling.side_metrics import SideDecisions
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, choose_side
-from tandem.two_sided.protocol.profiler import DecodeFit, Reading
+from tandem.two_sided.protocol.profiler import DecodeFit, Reading, SideProfiler
 from tests.services.prometheus_process import served, vector
+from tests.unit.two_sided.test_side_machine import request_for
 
 EARLIER = BothSides(SideTimes(0.06, 0.04, 0.9), SideTimes(0.05, 0.06, 0.4))
 
@@ -92,6 +93,40 @@ async def test_others_load_on_the_cloud_changes_the_side(metrics: Metrics) -> No
     assert busy.cloud.queue_s == 0.5
     assert choose_side(idle, Side.DEVICE).side is Side.DEVICE
     assert choose_side(busy, Side.DEVICE).side is Side.CLOUD, "its drafts come late: spare the way"
+
+
+def drafted(profiler: SideProfiler) -> None:
+    """The request measures all but the queues: a slow device, a way of 20 ms."""
+    for side, step_s in ((Side.DEVICE, 0.11), (Side.CLOUD, 0.04)):
+        profiler.decoded(side, 10, step_s)
+        for accepted in (1, 0):
+            profiler.verified(side, accepted)
+    profiler.exchanged(10, 10, 0.02)
+
+
+async def test_others_load_moves_an_answer_while_it_runs(metrics: Metrics) -> None:
+    """Before, the queues were those that the server knew as the request came, to its end."""
+    queue_s, reached = 0.0, True
+
+    def answer(what: str, query: str) -> tuple[int, bytes]:
+        return (200, vector(*known(queue_s))) if reached else (500, b"")
+
+    with served(answer) as address:
+        server = PrometheusServer(address, {})
+        profiling = Profiling(Side.DEVICE, metrics, server=server, instance="d:1")
+        assert await server.refresh()
+        profiler = profiling.profiler("small", 2)
+        drafted(profiler)
+        policy = profiling.placement_policy(request_for("dragon"), profiler)
+        assert policy.next_side(10, Side.DEVICE) is Side.DEVICE
+        queue_s = 0.5
+        assert policy.next_side(11, Side.DEVICE) is Side.DEVICE, "nobody has asked since"
+        assert await server.refresh()
+        assert policy.next_side(12, Side.DEVICE) is Side.CLOUD
+        reached = False
+        assert not await server.refresh()
+        assert policy.next_side(13, Side.DEVICE) is Side.DEVICE, "what it said is old"
+        await profiling.close()
 
 
 async def test_the_fresher_counts_and_a_lost_server_is_survived(metrics: Metrics) -> None:
