@@ -78,7 +78,7 @@ def tables() -> tuple[PaperTable, ...]:
                 )
                 for cell in CELLS
             ),
-            basis=Basis.MEASURED,
+            basis=Basis.PROCESSES,
             declared="Real gRPC between processes over a TCP link emulator with the pair's round "
             f"trip and {MBPS:g} Mbit/s; steps of the demo pair are paced to its times. γ = "
             f"{DRAFT_LENGTH} but in Table 4. Distributions have the demo pair's 4,096 entries, in "

@@ -94,7 +94,7 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
     )
     report.goals += _goals(rows)
     if real:
-        ran = _measure_real(models, hardware, report.seed)
+        ran = measure_by_processes(models, report.seed)
         report.add("Real processes, paced, no jitter", REAL_COLUMNS, ran)
         report.notes.append(
             "drcg-kv, real: the draft model at both sides, whose keys and values are far smaller"
@@ -109,9 +109,11 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
     ]
 
 
-def _measure_real(models: Models, hardware: Hardware, seed: int) -> list[Row]:
-    """A paced pass is as long as its longest sequence says; here each token of it stands for one of
-    every document's sequence."""
+def measure_by_processes(models: Models, seed: int) -> list[Row]:
+    """Return the rows of real processes, paced like the declared hardware. A paced pass is as long
+    as its longest sequence says; here each token of it stands for one of every document's
+    sequence."""
+    hardware = Hardware()
     device = Pass(PACINGS[0].device_s, DOCUMENTS * hardware.device_prompt_token_s)
     cloud = Pass(PACINGS[0].cloud_s, DOCUMENTS * hardware.cloud_prompt_token_s)
     mbps = hardware.bytes_per_s * 8 / 1e6
