@@ -168,14 +168,16 @@ def was_busy(rows: Sequence[KeptRow]) -> bool:
 
 
 def made_on(filled: Filled) -> str:
-    """Machine, load and duration, and a warning where times say little."""
+    """Machine and duration; where figures depend on it, the load, and a warning if there was one."""
     machines = " and ".join(sorted({one.machine for one in filled.ours}))
+    if not filled.table.basis.needs_quiet:
+        return f"{machines}, in {duration_words(sum(one.took_s for one in filled.ours))}."
     loads = [one.load for one in filled.ours]
     took_s = sum(one.took_s for one in filled.ours)
     share = others_share(filled.ours)
     others = "" if share is None else f", other processes had {share:.0%} of the cores"
     words = f"{machines}, load {span(loads, '.1f')}{others}, in {duration_words(took_s)}."
-    if filled.table.basis.needs_quiet and was_busy(filled.ours):
+    if was_busy(filled.ours):
         words += (
             " The machine was busy: what else ran makes measured times longer and processes "
             "slower, and only a run on a quiet machine counts."

@@ -34,6 +34,7 @@ from lab.bench.papers.printed_figures import (
 )
 from lab.bench.papers.report_pages import Filled, markdown_table, was_busy
 from lab.bench.papers.report_site import PARTS
+from lab.bench.papers.rows import span
 from lab.bench.papers.testbed import Testbed
 from tandem.core.errors import InvalidArgument
 
@@ -252,6 +253,12 @@ def test_a_bar_in_a_cell_does_not_end_it(tmp_path: Path, monkeypatch: pytest.Mon
     lines = list(markdown_table(Filled(table, ours)))
     bars = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
     assert len(bars) == 1
+
+
+def test_a_span_of_large_figures_has_commas() -> None:
+    """The report's pages broke off there."""
+    assert span([804_352.0, 61_269.0], ",.0f") == "61,269 to 804,352"
+    assert span([-0.001, 0.002], ".2f") == "0.00"
 
 
 @pytest.mark.parametrize("headline", HEADLINES, ids=lambda one: one.claim)
