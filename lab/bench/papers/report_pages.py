@@ -168,7 +168,7 @@ def was_busy(rows: Sequence[KeptRow]) -> bool:
 
 
 def made_on(filled: Filled) -> str:
-    """Machine and duration; where figures depend on it, the load, and a warning if there was one."""
+    """Machine and duration; where figures depend on the load, that too, with a warning."""
     machines = " and ".join(sorted({one.machine for one in filled.ours}))
     if not filled.table.basis.needs_quiet:
         return f"{machines}, in {duration_words(sum(one.took_s for one in filled.ours))}."
