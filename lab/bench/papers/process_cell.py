@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from lab.bench.harness.report import counted
-from lab.bench.harness.suite import Pacing, running_suite
+from lab.bench.harness.suite import Pacing
 from lab.bench.harness.texts import prompts
-from lab.bench.harness.workload import measured_tpot_s, one_after_another, requests
 from lab.bench.papers import picospec_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.picospec_tables import DRAFT_LENGTH, MBPS, PAIRS
+from lab.bench.papers.process_findings import COLUMNS, columns_of, none_of, why_apart
+from lab.bench.papers.process_runs import (
+    ProcessRun,
+    Questions,
+    RunResult,
+    run_processes,
+    shared_distributions,
+)
 from lab.bench.papers.testbed import Testbed
-from lab.simulation.answer_figures import answers_figures
-from tandem.net.process import run_loop
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
 
+FIGURES = ("speedup over AR", "tokens/s", "tokens/s, virtual time", *COLUMNS)
 ANSWERS, QUICK_ANSWERS = 6, 2
 TOKENS, QUICK_TOKENS = 64, 24
 LEFT_OUT = {
@@ -40,11 +45,13 @@ class Cell:
     overrides: tuple[str, ...] = ()
 
     @property
+    def run(self) -> ProcessRun:
+        length = self.draft_length if PRESETS[self.preset].drafts else None
+        return ProcessRun(self.preset, PAIRS[self.pair].rtt_s, MBPS, length, self.overrides)
+
+    @property
     def composed(self) -> Preset:
-        preset = PRESETS[self.preset]
-        if preset.drafts:
-            preset = preset.with_draft_length(self.draft_length)
-        return with_overrides(preset, parse_overrides(self.overrides))
+        return self.run.composed
 
 
 ALONE = "Autoregressive"
@@ -69,11 +76,11 @@ def tables() -> tuple[PaperTable, ...]:
             place="Tables 1 to 4, cells by processes",
             title="Verifier, drafter and aggregator as processes, with the pairs' step times",
             labels=("tables", "method"),
-            figures=("speedup over AR", "tokens/s", "tokens/s, virtual time"),
+            figures=FIGURES,
             rows=tuple(
                 PaperRow(
                     (cell.tables, cell.method),
-                    (None, None, None),
+                    none_of(FIGURES),
                     "the demo pair's acceptance, no task of it",
                 )
                 for cell in CELLS
@@ -82,41 +89,36 @@ def tables() -> tuple[PaperTable, ...]:
             declared="Real gRPC between processes over a TCP link emulator with the pair's round "
             f"trip and {MBPS:g} Mbit/s; steps of the demo pair are paced to its times. γ = "
             f"{DRAFT_LENGTH} but in Table 4. Distributions have the demo pair's 4,096 entries, in "
-            "virtual time too, whose prompts are others.",
+            "virtual time too, which answers the same questions.",
             compute=_measured,
-            finding=picospec_findings.processes,
+            finding=lambda rows: f"{picospec_findings.processes(rows)} {why_apart(rows)}",
         ),
     )
 
 
 def _measured(testbed: Testbed, labels: Labels) -> Figures:
     cell = next(one for one in CELLS if (one.tables, one.method) == labels)
-    tpots_s = testbed.once(
-        ("processes", cell.pair),
-        lambda: _tpots_s(testbed, [one for one in CELLS if one.pair == cell.pair]),
+    cells = [one for one in CELLS if one.pair == cell.pair]
+    results = testbed.once(("processes", cell.pair), lambda: _results(testbed, cells))
+    alone = next(one for one in cells if one.method == ALONE)
+    result = results[cell.run]
+    speedup = results[alone.run].tpot_s / result.tpot_s
+    return speedup, 1 / result.tpot_s, 1 / result.virtual_s, *columns_of(result)
+
+
+def _results(testbed: Testbed, cells: Sequence[Cell]) -> dict[ProcessRun, RunResult]:
+    """All cells of one pair, asked for one after another."""
+    times = PAIRS[cells[0].pair].times
+    sampling = SamplingParams()
+    return run_processes(
+        testbed.models,
+        shared_distributions(testbed, testbed.models, sampling),
+        Pacing(times.draft_s, times.verify_first_s, times.verify_further_s),
+        list(dict.fromkeys(cell.run for cell in cells)),
+        Questions(
+            tuple(prompts(QUICK_ANSWERS if testbed.quick else ANSWERS)),
+            QUICK_TOKENS if testbed.quick else TOKENS,
+            testbed.seed,
+            sampling,
+        ),
     )
-    alone = next(one for one in CELLS if (one.pair, one.method) == (cell.pair, ALONE))
-    # What travels has the demo pair's vocabulary here, as it has between the processes.
-    conditions = replace(PAIRS[cell.pair].conditions, padded_vocabulary=None)
-    simulated = answers_figures(testbed.answers(cell.composed, conditions))
-    tpot_s = tpots_s[cell]
-    return tpots_s[alone] / tpot_s, 1 / tpot_s, 1 / float(simulated["tpot_s"])
-
-
-def _tpots_s(testbed: Testbed, cells: Sequence[Cell]) -> dict[Cell, float]:
-    """Seconds a token of each, asked for one after another; all of one pair."""
-    pair = PAIRS[cells[0].pair]
-    times = pair.times
-    pacing = Pacing(times.draft_s, times.verify_first_s, times.verify_further_s)
-    texts = prompts(QUICK_ANSWERS if testbed.quick else ANSWERS)
-    tokens = QUICK_TOKENS if testbed.quick else TOKENS
-    tpots_s = {}
-    with running_suite(testbed.models, pacing, with_link=True) as suite:
-        assert suite.link is not None, "a link was asked for"
-        suite.link.set(pair.rtt_s, MBPS)
-        for cell in counted(cells, lambda cell: f"{cell.tables}: {cell.method} by processes"):
-            length = cell.draft_length if cell.composed.drafts else None
-            options = (cell.preset, length, tokens, testbed.seed)
-            wanted = requests(texts, *options, overrides=cell.overrides)
-            tpots_s[cell] = measured_tpot_s(run_loop(one_after_another(suite, wanted)))
-    return tpots_s

@@ -18,7 +18,13 @@ from lab.bench.harness.pass_times import pass_sums
 from lab.bench.harness.report import counted
 from lab.bench.harness.suite import ROOT, Models, Pacing, Suite, running_suite
 from lab.bench.harness.texts import NoTexts, held_out
-from lab.bench.harness.workload import measured_tpot_s, one_after_another, requests, total
+from lab.bench.harness.workload import (
+    measured_tpot_s,
+    one_after_another,
+    requests,
+    summary_of,
+    total,
+)
 from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from lab.simulation.answer_figures import answers_figures, cache_miss_rate
@@ -202,9 +208,9 @@ def beside(
     """What answers by processes took, and what virtual time says of them. `simulate`: the same
     answers at given ModelTimes; `draft_s`: the mean draft step as the drafter measured it."""
     tpot_s = measured_tpot_s(done)
-    # Where drafts are judged, a verdict has its pass's time; the pass over the prompt has none.
-    timed_passes = total(done, "rounds") or total(done, "target_passes")
-    pass_s = total(done, "verify_s") / timed_passes
+    summaries = [summary_of(one) for one in done]
+    passes = sum(timed_passes(one.target_passes, one.rounds) for one in summaries)
+    pass_s = total(done, "verify_s") / passes
     if pacing is None:
         declared = ModelTimes(draft_s or 0.0, pass_s, 0.0)
     else:
@@ -240,8 +246,14 @@ def _tpot_s(answers: Sequence[SimulatedAnswer]) -> float:
     return float(answers_figures(answers)["tpot_s"])
 
 
+def timed_passes(passes: float, rounds: float) -> float:
+    """Of an answer's passes those whose time is told. Where drafts are judged, that over the prompt
+    has been made when the first ones come, and no verdict has its time."""
+    return passes - 1 if rounds else passes
+
+
 def _mean_pass_s(answers: Sequence[SimulatedAnswer]) -> float:
-    passes = sum(answer.stats.rounds or answer.stats.target_passes for answer in answers)
+    passes = sum(timed_passes(one.stats.target_passes, one.stats.rounds) for one in answers)
     return sum(answer.stats.verify_s for answer in answers) / passes
 
 
