@@ -220,7 +220,7 @@ def beside(
     if pacing is not None:
         own_draft = replace(declared, draft_s=draft_s or declared.draft_s)
         with_draft_s = _tpot_s(simulate(own_draft))
-        first_s = declared.verify_first_s + pass_s - _mean_pass_s(answers)
+        first_s = declared.verify_first_s + pass_s - _mean_pass_s(answers, declared)
         with_both_s = _tpot_s(simulate(replace(own_draft, verify_first_s=first_s)))
     drafted = total(done, "drafted")
     return RunResult(
@@ -252,7 +252,11 @@ def timed_passes(passes: float, rounds: float) -> float:
     return passes - 1 if rounds else passes
 
 
-def _mean_pass_s(answers: Sequence[SimulatedAnswer]) -> float:
+def _mean_pass_s(answers: Sequence[SimulatedAnswer], declared: ModelTimes) -> float:
+    """As by processes, where the prompt's keys are in memory: the cloud alone then feeds a token a
+    pass, while virtual time's first one has the whole prompt."""
+    if not any(answer.stats.rounds for answer in answers):
+        return declared.verify_first_s
     passes = sum(timed_passes(one.stats.target_passes, one.stats.rounds) for one in answers)
     return sum(answer.stats.verify_s for answer in answers) / passes
 

@@ -67,13 +67,13 @@ def test_the_longer_time_of_processes_is_split_into_its_causes(preset: str) -> N
     )
     parts = (result.draft_excess_s, result.target_excess_s, result.rest_s)
     assert result.tpot_s == pytest.approx(result.virtual_s + sum(parts))
-    assert result.rest_s == pytest.approx(0.002)
+    assert result.rest_s == pytest.approx(0.002, abs=0.0002)
     assert (result.same_texts, result.answers) == (ANSWERS, ANSWERS)
     rounds = sum(answer.stats.rounds for answer in slow)
     later = ANSWERS * (TOKENS - 1)
     if preset == "ar":
         assert result.draft_excess_s == pytest.approx(0.0)
-        assert result.target_excess_s == pytest.approx(0.020)
+        assert result.target_excess_s == pytest.approx(0.020, abs=0.0002)
     else:
         assert result.draft_excess_s == pytest.approx(4 * 0.003 * rounds / later, rel=0.1)
         assert result.target_excess_s == pytest.approx(0.020 * rounds / later, rel=0.1)
