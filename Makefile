@@ -28,6 +28,8 @@ HASHES ?=
 DEMO_MODELS_ARGS ?=
 CERTS_ARGS ?=
 MINUTES ?= 30
+# make papers-report PAPERS_ARGS='--only dssd-processes --fresh'; '--tasks FOLDER' for texts of tasks.
+PAPERS_ARGS ?=
 # make gpu-report GPU_REPORT_ARGS='--quick --device cpu --only steps'
 GPU_REPORT_ARGS ?=
 # make publish: where to; tools/publish_release.sh tells. DRY_RUN=yes prints the commands.
@@ -52,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -180,6 +182,9 @@ logs: ## follow what its services write
 
 bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
 	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)
+
+papers-report: setup proto ## docs/papers: what is missing of the papers' tables, on a quiet machine (hours; PAPERS_ARGS='--part computed')
+	$(BIN)/tandem bench papers --report docs/papers $(PAPERS_ARGS)
 
 faults: setup proto ## an hour of killed services, dead links and failing disks; checks what clients saw
 	$(BIN)/tandem bench faults $(BENCH_ARGS)

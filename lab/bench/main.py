@@ -139,7 +139,21 @@ _PART = click.option(
     "--part", multiple=True, help="Only this part: documents, keys-and-values, link, or a service."
 )
 _REPORT = click.option("--folder", type=_FOLDER, help="Output folder. Default: report.")
-_ONLY = click.option("--only", multiple=True, help="Only this table, by its key.")
+_ONLY = click.option(
+    "--only", multiple=True, help="Only this table, by its key; * matches anything; repeatable."
+)
+_SITE = click.option(
+    "--report",
+    "site",
+    type=_FOLDER,
+    help="Write pages of the documentation into this folder instead, and keep the rows there, of"
+    " earlier commits too.",
+)
+_TABLES_PART = click.option(
+    "--part",
+    type=click.Choice(["computed", "measured"]),
+    help="Only tables that are the same on any machine, or only those that need a quiet one.",
+)
 _TASKS = click.option(
     "--tasks",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -368,7 +382,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "papers": Experiment(
         "lab.bench.papers.paper_report",
         "Every table and figure of the five papers, ours beside theirs, as a page.",
-        (_REPORT, _ONLY, _FRESH, _TASKS, _PRICES),
+        (_REPORT, _SITE, _ONLY, _TABLES_PART, _FRESH, _TASKS, _PRICES),
     ),
     "scheduler": Experiment(
         "lab.bench.two_sided.scheduler",

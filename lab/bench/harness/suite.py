@@ -93,15 +93,15 @@ def running_suite(
     shares_cores: bool = False,
     target_threads: int | None = None,
     keeps_prefixes: bool = True,
-    splits: bool = False,
+    drafter_options: Sequence[str] = (),
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
     the target as many threads, since the one side waits while the other computes, or
-    `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time. `splits`: the
-    drafter runs the target's first layers too, paced as the draft model is. Raises
-    SuiteFailed, with the process's own words, when one does not start or ends by itself.
+    `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time.
+    `drafter_options`: further flags of the drafter. Raises SuiteFailed, with the process's own
+    words, when one does not start or ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
@@ -134,7 +134,7 @@ def running_suite(
             *_device(models.draft, models.device),
             *("--metrics-port", str(metrics_port)),
             *kept,
-            *(("--split-model", models.target) if splits else ()),
+            *drafter_options,
         )
         drafter = start("tandem.services.drafter", edge_cores, *drafter_flags)
         aggregator = start(

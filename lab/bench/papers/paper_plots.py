@@ -36,6 +36,7 @@ def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list
 
 
 def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) -> None:
+    import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.6, 4.4), layout="constrained")
@@ -59,7 +60,9 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
     _set_ticks(axes, sorted({float(row.labels[at]) for row in table.rows}), plot.logarithmic)
     axes.grid(alpha=0.3)
     _add_legend(figure, axes)
-    figure.savefig(path, metadata={"Date": None})
+    # Texts stay texts, which keeps files small; the same figures give the same file.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": table.key}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _set_ticks(axes: Any, values: Sequence[float], logarithmic: bool) -> None:

@@ -2,7 +2,8 @@
 
 Writes `index.html`, `report.md`, plots and `results.json` into a folder. Rows that are already
 there, made with the same arguments at the same commit, are taken as they are; so a run that was
-interrupted goes on where it stopped.
+interrupted goes on where it stopped. With `--report` it writes the pages of the documentation
+instead, beside which rows are kept for good, each with the commit that it was computed at.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from lab.bench.harness.report import Report, Row, Table, duration_words, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.papers import (
     dragon_figures,
+    dragon_smollm2,
+    dssd_processes,
     dssd_tables,
+    fsd_processes,
     fsd_tables,
     more_sides_table,
     picospec_tables,
@@ -27,20 +32,22 @@ from lab.bench.papers import (
     robot_table,
     task_tables,
     tslt_figures,
+    tslt_processes,
 )
 from lab.bench.papers.kept_results import KeptResults, KeptRow
 from lab.bench.papers.paper_table import PaperRow, PaperTable
 from lab.bench.papers.report_pages import Filled, write_pages
+from lab.bench.papers.report_site import INDEX, MEASURED, SiteTable, write_site
 from lab.bench.papers.testbed import Prices, Testbed
-from lab.machine import this_machine
+from lab.machine import OthersMeter, this_machine
 from tandem.core.errors import InvalidArgument
 
 RESULTS = "results.json"
 FOLDER = Path("report")
 PAPERS = (
-    *(dssd_tables, picospec_tables, picospec_verification, process_cell),
-    *(fsd_tables, robot_table, task_tables),
-    *(tslt_figures, dragon_figures, reweigh_gain, reweigh_cost, more_sides_table),
+    *(dssd_tables, dssd_processes, picospec_tables, picospec_verification, process_cell),
+    *(fsd_tables, fsd_processes, robot_table, task_tables, tslt_figures, tslt_processes),
+    *(dragon_figures, dragon_smollm2, reweigh_gain, reweigh_cost, more_sides_table),
 )
 
 
@@ -57,17 +64,30 @@ def run(
     fresh: bool = False,
     tasks: Path | None = None,
     prices: Prices | None = None,
+    site: Path | None = None,
+    part: str | None = None,
 ) -> None:
-    """Compute what is not kept yet, then write the pages into `folder`. `only`: keys of tables;
-    `fresh`: compute all of them again; `tasks`: a folder with texts of tasks; `prices`: of a pair
-    of one's own. InvalidArgument names a key that is none."""
-    tables, folder = chosen_tables(only), folder or FOLDER
+    """Compute what is not kept yet, then write the pages into `folder`.
+
+    `only`: keys of tables, in which `*` is anything; `fresh`: compute all of them again; `tasks`: a
+    folder with texts of tasks; `prices`: of a pair of one's own; `part`: one of PARTS. `site`:
+    instead of the page, write those of the documentation into this folder, with all that is kept
+    there, of whatever commit. InvalidArgument names a key that is none.
+    """
+    tables, folder = chosen_tables(only, part), site or folder or FOLDER
     testbed = Testbed(models, report.seed, report.quick, tasks, prices)
-    kept = KeptResults(folder / RESULTS, report.machine.commit)
+    kept = KeptResults(folder / RESULTS, report.machine.commit, any_commit=site is not None)
     if fresh:
         kept.forget(tables)
     filled = list(_fill(tables, testbed, kept))
-    write_pages(folder, filled, report, testbed)
+    if site is not None:
+        write_site(site, [SiteTable(table, _whole(table, testbed, kept)) for table in all_tables()])
+        report.notes.append(f"{site / INDEX} has the report.")
+    else:
+        write_pages(folder, filled, report, testbed)
+        report.notes.append(
+            f"{folder / 'index.html'} has the report, {folder / 'report.md'} its text."
+        )
     for entry in filled:
         rows = list(_rows(entry, report.seed))
         report.rows += rows
@@ -75,15 +95,28 @@ def run(
         if entry.table.goal is not None:
             figures = entry.table.filled([one.figures for one in entry.ours])
             report.goals.append(entry.table.goal(figures))
-    report.notes.append(f"{folder / 'index.html'} has the report, {folder / 'report.md'} its text.")
 
 
-def chosen_tables(only: Sequence[str]) -> tuple[PaperTable, ...]:
-    tables = {table.key: table for table in all_tables()}
+def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTable, ...]:
+    """The tables that one of the keys means, of this part; all of them without keys."""
+    tables = all_tables()
     for key in only:
-        if key not in tables:
-            raise InvalidArgument("only", f"must be of {', '.join(tables)}, is {key!r}")
-    return tuple(tables[key] for key in tables if not only or key in only)
+        if not any(fnmatchcase(table.key, key) for table in tables):
+            names = ", ".join(table.key for table in tables)
+            raise InvalidArgument("only", f"must be of {names}, is {key!r}")
+    return tuple(
+        table
+        for table in tables
+        if (not only or any(fnmatchcase(table.key, key) for key in only))
+        and (part is None or table.basis.needs_quiet == (part == MEASURED))
+    )
+
+
+def _whole(table: PaperTable, testbed: Testbed, kept: KeptResults) -> Filled | None:
+    """A table all of whose rows are kept."""
+    rows = [kept.get(testbed, table, row) for row in table.rows]
+    there = tuple(row for row in rows if row is not None)
+    return Filled(table, there) if len(there) == len(rows) else None
 
 
 @dataclass(slots=True)
@@ -105,7 +138,7 @@ class _Clock:
 
 
 def _fill(tables: Sequence[PaperTable], testbed: Testbed, kept: KeptResults) -> Iterator[Filled]:
-    missing = sum(kept.get(testbed, table, row) is None for table in tables for row in table.rows)
+    missing = sum(kept.needed(testbed, table, row) for table in tables for row in table.rows)
     clock = _Clock(missing)
     for table in tables:
         progress(f"{table.key}: {clock.words()}")
@@ -116,15 +149,16 @@ def _kept(
     table: PaperTable, row: PaperRow, testbed: Testbed, kept: KeptResults, clock: _Clock
 ) -> KeptRow:
     known = kept.get(testbed, table, row)
-    if known is not None:
+    if known is not None and not known.empty:
         return known
-    machine = this_machine()
+    machine, others = this_machine(), OthersMeter()
     started_s = time.perf_counter()
     figures = table.checked(table.compute(testbed, row.labels))
     took_s = time.perf_counter() - started_s
     clock.add(took_s)
     where = f"{machine.processor}, {machine.cores} cores"
-    return kept.keep(testbed, table, row, figures, where, took_s, machine.load)
+    load, share = machine.load, others.share()
+    return kept.keep(testbed, table, row, figures, where, took_s, load, share)
 
 
 def _rows(filled: Filled, seed: int) -> Iterator[Row]:

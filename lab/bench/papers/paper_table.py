@@ -29,6 +29,12 @@ class Basis(StrEnum):
     DISTRIBUTIONS = "exact arithmetic over distributions of the demo pair, or the model a row names"
     FILES = "read from the files of the models that are here"
     MEASURED = "measured on this machine with the demo pair"
+    PROCESSES = "measured on this machine: real processes beside virtual time"
+
+    @property
+    def needs_quiet(self) -> bool:
+        """True if what else the machine does changes the figures."""
+        return self in (Basis.MEASURED, Basis.PROCESSES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lab.bench.harness.report import counted
-from lab.bench.harness.suite import Pacing, running_suite
+from lab.bench.harness.suite import Pacing
 from lab.bench.harness.texts import prompts
-from lab.bench.harness.workload import measured_tpot_s, one_after_another, requests
 from lab.bench.papers import picospec_findings
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from lab.bench.papers.picospec_tables import DRAFT_LENGTH, MBPS, PAIRS
+from lab.bench.papers.process_findings import COLUMNS, columns_of, none_of, why_apart
+from lab.bench.papers.process_runs import (
+    ProcessRun,
+    Questions,
+    RunResult,
+    run_processes,
+    shared_distributions,
+)
 from lab.bench.papers.testbed import Testbed
-from lab.simulation.answer_figures import answers_figures
-from tandem.net.process import run_loop
-from tandem.specdec.overrides import parse_overrides, with_overrides
+from lab.simulation.simulator import ModelTimes
+from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
 
+FIGURES = ("speedup over AR", "tokens/s", "tokens/s, virtual time", *COLUMNS)
 ANSWERS, QUICK_ANSWERS = 6, 2
 TOKENS, QUICK_TOKENS = 64, 24
 DEMO_HIDDEN_SIZE = 320
@@ -42,11 +48,13 @@ class Cell:
     overrides: tuple[str, ...] = ()
 
     @property
+    def run(self) -> ProcessRun:
+        length = self.draft_length if PRESETS[self.preset].drafts else None
+        return ProcessRun(self.preset, PAIRS[self.pair].rtt_s, MBPS, length, self.overrides)
+
+    @property
     def composed(self) -> Preset:
-        preset = PRESETS[self.preset]
-        if preset.drafts:
-            preset = preset.with_draft_length(self.draft_length)
-        return with_overrides(preset, parse_overrides(self.overrides))
+        return self.run.composed
 
 
 ALONE = "Autoregressive"
@@ -74,68 +82,76 @@ def tables() -> tuple[PaperTable, ...]:
             place="Tables 1 to 4, cells by processes",
             title="Verifier, drafter and aggregator as processes, with the pairs' step times",
             labels=("tables", "method"),
-            figures=("speedup over AR", "tokens/s", "tokens/s, virtual time"),
+            figures=FIGURES,
             rows=tuple(
                 PaperRow(
                     (cell.tables, cell.method),
-                    (None, None, None),
+                    none_of(FIGURES),
                     "the demo pair's acceptance, no task of it",
                 )
                 for cell in CELLS
             ),
-            basis=Basis.MEASURED,
+            basis=Basis.PROCESSES,
             declared="Real gRPC between processes over a TCP link emulator with the pair's round "
             f"trip and {MBPS:g} Mbit/s; steps of the demo pair are paced to its times. γ = "
             f"{DRAFT_LENGTH} but in Table 4. Distributions have the demo pair's 4,096 entries, in "
-            "virtual time too, whose prompts are others. Split inference runs the demo target's "
-            f"first three layers at the edge, paced as the paper's, and sends states of "
+            "virtual time too, which answers the same questions. Split inference runs the demo "
+            "target's first three layers at the edge, paced as the paper's, and sends states of "
             f"{DEMO_HIDDEN_SIZE} numbers in float16.",
             compute=_measured,
-            finding=picospec_findings.processes,
+            finding=lambda rows: f"{picospec_findings.processes(rows)} {why_apart(rows)}",
         ),
     )
 
 
 def _measured(testbed: Testbed, labels: Labels) -> Figures:
     cell = next(one for one in CELLS if (one.tables, one.method) == labels)
-    tpots_s = testbed.once(
-        ("processes", cell.pair),
-        lambda: _tpots_s(testbed, [one for one in CELLS if one.pair == cell.pair]),
-    )
-    alone = next(one for one in CELLS if (one.pair, one.method) == (cell.pair, ALONE))
-    # What travels has the demo pair's sizes here, as it has between the processes.
-    conditions = replace(PAIRS[cell.pair].conditions, padded_vocabulary=None)
-    if cell.method == SPLIT:
-        split = replace(PAIRS[cell.pair].split_times, hidden_size=DEMO_HIDDEN_SIZE)
-        conditions = replace(conditions, times=split)
-    simulated = answers_figures(testbed.answers(cell.composed, conditions))
-    tpot_s = tpots_s[cell]
-    return tpots_s[alone] / tpot_s, 1 / tpot_s, 1 / float(simulated["tpot_s"])
+    cells = [one for one in CELLS if one.pair == cell.pair]
+    results = testbed.once(("processes", cell.pair), lambda: _results(testbed, cells))
+    alone = next(one for one in cells if one.method == ALONE)
+    result = results[cell.run]
+    speedup = results[alone.run].tpot_s / result.tpot_s
+    return speedup, 1 / result.tpot_s, 1 / result.virtual_s, *columns_of(result)
 
 
-def _tpots_s(testbed: Testbed, cells: Sequence[Cell]) -> dict[Cell, float]:
-    """Seconds a token of each, asked for one after another; all of one pair."""
+def _results(testbed: Testbed, cells: Sequence[Cell]) -> dict[ProcessRun, RunResult]:
+    """All cells of one pair, asked for one after another; split inference of a suite of its own."""
     pair = PAIRS[cells[0].pair]
     whole = [cell for cell in cells if cell.method != SPLIT]
     split = [cell for cell in cells if cell.method == SPLIT]
-    times, cut = pair.times, pair.split_times
-    pacing = Pacing(times.draft_s, times.verify_first_s, times.verify_further_s)
+    cut = pair.split_times
     layers = Pacing(cut.layers_s, cut.verify_first_s, cut.verify_further_s)
-    return _paced_tpots_s(testbed, whole, pacing) | _paced_tpots_s(testbed, split, layers)
+    times = pair.times
+    pacing = Pacing(times.draft_s, times.verify_first_s, times.verify_further_s)
+    return _run(testbed, whole, pacing) | _run(
+        testbed,
+        split,
+        layers,
+        times=replace(cut, hidden_size=DEMO_HIDDEN_SIZE),
+        drafter_options=("--split-model", testbed.models.target),
+    )
 
 
-def _paced_tpots_s(testbed: Testbed, cells: Sequence[Cell], pacing: Pacing) -> dict[Cell, float]:
-    pair = PAIRS[cells[0].pair]
-    texts = prompts(QUICK_ANSWERS if testbed.quick else ANSWERS)
-    tokens = QUICK_TOKENS if testbed.quick else TOKENS
-    tpots_s = {}
-    splits = cells[0].method == SPLIT
-    with running_suite(testbed.models, pacing, with_link=True, splits=splits) as suite:
-        assert suite.link is not None, "a link was asked for"
-        suite.link.set(pair.rtt_s, MBPS)
-        for cell in counted(cells, lambda cell: f"{cell.tables}: {cell.method} by processes"):
-            length = cell.draft_length if cell.composed.drafts else None
-            options = (cell.preset, length, tokens, testbed.seed)
-            wanted = requests(texts, *options, overrides=cell.overrides)
-            tpots_s[cell] = measured_tpot_s(run_loop(one_after_another(suite, wanted)))
-    return tpots_s
+def _run(
+    testbed: Testbed,
+    cells: Sequence[Cell],
+    pacing: Pacing,
+    *,
+    times: ModelTimes | None = None,
+    drafter_options: Sequence[str] = (),
+) -> dict[ProcessRun, RunResult]:
+    sampling = SamplingParams()
+    return run_processes(
+        testbed.models,
+        shared_distributions(testbed, testbed.models, sampling),
+        pacing,
+        list(dict.fromkeys(cell.run for cell in cells)),
+        Questions(
+            tuple(prompts(QUICK_ANSWERS if testbed.quick else ANSWERS)),
+            QUICK_TOKENS if testbed.quick else TOKENS,
+            testbed.seed,
+            sampling,
+        ),
+        times=times,
+        drafter_options=drafter_options,
+    )

@@ -10,11 +10,11 @@ from itertools import groupby
 from math import floor, log10
 from pathlib import Path
 
-from lab.bench.harness.report import Report, duration_words
+from lab.bench.harness.report import QUIET_SHARE, Report, duration_words
 from lab.bench.harness.suite import Models
 from lab.bench.papers.kept_results import KeptRow
 from lab.bench.papers.paper_plots import plot_files
-from lab.bench.papers.paper_table import Basis, Label, PaperRow, PaperTable
+from lab.bench.papers.paper_table import Label, PaperRow, PaperTable
 from lab.bench.papers.rows import span
 from lab.bench.papers.testbed import Testbed
 from lab.machine import QUIET_LOAD
@@ -57,15 +57,17 @@ LEAD = (
 def write_pages(folder: Path, filled: Sequence[Filled], report: Report, testbed: Testbed) -> None:
     """`index.html`, `report.md`, and SVG plots where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
-    plots = {
-        entry.table.key: plot_files(folder, entry.table, [one.figures for one in entry.ours])
-        for entry in filled
-    }
+    plots = {entry.table.key: drawn(folder, entry) for entry in filled}
     commands = {entry.table.key: command_of(entry.table, testbed) for entry in filled}
     page = html_page(filled, plots, report, commands)
     (folder / "index.html").write_text(page, encoding="utf-8")
     text = markdown(filled, plots, report, commands)
     (folder / "report.md").write_text(text, encoding="utf-8")
+
+
+def drawn(folder: Path, filled: Filled) -> list[str]:
+    """Draw a table's plots; the names of their files. None without matplotlib."""
+    return plot_files(folder, filled.table, [one.figures for one in filled.ours])
 
 
 def html_page(
@@ -113,23 +115,23 @@ def _section(filled: Filled, plots: Sequence[str], commands: Mapping[str, str]) 
         f'<img src="{name}" alt="{html.escape(table.title)}, plotted" loading="lazy">'
         for name in plots
     )
-    notes = "".join(
+    paragraphs = "".join(
         f"<p><b>{name}.</b> {prose(words)}</p>"
-        for name, words in _notes(filled, commands[table.key])
+        for name, words in notes(filled, commands[table.key])
     )
     return (
         f'<section id="{table.key}"><h3>{html.escape(table.place)}: {html.escape(table.title)}</h3>'
-        f'{notes}{images}<p class="swipe">A wide table scrolls sideways.</p>'
+        f'{paragraphs}{images}<p class="swipe">A wide table scrolls sideways.</p>'
         f'<div class="wide" role="region" tabindex="0" aria-label="{html.escape(table.title)}">'
         f"{_html_table(filled)}</div></section>"
     )
 
 
-def _notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
+def notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
+    """What is to be known of a table, each with a name. `command` computes it."""
     table = filled.table
-    basis = str(table.basis)
     figures = [one.figures for one in filled.ours]
-    yield "Ours", f"{basis[0].upper()}{basis[1:]}. {table.declared}"
+    yield "Ours", f"{basis_words(table)}. {table.declared}"
     if quotients := table.quotients(figures):
         yield "Ours ÷ the paper's", quotients
     if difference := table.difference(figures):
@@ -139,15 +141,43 @@ def _notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
     if table.goal is not None:
         yield "Goal", f"{table.goal(table.filled(figures)).line()}."
     yield "Command", f"`{command}`"
-    yield "Made on", _made_on(filled)
+    yield "Made on", made_on(filled)
 
 
-def _made_on(filled: Filled) -> str:
+def basis_words(table: PaperTable) -> str:
+    """What our figures rest on, with a capital letter."""
+    basis = str(table.basis)
+    return f"{basis[0].upper()}{basis[1:]}"
+
+
+def others_share(rows: Sequence[KeptRow]) -> float | None:
+    """The share of the cores that other processes had while rows were computed; None where that is
+    not known."""
+    known = [(one.others_busy, one.took_s) for one in rows if one.others_busy is not None]
+    took_s = sum(seconds for _, seconds in known)
+    return sum(share * seconds for share, seconds in known) / took_s if took_s else None
+
+
+def was_busy(rows: Sequence[KeptRow]) -> bool:
+    """Return whether other processes had so much of the machine that times count for little. Its
+    load average counts the report's own processes too, and tells only where nothing else does."""
+    share = others_share(rows)
+    if share is None:
+        return max(one.load for one in rows) > QUIET_LOAD
+    return share > QUIET_SHARE
+
+
+def made_on(filled: Filled) -> str:
+    """Machine and duration; where figures depend on the load, that too, with a warning."""
     machines = " and ".join(sorted({one.machine for one in filled.ours}))
+    if not filled.table.basis.needs_quiet:
+        return f"{machines}, in {duration_words(sum(one.took_s for one in filled.ours))}."
     loads = [one.load for one in filled.ours]
     took_s = sum(one.took_s for one in filled.ours)
-    words = f"{machines}, load {span(loads, '.1f')}, in {duration_words(took_s)}."
-    if filled.table.basis is Basis.MEASURED and max(loads) > QUIET_LOAD:
+    share = others_share(filled.ours)
+    others = "" if share is None else f", other processes had {share:.0%} of the cores"
+    words = f"{machines}, load {span(loads, '.1f')}{others}, in {duration_words(took_s)}."
+    if was_busy(filled.ours):
         words += (
             " The machine was busy: what else ran makes measured times longer and processes "
             "slower, and only a run on a quiet machine counts."
@@ -164,7 +194,7 @@ def command_of(table: PaperTable, testbed: Testbed) -> str:
         if given != asdict(Models())[option]:
             words += [f"--{option}", given]
     if "tasks" in table.needs:
-        words += ["--tasks", "FOLDER" if testbed.tasks is None else str(testbed.tasks)]
+        words += ["--tasks", "FOLDER"]
     if "prices" in table.needs and testbed.prices is not None:
         words += ["--prices", *map(str, testbed.prices)]
     return shlex.join(words)
@@ -207,20 +237,21 @@ def markdown(
     for entry in filled:
         table = entry.table
         lines += [f"## {table.paper}, {table.place}: {table.title}", ""]
-        lines += [f"**{name}.** {words}\n" for name, words in _notes(entry, commands[table.key])]
+        lines += [f"**{name}.** {words}\n" for name, words in notes(entry, commands[table.key])]
         lines += [f"![{table.title}]({name})\n" for name in plots[table.key]]
-        lines += [*_markdown_table(entry), ""]
+        lines += [*markdown_table(entry), ""]
     return "\n".join(lines)
 
 
-def _markdown_table(filled: Filled) -> Iterator[str]:
+def markdown_table(filled: Filled) -> Iterator[str]:
+    """Its lines."""
     table = filled.table
     remarks = any(row.remark for row in table.rows)
     head = list(table.labels)
     for place, name in enumerate(table.figures):
         head += [f"{name}, {who}" for who in filled.shown(place)]
     head += ["remark"] * remarks
-    yield f"| {' | '.join(head)} |"
+    yield _line(head)
     yield "|" + "---|" * len(head)
     decimals = [decimals_of(filled, place) for place in range(len(table.figures))]
     for row, ours in filled.lines:
@@ -229,7 +260,12 @@ def _markdown_table(filled: Filled) -> Iterator[str]:
             texts = {OURS: figure_text(mine, decimals[place])}
             texts[PAPERS] = figure_text(theirs, printed_decimals(table, place))
             cells += [texts[who] for who in filled.shown(place)]
-        yield f"| {' | '.join([*cells, *[row.remark] * remarks])} |"
+        yield _line([*cells, *[row.remark] * remarks])
+
+
+def _line(cells: Sequence[str]) -> str:
+    """A row of a table; a bar in a cell would end it."""
+    return f"| {' | '.join(one.replace('|', chr(92) + '|') for one in cells)} |"
 
 
 def prose(words: str) -> str:

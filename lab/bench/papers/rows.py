@@ -83,7 +83,11 @@ def of_all(count: int, total: int) -> str:
 def span(values: Sequence[float], form: str = ".3g") -> str:
     """ "1.2 to 3.4", or one number where they are equal."""
     ends = (min(values), max(values))
-    low, high = (format(end if float(format(end, form)) else 0.0, form) for end in ends)
+    low, high = (
+        # What is rounded to 0 has no sign.
+        format(end if float(format(end, form).replace(",", "")) else 0.0, form)
+        for end in ends
+    )
     return low if low == high else f"{low} to {high}"
 
 

@@ -242,7 +242,7 @@ def _row(
     seed: int,
 ) -> Row:
     """Means over answers; `latency_s` is the paper's figure, the whole answer by its tokens."""
-    tpot_s = fmean(_tpot_s(one) for one in answers)
+    tpot_s = fmean(answer_tpot_s(one) for one in answers)
     predicted_s = _predicted_s(preset, times, expected)
     rates = {side: _rate(answers, side) for side in Side}
     return make_row(
@@ -263,7 +263,7 @@ def _row(
     )
 
 
-def _tpot_s(one: TwoSidedAnswer) -> float:
+def answer_tpot_s(one: TwoSidedAnswer) -> float:
     return (one.commits[-1][0] - one.commits[0][0]) / (len(one.token_ids) - 1)
 
 

@@ -72,6 +72,7 @@ class Pass:
     batch_s: float = 0.0
 
     def flags(self, model: str) -> tuple[str, ...]:
+        """Of a service that computes `model`."""
         paces = ("--pace-first-s", str(self.first_s), "--pace-further-s", str(self.further_s))
         return (*COMMON, "--model", model, *paces, "--pace-batch-s", str(self.batch_s))
 
@@ -114,13 +115,19 @@ def running_sides(
 
 
 def measure_real(
-    models: Models, added: Sequence[float], base_rtt_s: float, tokens: int, seed: int
+    models: Models,
+    added: Sequence[float],
+    base_rtt_s: float,
+    tokens: int,
+    seed: int,
+    step_s: float = STEP_S,
 ) -> list[Row]:
-    """Return one row per added latency and preset; no jitter."""
+    """Return one row per added latency and preset; no jitter. `step_s`: a decoding step, paced, of
+    either side."""
     rows = []
-    with running_sides(models, Pass(STEP_S), Pass(STEP_S)) as sides:
+    with running_sides(models, Pass(step_s), Pass(step_s)) as sides:
         for added_s in added:
-            times = Times(STEP_S, STEP_S, base_rtt_s + added_s)
+            times = Times(step_s, step_s, base_rtt_s + added_s)
             sides.link.set(times.rtt_s, None)
             for preset in (AGGREGATION_PRESETS[name] for name in PRESETS):
                 progress(f"real processes, {added_s * 1e3:g} ms added, {preset.name}")
@@ -155,7 +162,7 @@ def _row(
     predicted_s = _predicted_s(preset, times, done, seed)
     return make_row(
         preset=preset.name,
-        pacing=f"both {STEP_S * 1e3:g} ms",
+        pacing=f"both {times.device_s * 1e3:g} ms",
         rtt_s=times.rtt_s,
         seed=seed,
         tokens_per_s=1 / tpot_s,

@@ -1,0 +1,209 @@
+"""DRAGON's Figures 6 and 7 by real processes with SmolLM2 at both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from lab.bench.harness.report import Row
+from lab.bench.harness.suite import Models
+from lab.bench.harness.texts import PEPS
+from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
+from lab.bench.papers.process_findings import APART, NOT_HERE, none_of
+from lab.bench.papers.process_runs import NEEDS_REAL_PAIR, SMOLLM2
+from lab.bench.papers.rows import Rows, of_all, span
+from lab.bench.papers.testbed import Testbed
+from lab.bench.two_sided import dragon_latency, dragon_real, dragon_ttft, dragon_ttft_real
+from lab.bench.two_sided.dragon_latency import BASE_RTT_S, answer, ask_questions
+from lab.bench.two_sided.dragon_prediction import Times
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+
+STEP_S = 0.150
+"""What SmolLM2 on one core of a build machine keeps to with two documents' sequences."""
+ADDED_S = (0.0, 0.3)
+TOKENS, QUICK_TOKENS = 24, 8
+QUESTIONS, QUICK_QUESTIONS = 6, 2
+SYNCHRONOUS = "drdg-tw"
+LATENCY = ("ms a token", "by equation 7, ms", "virtual time, ms", "÷ equation 7")
+SAVED = ("saved over drdg-tw, %", "saved, virtual time, %")
+ACCEPTED = ("accepted of the device's, %", "accepted of the cloud's, %")
+FIGURES = (*SAVED, *LATENCY, *ACCEPTED)
+PRINTED_SAVED = 42.4
+FIRST_TOKEN = ("÷ dragon", "÷ device alone", "ms")
+
+
+def tables() -> tuple[PaperTable, ...]:
+    return (_latency_table(), _first_token_table())
+
+
+def _latency_table() -> PaperTable:
+    return PaperTable(
+        key="dragon-figure-6-smollm2",
+        paper="DRAGON",
+        place="Figure 6, section 7.3, by processes with SmolLM2",
+        title="Latency a token by processes on two sides of an emulated link",
+        labels=("method", "added, s"),
+        figures=FIGURES,
+        rows=tuple(
+            PaperRow(
+                (name, added_s),
+                (
+                    PRINTED_SAVED if (name, added_s) == ("dragon", ADDED_S[-1]) else None,
+                    *none_of(FIGURES[1:]),
+                ),
+                NEEDS_REAL_PAIR,
+            )
+            for added_s in ADDED_S
+            for name in dragon_real.PRESETS
+        ),
+        basis=Basis.PROCESSES,
+        declared="Retriever, decoder and aggregator of each side as processes, a core a side, over "
+        "a TCP link emulator; SmolLM2-135M-Instruct at both sides, as the paper has one model at "
+        f"both, paced to {STEP_S * 1e3:g} ms a step; the demo's documents and questions, {TOKENS} "
+        "tokens, no jitter. Equation 7, or the coin's recursion, has the acceptance that the "
+        "answers themselves report; virtual time has the same model and steps, but excerpts of "
+        "PEPs as documents and questions.",
+        printed="The paper's 42.4 % is over its own testbed's steps at 300 ms.",
+        finding=_latency_finding,
+        compute=_latency,
+    )
+
+
+def _latency_finding(rows: Rows) -> str:
+    there = [row for row in rows if row.ours[LATENCY[0]] is not None]
+    if not there:
+        return NOT_HERE
+    longer = [row.mine(LATENCY[3]) for row in there]
+    apart = [row for row in there if abs(row.mine(LATENCY[3]) - 1) > APART]
+    ms = [row.mine(LATENCY[0]) - row.mine(LATENCY[1]) for row in apart]
+    sentences = [f"Processes take {span(longer, '.2f')} times what equation 7 gives."]
+    if apart:
+        sentences.append(
+            f"More than 10 % apart are {of_all(len(apart), len(there))} rows, by {span(ms)} ms a "
+            "token: steps that last longer than paced, gRPC, and the event loops of a side's three "
+            "processes on one core."
+        )
+    other = [row for row in there if abs(row.mine(LATENCY[0]) / row.mine(LATENCY[2]) - 1) > APART]
+    if other:
+        sentences.append(
+            f"{of_all(len(other), len(there)).capitalize()} rows are more than 10 % off virtual "
+            "time, whose documents, and so its acceptance, are others."
+        )
+    return " ".join(sentences)
+
+
+def _models() -> Models | None:
+    return Models(str(SMOLLM2), str(SMOLLM2)) if SMOLLM2.is_dir() else None
+
+
+def _latency(testbed: Testbed, labels: Labels) -> Figures:
+    models = _models()
+    if models is None:
+        return none_of(FIGURES)
+    rows = testbed.once("dragon processes", lambda: _latency_rows(testbed, models))
+    virtual_s = testbed.once("dragon processes, virtual", lambda: _virtual_s(testbed, models))
+    added_s = float(labels[1])
+    at: Mapping[str, Row] = {row["preset"]: row for row in rows if row["added_s"] == added_s}
+    name = str(labels[0])
+    row, synchronous = at[name], at[SYNCHRONOUS]
+    return (
+        100 * (1 - row["tpot_s"] / synchronous["tpot_s"]),
+        100 * (1 - virtual_s[name, added_s] / virtual_s[SYNCHRONOUS, added_s]),
+        1e3 * row["tpot_s"],
+        1e3 * row["predicted_tpot_s"],
+        1e3 * virtual_s[name, added_s],
+        row["tpot_s"] / row["predicted_tpot_s"],
+        _percent(row["device_acceptance"]),
+        _percent(row["cloud_acceptance"]),
+    )
+
+
+def _percent(rate: float | None) -> float | None:
+    return None if rate is None else 100 * rate
+
+
+def _latency_rows(testbed: Testbed, models: Models) -> list[Row]:
+    tokens = QUICK_TOKENS if testbed.quick else TOKENS
+    return dragon_real.measure_real(
+        models, ADDED_S, BASE_RTT_S, tokens, testbed.seed, step_s=STEP_S
+    )
+
+
+def _virtual_s(testbed: Testbed, models: Models) -> dict[tuple[str, float], float]:
+    """Seconds a token after the first, by preset and added latency, without jitter."""
+    count = QUICK_QUESTIONS if testbed.quick else QUESTIONS
+    questions = ask_questions(models, PEPS, testbed.seed, count)
+    tokens = QUICK_TOKENS if testbed.quick else TOKENS
+    found = {}
+    for added_s in ADDED_S:
+        times = Times(STEP_S, STEP_S, BASE_RTT_S + added_s)
+        for name in dragon_real.PRESETS:
+            preset = AGGREGATION_PRESETS[name]
+            answers = [
+                answer(preset, one, times, 0.0, testbed.seed + number, tokens=tokens)
+                for number, one in enumerate(questions)
+            ]
+            found[name, added_s] = fmean(dragon_latency.answer_tpot_s(one) for one in answers)
+    for question in questions:
+        question.close()
+    return found
+
+
+def _first_token_table() -> PaperTable:
+    printed = {dragon_ttft_real.ONCE: 8.6, dragon_ttft_real.ONE_MODEL: 15.3}
+    names = (dragon_ttft_real.DEVICE_ONLY, "dragon", "dragon-coupled", *printed)
+    return PaperTable(
+        key="dragon-figure-7-smollm2",
+        paper="DRAGON",
+        place="Figure 7, section 7.3, by processes with SmolLM2",
+        title="Time to the first token by processes at 300 ms",
+        labels=("method",),
+        figures=FIRST_TOKEN,
+        rows=tuple(
+            PaperRow((name,), (printed.get(name), None, None), NEEDS_REAL_PAIR) for name in names
+        ),
+        basis=Basis.PROCESSES,
+        declared="As `tandem bench dragon-ttft --real` with SmolLM2-135M-Instruct at both sides: "
+        "paced to the declared hardware of Figure 7, the demo's documents and questions. "
+        "`drcg-text` and `drcg-kv` are asked once, before the device knows their documents; keys "
+        "and values travel at 100 Mbit/s.",
+        printed="The paper's ratios are means over added latencies; the keys and values of its "
+        "1.3B model are 114 MB, SmolLM2's a twentieth of that.",
+        finding=_first_token_finding,
+        compute=_first_token,
+    )
+
+
+def _first_token_finding(rows: Rows) -> str:
+    there = [row for row in rows if row.ours["÷ dragon"] is not None]
+    if not there:
+        return NOT_HERE
+    (dragon,) = rows.where({"method": "dragon"}).rows
+    words = ", ".join(
+        f"{row.labels['method']} {row.mine('÷ dragon'):.2f} times (printed {printed:g})"
+        for row in there
+        if (printed := row.theirs["÷ dragon"]) is not None
+    )
+    return (
+        f"The first token of `dragon` comes after {dragon.mine('÷ device alone'):.2f} times what "
+        f"the device alone takes; {words}."
+    )
+
+
+def _first_token(testbed: Testbed, labels: Labels) -> Figures:
+    models = _models()
+    if models is None:
+        return none_of(FIRST_TOKEN)
+    rows = testbed.once("dragon first tokens", lambda: _first_token_rows(testbed, models))
+    found = {row["preset"]: row for row in rows if row["added_s"] == ADDED_S[-1]}
+    row = found[str(labels[0])]
+    return (
+        row["ttft_s"] / found["dragon"]["ttft_s"],
+        row["over_device_only"],
+        1e3 * row["ttft_s"],
+    )
+
+
+def _first_token_rows(testbed: Testbed, models: Models) -> list[Row]:
+    """Paced as `bench dragon-ttft --real` is."""
+    return dragon_ttft.measure_by_processes(models, testbed.seed)

@@ -1,0 +1,139 @@
+"""DSSD's Tables 2 and 3 by real processes, with its prompts of 128 tokens and top-k sampling."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lab.bench.harness.suite import Pacing
+from lab.bench.papers import process_findings
+from lab.bench.papers.dssd_tables import (
+    METHODS,
+    PAIRS,
+    TABLE_2,
+    TABLE_3,
+    TARGET_WORDS,
+    TOP_K,
+)
+from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
+from lab.bench.papers.process_findings import COLUMNS, columns_of, none_of
+from lab.bench.papers.process_runs import (
+    NEEDS_REAL_PAIR,
+    ProcessRun,
+    Questions,
+    RunResult,
+    long_prompts,
+    real_pair,
+    run_processes,
+    shared_distributions,
+)
+from lab.bench.papers.rows import Rows
+from lab.bench.papers.testbed import Testbed
+from tandem.backends.torch.loading import load_tokenizer
+from tandem.core.probs import SamplingParams
+
+PROMPT_TOKENS = 128
+ANSWERS, QUICK_ANSWERS = 3, 1
+TOKENS, QUICK_TOKENS = 64, 16
+SAMPLING = SamplingParams(top_k=TOP_K)
+SPEEDUP, VIRTUAL_SPEEDUP = "speedup", "speedup, virtual time"
+FIGURES = (SPEEDUP, VIRTUAL_SPEEDUP, *COLUMNS)
+
+
+def tables() -> tuple[PaperTable, ...]:
+    return (
+        PaperTable(
+            key="dssd-processes",
+            paper="DSSD",
+            place="Tables 2 and 3, cells by processes",
+            title="Speedup over the target alone, by processes over an emulated link",
+            labels=("table", "NTT, ms", "Mbit/s", "γ", "method"),
+            figures=FIGURES,
+            rows=_rows(),
+            basis=Basis.PROCESSES,
+            declared="SmolLM2-135M-Instruct and its draft model (int8) by verifier, drafter and "
+            "aggregator as processes, one core a side, over a TCP link emulator with the same "
+            "bandwidth both ways. "
+            f"Steps are paced to the paper's pair: a target pass of {TARGET_WORDS}, drafts in c "
+            f"times that. {ANSWERS} prompts of {PROMPT_TOKENS} tokens, {TOKENS} tokens an answer, "
+            f"temperature 1, top-k {TOP_K}; the pair's own acceptance, not the paper's. `dssd` "
+            "sends what is left of a distribution after top-k. Virtual time answers the same "
+            "questions with the same models. Of Table 3 the pair of other GPUs is not told apart.",
+            printed="The paper's models accept 0.61 (6.7B) and 0.53 (13B) of their drafts. Table 3 "
+            "has the cell of 20 ms, 100 Mbit/s and γ = 8 twice; here are its second figures.",
+            finding=_finding,
+            compute=_measured,
+        ),
+    )
+
+
+def _rows() -> tuple[PaperRow, ...]:
+    printed: dict[Labels, float] = {
+        ("2", *map(float, where), method): figures[1]
+        for where, line in TABLE_2.items()
+        for method, figures in zip(METHODS, line, strict=True)
+    }
+    printed |= {
+        ("3", float(ntt), float(mbps), float(length), method): figure
+        for (ntt, mbps, length, _), line in TABLE_3.items()
+        for method, figure in zip(METHODS, line, strict=True)
+    }
+    return tuple(
+        PaperRow(labels, (figure, None, *none_of(COLUMNS)), NEEDS_REAL_PAIR)
+        for labels, figure in printed.items()
+    )
+
+
+def _finding(rows: Rows) -> str:
+    words = process_findings.why_apart(rows)
+    if words == process_findings.NOT_HERE:
+        return words
+    agreed = process_findings.faster_by_both(rows, SPEEDUP, VIRTUAL_SPEEDUP)
+    split = Rows([row for row in rows if str(row.labels["method"]).startswith("DSSD 6.7B")])
+    whole = Rows([row for row in rows if str(row.labels["method"]).startswith("DSD")])
+    ahead = sum(
+        one.mine(SPEEDUP) > other.mine(SPEEDUP) for one, other in zip(split, whole, strict=True)
+    )
+    return f"{words} {agreed} DSSD is faster than DSD in {ahead} of {len(whole)} cells of 6.7B."
+
+
+def _measured(testbed: Testbed, labels: Labels) -> Figures:
+    method = str(labels[-1])
+    size = method.split()[1]
+    results = testbed.once(("dssd processes", size), partial(_results, testbed, size))
+    if results is None:
+        return none_of(FIGURES)
+    result = results[run_of(method, labels)]
+    alone = results[_alone()]
+    speedup = alone.tpot_s / result.tpot_s
+    return speedup, alone.virtual_s / result.virtual_s, *columns_of(result)
+
+
+def run_of(method: str, labels: Labels) -> ProcessRun:
+    """The run of a row. DSD's distributions are in half precision, as in the paper."""
+    ntt_ms, mbps, length = (float(one) for one in labels[1:4])
+    kind = method.split()[0].lower()
+    return ProcessRun(kind, ntt_ms / 1e3, mbps, int(length))
+
+
+def _alone() -> ProcessRun:
+    return ProcessRun("ar", 0.0, None)
+
+
+def _results(testbed: Testbed, size: str) -> dict[ProcessRun, RunResult] | None:
+    """All runs with one target's times; the target alone has no link to wait for."""
+    models = real_pair()
+    if models is None:
+        return None
+    times = PAIRS[size].times
+    pacing = Pacing(times.draft_s, times.verify_first_s, times.verify_further_s)
+    count, tokens = (QUICK_ANSWERS, QUICK_TOKENS) if testbed.quick else (ANSWERS, TOKENS)
+    texts = long_prompts(load_tokenizer(models.target), count, PROMPT_TOKENS)
+    wanted = [row.labels for row in _rows() if str(row.labels[-1]).endswith(size)]
+    runs = dict.fromkeys([_alone(), *(run_of(str(one[-1]), one) for one in wanted)])
+    return run_processes(
+        models,
+        shared_distributions(testbed, models, SAMPLING),
+        pacing,
+        list(runs),
+        Questions(texts, tokens, testbed.seed, SAMPLING),
+    )

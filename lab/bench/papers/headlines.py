@@ -1,0 +1,347 @@
+"""What the five papers claim in their abstracts and conclusions, and where ours stands beside it.
+
+The one list of headlines. Each names rows of the report's tables, so that its figures are computed
+and never typed in; only `printed` is the paper's. `why` says what makes the two differ, in words
+that hold whatever ours come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from lab.bench.papers.dragon_timings import HARDWARE
+from lab.bench.papers.paper_table import Label, PaperTable
+from lab.bench.papers.rows import FilledRow, Rows, span
+
+FORMULA, VIRTUAL, PROCESSES = "formula or exact arithmetic", "virtual time", "processes"
+COLUMNS = (FORMULA, VIRTUAL, PROCESSES)
+NO_ROW, NOT_RUN = "–", "not run yet"
+
+
+Where = Mapping[str, Label | tuple[Label, ...]]
+"""What labels have to be: one value, or one of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Rows of a table, and a figure of theirs: the lowest and the highest is shown. `figures`:
+    several are multiplied."""
+
+    table: str
+    figures: tuple[str, ...]
+    where: Where
+    form: str = ".2f"
+
+    def rows(self, rows: Rows) -> list[FilledRow]:
+        """Those that it means."""
+        return [row for row in rows if all(_is(row.labels[n], v) for n, v in self.where.items())]
+
+    def words(self, rows: Rows) -> str:
+        """ "0.94 to 1.37"; NO_ROW where none of the rows has the figure."""
+        found = []
+        for row in self.rows(rows):
+            figures = [figure for name in self.figures if (figure := row.ours[name]) is not None]
+            if len(figures) == len(self.figures):
+                found.append(prod(figures))
+        return span(found, self.form) if found else NO_ROW
+
+
+def _is(label: Label, wanted: Label | tuple[Label, ...]) -> bool:
+    return label in wanted if isinstance(wanted, tuple) else label == wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """`printed`: the paper's figures, as its text has them."""
+
+    paper: str
+    claim: str
+    printed: tuple[float, ...]
+    why: str
+    formula: Place | None = None
+    virtual: Place | None = None
+    processes: Place | None = None
+
+    @property
+    def places(self) -> tuple[Place | None, ...]:
+        """By COLUMNS."""
+        return (self.formula, self.virtual, self.processes)
+
+
+_DSSD: Where = {"method": ("DSSD 6.7B", "DSSD 13B")}
+_DSD: Where = {"method": "DSD 6.7B"}
+_DSSD_CELLS: Where = {"table": "2", "method": ("DSSD 6.7B", "DSSD 13B")}
+_DSD_CELLS: Where = {"table": "2", "method": "DSD 6.7B"}
+_JETSON: Where = {"pair": "Vicuna-68m/Llama2-7B", "client": "Jetson"}
+
+HEADLINES = (
+    Headline(
+        "DSSD",
+        "DSSD is 1.5 to 2.4 times as fast as the target alone",
+        (1.5, 2.4),
+        "The printed speedups need 4.1 tokens a round (31 rounds for 128 tokens), where the "
+        "printed α = 0.61 gives 2.5 by the paper's own equation. Processes have SmolLM2's "
+        "acceptance, at top-k 10.",
+        Place("dssd-table-2", ("speedup",), _DSSD),
+        Place("dssd-table-2", ("speedup, virtual time",), _DSSD),
+        Place("dssd-processes", ("speedup",), _DSSD_CELLS),
+    ),
+    Headline(
+        "DSSD",
+        "DSD stays at 1 times or lower (its Table 2 has 0.43 to 1.51)",
+        (0.43, 1.51),
+        "As above; a distribution has 100,544 bytes at 16 bits here, where the paper counts 61,269 "
+        "a round.",
+        Place("dssd-table-2", ("speedup",), _DSD),
+        Place("dssd-table-2", ("speedup, virtual time",), _DSD),
+        Place("dssd-processes", ("speedup",), _DSD_CELLS),
+    ),
+    Headline(
+        "DSSD",
+        "13B with another GPU at the device: up to 1.8 times",
+        (1.8,),
+        "1.8 rounds the 1.75 that the paper's text tells; its Table 3 has 1.58 at most.",
+        Place("dssd-table-3", ("speedup",), {"method": "DSSD 13B"}),
+        Place("dssd-table-3", ("speedup, virtual time",), {"method": "DSSD 13B"}),
+        Place("dssd-processes", ("speedup",), {"table": "3", "method": "DSSD 13B"}),
+    ),
+    Headline(
+        "DSSD",
+        "DSSD sends less than 50 bytes up a round",
+        (50.0,),
+        "Ours adds the round's position, epoch and prefix hash, by which late frames are dropped.",
+        virtual=Place("dssd-bytes", ("up, bytes",), {"method": "DSSD"}, ".0f"),
+    ),
+    Headline(
+        "DSSD",
+        "DSD sends 61,269 bytes up a round",
+        (61269.0,),
+        "By the paper's equation 4 eight distributions of 50,272 tokens take 804,352 bytes; the "
+        "printed figure follows from no equation.",
+        Place("dssd-bytes", ("by equation 4 or 8",), {"method": "DSD"}, ",.0f"),
+        Place("dssd-bytes", ("up, bytes",), {"method": "DSD"}, ",.0f"),
+    ),
+    Headline(
+        "DSSD",
+        "A draft length of 6 is best at 20 ms and 100 Mbit/s",
+        (6.0,),
+        "The sixth draft is accepted with α^6, 5 % at α = 0.61: too seldom to be worth its step by "
+        "the paper's own cost model.",
+        Place("dssd-optimum", ("best γ, 6.7B",), {"NTT, ms": 20.0, "Mbit/s": 100.0}, ".0f"),
+    ),
+    Headline(
+        "PicoSpec",
+        "Up to 2.9 times as fast as the target alone (Llama pair, HumanEval)",
+        (2.9,),
+        "The accepted length is the paper's in virtual time; processes have the demo pair's "
+        "acceptance, which is no task of the paper.",
+        virtual=Place(
+            "picospec-table-1",
+            ("speedup over AR",),
+            {"method": "PicoSpec", "pair": "Llama", "task": "HumanEval"},
+        ),
+        processes=Place(
+            "picospec-processes",
+            ("speedup over AR",),
+            {"method": "PicoSpec", "tables": "1 and 3, Llama"},
+        ),
+    ),
+    Headline(
+        "PicoSpec",
+        "The Qwen pair is 1.13 to 1.45 times as fast",
+        (1.13, 1.45),
+        "The paper's tokens a second are more than its own accepted length explains: 20.19 a "
+        "second in rounds of 148.84 ms are 3.0 tokens a round, not 2.50.",
+        virtual=Place(
+            "picospec-table-1", ("speedup over AR",), {"method": "PicoSpec", "pair": "Qwen"}
+        ),
+        processes=Place(
+            "picospec-processes",
+            ("speedup over AR",),
+            {"method": "PicoSpec", "tables": "1 and 2, Qwen"},
+        ),
+    ),
+    Headline(
+        "PicoSpec",
+        "Vanilla speculation slows the Qwen pair down (0.44 to 0.58)",
+        (0.44, 0.58),
+        "It waits for whole distributions; their size and the link decide.",
+        virtual=Place(
+            "picospec-table-1", ("speedup over AR",), {"method": "Vanilla Spec.", "pair": "Qwen"}
+        ),
+        processes=Place(
+            "picospec-processes",
+            ("speedup over AR",),
+            {"method": "Vanilla Spec.", "tables": "1 and 2, Qwen"},
+        ),
+    ),
+    Headline(
+        "PicoSpec",
+        "Split inference is slower than the cloud alone (0.53 to 0.66)",
+        (0.53, 0.66),
+        "The cost model has no overhead but the link.",
+        Place("picospec-table-1", ("speedup over AR",), {"method": "Split Inf."}),
+    ),
+    Headline(
+        "FSD",
+        "Llama2 with a Jetson: 35 % faster than the cloud alone (1.35 times)",
+        (1.35,),
+        "The formula has the printed τ of each task; virtual time and processes have a small "
+        "pair's own acceptance. The abstract calls it a reduction of latency by 35 %; 1.35 "
+        "times as fast is 26 % less.",
+        Place("fsd-table-6", ("AR → SD",), _JETSON),
+        Place("fsd-table-6-averages", ("AR → SD",), _JETSON),
+        Place("fsd-processes", ("AR → SD",), _JETSON),
+    ),
+    Headline(
+        "FSD",
+        "Pre-drafting adds 11 % (1.11 times)",
+        (1.11,),
+        "The formula counts a hit's drafts as ready; in fact an exit's token comes late in the "
+        "pass, and drafting from it takes time.",
+        Place("fsd-table-6", ("SD → FSD",), _JETSON),
+        Place("fsd-table-6-averages", ("SD → FSD",), _JETSON),
+        Place("fsd-processes", ("SD → FSD",), _JETSON),
+    ),
+    Headline(
+        "FSD",
+        "The robot: 21 % faster than the cloud alone (0.90 × 1.34)",
+        (21.0, 0.90, 1.34),
+        "By the printed times of Table 8a alone the first factor is not below 1. The pair that "
+        "runs here is a miniature that was trained for the table.",
+        Place("fsd-table-8", ("AR → SD", "SD → FSD"), {}),
+        Place(
+            "fsd-table-8-pair",
+            ("AR → SD", "SD → FSD"),
+            {"exits trained on": "texts with pictures"},
+        ),
+    ),
+    Headline(
+        "FSD",
+        "The cloud's bill falls by 52 %, to 217 dollars (Groq)",
+        (52.0, 217.0),
+        "Drafts are not billed in it; where a provider bills them as input it is more.",
+        Place("fsd-table-1", ("edge-cloud SD",), {"provider": "Groq"}, ".0f"),
+    ),
+    Headline(
+        "TSLT",
+        "K = 320 of 32,000 tokens keep 0.85 of the mass",
+        (0.85,),
+        "Our vocabulary is an eighth of the paper's; the figure is for the same share of it.",
+        Place("tslt-figure-3", ("same share",), {"K of 32,000": 320.0}),
+    ),
+    Headline(
+        "TSLT",
+        "Several candidates are always faster than one (MC ÷ SC above 1)",
+        (),
+        "The formula counts a pass over a tree as long as over a chain, with step times that are "
+        "assumed; processes have the time that each pass takes here.",
+        Place("tslt-figures-5-6", ("MC ⟨2,2,2⟩ ÷ SC",), {}),
+        processes=Place("tslt-processes", ("MC ÷ SC",), {}),
+    ),
+    Headline(
+        "DRAGON",
+        "Documents on both sides gain 1.4 to 1.9 times what the best baseline gains",
+        (1.4, 1.9),
+        "Other models (SmolLM2-135M), other texts and documents found in them; the table says "
+        "which context the baseline has.",
+        Place("dragon-figure-5", ("ratio of gains",), {"model": "SmolLM2-135M"}),
+    ),
+    Headline(
+        "DRAGON",
+        "42.4 % less time a token than waiting for every token, at 300 ms",
+        (42.4,),
+        "How much waiting can be hidden depends on how often the two sides draw the same, and so "
+        "on models and documents.",
+        virtual=Place(
+            "dragon-figure-6",
+            ("dragon",),
+            {"saved over": "drdg-tw", "steps": HARDWARE},
+            ".1f",
+        ),
+        processes=Place(
+            "dragon-figure-6-smollm2",
+            ("saved over drdg-tw, %",),
+            {"method": "dragon", "added, s": 0.3},
+            ".1f",
+        ),
+    ),
+    Headline(
+        "DRAGON",
+        "49.5 % less than aggregating after the whole sequence",
+        (49.5,),
+        "The paper's baseline sends all its distributions at the end.",
+        virtual=Place(
+            "dragon-figure-6",
+            ("dragon",),
+            {"saved over": "drdg-sw", "steps": HARDWARE},
+            ".1f",
+        ),
+    ),
+    Headline(
+        "DRAGON",
+        "15.6 to 20.3 % more time a token than the device alone",
+        (15.6, 20.3),
+        "Shown is what is saved over the device alone, negative where it takes longer; the paper's "
+        "is a mean over latencies, ours at 300 ms.",
+        virtual=Place(
+            "dragon-figure-6",
+            ("dragon",),
+            {"saved over": "crcg-device", "steps": HARDWARE},
+            ".1f",
+        ),
+    ),
+    Headline(
+        "DRAGON",
+        "Fetching documents' text takes 8.6 times as long to the first token",
+        (8.6,),
+        "It follows from the declared speed of the device's prompt and the length of documents.",
+        virtual=Place("dragon-figure-7", ("÷ dragon",), {"method": "drcg-text"}),
+        processes=Place("dragon-figure-7-smollm2", ("÷ dragon",), {"method": "drcg-text"}),
+    ),
+    Headline(
+        "DRAGON",
+        "Fetching their keys and values takes 15.3 times as long",
+        (15.3,),
+        "In virtual time they have the paper's 114 MB, by processes those of SmolLM2.",
+        virtual=Place("dragon-figure-7", ("÷ dragon",), {"method": "drcg-kv"}),
+        processes=Place("dragon-figure-7-smollm2", ("÷ dragon",), {"method": "drcg-kv"}),
+    ),
+    Headline(
+        "DRAGON",
+        "A distribution is sent in 2,363 times fewer bytes than as JSON",
+        (2363.0,),
+        "How many tokens top-p 0.8 keeps depends on the model.",
+        Place(
+            "dragon-payload",
+            ("times smaller than JSON",),
+            {"what is sent": "top-p 0.8, as the paper"},
+            ",.0f",
+        ),
+    ),
+)
+
+
+def headline_table(
+    tables: Sequence[tuple[PaperTable, Rows | None]], links: Mapping[str, str]
+) -> Iterator[str]:
+    """The lines of a Markdown table. `tables`: with their rows, None where they are not computed
+    yet; `links`: to each, by its key."""
+    rows_of = {table.key: rows for table, rows in tables}
+    yield f"| paper | its claim | printed | {' | '.join(COLUMNS)} | why they differ |"
+    yield "|" + "---|" * (5 + len(COLUMNS))
+    for one in HEADLINES:
+        printed = ", ".join(f"{figure:,g}" for figure in one.printed) or NO_ROW
+        cells = [_linked(place, rows_of, links) for place in one.places]
+        yield f"| {one.paper} | {one.claim} | {printed} | {' | '.join(cells)} | {one.why} |"
+
+
+def _linked(
+    place: Place | None, rows_of: Mapping[str, Rows | None], links: Mapping[str, str]
+) -> str:
+    if place is None:
+        return NO_ROW
+    rows = rows_of[place.table]
+    words = NOT_RUN if rows is None else place.words(rows)
+    return f"[{words}]({links[place.table]})"

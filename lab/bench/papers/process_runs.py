@@ -1,0 +1,285 @@
+"""Answers by real processes beside the same answers in virtual time, and where the difference is.
+
+Verifier, drafter and aggregator run as processes, one core a side, with a link emulator between
+them. The same prompts, seeds and presets then run in virtual time with the distributions of the
+same models, so that the same drafts are accepted. What a token takes longer is split in three:
+draft steps, and passes of the target, that lasted longer than declared (virtual time once more,
+with the times that the run's own services measured); the rest is gRPC, serialising, the link
+emulator and the event loops, on cores that the models compute on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lab.bench.harness.pass_times import pass_sums
+from lab.bench.harness.report import counted
+from lab.bench.harness.suite import ROOT, Models, Pacing, Suite, running_suite
+from lab.bench.harness.texts import NoTexts, held_out
+from lab.bench.harness.workload import (
+    measured_tpot_s,
+    one_after_another,
+    requests,
+    summary_of,
+    total,
+)
+from lab.bench.papers.testbed import Testbed
+from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from lab.simulation.answer_figures import answers_figures, cache_miss_rate
+from lab.simulation.model_pair import SimulatedPair, simulated_pair
+from lab.simulation.simulator import ModelTimes
+from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.core.probs import SamplingParams
+from tandem.generation.client import Generated
+from tandem.net.process import run_loop
+from tandem.specdec.overrides import parse_overrides, with_overrides
+from tandem.specdec.presets import PRESETS, Preset
+from tandem.text.tokenizer import TextTokenizer
+
+SMOLLM2 = ROOT / "models" / "real" / "smollm2"
+REAL_PAIR = Models(
+    draft=str(ROOT / "models" / "real" / "smollm2-draft"),
+    target=str(SMOLLM2),
+    draft_dtype="int8",
+)
+Simulate = Callable[[ModelTimes], list[SimulatedAnswer]]
+NEEDS_REAL_PAIR = "needs `make real-pair`"
+WARM_UP_TOKENS = 4
+PATIENT = ("--dead-after-s", "60", "--give-up-after-s", "90")
+"""Whole distributions of a tree keep a link of 1 Mbit/s busy for longer than a drafter waits."""
+
+
+def real_pair() -> Models | None:
+    """SmolLM2-135M-Instruct and the draft model for it; None before `make real-pair`."""
+    there = SMOLLM2.is_dir() and SMOLLM2.with_name("smollm2-draft").is_dir()
+    return REAL_PAIR if there else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRun:
+    """A method on a link. `rtt_s`: round trip in seconds; `mbps`: 10⁶ bit/s each way."""
+
+    preset: str
+    rtt_s: float
+    mbps: float | None
+    draft_length: int | None = None
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def composed(self) -> Preset:
+        """The preset as a request of this run has it."""
+        preset = PRESETS[self.preset]
+        if self.draft_length is not None:
+            preset = preset.with_draft_length(self.draft_length)
+        return with_overrides(preset, parse_overrides(self.overrides))
+
+    def __str__(self) -> str:
+        link = f"{self.rtt_s * 1e3:g} ms, {self.mbps or float('inf'):g} Mbit/s"
+        length = "" if self.draft_length is None else f", draft length {self.draft_length}"
+        return ", ".join([f"{self.preset}{length}", *self.overrides, link])
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What every run of a table is asked, one answer after another, of `tokens` tokens each; the
+    answers' seeds count up from `seed`."""
+
+    texts: tuple[str, ...]
+    tokens: int
+    seed: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Seconds a token after the first, by processes and in virtual time.
+
+    `tpot_s` = `virtual_s` + `draft_excess_s` + `target_excess_s` + `rest_s`. `draft_step_s` and
+    `pass_s` are means as the services measured them; `same_texts`: how many of `answers` are the
+    same text as in virtual time.
+    """
+
+    tpot_s: float
+    virtual_s: float
+    draft_excess_s: float
+    target_excess_s: float
+    rest_s: float
+    draft_step_s: float | None
+    pass_s: float
+    acceptance_rate: float | None
+    miss_rate: float | None
+    virtual_miss_rate: float | None
+    same_texts: int
+    answers: int
+
+
+def long_prompts(tokenizer: TextTokenizer, count: int, tokens: int) -> tuple[str, ...]:
+    """The first `count` held-out texts that are long enough, cut to `tokens` tokens. NoTexts when
+    there are fewer."""
+    chosen = []
+    for document in held_out():
+        token_ids = tokenizer.encode(document["text"])
+        cut = tokenizer.decode(token_ids[:tokens])
+        if len(token_ids) >= tokens and len(tokenizer.encode(cut)) == tokens:
+            chosen.append(cut)
+        if len(chosen) == count:
+            return tuple(chosen)
+    raise NoTexts(f"{count} texts of {tokens} tokens wanted, {len(chosen)} there")
+
+
+def distributions_of(models: Models, sampling: SamplingParams) -> SimulatedPair:
+    """Both models as the services compute them, as functions of a context."""
+    draft = load_engine(models.draft, dtype=models.draft_dtype, drafts=True)
+    target = load_engine(models.target, dtype=models.target_dtype, exits="auto")
+    return simulated_pair(draft, target, sampling)
+
+
+def run_processes(
+    models: Models,
+    pair: SimulatedPair,
+    pacing: Pacing | None,
+    runs: Sequence[ProcessRun],
+    questions: Questions,
+    *,
+    times: ModelTimes | None = None,
+    drafter_options: Sequence[str] = (),
+) -> dict[ProcessRun, RunResult]:
+    """Measure `runs` with one suite. `pair`: the models' distributions. `pacing`: declared step
+    times; None: models compute as fast as they can, and virtual time has the times that the run's
+    own services measured. `times`: what virtual time declares, where that is more than `pacing`;
+    `drafter_options`: further flags of the drafter. Raises SuiteFailed when a process does not
+    start."""
+    tokenizer = load_tokenizer(models.target)
+    prompts = [tuple(tokenizer.encode(text)) for text in questions.texts]
+    results = {}
+    options = (*PATIENT, *drafter_options)
+    with running_suite(models, pacing, with_link=True, drafter_options=options) as suite:
+        assert suite.link is not None, "a link was asked for"
+        suite.link.set(0.0, None)
+        _warm_up(suite, questions)
+        for run in counted(runs, lambda run: f"by processes: {run}"):
+            suite.link.set(run.rtt_s, run.mbps)
+            before = pass_sums(suite.drafter_metrics)
+            done = _ask(suite, run, questions)
+            draft_s = pass_sums(suite.drafter_metrics).mean_since(before)
+            simulate = partial(_simulated, run, pair, prompts, questions)
+            results[run] = beside(done, simulate, pacing, draft_s, times)
+    return results
+
+
+def _warm_up(suite: Suite, questions: Questions) -> None:
+    """Bring the prompts' keys into memory, which no figure of a token after the first is about."""
+    wanted = requests(questions.texts, "dsd", 2, WARM_UP_TOKENS, questions.seed)
+    run_loop(one_after_another(suite, wanted))
+
+
+def _ask(suite: Suite, run: ProcessRun, questions: Questions) -> list[Generated]:
+    wanted = requests(
+        questions.texts,
+        run.preset,
+        run.draft_length,
+        questions.tokens,
+        questions.seed,
+        questions.sampling,
+        run.overrides,
+    )
+    done: list[Generated] = run_loop(one_after_another(suite, wanted))
+    return done
+
+
+def _simulated(
+    run: ProcessRun,
+    pair: SimulatedPair,
+    prompts: Sequence[tuple[int, ...]],
+    questions: Questions,
+    times: ModelTimes,
+) -> list[SimulatedAnswer]:
+    conditions = Conditions(times, run.rtt_s, run.mbps)
+    return [
+        simulate_answer(
+            run.composed, pair, conditions, prompt_ids, questions.tokens, questions.seed + number
+        )
+        for number, prompt_ids in enumerate(prompts)
+    ]
+
+
+def beside(
+    done: Sequence[Generated],
+    simulate: Simulate,
+    pacing: Pacing | None,
+    draft_s: float | None,
+    times: ModelTimes | None = None,
+) -> RunResult:
+    """What answers by processes took, and what virtual time says of them. `simulate`: the same
+    answers at given ModelTimes; `draft_s`: the mean draft step as the drafter measured it;
+    `times`: what is declared, where that is more than `pacing`."""
+    tpot_s = measured_tpot_s(done)
+    summaries = [summary_of(one) for one in done]
+    passes = sum(timed_passes(one.target_passes, one.rounds) for one in summaries)
+    pass_s = total(done, "verify_s") / passes
+    if times is not None:
+        declared = times
+    elif pacing is None:
+        declared = ModelTimes(draft_s or 0.0, pass_s, 0.0)
+    else:
+        declared = ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
+    answers = simulate(declared)
+    virtual_s = with_draft_s = with_both_s = _tpot_s(answers)
+    if pacing is not None:
+        own_draft = replace(declared, draft_s=draft_s or declared.draft_s)
+        with_draft_s = _tpot_s(simulate(own_draft))
+        first_s = declared.verify_first_s + pass_s - _mean_pass_s(answers, declared)
+        with_both_s = _tpot_s(simulate(replace(own_draft, verify_first_s=first_s)))
+    drafted = total(done, "drafted")
+    return RunResult(
+        tpot_s=tpot_s,
+        virtual_s=virtual_s,
+        draft_excess_s=with_draft_s - virtual_s,
+        target_excess_s=with_both_s - with_draft_s,
+        rest_s=tpot_s - with_both_s,
+        draft_step_s=draft_s,
+        pass_s=pass_s,
+        acceptance_rate=total(done, "accepted") / drafted if drafted else None,
+        miss_rate=_miss_rate(done),
+        virtual_miss_rate=cache_miss_rate(answers),
+        same_texts=sum(
+            tuple(real.token_ids) == simulated.token_ids
+            for real, simulated in zip(done, answers, strict=True)
+        ),
+        answers=len(done),
+    )
+
+
+def _tpot_s(answers: Sequence[SimulatedAnswer]) -> float:
+    return float(answers_figures(answers)["tpot_s"])
+
+
+def timed_passes(passes: float, rounds: float) -> float:
+    """Of an answer's passes those whose time is told. Where drafts are judged, that over the prompt
+    has been made when the first ones come, and no verdict has its time."""
+    return passes - 1 if rounds else passes
+
+
+def _mean_pass_s(answers: Sequence[SimulatedAnswer], declared: ModelTimes) -> float:
+    """As by processes, where the prompt's keys are in memory: the cloud alone then feeds a token a
+    pass, while virtual time's first one has the whole prompt."""
+    if not any(answer.stats.rounds for answer in answers):
+        return declared.verify_first_s
+    passes = sum(timed_passes(one.stats.target_passes, one.stats.rounds) for one in answers)
+    return sum(answer.stats.verify_s for answer in answers) / passes
+
+
+def _miss_rate(done: Sequence[Generated]) -> float | None:
+    hits, misses = total(done, "predraft_hits"), total(done, "predraft_misses")
+    return misses / (hits + misses) if hits + misses else None
+
+
+def shared_distributions(
+    testbed: Testbed, models: Models, sampling: SamplingParams
+) -> SimulatedPair:
+    """`distributions_of`, once for all tables of a report."""
+    return testbed.once(
+        ("distributions", models, sampling), lambda: distributions_of(models, sampling)
+    )

@@ -1,0 +1,189 @@
+"""Rows by processes in the papers' report: what is asked, and where the time went beside virtual
+time. No process is started here."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from lab.bench.harness.suite import Models, Pacing
+from lab.bench.papers import (
+    dssd_processes,
+    dssd_tables,
+    fsd_processes,
+    process_findings,
+    tslt_processes,
+)
+from lab.bench.papers.fsd_printed import TABLE_5
+from lab.bench.papers.paper_table import PaperRow
+from lab.bench.papers.process_runs import ProcessRun, RunResult, beside, long_prompts
+from lab.bench.papers.rows import FilledRow, Rows
+from lab.bench.papers.tslt_figures import KEPT
+from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from lab.simulation.declared_pair import declared_pair
+from lab.simulation.simulator import ModelTimes
+from tandem.backends.torch.loading import load_tokenizer
+from tandem.generation.client import Generated
+from tandem.specdec.presets import PRESETS
+from tandem_api.common.v1.generation_pb2 import Summary
+
+PACING = Pacing(0.010, 0.100, 0.002)
+ANSWERS, TOKENS = 3, 40
+
+
+def simulated(run: ProcessRun, times: ModelTimes) -> list[SimulatedAnswer]:
+    pair = declared_pair(0.7, seed=5)
+    conditions = Conditions(times, run.rtt_s, run.mbps)
+    return [
+        simulate_answer(run.composed, pair, conditions, (1, 2, 3), TOKENS, seed)
+        for seed in range(ANSWERS)
+    ]
+
+
+def as_if_real(answer: SimulatedAnswer, later_s: float) -> Generated:
+    """An answer as a caller sees it, whose tokens each came `later_s` later than the one before."""
+    stats = answer.stats
+    return Generated(
+        token_ids=list(answer.token_ids),
+        ttft_s=answer.ttft_s,
+        last_commit_s=answer.last_commit_s + later_s * (len(answer.token_ids) - 1),
+        summary=Summary(
+            rounds=stats.rounds,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            verify_s=stats.verify_s,
+            target_passes=stats.target_passes,
+        ),
+    )
+
+
+@pytest.mark.parametrize("preset", ["dssd", "ar"])
+def test_the_longer_time_of_processes_is_split_into_its_causes(preset: str) -> None:
+    """Draft steps of 13 instead of 10 ms, passes 20 ms longer, and 2 ms a token beside them."""
+    run = ProcessRun(preset, 0.020, 100.0, None if preset == "ar" else 4)
+    slow = simulated(run, ModelTimes(0.013, 0.120, 0.002))
+    result = beside(
+        [as_if_real(answer, 0.002) for answer in slow], partial(simulated, run), PACING, 0.013
+    )
+    parts = (result.draft_excess_s, result.target_excess_s, result.rest_s)
+    assert result.tpot_s == pytest.approx(result.virtual_s + sum(parts))
+    assert result.rest_s == pytest.approx(0.002, abs=0.0002)
+    assert (result.same_texts, result.answers) == (ANSWERS, ANSWERS)
+    rounds = sum(answer.stats.rounds for answer in slow)
+    later = ANSWERS * (TOKENS - 1)
+    if preset == "ar":
+        assert result.draft_excess_s == pytest.approx(0.0)
+        assert result.target_excess_s == pytest.approx(0.020, abs=0.0002)
+    else:
+        assert result.draft_excess_s == pytest.approx(4 * 0.003 * rounds / later, rel=0.1)
+        assert result.target_excess_s == pytest.approx(0.020 * rounds / later, rel=0.1)
+
+
+def test_unpaced_runs_are_simulated_with_the_times_that_they_measured() -> None:
+    run = ProcessRun("dssd", 0.0, None, 3)
+    quick = simulated(run, ModelTimes(0.004, 0.050, 0.0))
+    result = beside([as_if_real(one, 0.001) for one in quick], partial(simulated, run), None, 0.004)
+    assert result.pass_s == pytest.approx(0.050)
+    assert result.rest_s == pytest.approx(0.001)
+    assert (result.draft_excess_s, result.target_excess_s) == (0.0, 0.0)
+
+
+def test_each_target_of_dssd_has_the_pass_that_its_own_rows_ask_for() -> None:
+    """They shared 150 ms. The draft model is one and the same, and so is its step."""
+    small, large = dssd_tables.PAIRS["6.7B"], dssd_tables.PAIRS["13B"]
+    assert small.target_s == pytest.approx(0.170, abs=0.001)
+    assert large.target_s == pytest.approx(0.346, abs=0.001)
+    assert small.times.draft_s == pytest.approx(large.times.draft_s, rel=0.03)
+
+
+def test_a_pass_is_found_from_rows_that_follow_the_paper_s_equation() -> None:
+    """1 ÷ speedup of 31 rounds of 8 drafts at c = 0.1, over links that take 0 to 40 s."""
+    target_s, rounds = 0.2, 31
+    rows = {}
+    for number, communication_s in enumerate((0.0, 5.0, 40.0)):
+        alone_s = dssd_tables.TOKENS * target_s
+        speedup = alone_s / (rounds * 1.8 * target_s + communication_s)
+        rows[float(number), 100.0, 8.0] = ((communication_s, speedup),) * 3
+    assert dssd_tables.fitted_target_s(("DSSD 13B",), rows) == pytest.approx(target_s)
+
+
+def test_every_run_is_a_method_that_the_services_accept() -> None:
+    runs = [
+        *(dssd_processes.run_of(str(row.labels[-1]), row.labels) for row in dssd_rows()),
+        *fsd_processes.runs_of(TABLE_5["Vicuna-68m/Vicuna-7B", "RTX"], 4),
+        *(run for kept in KEPT for run in tslt_processes.runs_of(kept, 10.0)),
+    ]
+    for run in runs:
+        run.composed.fitted(49_152).validate()
+        assert run.composed.name == run.preset
+    assert {run.preset for run in runs} == {"ar", "dsd", "dssd", "fsd", "tslt", "mc-dsd"}
+    assert PRESETS["tslt"].truncation.top_k == 320
+    for kept in KEPT[:-1]:
+        for run in tslt_processes.runs_of(kept, 10.0):
+            assert run.composed.truncation.top_k == kept
+
+
+def dssd_rows() -> tuple[PaperRow, ...]:
+    (table,) = dssd_processes.tables()
+    return table.rows
+
+
+def test_rows_of_tables_2_and_3_are_measured_with_the_printed_link() -> None:
+    """The last cell of Table 2: 50 ms, 10 Mbit/s, six drafts; both tables share what they have in
+    common."""
+    runs = {
+        row.labels: dssd_processes.run_of(str(row.labels[-1]), row.labels) for row in dssd_rows()
+    }
+    last = runs["2", 50.0, 10.0, 6.0, "DSD 6.7B"]
+    assert last == ProcessRun("dsd", 0.050, 10.0, 6)
+    in_both = [runs[table, 20.0, 100.0, 8.0, "DSSD 13B"] for table in ("2", "3")]
+    assert in_both[0] == in_both[1]
+
+
+def test_prompts_are_as_long_as_they_have_to_be() -> None:
+    tokenizer = load_tokenizer(Models().target)
+    texts = long_prompts(tokenizer, 3, 128)
+    assert len(set(texts)) == 3
+    assert [len(tokenizer.encode(text)) for text in texts] == [128] * 3
+
+
+RESULT = RunResult(
+    tpot_s=0.110,
+    virtual_s=0.100,
+    draft_excess_s=0.001,
+    target_excess_s=0.002,
+    rest_s=0.007,
+    draft_step_s=0.01,
+    pass_s=0.1,
+    acceptance_rate=0.5,
+    miss_rate=None,
+    virtual_miss_rate=None,
+    same_texts=3,
+    answers=3,
+)
+
+
+def row_of(result: RunResult) -> FilledRow:
+    names = process_findings.COLUMNS
+    ours = dict(zip(names, process_findings.columns_of(result), strict=True))
+    return FilledRow({"n": 1}, ours, dict.fromkeys(names))
+
+
+def test_what_is_more_than_a_tenth_apart_is_explained_by_its_largest_part() -> None:
+    near = process_findings.why_apart(Rows([row_of(replace(RESULT, tpot_s=0.105))]))
+    assert "No row differs by more than 10 %" in near
+    far = replace(RESULT, tpot_s=0.130, target_excess_s=0.020)
+    words = process_findings.why_apart(Rows([row_of(far), row_of(replace(RESULT, tpot_s=0.104))]))
+    assert "1 of 2 rows most of it, 20 ms a token, is passes of the target" in words
+    assert "gRPC" not in words
+    other = process_findings.why_apart(Rows([row_of(replace(RESULT, same_texts=2))]))
+    assert "another text" in other
+
+
+def test_rows_without_models_say_so() -> None:
+    empty = FilledRow({"n": 1}, dict.fromkeys(process_findings.COLUMNS), {})
+    assert process_findings.why_apart(Rows([empty])) == process_findings.NOT_HERE
+    for module in (dssd_processes, fsd_processes, tslt_processes):
+        (table,) = module.tables()
+        nothing = [(None,) * len(table.figures) for _ in table.rows]
+        assert table.difference(nothing)
