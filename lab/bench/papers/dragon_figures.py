@@ -169,7 +169,7 @@ def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
 
 def sequence_wise_table() -> PaperTable:
     """Return what DRDG/SW takes with the transfer that the paper measured with it; the preset
-    `drdg-sw` sends ids."""
+    `drdg-sw` sends ids, unless `answer_probs` is set."""
     return PaperTable(
         key="dragon-drdg-sw",
         paper="DRAGON",
