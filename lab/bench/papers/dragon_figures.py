@@ -184,7 +184,7 @@ def sequence_wise_table() -> PaperTable:
                 "the paper's cut" if sent == PAPERS_CUT else "not in the paper",
             )
             for steps in (HARDWARE, EVEN_STEPS)
-            for sent in SENT
+            for sent in FORMS
         ),
         basis=Basis.VIRTUAL_TIME,
         declared="Both sides write all of an answer of 24 tokens; the cloud's distributions follow "
@@ -200,7 +200,7 @@ def sequence_wise_table() -> PaperTable:
 
 IDS, PAPERS_CUT = "ids, as preset drdg-sw", "top-p 0.8, as the paper"
 WHOLE, WRITTEN = "whole, float32", "whole, as JSON"
-SENT = (IDS, PAPERS_CUT, WHOLE, WRITTEN)
+FORMS = (IDS, PAPERS_CUT, WHOLE, WRITTEN)
 
 
 def _sequence_wise(testbed: Testbed, labels: Labels) -> Figures:
@@ -224,7 +224,7 @@ def _sequence_bytes(testbed: Testbed) -> dict[str, float]:
         for question, token_ids in ran
         for number in range(len(token_ids))
     ]
-    cut = CUTS[PAPERS_CUT]
+    cut = Truncation(top_p=0.8)
     top = fmean(len(sparse_probs_to_bytes(_spread(truncate(one, cut)), "float16")) for one in probs)
     of_token = {
         IDS: 4.0,
