@@ -178,7 +178,7 @@ def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
 
 def sequence_wise_table() -> PaperTable:
     """Return what DRDG/SW takes with the transfer that the paper measured with it; the preset
-    `drdg-sw` sends ids."""
+    `drdg-sw` sends ids, unless `answer_probs` is set."""
     return PaperTable(
         key="dragon-drdg-sw",
         paper="DRAGON",
@@ -193,7 +193,7 @@ def sequence_wise_table() -> PaperTable:
                 "the paper's cut" if sent == PAPERS_CUT else "not in the paper",
             )
             for steps in (HARDWARE, EVEN_STEPS)
-            for sent in SENT
+            for sent in FORMS
         ),
         basis=Basis.VIRTUAL_TIME,
         declared="Both sides write all of an answer of 24 tokens; the cloud's distributions follow "
@@ -209,7 +209,7 @@ def sequence_wise_table() -> PaperTable:
 
 IDS, PAPERS_CUT = "ids, as preset drdg-sw", "top-p 0.8, as the paper"
 WHOLE, WRITTEN = "whole, float32", "whole, as JSON"
-SENT = (IDS, PAPERS_CUT, WHOLE, WRITTEN)
+FORMS = (IDS, PAPERS_CUT, WHOLE, WRITTEN)
 
 
 def _sequence_wise(testbed: Testbed, labels: Labels) -> Figures:
@@ -233,7 +233,7 @@ def _sequence_bytes(testbed: Testbed) -> dict[str, float]:
         for question, token_ids in ran
         for number in range(len(token_ids))
     ]
-    cut = PAYLOADS[PAPERS_CUT].truncation
+    cut = Truncation(top_p=0.8)
     top = fmean(len(sparse_probs_to_bytes(_spread(truncate(one, cut)), "float16")) for one in probs)
     of_token = {
         IDS: 4.0,

@@ -24,7 +24,7 @@ from lab.simulation.two_sided_answer import (
     TwoSidedAnswer,
     simulate_two_sided,
 )
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import Array, SamplingParams, truncate
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import LinkPair
 from tandem.two_sided.protocol.draft_head import SentDraft, aggregate_sent
@@ -77,14 +77,16 @@ def record(
     steps_s: dict[Side, list[float]] = {side: [] for side in Side}
     for _ in range(tokens):
         drafts = {}
+        distributions = {}
         for side, probs_of in ((Side.DEVICE, question.device), (Side.CLOUD, question.cloud)):
             began_s = time.perf_counter()
             probs = probs_of(context)
             steps_s[side].append(time.perf_counter() - began_s)
+            distributions[side] = truncate(probs, preset.probs.truncation)
             drafts[side] = _draft(probs, preset, rng, len(context), side)
         token = _token(drafts, weights, rng, len(context))
         for side in Side:
-            own, other = drafts[side].probs, drafts[side.other].probs
+            own, other = distributions[side], distributions[side.other]
             expected[side].append(float(expected_acceptance(own, other, weights.of(side))))
             accepted[side].append(drafts[side].token_id == token)
         context = (*context, token)

@@ -226,11 +226,13 @@ class SideDraftFrame(Frame):
 @dataclass(frozen=True, slots=True)
 class TargetFrame(Frame):
     """Tokens decided from `base` on; from the position after them on the receiver aggregates, if
-    that is said. `token_sources`: of each token, or none."""
+    that is said. `token_sources`: of each token, or none. `probs`: the distributions that the
+    tokens of a whole answer were drawn from, as they go with drafts, or none."""
 
     token_ids: tuple[int, ...]
     hands_over: bool = False
     token_sources: tuple[TokenSource, ...] = ()
+    probs: tuple[Array | TopList | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

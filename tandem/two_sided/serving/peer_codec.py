@@ -99,7 +99,7 @@ _REQUEST_FIELDS = (
     "seed",
     "max_tokens",
 )
-_PRESET_FIELDS = ("ahead", "top", "reweigh_every")
+_PRESET_FIELDS = ("ahead", "top", "reweigh_every", "answer_probs")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
 _OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "processes")
 """Fields of the same name in a message here and on the wire."""
@@ -207,6 +207,8 @@ class _PeerFrames:
                 frame.target.token_ids.extend(message.token_ids)
                 frame.target.hands_over = message.hands_over
                 frame.target.token_sources.extend(token_sources_to_proto(message.token_sources))
+                for token_id, probs in zip(message.token_ids, message.probs, strict=False):
+                    self._fill_probs(frame.target.drafts.add(token_id=token_id), probs)
             case Fetch():
                 frame.fetch.SetInParent()
                 frame.fetch.count = message.count
@@ -220,11 +222,13 @@ class _PeerFrames:
                 token_ids = tuple(frame.target.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
                 token_sources = _read_token_sources(frame.target)
+                check_count(len(frame.target.drafts), len(token_ids), "drafts")
                 return TargetFrame(
                     **header,
                     token_ids=token_ids,
                     hands_over=frame.target.hands_over,
                     token_sources=token_sources,
+                    probs=tuple(map(self._read_probs, frame.target.drafts)),
                 )
             case "fetch":
                 if not frame.fetch.count >= 1:
@@ -234,12 +238,15 @@ class _PeerFrames:
 
     def _fill_draft(self, draft: pb.SideDraft, message: SideDraftFrame) -> None:
         draft.CopyFrom(pb.SideDraft(**same_fields(message, _DRAFT_FIELDS)))
-        if isinstance(message.probs, TopList):
-            draft.top.ids.extend(message.probs.ids.tolist())
-            draft.top.probabilities.extend(message.probs.probs.tolist())
-            draft.top.tail_mass = float(message.probs.tail_mass)
-        elif message.probs is not None:
-            draft.probs = probs_to_payload(message.probs, self.probs)
+        self._fill_probs(draft, message.probs)
+
+    def _fill_probs(self, draft: pb.SideDraft, probs: Array | TopList | None) -> None:
+        if isinstance(probs, TopList):
+            draft.top.ids.extend(probs.ids.tolist())
+            draft.top.probabilities.extend(probs.probs.tolist())
+            draft.top.tail_mass = float(probs.tail_mass)
+        elif probs is not None:
+            draft.probs = probs_to_payload(probs, self.probs)
 
     def _read_draft(self, header: FrameHeader, draft: pb.SideDraft) -> SideDraftFrame:
         check_token_ids((draft.token_id,), self._vocabulary_size, "token_id")
