@@ -381,6 +381,7 @@ def test_an_exit_sends_less_than_the_verdict() -> None:
     work = cloud.work()
     assert work is not None
     assert work.early is not None
+    assert isinstance(work.judge, Judge)
     assert isinstance(work.judge.payloads, FullDistributionPayload)
     assert isinstance(work.early.judge.payloads, LosslessSparsePayload)
 
