@@ -113,6 +113,10 @@ def ignore_exit(exit_index: int, logits: Logits) -> None:
     """Do nothing: the `on_exit` callback of a request that reads no early exit."""
 
 
+def ignore_exit_row(exit_index: int, accepted: int, logits: Logits) -> None:
+    """Do nothing: the `on_exit_row` callback of a request without an `exit_check`."""
+
+
 def ignore_reading(reading: Any) -> None:
     """Do nothing: the `on_read` callback of a request without a reader."""
 
@@ -150,6 +154,20 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ExitCheck:
+    """What decides which row of an exit's logits its verdict needs.
+
+    Draft `token_ids[i]` stands where row `first_row + i` gives it, at `temperature`, more than
+    `least_probs[i]`; at temperature 0 where it is the likeliest. The row of the first that does not
+    stand is needed, or else the one after the last."""
+
+    first_row: int
+    token_ids: tuple[int, ...]
+    least_probs: tuple[float, ...]
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardRequest:
     """The part of a forward pass for one session.
 
@@ -163,7 +181,10 @@ class ForwardRequest:
 
     `exits` are the early exits to read, by index: `on_exit(index, logits [logits_to_keep, V])` is
     called for each on the engine's thread, in ascending order, while the pass is still under way; a
-    pass that is repeated calls it again. An exit's logits are a guess and change nothing.
+    pass that is repeated calls it again. An exit's logits are a guess and change nothing. With an
+    `exit_check` an engine may call `on_exit_row(index, accepted, logits [V])` instead: how many
+    drafts stand, and the row that is needed. So an engine whose logits are on a device copies one
+    row of each exit to the host, and the pass does not wait for it.
 
     With a `reader`, which can be pickled, none of the logits are answered: what the reader makes of
     them is handed to `on_read`, or the TandemError that it raised.
@@ -176,6 +197,8 @@ class ForwardRequest:
     extends_tree: bool = False
     exits: tuple[int, ...] = ()
     on_exit: Callable[[int, Logits], None] = ignore_exit
+    exit_check: ExitCheck | None = None
+    on_exit_row: Callable[[int, int, Logits], None] = ignore_exit_row
     reader: Callable[[Logits], Any] | None = None
     on_read: Callable[[Any], None] = ignore_reading
 
@@ -325,6 +348,10 @@ class Engine(Protocol):
     def exit_depths(self) -> tuple[float, ...]:
         """The share of a pass that lies before each early exit: ascending, in (0, 1)."""
 
+    @property
+    def exit_temperatures(self) -> tuple[float, ...]:
+        """What each early exit's logits are divided by before its confidence is read; empty: 1."""
+
     def open(self, capacity: int, spare: int = 0) -> Session:
         """Return an empty session for up to `capacity` tokens, and `spare` more nodes of a pending
         tree. Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length."""
@@ -356,6 +383,7 @@ class EngineDefaults:
     kv_copies: KvCopies | None = None
     eos_token_ids: frozenset[int] = frozenset()
     exit_depths: tuple[float, ...] = ()
+    exit_temperatures: tuple[float, ...] = ()
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
         raise FailedPrecondition("this back end cannot fork sessions")

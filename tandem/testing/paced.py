@@ -77,6 +77,7 @@ class PacedEngine:
         self.vocabulary_hash = engine.vocabulary_hash
         self.kv_bytes_per_token = engine.kv_bytes_per_token
         self.exit_depths = engine.exit_depths
+        self.exit_temperatures = engine.exit_temperatures
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
         return open_session(self._engine, owner, capacity, spare)
@@ -137,4 +138,7 @@ def _holding(request: ForwardRequest, held: list[_Held]) -> ForwardRequest:
     def hold(index: int, logits: Logits) -> None:
         held.append((index, lambda: request.on_exit(index, logits)))
 
-    return replace(request, on_exit=hold)
+    def hold_row(index: int, accepted: int, logits: Logits) -> None:
+        held.append((index, lambda: request.on_exit_row(index, accepted, logits)))
+
+    return replace(request, on_exit=hold, on_exit_row=hold_row)
