@@ -143,7 +143,12 @@ def _request_of(
     return SimulatedRequest(
         request,
         pair.draft_probs,
-        TargetModel(pair.target_probs, pair.exit_distributions, pair.exit_depths),
+        TargetModel(
+            pair.target_probs,
+            pair.exit_distributions,
+            pair.exit_depths,
+            pair.exit_temperatures,
+        ),
         link_from(conditions.rtt_s, conditions.mbps, conditions.jitter_s, seed + number),
         start_s=question.start_s,
         link_changes=conditions.link_changes,

@@ -27,12 +27,15 @@ SizeOf = Callable[[EdgeMessage | CloudMessage], int]
 class ModelTimes:
     """Seconds per draft step, per pass over one token, and per further token in it, whichever
     session it is of. `slowed`: where both sides share processors, a step or pass that begins beside
-    one of the other side takes so many times as long."""
+    one of the other side takes so many times as long. `exit_s`: what each early exit that is read
+    adds to a pass; `branch_s`: what each further branch adds to a draft step."""
 
     draft_s: float = 0.024
     verify_first_s: float = 0.072
     verify_further_s: float = 0.003
     slowed: float = 1.0
+    exit_s: float = 0.0
+    branch_s: float = 0.0
 
     def pass_s(self, tokens: int) -> float:
         """A pass of the target over so many tokens."""
@@ -115,6 +118,7 @@ def simulate_together(
         time,
         times.pass_s,
         lambda: times.slowed if any(session.drafts.under_way for session in sessions) else 1.0,
+        times.exit_s,
     )
     sessions += [_begin(request, times, time, verifier) for request in requests]
     open_sessions = list(sessions)
@@ -142,6 +146,7 @@ def _begin(
         time=time,
         draft_s=times.draft_s,
         slowed=times.slowed,
+        branch_s=times.branch_s,
     )
     session.schedule(request.start_s, request.faults, request.link_changes)
     return session

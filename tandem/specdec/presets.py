@@ -70,6 +70,9 @@ class Preset:
     """Early exits of the target that judge too, at most: the deepest it has."""
     exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
     """Which early verdict leaves the cloud first, when several wait for the link."""
+    adapts_exits: bool = False
+    """Whether the edge chooses, while it runs, which of these exits judge, and how many of its
+    workers draft (`tandem.control.exit_choice`). Only in rounds: in a stream all judge."""
 
     @property
     def tree_nodes(self) -> int:
@@ -120,6 +123,12 @@ class Preset:
             return self
         window = max(self.schedule.window, MAX_DRAFT_LENGTH)
         return replace(self, schedule=replace(self.schedule, window=window))
+
+    @property
+    def chooses_exits(self) -> bool:
+        """True if the edge chooses among early exits while it runs."""
+        hears_exits = self.predraft is Predraft.EARLY_EXITS
+        return self.adapts_exits and hears_exits and self.schedule.stop_and_wait
 
     @property
     def decode_when_idle(self) -> bool:
@@ -439,9 +448,7 @@ _LISTED = (
     _COUPLED,
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
-    # The two deepest exits: wrong guesses of shallower ones keep the draft model busy. Demo pair,
-    # simulated at 30 ms and draft length 4: 1.07 times dssd with 2 exits, 1.04 with 4.
-    replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=2),
+    replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True),
 )
 
 PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _LISTED})
