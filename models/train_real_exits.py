@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         rank=options.rank,
         minutes=options.minutes,
         sampled=options.sampled,
+        rows=options.rows,
         positions=options.positions,
         seed=options.seed,
     )
@@ -58,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--exits", type=int, default=10)
     parser.add_argument("--rank", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=25.0)
-    parser.add_argument("--positions", type=int, default=256, help="that a step learns from")
+    parser.add_argument("--rows", type=int, default=2, help="texts of a step")
+    parser.add_argument("--positions", type=int, default=512, help="that a step learns from")
     parser.add_argument(
         "--sampled",
         type=int,

@@ -81,8 +81,8 @@ OnStep = Callable[[int, float], None]
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="Do not train: measure the exits in --out on the end of the text, and write their"
-    " temperatures.",
+    help="Do not train: measure the exits in --out on a text that they did not learn from, and"
+    " write their temperatures.",
 )
 @json_option("Print only one JSON object at the end.")
 def train_exits(**options: Any) -> None:

@@ -3,8 +3,8 @@
 An exit's confidence is the largest probability that it gives a token (FSD, equation 4); it is right
 where that token is the model's likeliest. Temperature scaling (Guo et al. 2017) divides the exit's
 logits by one number before its confidence is read. It is fitted on one part of held-out text, by
-the likelihood of the model's likeliest tokens, and judged on another. What an exit takes for the
-verdict does not depend on it.
+the likelihood of being right where it was and wrong where it was not, and judged on another. What
+an exit takes for the verdict does not depend on it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from torch import Tensor
 from tandem.backends.torch.exit_adapters import Bin
 
 BINS = 10
-TEMPERATURES = tuple(float(one) for one in np.geomspace(0.4, 3.0, 27))
+TEMPERATURES = tuple(float(one) for one in np.geomspace(0.12, 4.0, 18))
 """Those that are tried; the best lies between two of them."""
 
 
 @dataclass(slots=True)
 class TemperatureFit:
-    """The likelihood of the model's likeliest tokens by an exit's logits at each temperature."""
+    """How surprising it is at each temperature that an exit was right, or was not."""
 
     nats: np.ndarray = field(default_factory=lambda: np.zeros(len(TEMPERATURES)))
 
     def add(self, logits: Tensor, likeliest: Tensor) -> None:
         """`logits` [rows, vocabulary] of the exit, `likeliest` [rows] of the model."""
         logits = logits.float()
-        chosen = logits.gather(1, likeliest[:, None])[:, 0]
+        highest, token_ids = logits.max(dim=-1)
+        right = token_ids == likeliest
         for index, temperature in enumerate(TEMPERATURES):
-            partition = torch.logsumexp(logits / temperature, dim=-1)
-            self.nats[index] += float((partition - chosen / temperature).sum())
+            log_sure = highest / temperature - torch.logsumexp(logits / temperature, dim=-1)
+            log_unsure = (-log_sure.expm1()).clamp_min(1e-7).log()
+            self.nats[index] -= float(torch.where(right, log_sure, log_unsure).sum())
 
     def temperature(self) -> float:
         """Return the best one: the lowest point of a parabola through the best three, over the

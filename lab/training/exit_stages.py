@@ -32,7 +32,7 @@ A derivation of SmolLM2-135M-Instruct's weights (Hugging Face, Apache-2.0), see 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run is made from. `texts` has what `distilling.prompts` reads, `cache` receives token
-    ids, `out` the exits; `sampled` and `positions` as of `ExitTraining`."""
+    ids, `out` the exits; `sampled`, `rows` and `positions` as of `ExitTraining`."""
 
     target: Path
     texts: Path
@@ -44,13 +44,14 @@ class Settings:
     rank: int = 64
     minutes: float = 25.0
     sampled: int = 8192
-    positions: int = 256
+    rows: int = 2
+    positions: int = 512
     seed: int = 0
 
     @property
     def command(self) -> str:
         """What makes the same exits, wherever the files lie."""
-        told = ("tokens", "exits", "rank", "minutes", "positions", "sampled", "seed")
+        told = ("tokens", "exits", "rank", "minutes", "rows", "positions", "sampled", "seed")
         flags = " ".join(f"--{name} {getattr(self, name)}" for name in told)
         return f"python models/train_real_exits.py {flags}"
 
@@ -106,6 +107,7 @@ def train(settings: Settings) -> None:
         rank=settings.rank,
         minutes=settings.minutes,
         sampled=settings.sampled,
+        rows=settings.rows,
         positions=settings.positions,
         seed=settings.seed,
     )

@@ -50,12 +50,14 @@ class ExitTexts:
         vision: QwenVision | None,
         rows: int,
         length: int,
+        held_out: float = HELD_OUT,
     ) -> None:
-        """Raises InvalidArgument("text") or InvalidArgument("pictures")."""
+        """`held_out`: the share of the stream, its end, that is measured on. Raises
+        InvalidArgument("text") or InvalidArgument("pictures")."""
         self._rows, self._length, self._vision = rows, length, vision
         if len(stream) < 4 * length and not (pictured and not len(stream)):
             raise InvalidArgument("text", f"{len(stream)} tokens; at least {4 * length} are needed")
-        end = max(0, len(stream) - max(2 * length, int(HELD_OUT * len(stream))))
+        end = max(0, len(stream) - max(2 * length, int(held_out * len(stream))))
         self._text, self._text_held_out = stream[:end], stream[end:]
         placed = [self._placed(one) for one in pictured]
         if placed and len(placed) < FEWEST_PICTURED:

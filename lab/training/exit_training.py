@@ -38,7 +38,7 @@ from lab.training.exit_calibration import (
     TemperatureFit,
     calibration_of,
 )
-from lab.training.exit_texts import ExitTexts, PicturedText, Rows
+from lab.training.exit_texts import HELD_OUT, ExitTexts, PicturedText, Rows
 from tandem.backends.torch.exit_adapters import (
     ExitAdapters,
     ExitsDescription,
@@ -131,9 +131,9 @@ def calibrate_exits(
     training: ExitTraining,
     device: str = "cpu",
 ) -> ExitsDescription:
-    """Measure exits that are there on the end of a text that they did not learn from, and write
-    their temperatures into their folder. Of `training`, `rows` and `length` count."""
-    tap, texts, _ = _read(model_folder, token_ids, training, device)
+    """Measure exits that are there on a text that they did not learn from, and write their
+    temperatures into their folder. Of `training`, `length` counts."""
+    tap, texts, _ = _read(model_folder, token_ids, training, device, held_out=1.0)
     exits = load_adapters(folder, base_hash(model_folder), tap.layer_count, tap.hidden_size)
     torch.nn.ModuleList(exits.adapters).to(tap.device)
     description = _calibrated(read_description(folder), tap, exits, texts)
@@ -147,6 +147,7 @@ def _read(
     training: ExitTraining,
     device: str,
     pictured: Sequence[PicturedText] = (),
+    held_out: float = HELD_OUT,
 ) -> tuple[LayerTap, ExitTexts, int]:
     """Return the model, the texts in stretches, and how long these are."""
     model = load_model(model_folder, device, "float32").eval().requires_grad_(False)
@@ -157,7 +158,8 @@ def _read(
     stream = torch.from_numpy(np.asarray(token_ids, dtype=np.int64))
     if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < tap.vocabulary_size:
         raise InvalidArgument("text", f"has a token outside of [0, {tap.vocabulary_size})")
-    return tap, ExitTexts(stream, pictured, vision, training.rows, length), length
+    texts = ExitTexts(stream, pictured, vision, training.rows, length, held_out)
+    return tap, texts, length
 
 
 def _calibrated(
@@ -453,7 +455,11 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="the hash to name, where the folder has the weights of it in another form",
     )
-    parser.add_argument("--calibrate", action="store_true", help="only measure what is in --out")
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="only measure what is in --out, on a text that it did not learn from",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--exits", type=int, default=4)
