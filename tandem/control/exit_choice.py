@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, combinations
 from math import inf
+from statistics import median
 
 from tandem.core.line_fit import LineFit
 
@@ -25,8 +27,9 @@ Outcome = tuple[int, int]
 """An absolute position, and the token that comes there against the drafts."""
 
 FIRST_ROUNDS = 4
-"""Rounds before the first choice. All exits judge them but the second, which none does: from the
-difference follows what an exit costs."""
+"""Rounds before the first choice. All exits judge them but the third, which none does: from the
+difference follows what an exit costs. The first waits for the prompt, and tells nothing of that."""
+_FIRST_NONE = 3
 ENOUGH = 10
 """Rounds that all exits judged, from which on they need not follow one another."""
 LEAST_APART = 6
@@ -39,16 +42,18 @@ CHOICES_APART = 4
 """Rounds between two choices, once there were enough: a choice takes about a millisecond."""
 KEPT = 20
 """Rounds that are kept: those of some fifty tokens, so that a choice follows the text."""
-PROBE_SHARE = 0.01
+PROBE_SHARE = 0.007
 """Share of the time that reading all exits may lose against reading the chosen ones."""
 CLEARLY = 0.03
 """Share of the time of drafting a chunk by which other exits must be better."""
 KEEP = 0.97
-"""Factor by which a measured time reduces the weight of those before it."""
+"""Factor by which a draft step reduces the weight of those before it."""
+READINGS = 6
+"""Rounds of which times are kept for each number of exits that judged."""
 PRIOR_SHARE = 0.02
 """Share of a pass that an exit takes, until passes with more and fewer of them were seen: that of
 the head in a model of seven thousand million parameters."""
-PRIOR_WEIGHT = 0.2
+PRIOR_WEIGHT = 2.0
 PRIOR_BRANCH = 0.05
 """Share of a draft step that a further branch adds to it."""
 
@@ -123,8 +128,8 @@ class ExitChooser:
         self._probe_at = FIRST_ROUNDS
         self._probe_apart = 0.0
         self._chose_at = 0
-        self._pass = LineFit(KEEP)
-        self._whole = LineFit(KEEP)  # with the way there and back
+        self._passes = _Slope()
+        self._trips = _Slope()
         self._step = LineFit(KEEP)
         self._sharing = 1.0
         self._known: frozenset[int] = frozenset()
@@ -174,8 +179,9 @@ class ExitChooser:
         read = len(self._known) if this.whole else len(self.exits or ())
         waiting = queue_s / verify_s if verify_s > 0 else 0.0
         self._sharing += 0.2 * (max(1, batch_size) + waiting - self._sharing)
-        self._pass.add(_FINE * read, verify_s)
-        self._whole.add(_FINE * read, max(0.0, now - this.sent_s - queue_s))
+        if self._began > 1:
+            self._passes.add(read, verify_s)
+            self._trips.add(read, max(0.0, now - this.sent_s - verify_s - queue_s))
 
     def resolved(self, outcome: Outcome) -> None:
         """Record the token that came against the drafts, or after all of them, and choose anew."""
@@ -194,8 +200,8 @@ class ExitChooser:
     def _choose_round(self) -> None:
         """Decide whether the next round is one of those that tell something."""
         if self._began < FIRST_ROUNDS:
-            self._reads_none = self._began == 1
-            self._none_at = 1
+            self._reads_none = self._began == _FIRST_NONE - 1
+            self._none_at = _FIRST_NONE
             return
         self._reads_all = self._began >= self._probe_at + self._probe_apart
         reads = self._reads_all or bool(self.plan_exits)
@@ -223,13 +229,12 @@ class ExitChooser:
             self._probe_apart = UNHEARD_APART if self._began >= 2 * FIRST_ROUNDS else 0
             return
         times = self._times()
-        whole_s = _exit_s(self._whole)
-        cost_s = times.exit_s * self._sharing + max(0.0, whole_s - times.exit_s)
+        cost_s = times.exit_s * self._sharing + (self._trips.slope() or 0.0)
         best, gain_s = self._best(times, cost_s)
-        if self.plan is not None:
-            now_s = self._net_s(self.plan, times, cost_s)
-            if gain_s < now_s + CLEARLY * times.whole_s:
-                best, gain_s = self.plan, now_s
+        now = self.plan or ExitPlan(frozenset(), self._most_branches)
+        now_s = self._net_s(now, times, cost_s)
+        if gain_s < now_s + CLEARLY * times.whole_s:
+            best, gain_s = now, now_s
         self.plan = best
         every = ExitPlan(self._known, best.branches)
         lost_s = max(0.0, gain_s - self._net_s(every, times, cost_s))
@@ -255,26 +260,47 @@ class ExitChooser:
         return best, gain_s
 
     def _net_s(self, plan: ExitPlan, times: RoundTimes, cost_s: float) -> float:
-        """Return the seconds that a round is shorter with a plan than without any exit."""
-        spared = [spared_s(each, plan, times) for each in self._rounds]
-        return sum(spared) / len(spared) - cost_s * len(plan.exits)
+        """Return the seconds that a round is shorter with a plan than without any exit, with a
+        round more in which nothing is spared: few rounds may be chance."""
+        spared = sum(spared_s(each, plan, times) for each in self._rounds)
+        return spared / (len(self._rounds) + 1) - cost_s * len(plan.exits)
 
     def _times(self) -> RoundTimes:
         step_s, branch_s = self._step.fit(PRIOR_BRANCH, PRIOR_WEIGHT)
-        return RoundTimes(max(step_s, 0.0), branch_s, self._chunk, _exit_s(self._pass))
+        exit_s = self._passes.slope()
+        if exit_s is None:
+            exit_s = PRIOR_SHARE * self._passes.middle
+        return RoundTimes(max(step_s, 0.0), branch_s, self._chunk, exit_s)
 
     def _round_s(self, times: RoundTimes) -> float:
-        return times.whole_s + self._whole.mean
+        return times.whole_s + self._passes.middle + self._trips.middle
 
 
-_FINE = 10
-"""An exit counts as so many steps on the line: few rounds without it are enough to tell."""
+class _Slope:
+    """Seconds by the number of exits that judged, and what each adds: the median over all pairs of
+    readings (Theil and Sen), which a round that had to wait for something else does not move."""
 
+    def __init__(self) -> None:
+        self._readings: dict[int, deque[float]] = {}
 
-def _exit_s(passes: LineFit) -> float:
-    """Return the seconds that an exit adds."""
-    _, step_s = passes.fit(PRIOR_SHARE / _FINE, PRIOR_WEIGHT * _FINE**2)
-    return _FINE * step_s
+    def add(self, exits: int, seconds: float) -> None:
+        self._readings.setdefault(exits, deque(maxlen=READINGS)).append(seconds)
+
+    @property
+    def middle(self) -> float:
+        """The median of all readings; 0 without any."""
+        return median(chain.from_iterable(self._readings.values())) if self._readings else 0.0
+
+    def slope(self) -> float | None:
+        """Return the seconds that an exit adds, at least 0; None before two numbers of exits were
+        seen."""
+        slopes = [
+            (later - earlier) / (more - fewer)
+            for (fewer, some), (more, others) in combinations(sorted(self._readings.items()), 2)
+            for earlier in some
+            for later in others
+        ]
+        return max(0.0, median(slopes)) if slopes else None
 
 
 def spared_s(judged: JudgedRound, plan: ExitPlan, times: RoundTimes) -> float:

@@ -97,7 +97,7 @@ def test_all_exits_judge_at_first_and_once_none() -> None:
     request = Request({0: 0.06, 1: 0.03}, exit_s=0.001)
     request.go_on(FIRST_ROUNDS, {0: True, 1: True})
     every = frozenset({0, 1})
-    assert request.read == [every, frozenset(), every, every]
+    assert request.read == [every, every, frozenset(), every]
 
 
 def test_the_exit_that_spares_most_is_read_and_those_that_add_nothing_are_not() -> None:
@@ -143,6 +143,17 @@ def test_without_an_early_verdict_none_is_asked_for() -> None:
         chooser.judged(0.1, 0.0, 1, number + 0.5)
         chooser.resolved(RIGHT)
     assert asked <= 3 * FIRST_ROUNDS
+
+
+def test_a_round_that_waited_for_something_else_counts_little() -> None:
+    """The first, for the prompt, and now and then one for a slow machine."""
+    request = Request({0: 0.05}, exit_s=0.002)
+    for number in range(12):
+        request.go_on(4, {0: True}, queue_s=0.0)
+        request._link_s = 0.3 if number % 4 == 0 else 0.0
+        request.go_on(1, {0: True})
+        request._link_s = 0.0
+    assert request.chooser.plan_exits == {0}
 
 
 def test_a_lost_stream_forgets_the_round() -> None:
