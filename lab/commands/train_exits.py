@@ -63,7 +63,7 @@ OnStep = Callable[[int, float], None]
     type=int,
     default=0,
     help="Tokens of the vocabulary that a step compares: those that are likely, and a random choice"
-    " of others. Where the vocabulary is large, a few thousand make a step several times faster."
+    " of others. Where the vocabulary is large, a few thousand take much less computing."
     " Default: all.",
 )
 @click.option("--rows", type=int, default=4, help="Texts per step.")

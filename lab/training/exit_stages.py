@@ -123,9 +123,10 @@ def write_card(settings: Settings) -> None:
 
 
 def place(settings: Settings) -> None:
-    """Copy the exits to where a verifier looks for those of the target."""
+    """Copy the exits, if there are any, to where a verifier looks for those of the target."""
     beside = place_beside(settings.target)
-    if beside == settings.out.resolve():
+    there = (settings.out / DESCRIPTION).exists()
+    if not there or beside == settings.out.resolve():
         return
     beside.mkdir(parents=True, exist_ok=True)
     for name in (TENSORS, DESCRIPTION):  # the description comes last and makes it complete
