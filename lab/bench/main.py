@@ -157,7 +157,8 @@ _TABLES_PART = click.option(
 _TASKS = click.option(
     "--tasks",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt.",
+    help="Folder with texts of tasks: HumanEval.jsonl.gz, gsm8k-test.jsonl, wikitext2-valid.txt,"
+    " mt-bench.jsonl, alpaca_data.json, spec-bench.jsonl; those that are there.",
 )
 _PRICES = click.option(
     "--prices",

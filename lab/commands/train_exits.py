@@ -3,16 +3,19 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tandem.commands.options import ANY_PATH, FOLDER, json_option
 from tandem.core.errors import InvalidArgument
 from tandem.suite.models import DEMO_TARGET, choose_model
+
+if TYPE_CHECKING:
+    from tandem.backends.torch.exit_adapters import ExitsDescription
 
 OnStep = Callable[[int, float], None]
 
@@ -54,6 +57,15 @@ OnStep = Callable[[int, float], None]
 )
 @click.option("--rank", type=int, default=64, help="Width of an adapter.")
 @click.option("--steps", type=int, default=1000, help="Training steps.")
+@click.option("--minutes", type=float, help="How long to train, in the place of --steps.")
+@click.option(
+    "--sampled",
+    type=int,
+    default=0,
+    help="Tokens of the vocabulary that a step compares: those that are likely, and a random choice"
+    " of others. Where the vocabulary is large, a few thousand take much less computing."
+    " Default: all.",
+)
 @click.option("--rows", type=int, default=4, help="Texts per step.")
 @click.option("--length", type=int, default=256, help="Tokens per text.")
 @click.option("--positions", type=int, default=256, help="Token positions trained per step.")
@@ -66,6 +78,12 @@ OnStep = Callable[[int, float], None]
 )
 @click.option("--threads", type=int, default=1, help="CPU threads.")
 @click.option("--device", default="cpu", help="cpu, cuda or cuda:N.")
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Do not train: measure the exits in --out on a text that they did not learn from, and"
+    " write their temperatures.",
+)
 @json_option("Print only one JSON object at the end.")
 def train_exits(**options: Any) -> None:
     """Train early exits for a target model, so that a verifier can send early verdicts. Each exit
@@ -78,7 +96,12 @@ def train_exits(**options: Any) -> None:
     if not texts and not pictures:
         raise InvalidArgument("text", "give --text, or --pictures for a model that sees")
     from lab.training.exit_texts import PicturedText
-    from lab.training.exit_training import ExitTraining, encode_texts, train_exits
+    from lab.training.exit_training import (
+        ExitTraining,
+        calibrate_exits,
+        encode_texts,
+        train_exits,
+    )
     from tandem.backends.torch.exit_adapters import place_beside
     from tandem.backends.torch.loading import use_threads
 
@@ -90,11 +113,16 @@ def train_exits(**options: Any) -> None:
         PicturedText(tuple(encode_texts(source, [text]).tolist()), images)
         for text, images in pictures
     ]
-    with _progress(options["steps"], shown=not options["as_json"]) as on_step:
+    if options["calibrate"]:
+        measured = calibrate_exits(source, token_ids, out, training, options["device"])
+        _show(measured, out, time.perf_counter() - started_s, options)
+        return
+    steps = None if options["minutes"] else options["steps"]
+    with _progress(steps, shown=not options["as_json"]) as on_step:
         trained = train_exits(
             source, token_ids, out, training, options["device"], on_step, pictured
         )
-    _show(trained.layers, trained.agreement, out, time.perf_counter() - started_s, options)
+    _show(trained, out, time.perf_counter() - started_s, options)
 
 
 def read_texts(path: Path) -> list[str]:
@@ -134,22 +162,24 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     for name in (*numbers, "threads"):
         if options[name] < 1:
             raise InvalidArgument(name, f"must be at least 1, is {options[name]}")
-    rate = options["learning_rate"]
-    if not 0 < rate < math.inf:
-        raise InvalidArgument("learning_rate", f"must be above 0, is {rate}")
+    for name in ("learning_rate", "minutes"):
+        if (value := options[name]) is not None and not 0 < value < math.inf:
+            raise InvalidArgument(name, f"must be above 0, is {value}")
+    if options["sampled"] < 0:
+        raise InvalidArgument("sampled", f"must be at least 0, is {options['sampled']}")
     layers: tuple[int, ...] = ()
     if options["layers"] is not None:
         try:
             layers = tuple(int(layer) for layer in options["layers"].split(","))
         except ValueError:
             raise InvalidArgument("layers", f"{options['layers']!r} is not like 1,3") from None
-    chosen = {name: options[name] for name in (*numbers, "learning_rate", "seed")}
-    return chosen | {"layers": layers}
+    chosen = {name: options[name] for name in (*numbers, "learning_rate", "seed", "sampled")}
+    return chosen | {"layers": layers, "minutes": options["minutes"] or 0.0}
 
 
 @contextmanager
-def _progress(steps: int, shown: bool) -> Iterator[OnStep]:
-    """A bar on standard error."""
+def _progress(steps: int | None, shown: bool) -> Iterator[OnStep]:
+    """A bar on standard error; `steps`: how many there will be, if that is known."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -165,17 +195,23 @@ def _progress(steps: int, shown: bool) -> Iterator[OnStep]:
         yield on_step
 
 
-def _show(
-    layers: Sequence[int],
-    agreement: Sequence[float],
-    out: Path,
-    took_s: float,
-    options: dict[str, Any],
-) -> None:
+def _show(trained: "ExitsDescription", out: Path, took_s: float, options: dict[str, Any]) -> None:
     if options["as_json"]:
-        summary = {"out": str(out), "layers": layers, "agreement": agreement, "duration_s": took_s}
+        summary = {
+            "out": str(out),
+            "layers": trained.layers,
+            "agreement": trained.agreement,
+            "temperatures": trained.temperatures,
+            "calibration_errors": trained.calibration_errors,
+            "duration_s": took_s,
+        }
         click.echo(json.dumps(summary))
         return
-    for layer, share in zip(layers, agreement, strict=True):
-        click.echo(f"exit after layer {layer}: the model's likeliest token in {share:.1%}")
+    for index, layer in enumerate(trained.layers):
+        before, after = trained.calibration_errors[index]
+        click.echo(
+            f"exit after layer {layer}: the model's likeliest token in"
+            f" {trained.agreement[index]:.1%}; temperature {trained.temperatures[index]:.2f},"
+            f" calibration error {before:.3f} before it and {after:.3f} with it"
+        )
     click.echo(f"{out}: written in {took_s:.0f} s")

@@ -153,7 +153,12 @@ def _request_of(
     return SimulatedRequest(
         request,
         pair.draft_probs,
-        TargetModel(pair.target_probs, pair.exit_distributions, pair.exit_depths),
+        TargetModel(
+            pair.target_probs,
+            pair.exit_distributions,
+            pair.exit_depths,
+            pair.exit_temperatures,
+        ),
         conditions.shape.opened(seed + number),
         start_s=question.start_s,
         link_changes=conditions.link_changes,

@@ -86,10 +86,20 @@ def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
 
 
 def cache_miss_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """Return how often nothing was drafted for the outcome that came; None without pre-drafting."""
+    """Return how often the drafts for the outcome that came were not there (FSD's r); None without
+    pre-drafting."""
     hits = sum(answer.stats.predraft_hits for answer in answers)
     misses = sum(answer.stats.predraft_misses for answer in answers)
     return misses / (hits + misses) if hits + misses else None
+
+
+def undrafted_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
+    """Return how often drafting for the outcome that came had not even begun, as cost models count;
+    None without pre-drafting."""
+    hits = sum(answer.stats.predraft_hits for answer in answers)
+    misses = sum(answer.stats.predraft_misses for answer in answers)
+    begun = sum(answer.stats.predraft_begun for answer in answers)
+    return (misses - begun) / (hits + misses) if hits + misses else None
 
 
 def predicted_tpot_s(
@@ -97,7 +107,7 @@ def predicted_tpot_s(
 ) -> float | None:
     """TPOT by the preset's cost model at these answers' rates; None if no draft was verified."""
     acceptance_rate = verified_acceptance(answers)
-    miss_rate = cache_miss_rate(answers)
+    miss_rate = undrafted_rate(answers)
     if preset.drafts and acceptance_rate is None:
         return None
     times = conditions.times

@@ -38,6 +38,8 @@ class SimulatedPair:
     context_length: int = 1 << 20
     exit_distributions: tuple[ProbsOf, ...] = ()
     exit_depths: tuple[float, ...] = ()
+    exit_temperatures: tuple[float, ...] = ()
+    """What calibrates how sure each exit is; empty: 1."""
 
 
 def simulated_pair(
@@ -56,6 +58,7 @@ def simulated_pair(
         min(draft.context_length, target.context_length),
         tuple(exits.exit_probs(index) for index in range(len(target.exit_depths))) if exits else (),
         target.exit_depths,
+        target.exit_temperatures,
     )
 
 

@@ -114,6 +114,11 @@ class SimulatedDrafts:
         """True if a pass is under way."""
         return bool(self._passing)
 
+    @property
+    def jobs_under_way(self) -> int:
+        """Return how many works the pass is over."""
+        return len(self._passing)
+
     def start(self, work: DraftTask) -> None:
         kv = SimulatedKv(self._kv.token_ids) if work.branch else self._kv
         job = _Job(work, self._edge.context(work), kv, work.keep)

@@ -27,8 +27,9 @@ Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
 
 @dataclass(slots=True, eq=False)
 class SimulatedSession:
-    """Begins with `schedule`; over when `finish` is there. `draft_s`: one draft pass, which takes
-    `slowed` times as long beside one of the verifier."""
+    """Begins with `schedule`; over when `finish` is there. `draft_s`: one draft pass, to which each
+    further branch in it adds `branch_s`, and which takes `slowed` times as long beside one of the
+    verifier."""
 
     edge: EdgeMachine
     drafts: SimulatedDrafts
@@ -41,6 +42,7 @@ class SimulatedSession:
     slowed: float = 1.0
     layers_s: float = 0.0
     hidden_size: int = 1
+    branch_s: float = 0.0
     stream: int = 0
     served: ServedSession | None = None
     finish: Finish | None = None
@@ -181,6 +183,7 @@ class SimulatedSession:
             exits=len(self.target.exit_distributions),
             layer_count=MANY_LAYERS,
             hidden_size=self.hidden_size,
+            exit_temperatures=self.target.exit_temperatures,
         )
         cloud = CloudMachine(opening, model, budget=self.verifier.budget)
         self._leave_verifier()
@@ -212,7 +215,9 @@ class SimulatedSession:
         while (work := self.edge.work(self.time.now)) is not None:
             self.drafts.start(work)
         if (number := self.drafts.begin_pass()) is not None:
-            self.drafts.step_s = self.draft_s * (self.slowed if self.verifier.under_way else 1.0)
+            slowed = self.slowed if self.verifier.under_way else 1.0
+            branches_s = (self.drafts.jobs_under_way - 1) * self.branch_s
+            self.drafts.step_s = (self.draft_s + branches_s) * slowed
             self._at(self.time.now + self.drafts.step_s, lambda: self._drafted(number))
 
     def _drafted(self, number: int) -> None:

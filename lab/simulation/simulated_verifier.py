@@ -12,6 +12,7 @@ from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
 from lab.simulation.virtual_time import VirtualTime
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import ProtocolError
+from tandem.core.probs import Array
 from tandem.netem.link_model import Link
 from tandem.specdec.cloud import CloudMachine, VerifyWork
 from tandem.specdec.judge import Verification
@@ -25,6 +26,7 @@ class TargetModel:
     probs: ProbsOf
     exit_distributions: Sequence[ProbsOf] = ()
     exit_depths: Sequence[float] = ()
+    exit_temperatures: tuple[float, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +72,15 @@ class DueWork:
     due_s: float
 
 
+def tempered_confidence(probs: Array, temperature: float) -> float:
+    """Return the largest probability once the logits behind `probs` [V] are divided by a
+    temperature. At sampling temperature 1 that is `tandem.core.probs.confidence`."""
+    if temperature == 1.0:
+        return float(probs.max())
+    weights = (probs / probs.max()) ** (1.0 / temperature)
+    return 1.0 / float(weights.sum())
+
+
 class SimulatedVerifier:
     """`served` sessions join with `add`; `look` after every frame that one of them received."""
 
@@ -78,14 +89,15 @@ class SimulatedVerifier:
         time: VirtualTime,
         pass_s: Callable[[int], float],
         slowed: Callable[[], float] = lambda: 1.0,
+        exit_s: float = 0.0,
     ) -> None:
         """`pass_s`: duration of a pass over so many tokens of all its sessions together; one that
-        begins now takes `slowed` times as long."""
+        begins now takes `slowed` times as long. Each exit that any of them reads adds `exit_s`."""
         self.passes = 0
         self.busy_s = 0.0
         self.budget = PassBudget()
         self._time = time
-        self._pass_s, self._slowed = pass_s, slowed
+        self._pass_s, self._slowed, self._exit_s = pass_s, slowed, exit_s
         self._waiting: list[ServedSession] = []
         self._passing: list[ServedSession] = []
 
@@ -121,13 +133,18 @@ class SimulatedVerifier:
         self._passing, self._waiting = self._waiting, []
         dues = [(session, session.due) for session in self._passing if session.due]
         tokens = sum(len(due.work.token_ids) for _, due in dues)
-        took_s = self._slowed() * self._pass_s(tokens)
+        slowed = self._slowed()
+        without_s, exit_s = slowed * self._pass_s(tokens), slowed * self._exit_s
+        early = [due.work.early for _, due in dues if due.work.early]
+        read = sorted({index for one in early for index in one.exits})
+        took_s = without_s + len(read) * exit_s
         now, self.passes = self._time.now, self.passes + 1
         self.budget.passed(took_s, tokens, len(dues))
         self.busy_s += took_s
         for session, due in dues:
             for index in due.work.early.exits if due.work.early else ():
-                read_s = now + session.model.exit_depths[index] * took_s
+                read_s = now + session.model.exit_depths[index] * without_s
+                read_s += (1 + read.index(index)) * exit_s
                 self._time.at(read_s, partial(self._read_exit, session, due, index))
         self._time.at(now + took_s, partial(self._end, self.passes, now, took_s))
 
@@ -148,10 +165,11 @@ class SimulatedVerifier:
         if session.due is not due or due.work.early is None:
             return
         probs_of = session.model.exit_distributions[index]
+        temperature = due.work.early.temperature(index)
         verdict = due.work.early.verdict(
             index,
             lambda row: probs_of(due.contexts[row]),
-            lambda row: float(probs_of(due.contexts[row]).max()),
+            lambda row: tempered_confidence(probs_of(due.contexts[row]), temperature),
         )
         if verdict is not None:
             session.cloud.push_early_verdict(due.work, verdict)

@@ -28,9 +28,10 @@ SizeOf = Callable[[EdgeMessage | CloudMessage], int]
 class ModelTimes:
     """Seconds per draft step, per pass over one token, and per further token in it, whichever
     session it is of. `slowed`: where both sides share processors, a step or pass that begins beside
-    one of the other side takes so many times as long. `layers_s`: where the target is split, a pass
-    of its first layers at the edge, whose hidden states have `hidden_size` numbers; the pass in the
-    cloud is then that of the others."""
+    one of the other side takes so many times as long. `exit_s`: what each early exit that is read
+    adds to a pass; `branch_s`: what each further branch adds to a draft step. `layers_s`: where the
+    target is split, a pass of its first layers at the edge, whose hidden states have `hidden_size`
+    numbers; the pass in the cloud is then that of the others."""
 
     draft_s: float = 0.024
     verify_first_s: float = 0.072
@@ -38,6 +39,8 @@ class ModelTimes:
     slowed: float = 1.0
     layers_s: float = 0.0
     hidden_size: int = 1
+    exit_s: float = 0.0
+    branch_s: float = 0.0
 
     def pass_s(self, tokens: int) -> float:
         """A pass of the target over so many tokens."""
@@ -121,6 +124,7 @@ def simulate_together(
         time,
         times.pass_s,
         lambda: times.slowed if any(session.drafts.under_way for session in sessions) else 1.0,
+        times.exit_s,
     )
     sessions += [_begin(request, times, time, verifier) for request in requests]
     open_sessions = list(sessions)
@@ -150,6 +154,7 @@ def _begin(
         slowed=times.slowed,
         layers_s=times.layers_s,
         hidden_size=times.hidden_size,
+        branch_s=times.branch_s,
     )
     session.schedule(request.start_s, request.faults, request.link_changes, trace=request.trace)
     return session

@@ -5,6 +5,7 @@ measuring and never trained on. Placeholders of pictures are read, and never lea
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from tandem.core.prompt import place_images
 
 HELD_OUT = 0.05
 """Share of the texts, their end, that is measured on and never trained on."""
-_MEASURED_ROWS = 8
+MEASURED_ROWS = 16
+"""Stretches of text, and texts with pictures, that are measured on at most."""
 FEWEST_PICTURED = 2
 """One to learn from, one to measure on."""
 
@@ -48,12 +50,14 @@ class ExitTexts:
         vision: QwenVision | None,
         rows: int,
         length: int,
+        held_out: float = HELD_OUT,
     ) -> None:
-        """Raises InvalidArgument("text") or InvalidArgument("pictures")."""
+        """`held_out`: the share of the stream, its end, that is measured on. Raises
+        InvalidArgument("text") or InvalidArgument("pictures")."""
         self._rows, self._length, self._vision = rows, length, vision
         if len(stream) < 4 * length and not (pictured and not len(stream)):
             raise InvalidArgument("text", f"{len(stream)} tokens; at least {4 * length} are needed")
-        end = max(0, len(stream) - max(2 * length, int(HELD_OUT * len(stream))))
+        end = max(0, len(stream) - max(2 * length, int(held_out * len(stream))))
         self._text, self._text_held_out = stream[:end], stream[end:]
         placed = [self._placed(one) for one in pictured]
         if placed and len(placed) < FEWEST_PICTURED:
@@ -84,8 +88,8 @@ class ExitTexts:
         """Yield one text at a time."""
         length = self._length
         rows = self._text_held_out[: len(self._text_held_out) // length * length].view(-1, length)
-        yield from (Rows(row[None]) for row in rows[:_MEASURED_ROWS])
-        yield from (self._rows_of(one) for one in self._pictured_held_out[:_MEASURED_ROWS])
+        yield from (Rows(row[None]) for row in _spread(rows))
+        yield from (self._rows_of(one) for one in _spread(self._pictured_held_out))
 
     def words(self, read: Sequence[Rows]) -> Tensor:
         """The places that are no placeholders, of all rows one after another."""
@@ -105,3 +109,8 @@ class ExitTexts:
     def _rows_of(self, text: PicturedText) -> Rows:
         assert self._vision is not None
         return Rows(torch.tensor([text.token_ids]), self._vision.prepare(text.images))
+
+
+def _spread(found: Any) -> Any:
+    """MEASURED_ROWS of them at most, from all parts."""
+    return found[:: -(-len(found) // MEASURED_ROWS) or 1]

@@ -1,14 +1,26 @@
 """Training of early-exit adapters: the model stays frozen, each exit learns to say what the model
 itself says in the end (FSD §3, Figure 3; distilled from the final distribution, not from the text).
 
+    python -m lab.training.exit_training --target FOLDER --tokens TOKENS.npy --out FOLDER
+
+is `tandem train-exits` for a machine that has torch and transformers and nothing else of Tandem's:
+the text comes as token ids.
+
 Invariant: a step is a function of (seed, step, weights), so a training that was interrupted and
-goes on from its checkpoint ends with the same adapters.
+goes on from its checkpoint ends with the same adapters; but for one that is given `minutes`, whose
+learning rate follows the clock.
 """
 
+from __future__ import annotations
+
+import argparse
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,25 +32,46 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lab.training.exit_texts import ExitTexts, PicturedText, Rows
+from lab.training.exit_calibration import (
+    Calibration,
+    Reliability,
+    TemperatureFit,
+    calibration_of,
+)
+from lab.training.exit_texts import HELD_OUT, ExitTexts, PicturedText, Rows
 from tandem.backends.torch.exit_adapters import (
     ExitAdapters,
     ExitsDescription,
+    load_adapters,
     new_adapters,
+    read_description,
     save_adapters,
+    write_description,
 )
 from tandem.backends.torch.layer_tap import LayerTap
-from tandem.backends.torch.loading import base_hash, load_model, load_tokenizer, vision_of
-from tandem.core.errors import InvalidArgument
+from tandem.backends.torch.loading import (
+    base_hash,
+    load_model,
+    load_tokenizer,
+    use_threads,
+    vision_of,
+)
+from tandem.core.errors import InvalidArgument, TandemError
 
 CHECKPOINT = "training.safetensors"
+_TEACHERS_BEST = 16
+"""Likeliest tokens of each position that are compared whatever is sampled."""
+_GROUP_LOGITS = {"cpu": 1 << 24, "cuda": 1 << 28}
+"""Logits that are computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitTraining:
     """How to train. `layers`: whose outputs are read, from 0; empty: `exits` of them, spread. A
     step takes `rows` texts of `length` tokens, and compares distributions at `positions` places in
-    them."""
+    them. `minutes`: in the place of `steps`, how long to train. `sampled`: of the vocabulary, how
+    many tokens a step compares, those that are likely at its places and a random choice of others,
+    weighed for all of them; 0: all."""
 
     layers: tuple[int, ...] = ()
     exits: int = 4
@@ -50,6 +83,8 @@ class ExitTraining:
     learning_rate: float = 2e-3
     seed: int = 0
     checkpoint_every: int = 50
+    minutes: float = 0.0
+    sampled: int = 0
 
 
 def train_exits(
@@ -65,15 +100,7 @@ def train_exits(
     sees, and write them to the folder `out`. Goes on from the checkpoint in `out` if there is one.
     `on_step(steps done, loss)`: the mean KL(model ‖ exit) in nats. Raises InvalidArgument naming
     the field."""
-    model = load_model(model_folder, device, "float32").eval().requires_grad_(False)
-    vision = vision_of(model_folder, model) if pictured else None
-    tap = LayerTap(model)
-    context_length = getattr(tap.model.config.get_text_config(), "max_position_embeddings", None)
-    length = min(training.length, int(context_length or 1024))
-    stream = torch.from_numpy(np.asarray(token_ids, dtype=np.int64))
-    if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < tap.vocabulary_size:
-        raise InvalidArgument("text", f"has a token outside of [0, {tap.vocabulary_size})")
-    texts = ExitTexts(stream, pictured, vision, training.rows, length)
+    tap, texts, length = _read(model_folder, token_ids, training, device, pictured)
     training = replace(training, length=length)
     description = ExitsDescription(
         base_hash(model_folder),
@@ -85,10 +112,114 @@ def train_exits(
     exits = new_adapters(description, training.seed)
     trainer = _Trainer(tap, exits, training, texts)
     trainer.run(out, on_step)
-    description = replace(description, agreement=trainer.agreement())
+    description = replace(
+        _calibrated(description, tap, exits, texts),
+        trained_positions=trainer.trained_positions,
+        context=length,
+        training_s=round(trainer.spent_s, 1),
+        device=_device_name(tap.device),
+    )
     save_adapters(ExitAdapters(description, exits.adapters), out)
     (out / CHECKPOINT).unlink(missing_ok=True)
     return description
+
+
+def calibrate_exits(
+    model_folder: Path,
+    token_ids: NDArray[np.integer[Any]],
+    folder: Path,
+    training: ExitTraining,
+    device: str = "cpu",
+) -> ExitsDescription:
+    """Measure exits that are there on a text that they did not learn from, and write their
+    temperatures into their folder. Of `training`, `length` counts."""
+    tap, texts, _ = _read(model_folder, token_ids, training, device, held_out=1.0)
+    exits = load_adapters(folder, base_hash(model_folder), tap.layer_count, tap.hidden_size)
+    torch.nn.ModuleList(exits.adapters).to(tap.device)
+    description = _calibrated(read_description(folder), tap, exits, texts)
+    write_description(description, folder)
+    return description
+
+
+def _read(
+    model_folder: Path,
+    token_ids: NDArray[np.integer[Any]],
+    training: ExitTraining,
+    device: str,
+    pictured: Sequence[PicturedText] = (),
+    held_out: float = HELD_OUT,
+) -> tuple[LayerTap, ExitTexts, int]:
+    """Return the model, the texts in stretches, and how long these are."""
+    model = load_model(model_folder, device, "float32").eval().requires_grad_(False)
+    vision = vision_of(model_folder, model) if pictured else None
+    tap = LayerTap(model)
+    context_length = getattr(tap.model.config.get_text_config(), "max_position_embeddings", None)
+    length = min(training.length, int(context_length or 1024))
+    stream = torch.from_numpy(np.asarray(token_ids, dtype=np.int64))
+    if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < tap.vocabulary_size:
+        raise InvalidArgument("text", f"has a token outside of [0, {tap.vocabulary_size})")
+    texts = ExitTexts(stream, pictured, vision, training.rows, length, held_out)
+    return tap, texts, length
+
+
+def _calibrated(
+    description: ExitsDescription, tap: LayerTap, exits: ExitAdapters, texts: ExitTexts
+) -> ExitsDescription:
+    """Return the description with what held-out text says of the exits: temperatures are fitted on
+    every other stretch of it, and all else is measured on those between."""
+    held_out = list(texts.held_out())
+    measured = held_out[1::2] or held_out
+    found = _calibrations(tap, exits, texts, held_out[::2], measured)
+    return replace(
+        description,
+        agreement=tuple(one.agreement for one in found),
+        temperatures=tuple(one.temperature for one in found),
+        calibration_errors=tuple(one.errors for one in found),
+        reliability=tuple(one.reliability for one in found),
+        held_out_tokens=sum(len(texts.words([rows])) for rows in measured),
+    )
+
+
+def _calibrations(
+    tap: LayerTap,
+    exits: ExitAdapters,
+    texts: ExitTexts,
+    fitted_on: Sequence[Rows],
+    measured_on: Sequence[Rows],
+) -> list[Calibration]:
+    count = len(exits.adapters)
+    fits = [TemperatureFit() for _ in range(count)]
+    for rows in fitted_on:
+        for index, logits, likeliest in _exit_logits(tap, exits, rows, texts.words([rows])):
+            fits[index].add(logits, likeliest)
+    temperatures = [fit.temperature() for fit in fits]
+    before = [Reliability() for _ in range(count)]
+    after = [Reliability() for _ in range(count)]
+    for rows in measured_on:
+        for index, logits, likeliest in _exit_logits(tap, exits, rows, texts.words([rows])):
+            before[index].add(logits, likeliest)
+            after[index].add(logits, likeliest, temperatures[index])
+    return [calibration_of(*one) for one in zip(temperatures, before, after, strict=True)]
+
+
+@torch.inference_mode()
+def _exit_logits(
+    tap: LayerTap, exits: ExitAdapters, rows: Rows, places: Tensor
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield each exit's number, its logits at the places of a text, and the model's likeliest
+    tokens there."""
+    layers = (*exits.description.layers, tap.layer_count - 1)
+    states = tap.hidden_states(rows.token_ids, layers, rows.pixels)
+    *hidden, last = (layer.flatten(0, 1)[places.to(tap.device)] for layer in states)
+    likeliest = tap.head(last).argmax(-1)
+    for index, adapter in enumerate(exits.adapters):
+        yield index, tap.head(adapter(hidden[index])), likeliest
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} CPU thread(s)"
 
 
 def encode_texts(model_folder: Path, texts: Iterable[str]) -> NDArray[np.int64]:
@@ -114,6 +245,8 @@ class _Trainer:
         self, tap: LayerTap, exits: ExitAdapters, training: ExitTraining, texts: ExitTexts
     ) -> None:
         self.exits, self._tap, self._training, self._texts = exits, tap, training, texts
+        self.spent_s = 0.0
+        self.trained_positions = 0
         self._step = 0
         modules = torch.nn.ModuleList(exits.adapters).to(tap.device)
         self._parameters = dict(modules.named_parameters())
@@ -124,9 +257,11 @@ class _Trainer:
         self._resume(out / CHECKPOINT)
         on_step(self._step, math.nan)
         try:
-            while self._step < self._training.steps:
+            while self._done < 1:
+                began_s = time.perf_counter()
                 loss = self._train_step()
                 self._step += 1
+                self.spent_s += time.perf_counter() - began_s
                 on_step(self._step, loss)
                 if self._step % self._training.checkpoint_every == 0:
                     self._save(out / CHECKPOINT)
@@ -134,40 +269,66 @@ class _Trainer:
             self._save(out / CHECKPOINT)
             raise
 
-    def agreement(self) -> tuple[float, ...]:
-        """Return how often each exit's likeliest token is the model's, on the held-out end of the
-        text."""
-        hits, measured = [0] * len(self.exits.adapters), 0
-        with torch.inference_mode():
-            for rows in self._texts.held_out():
-                places = self._texts.words([rows])
-                hidden, wanted = self._distributions([rows], places)
-                measured += len(places)
-                for index, logits in enumerate(self._read(hidden)):
-                    hits[index] += int((logits.argmax(-1) == wanted.argmax(-1)).sum())
-        return tuple(round(hit / measured, 4) for hit in hits)
+    @property
+    def _done(self) -> float:
+        """The share of the training that is done."""
+        training = self._training
+        if training.minutes:
+            return self.spent_s / (60 * training.minutes)
+        return self._step / training.steps
 
     def _train_step(self) -> float:
-        training = self._training
+        training, tap = self._training, self._tap
         source = np.random.default_rng((training.seed, self._step))
         read, places = self._texts.step(source, training.positions)
         self._set_learning_rate()
-        with torch.autocast(self._tap.device.type, torch.bfloat16):
-            with torch.no_grad():
-                hidden, final = self._distributions(read, places)
-            wanted = final.float().log_softmax(-1)
-            losses = [
-                torch.nn.functional.kl_div(
-                    logits.float().log_softmax(-1), wanted, reduction="batchmean", log_target=True
-                )
-                for logits in self._read(hidden)
-            ]
-        loss = torch.stack(losses).mean()
-        loss.backward()
+        with torch.no_grad(), torch.autocast(tap.device.type, torch.bfloat16):
+            hidden, final = self._distributions(read, places)
+        final = final.float()
+        if training.sampled:
+            token_ids, weights = self._sampled(final, source)
+            wanted = (final[:, token_ids] + weights).log_softmax(-1)
+            narrowed: Any = tap.narrowed(token_ids)
+        else:
+            weights, narrowed = final.new_zeros(1), nullcontext()
+            wanted = final.log_softmax(-1)
+        with narrowed:
+            loss = sum(self._learn(hidden, wanted, weights))
         torch.nn.utils.clip_grad_norm_(self._parameters.values(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return loss.item()
+        self.trained_positions += len(places)
+        return float(loss)
+
+    def _learn(self, hidden: Sequence[Tensor], wanted: Tensor, weights: Tensor) -> Iterator[Tensor]:
+        """Add up the gradients of all exits, some at a time; yields each group's share of the mean
+        loss. `wanted`: logarithms of the model's distributions [places, tokens]."""
+        adapters = self.exits.adapters
+        most = _GROUP_LOGITS.get(self._tap.device.type, _GROUP_LOGITS["cpu"])
+        together = max(1, most // wanted.numel())
+        for first in range(0, len(adapters), together):
+            numbers = range(first, min(first + together, len(adapters)))
+            with torch.autocast(self._tap.device.type, torch.bfloat16):
+                adapted = torch.cat([adapters[number](hidden[number]) for number in numbers])
+                logits = self._tap.head(adapted)
+            said = (logits.float() + weights).log_softmax(-1).view(len(numbers), *wanted.shape)
+            nats = wanted.exp() * (wanted - said)
+            loss = nats.sum() / (len(wanted) * len(adapters))
+            loss.backward()
+            yield loss.detach()
+
+    def _sampled(self, final: Tensor, source: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return the tokens that a step compares, and what is added to their logits: those chosen
+        at random stand for all others."""
+        whole = final.shape[1]
+        best = final.topk(min(_TEACHERS_BEST, whole), dim=-1).indices.flatten().unique()
+        left = np.setdiff1d(np.arange(whole), best.cpu().numpy(), assume_unique=True)
+        count = min(len(left), max(0, self._training.sampled - len(best)))
+        drawn = torch.from_numpy(source.choice(left, count, replace=False)).to(final.device)
+        weights = final.new_zeros(len(best) + count)
+        if count:
+            weights[len(best) :] = math.log(len(left) / count)
+        return torch.cat([best, drawn]), weights
 
     def _distributions(self, read: Sequence[Rows], places: Tensor) -> tuple[list[Tensor], Tensor]:
         """At some places of all rows: hidden states after each exit's layer, final logits."""
@@ -180,13 +341,9 @@ class _Trainer:
         ]
         return distributions[:-1], tap.head(distributions[-1])
 
-    def _read(self, hidden: Sequence[Tensor]) -> list[Tensor]:
-        pairs = zip(self.exits.adapters, hidden, strict=True)
-        return [self._tap.head(adapter(states)) for adapter, states in pairs]
-
     def _set_learning_rate(self) -> None:
         """Warm-up over the first 2 %, then a cosine down to a fiftieth."""
-        done = self._step / self._training.steps
+        done = self._done
         factor = min(1.0, (done + 1e-3) / 0.02) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
         for group in self._optimizer.param_groups:
             group["lr"] = self._training.learning_rate * factor
@@ -204,6 +361,8 @@ class _Trainer:
             why = f"{path} is of another training; delete it, or give another folder"
             raise InvalidArgument("out", why)
         self._step = about["step"]
+        self.spent_s = about["spent_s"]
+        self.trained_positions = about["positions"]
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(tensors[f"model.{name}"])
@@ -221,7 +380,12 @@ class _Trainer:
             tensors[f"mean.{name}"] = state["exp_avg"].cpu().contiguous()
             tensors[f"square.{name}"] = state["exp_avg_sq"].cpu().contiguous()
         partial = path.with_suffix(".partial")
-        about = {"of": self._identity(), "step": self._step}
+        about = {
+            "of": self._identity(),
+            "step": self._step,
+            "spent_s": self.spent_s,
+            "positions": self.trained_positions,
+        }
         save_file(tensors, partial, metadata={"about": json.dumps(about)})
         os.replace(partial, path)
 
@@ -230,3 +394,88 @@ class _Trainer:
         described = asdict(replace(self.exits.description, agreement=()))
         same = {**described, **asdict(self._training), "tokens": len(self._texts)}
         return json.loads(json.dumps(same))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, or with --calibrate measure, and print what the folder says in the end."""
+    options = _parser().parse_args(arguments)
+    training = ExitTraining(
+        layers=tuple(map(int, options.layers.split(","))) if options.layers else (),
+        exits=options.exits,
+        rank=options.rank,
+        steps=options.steps,
+        rows=options.rows,
+        length=options.length,
+        positions=options.positions,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
+        minutes=options.minutes,
+        sampled=options.sampled,
+    )
+    use_threads(options.threads)
+    try:
+        token_ids = np.load(options.tokens, allow_pickle=False)
+        if options.calibrate:
+            trained = calibrate_exits(
+                options.target, token_ids, options.out, training, options.device
+            )
+        else:
+            trained = train_exits(
+                options.target, token_ids, options.out, training, options.device, _say
+            )
+    except (TandemError, OSError, ValueError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    if options.base_hash:
+        write_description(replace(trained, base_hash=options.base_hash), options.out)
+    for index, layer in enumerate(trained.layers):
+        before, after = trained.calibration_errors[index]
+        print(
+            f"exit after layer {layer}: the model's likeliest token in "
+            f"{trained.agreement[index]:.1%}; temperature {trained.temperatures[index]:.2f}, "
+            f"calibration error {before:.3f} -> {after:.3f}"
+        )
+    return 0
+
+
+def _say(step: int, loss: float) -> None:
+    if step % 20 == 0:
+        sys.stderr.write(f"step {step}: loss {loss:.3f} nats\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--target", type=Path, required=True, help="folder of the model")
+    parser.add_argument(
+        "--tokens", type=Path, required=True, help="token ids of the text, a one-dimensional .npy"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--base-hash",
+        default="",
+        help="the hash to name, where the folder has the weights of it in another form",
+    )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="only measure what is in --out, on a text that it did not learn from",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--exits", type=int, default=4)
+    parser.add_argument("--layers", default="", help='such as "1,3", in the place of --exits')
+    parser.add_argument("--minutes", type=float, default=0.0, help="in the place of --steps")
+    parser.add_argument("--sampled", type=int, default=0, help="tokens that a step compares")
+    usual = ExitTraining()
+    parser.add_argument("--rank", type=int, default=usual.rank)
+    parser.add_argument("--steps", type=int, default=usual.steps)
+    parser.add_argument("--rows", type=int, default=usual.rows)
+    parser.add_argument("--length", type=int, default=usual.length)
+    parser.add_argument("--positions", type=int, default=usual.positions)
+    parser.add_argument("--learning-rate", type=float, default=usual.learning_rate)
+    parser.add_argument("--seed", type=int, default=usual.seed)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -69,6 +69,7 @@ class EndOfTextEngine(EngineDefaults):
         self.context_length = engine.context_length
         self.eos_token_ids = engine.eos_token_ids
         self.exit_depths = engine.exit_depths
+        self.exit_temperatures = engine.exit_temperatures
         self.kv_bytes_per_token = engine.kv_bytes_per_token
         self._long: set[LongSession] = set()
 

@@ -148,12 +148,14 @@ def log_partition(logits: Array, temperature: float) -> float:
     return highest / scale + float(np.log(total))
 
 
-def confidence(logits: Array) -> float:
+def confidence(logits: Array, temperature: float = 1.0) -> float:
     """Return the largest probability that `logits` [V] give any token before sampling settings
-    (FSD, equation 4). NaN where they give none."""
+    (FSD, equation 4). NaN where they give none. `temperature`: what calibrates them."""
     with np.errstate(all="ignore"):
         scores = logits.astype(np.float32)
         scores -= scores.max()
+        if temperature != 1.0:
+            scores /= np.float32(temperature)
         return 1.0 / float(np.exp(scores, out=scores).sum())
 
 

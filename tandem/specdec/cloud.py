@@ -89,6 +89,7 @@ class CloudModel:
     eos_token_ids: frozenset[int]
     max_draft_length: int = 64
     exits: int = 0
+    exit_temperatures: tuple[float, ...] = ()
     same_bits: bool = False
     layer_count: int = 0
     hidden_size: int = 0
@@ -193,6 +194,8 @@ class CloudMachine:
         self._early_payloads = early_payload_rule(opening.settings, self.rule, rng)
         # The deepest exits that the model has: of those asked for, they are right most often.
         self.exits = tuple(range(model.exits))[max(0, model.exits - opening.settings.exits) :]
+        # Those of them that judge the next pass: the edge may want fewer.
+        self._exits_read = self.exits
         self.early_verdicts = EarlyQueue(opening.settings.exit_order, params.seed)
         self._length_limit = len(opening.prompt_ids) + params.max_tokens
         self._eos = frozenset() if params.ignore_eos else model.eos_token_ids
@@ -311,6 +314,8 @@ class CloudMachine:
             # committed text stays as it is, and so does the distribution kept for what follows it.
             self._end_epoch(overtaken_at)
             return self._release_frontier()
+        wanted = self.exits if draft.exits is None else draft.exits
+        self._exits_read = tuple(index for index in self.exits if index in wanted)
         if draft.end_of_chunk or self.settings.verify_on_arrival:
             self._pending.make_ready()
         # A draft that only repeats what the cloud has committed leaves nothing to judge.
@@ -393,10 +398,15 @@ class CloudMachine:
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
         prepared = self._pending.token_ids[: len(self._prepared)]
         early = None
-        if drafts and self.exits:
+        if drafts and self._exits_read:
             bonus = self.settings.bonus and len(self._pending) == drafts
             early_judge = replace(judge, payloads=self._early_payloads, bonus=bonus)
-            early = EarlyJudge(Frame(**self._header(judge.base)), self.exits, early_judge)
+            early = EarlyJudge(
+                Frame(**self._header(judge.base)),
+                self._exits_read,
+                early_judge,
+                self._model.exit_temperatures,
+            )
         reader = None
         if self._unread_prompt:
             reader = PromptReader(self._unread_prompt, self._top_logprobs)

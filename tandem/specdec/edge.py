@@ -16,13 +16,14 @@ the committed text."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Protocol
 
 import numpy as np
 
 from tandem.control.controller import Controller
+from tandem.control.exit_choice import ExitChooser
 from tandem.control.objective import Objective
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
@@ -119,6 +120,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._liveness = liveness
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(request, self.committed, self._drafting)
+        self._exit_chooser: ExitChooser | None = None
+        """Once the cloud has exits to choose from."""
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
@@ -212,6 +215,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _forget_stream(self) -> None:
         self._leaving = False
+        if self._exit_chooser is not None:
+            self._exit_chooser.abandoned()
         self._recovery.forget()
         self.stats.abandon_round()
 
@@ -261,6 +266,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             ahead += self._drafting.discard_predicted()
         return [*map(Interrupt, ahead), *self._commit_alone()]
 
+    @property
+    def _sends_parts(self) -> bool:
+        """True if drafts leave one by one, so that a branch is worth what there is of it."""
+        return self.request.preset.schedule.token_by_token
+
     # Frames of the cloud.
 
     def receive(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
@@ -280,6 +290,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 check_opened(message, self.request)
                 self.target_name = message.model_name
                 self._drafting.opened(message)
+                self._choose_exits(message.exits)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self._text.take_eos(message.eos_token_ids)
             case PromptLogprobs():
@@ -288,7 +299,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             case Verdict():
                 return self._receive_verdict(message, now)
             case EarlyVerdict():
-                return self._receive_early_verdict(message)
+                return self._receive_early_verdict(message, now)
             case Tokens():
                 return self._receive_tokens(message, now)
             case FullDistribution():
@@ -316,6 +327,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             work=verdict.work,
             now=now,
         )
+        if self._exit_chooser is not None:
+            work = verdict.work
+            self._exit_chooser.judged(work.verify_s, work.queue_s, work.batch_size, now)
         judged = self._drafting.drafts
         outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
         self.stats.count_predicted(judged[: len(self.committed) - verdict.base])
@@ -332,7 +346,15 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             outputs += self._overtake(outcome)
         return [*outputs, *self._leave_between_rounds()]
 
-    def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
+    def _choose_exits(self, exits: int) -> None:
+        """Begin to choose among the exits of a cloud, if it has any."""
+        preset = self.request.preset
+        if not preset.chooses_exits or not exits:
+            self._exit_chooser = None
+        elif self._exit_chooser is None:
+            self._exit_chooser = ExitChooser(preset.predraft_workers, preset.schedule.chunk)
+
+    def _receive_early_verdict(self, verdict: EarlyVerdict, now: float) -> list[EdgeOutput]:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self._check_not_recovering(verdict)
         sent = self._drafting.sent_token_ids
@@ -343,6 +365,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if isinstance(token, SparsePayload):
             rejected = self._drafting.drafts[verdict.accepted]
             token = self._recovery.predict(token, rejected, position)
+        if self._exit_chooser is not None:
+            outcome = None if token is None else (position, token)
+            self._exit_chooser.heard(verdict.exit_index, outcome, verdict.confidence, now)
         if token is not None:
             self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
         return []
@@ -412,7 +437,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if drafted is None and self._drafting.bonus_token == token:
             outputs = self._commit([token])
             if self.phase is not Phase.DONE:
-                self.stats.count_resolved(hit=True)
+                whole = self._drafting.task is None
+                self.stats.count_resolved(begun=True, hit=whole or self._sends_parts)
                 self.stats.drafted += self._drafting.adopt_ahead()
                 self.stats.count_proposed(self._drafting.drafts)
             return outputs
@@ -421,6 +447,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _diverge(self, token: int, new_epoch: bool) -> list[EdgeOutput]:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
+        if self._exit_chooser is not None:
+            self._exit_chooser.resolved((len(self.committed), token))
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
         self.controller.discarded()
@@ -430,7 +458,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         outputs += self._commit([token])
         if self.phase is not Phase.DONE and self._predrafting.on:
             if self._predrafting.wanted:
-                self.stats.count_resolved(hit=branch is not None)
+                ready = branch is not None and (
+                    branch.complete or (self._sends_parts and bool(branch.drafts))
+                )
+                self.stats.count_resolved(begun=branch is not None, hit=ready)
             self.controller.resolved(hit=branch is not None)
             self.stats.drafted += self._drafting.adopt(branch.drafts) if branch else 0
             self.stats.count_proposed(branch.drafts if branch else ())
@@ -445,6 +476,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return None
         task = None if self._drafting.task else self._main_task(now)
         if task is None and self.phase is not Phase.ALONE:
+            if self._exit_chooser is not None:
+                self._predrafting.limit(self._exit_chooser.branches)
             return self._predrafting.task()
         return task
 
@@ -499,13 +532,18 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             draft_s: what drafting them took.
             now: in seconds."""
         if not self._drafting.take(task, drafts, kv_length, draft_s):
+            branches = self._predrafting.open_count
             if self._predrafting.take(task, drafts):
+                if self._exit_chooser is not None:
+                    self._exit_chooser.drafted(draft_s, len(drafts), branches)
                 self.stats.predrafted += len(drafts)
             return []
         if self._drafting.ahead is not None:
             self.stats.predrafted += len(drafts)
             self._predrafting.expect_likely()
             return []
+        if self._exit_chooser is not None and self._drafting.feeds_few:
+            self._exit_chooser.drafted(draft_s, len(drafts), 1 + self._predrafting.open_count)
         positions = self._drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
         self.stats.count_proposed(drafts)
@@ -517,6 +555,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is not Phase.RUNNING or self.paused:
             return []
         frames = self._drafting.send_due(self.epoch, self.controller.chunk_budget_s)
+        if frames and (chooser := self._exit_chooser) is not None:
+            frames = [replace(frame, exits=chooser.exits) for frame in frames]
+            chooser.sent(now)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:
@@ -719,6 +760,8 @@ class EdgeStats:
     """Tokens drafted before it was known whether they are wanted."""
     predraft_hits: int = 0
     predraft_misses: int = 0
+    predraft_begun: int = 0
+    """Misses for which drafting was under way, and the next message had to wait for it."""
     early_verdicts: int = 0
     proposed_prediction_tokens: int = 0
     """Drafts from the caller's prediction that were in flight."""
@@ -790,10 +833,12 @@ class EdgeStats:
         """Drafts are in the answer."""
         self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
 
-    def count_resolved(self, hit: bool) -> None:
-        """Count a token that the drafts in flight did not hold; `hit`: it had been drafted for."""
+    def count_resolved(self, begun: bool, hit: bool) -> None:
+        """Count a token that the drafts in flight did not hold. `hit`: the drafts that follow it
+        can leave at once; `begun`: they are being drafted."""
         self.predraft_hits += hit
         self.predraft_misses += not hit
+        self.predraft_begun += begun and not hit
 
     def count_verdict(self, verdict: Verdict) -> None:
         self.rounds += 1

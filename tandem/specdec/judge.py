@@ -16,6 +16,7 @@ import numpy as np
 from tandem.core.distribution import Distribution, LogitsDistribution
 from tandem.core.probs import Array, SamplingParams, one_hot
 from tandem.core.randomness import RandomSource
+from tandem.core.sparse_payload import FullPayload
 from tandem.core.tree import children, depths
 from tandem.specdec.choices import RejectionPayload
 from tandem.specdec.messages import Draft, EarlyVerdict, Frame, TokenLogprob
@@ -171,11 +172,17 @@ class EarlyJudge:
     FSD §3, steps 2 and 3: every exit judges the drafts as the pass itself will, with the same
     random numbers, so that its verdict is the final one wherever its distributions are. The judge
     is the pass's own but for smaller payloads. Early verdicts change nothing on either side but
-    what is drafted ahead."""
+    what is drafted ahead. `temperatures`, of all exits of the model, calibrate how sure each is;
+    empty: 1."""
 
     frame: Frame
     exits: tuple[int, ...]
     judge: Judge
+    temperatures: tuple[float, ...] = ()
+
+    def temperature(self, exit_index: int) -> float:
+        """Return what an exit's logits are divided by before its confidence is read."""
+        return self.temperatures[exit_index] if self.temperatures else 1.0
 
     def verdict(
         self,
@@ -195,8 +202,79 @@ class EarlyJudge:
         accepted = len(verification.path)
         if target is None:
             return None
-        rejected = verification.replacement is not None
         row = judge.row(verification.path[-1] if accepted else -1)
+        outcome = verification.replacement
+        if outcome is None:
+            outcome = judge.rule.target_token(target, self.frame.base + accepted)
+        return self._verdict(
+            exit_index,
+            accepted=accepted,
+            rejected=verification.replacement is not None,
+            outcome=outcome,
+            confidence=confidence_at(row) if row >= 0 else 1.0,
+        )
+
+    def drafts_to_check(self, sampling: SamplingParams) -> DraftsToCheck | None:
+        """Return what decides how many drafts an exit accepts, where a number for each draft does;
+        None where more of the exit's distributions decides it, or of what was known before."""
+        judge = self.judge
+        usual = _MILD[0] <= sampling.temperature <= _MILD[1]
+        plain = usual and not (sampling.top_k or sampling.cuts_by_probs)
+        if not (sampling.greedy or plain):
+            return None
+        drafts: list[tuple[int, float]] = []
+        known = 0
+        for node in range(len(judge.steps)):
+            proposal, position = judge.steps[node - 1].proposal, judge.base + node
+            if judge.row(node - 1) < 0:
+                target = judge._target(node - 1, position, _no_row)
+                if judge.rule.accepted(target, proposal, position) is None:
+                    return None
+                known += 1
+            elif (least := _least_prob(judge.rule, proposal, position, sampling)) is None:
+                return None
+            else:
+                drafts.append((proposal.token_ids[0], least))
+            if proposal.token_ids[0] in judge.eos or position + 1 >= judge.length_limit:
+                return DraftsToCheck(known, tuple(drafts), ends=True)
+        return DraftsToCheck(known, tuple(drafts), ends=not judge.bonus)
+
+    def verdict_of(
+        self,
+        exit_index: int,
+        checked: DraftsToCheck,
+        accepted: int,
+        distribution: Distribution,
+        confidence: float,
+    ) -> EarlyVerdict | None:
+        """Return the verdict of an exit that accepts so many of the drafts that were `checked`, or
+        None if nothing follows. `distribution`: the exit's after them, in a single row."""
+        judge = self.judge
+        whole = checked.known + accepted
+        rejected = accepted < len(checked.drafts)
+        if not rejected and checked.ends:
+            return None
+        position = judge.base + whole
+        target = judge.rule.prepare(distribution, position)
+        outcome: Replacement
+        if rejected:
+            outcome = judge.payloads.payload(target, judge.steps[whole - 1].proposal, position)
+        else:
+            outcome = judge.rule.target_token(target, position)
+        return self._verdict(
+            exit_index, accepted=whole, rejected=rejected, outcome=outcome, confidence=confidence
+        )
+
+    def _verdict(
+        self,
+        exit_index: int,
+        *,
+        accepted: int,
+        rejected: bool,
+        outcome: Replacement,
+        confidence: float,
+    ) -> EarlyVerdict:
+        assert not isinstance(outcome, FullPayload), "early verdicts are small"
         return EarlyVerdict(
             session=self.frame.session,
             epoch=self.frame.epoch,
@@ -205,11 +283,32 @@ class EarlyJudge:
             exit_index=exit_index,
             accepted=accepted,
             rejected=rejected,
-            outcome=verification.replacement  # type: ignore[arg-type]  # never a full distribution
-            if rejected
-            else judge.rule.target_token(target, self.frame.base + accepted),
-            confidence=confidence_at(row) if row >= 0 else 1.0,
+            outcome=outcome,
+            confidence=confidence,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsToCheck:
+    """The drafts of a pass as an exit's probabilities of them decide: the first `known` were
+    accepted before; each of `drafts`, a token and a number, is accepted if its probability is above
+    that number, and the one before is. `ends`: after all of them nothing is asked for."""
+
+    known: int
+    drafts: tuple[tuple[int, float], ...]
+    ends: bool
+
+
+_MILD = 0.01, 100.0
+"""Temperatures at which probabilities are computed without taking care of overflow."""
+_ANY_LEAST = 0.5
+"""At temperature 0 a probability is 0 or 1."""
+
+
+def _least_prob(
+    rule: AcceptanceRule, proposal: Proposal, position: int, sampling: SamplingParams
+) -> float | None:
+    return _ANY_LEAST if sampling.greedy else rule.least_prob(proposal, position)
 
 
 def early_payload_rule(

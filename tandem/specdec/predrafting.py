@@ -42,6 +42,11 @@ class Branch:
     drafts: list[Drafted] = field(default_factory=list)
     open: bool = False
 
+    @property
+    def complete(self) -> bool:
+        """True if all that was to be drafted is there."""
+        return bool(self.drafts) and not self.open
+
     def take(self, drafts: Iterable[Drafted]) -> None:
         """Take the next tokens of its task; the last one closes it."""
         assert self.task is not None, "nothing was asked for"
@@ -69,6 +74,15 @@ class Predrafting:
     def follow(self, wanted: bool) -> None:
         """Switch drafting of branches on or off, as the controller decides."""
         self.wanted = wanted
+
+    def limit(self, workers: int) -> None:
+        """Draft for so many outcomes at once from now on."""
+        self._workers = workers
+
+    @property
+    def open_count(self) -> int:
+        """Branches being drafted."""
+        return self._cache.open_count
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""

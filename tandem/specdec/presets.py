@@ -78,6 +78,9 @@ class Preset:
     """Which early verdict leaves the cloud first, when several wait for the link."""
     split_layers: int = 0
     """So many of the target's first layers run at the edge, where hidden states are sent."""
+    adapts_exits: bool = False
+    """Whether the edge chooses, while it runs, which of these exits judge, and how many of its
+    workers draft (`tandem.control.exit_choice`). Only in rounds: in a stream all judge."""
 
     @property
     def tree_nodes(self) -> int:
@@ -131,6 +134,12 @@ class Preset:
             return self
         window = max(self.schedule.window, MAX_DRAFT_LENGTH)
         return replace(self, schedule=replace(self.schedule, window=window))
+
+    @property
+    def chooses_exits(self) -> bool:
+        """True if the edge chooses among early exits while it runs."""
+        hears_exits = self.predraft is Predraft.EARLY_EXITS
+        return self.adapts_exits and hears_exits and self.schedule.stop_and_wait
 
     @property
     def decode_when_idle(self) -> bool:
@@ -490,9 +499,7 @@ _LISTED = (
     _COUPLED,
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
-    # The two deepest exits: wrong guesses of shallower ones keep the draft model busy. Demo pair,
-    # simulated at 30 ms and draft length 4: 1.07 times dssd with 2 exits, 1.04 with 4.
-    replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=2),
+    replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True),
     _SPLIT,
     replace(_SPLIT, name="split-float16", uplink_precision="float16"),
 )

@@ -152,10 +152,10 @@ class MethodSeries(Series):
     )
     early_verdicts = Metric(Counter, "early_verdicts_total", "Early verdicts received.")
     predraft_hits = Metric(
-        Counter, "predraft_hits_total", "Verdicts whose outcome had been pre-drafted."
+        Counter, "predraft_hits_total", "Verdicts whose outcome had been pre-drafted whole."
     )
     predraft_misses = Metric(
-        Counter, "predraft_misses_total", "Verdicts whose outcome had not been pre-drafted."
+        Counter, "predraft_misses_total", "Verdicts whose outcome had not been pre-drafted whole."
     )
     draft_step = Metric(
         Histogram,

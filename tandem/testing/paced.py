@@ -79,6 +79,7 @@ class PacedEngine:
         self.exit_depths = engine.exit_depths
         self.layer_count = engine.layer_count
         self.hidden_size = engine.hidden_size
+        self.exit_temperatures = engine.exit_temperatures
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
         return open_session(self._engine, owner, capacity, spare)
@@ -139,4 +140,7 @@ def _holding(request: ForwardRequest, held: list[_Held]) -> ForwardRequest:
     def hold(index: int, logits: Logits) -> None:
         held.append((index, lambda: request.on_exit(index, logits)))
 
-    return replace(request, on_exit=hold)
+    def hold_row(index: int, accepted: int, logits: Logits) -> None:
+        held.append((index, lambda: request.on_exit_row(index, accepted, logits)))
+
+    return replace(request, on_exit=hold, on_exit_row=hold_row)

@@ -54,7 +54,7 @@ async def test_the_same_text_with_fewer_waits() -> None:
             assert plain.summary.early_verdicts == 0
             heard += early.summary.early_verdicts
             hits += early.summary.predraft_hits
-        assert heard > 40
+        assert heard > 20  # fewer than all say: the edge chooses whom it asks
         assert hits > 10
         await suite.idle()
 

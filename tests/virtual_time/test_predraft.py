@@ -68,7 +68,7 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
             assert with_it.stats.drafted == without.stats.drafted
             assert with_it.stats.accepted == without.stats.accepted
         assert answer(predrafting, seed, faulty=True).token_ids == without.token_ids, seed
-        hits += with_it.stats.predraft_hits
+        hits += with_it.stats.predraft_hits + with_it.stats.predraft_begun
         plain_s += without.duration_s
         predrafted_s += with_it.duration_s
     assert hits > 10
@@ -144,7 +144,8 @@ def test_an_expected_outcome_is_in_flight_at_once() -> None:
     assert sent(outputs) == []
     (frame,) = sent(edge.drafted(unsure, drafts_of(2), 5, 0.01, 0.3))
     assert (frame.epoch, frame.base, frame.token_ids) == (1, 4, (1, 2))
-    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (1, 0)
+    stats = edge.stats
+    assert (stats.predraft_hits, stats.predraft_misses, stats.predraft_begun) == (0, 1, 1)
     assert edge.kv_length == 3, "the branch was drafted on a fork"
 
 

@@ -18,7 +18,7 @@ from lab.bench.faults.fleet_suite import FleetShape, fleet_suite
 from lab.bench.harness.report import progress
 from lab.bench.harness.suite import Pacing
 from lab.simulation.answer import Conditions, Question, simulate_answers
-from lab.simulation.answer_figures import cache_miss_rate, verified_acceptance
+from lab.simulation.answer_figures import undrafted_rate, verified_acceptance
 from lab.simulation.fleet import simulate_fleet
 from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Spread, TrafficKind
 from lab.simulation.model_pair import simulated_pair
@@ -133,5 +133,5 @@ def pair_rates(preset: Preset) -> tuple[float, float]:
         )[0]
         for seed in range(12)
     ]
-    missed = cache_miss_rate(answers)
+    missed = undrafted_rate(answers)
     return verified_acceptance(answers) or 0.0, 0.0 if missed is None else 1 - missed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from lab.bench.harness.weights import parameters_in
@@ -11,9 +10,10 @@ from lab.bench.papers.fsd_printed import EXIT_TRAINING, ROBOT, SYSTEM, TABLE_5, 
 from lab.bench.papers.fsd_runs import DRAFT_LENGTH, batch_latency
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
-from tandem.backends.torch.exit_adapters import DESCRIPTION
+from tandem.backends.torch.exit_adapters import read_description
 from tandem.backends.torch.loading import find_exits
 
+EXIT_NAMES = ("deepest", "second deepest", "third deepest", "fourth deepest")
 OWN_TARGET, OWN_PAIR = "demo target, or the one given", "demo pair, or the one given"
 
 
@@ -23,7 +23,7 @@ def exit_training_table() -> PaperTable:
             PaperRow((name,), figures, "this model is not here; see `tandem train-exits --help`")
             for name, figures in EXIT_TRAINING.items()
         ),
-        PaperRow((OWN_TARGET,), (None,) * 5, "its file names no context and no hours"),
+        PaperRow((OWN_TARGET,), (None,) * 5, "hours of what its file names, if it names any"),
     )
     return PaperTable(
         key="fsd-table-2",
@@ -49,8 +49,45 @@ def _exits_of_target(testbed: Testbed, labels: Labels) -> Figures:
     if folder is None:
         return (None,) * 5
     exits, whole = parameters_in(folder), parameters_in(Path(target))
-    layers = json.loads((folder / DESCRIPTION).read_text("utf-8"))["layers"]
-    return float(len(layers)), exits / 1e6, 100 * exits / whole, None, None
+    about = read_description(folder)
+    return (
+        *(float(len(about.layers)), exits / 1e6, 100 * exits / whole),
+        *(float(about.context) or None, about.training_s / 3600 or None),
+    )
+
+
+def calibration_table() -> PaperTable:
+    return PaperTable(
+        key="fsd-calibration",
+        paper="FSD",
+        place="equation 4, section 2",
+        title="How far the exits' confidence may be believed",
+        labels=("exit",),
+        figures=("layer", "agreement, %", "temperature", "error before, %", "error after, %"),
+        rows=tuple(
+            PaperRow((name,), (None,) * 5, "the paper has no such figure") for name in EXIT_NAMES
+        ),
+        basis=Basis.FILES,
+        declared="Of the target that is here, as its exits' file says: measured when they were "
+        "trained, on text that they did not learn from. Error: the expected calibration error of "
+        "the confidence, in ten bins; temperatures were fitted on other held-out text.",
+        printed="The paper orders early verdicts by this confidence and does not calibrate it.",
+        finding=fsd_findings.calibration,
+        compute=_calibration_of,
+    )
+
+
+def _calibration_of(testbed: Testbed, labels: Labels) -> Figures:
+    folder = find_exits(testbed.models.target, "auto")
+    about = None if folder is None else read_description(folder)
+    number = EXIT_NAMES.index(str(labels[0])) + 1
+    if about is None or not about.calibration_errors or number > len(about.layers):
+        return (None,) * 5
+    before, after = about.calibration_errors[-number]
+    return (
+        *(float(about.layers[-number]), 100 * about.agreement[-number]),
+        *(about.temperatures[-number], 100 * before, 100 * after),
+    )
 
 
 def system_table() -> PaperTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 
@@ -12,19 +13,17 @@ from lab.analysis.cost_models import expected_tokens_per_round
 from lab.bench.papers.fsd_printed import TABLE_5, HardwareTimes
 from lab.bench.papers.paper_table import Figures, Labels
 from lab.bench.papers.testbed import Testbed
+from lab.bench.speculation.methods_grid import Question
 from lab.machine import pinned, usable_cores
 from lab.simulation.answer import Conditions, simulate_answer
 from lab.simulation.answer_figures import answers_figures, cache_miss_rate, verified_acceptance
-from lab.simulation.model_pair import Context, ProbsOf, SimulatedPair
 from lab.simulation.simulator import ModelTimes
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.backends.torch.loading import load_engine
-from tandem.core.probs import Array
 from tandem.specdec.choices import Predraft, PredraftOrder
 from tandem.specdec.presets import PRESETS, Preset
 
 DRAFT_LENGTH = 4
-EXITS = 12
 QUEUE_ANSWERS, QUICK_QUEUE_ANSWERS = 24, 8
 QUEUE_TOKENS = 48
 ORDERS = {
@@ -32,7 +31,7 @@ ORDERS = {
     "FIFO": PredraftOrder.FIFO,
     "random": PredraftOrder.RANDOM,
 }
-WORKERS = (1, 2, 4, 8)
+WORKERS = (1, 2, 4)
 NARROW_MBPS, WIDE_MBPS = 0.01, 100.0
 QUEUES_CLIENT, EXITS_CLIENT = (("Vicuna-68m/Vicuna-7B", client) for client in ("Jetson", "RTX"))
 """Whose times Table 7 and Figure 4a are computed with, as columns of Table 5."""
@@ -41,42 +40,57 @@ PASSES, QUICK_PASSES = 40, 12
 
 
 def averages_by_demo_pair(testbed: Testbed, labels: Labels) -> Figures:
-    """AR → SD, SD → FSD, τ and the miss rate in percent; no FSD by a target without exits."""
-    conditions = _conditions(TABLE_5[str(labels[0]), str(labels[1])], WIDE_MBPS)
-    plain = testbed.answers(PRESETS["dssd"].with_draft_length(DRAFT_LENGTH), conditions)
+    return speeds(testbed, conditions_of((str(labels[0]), str(labels[1]))), None)
+
+
+def conditions_of(column: tuple[str, str]) -> Conditions:
+    """The hardware of a column of Table 5, on a wide link."""
+    return _conditions(TABLE_5[column], WIDE_MBPS)
+
+
+def speeds(
+    testbed: Testbed, conditions: Conditions, questions: Sequence[Question] | None
+) -> Figures:
+    """AR → SD, SD → FSD, τ and the miss rate in percent, on some questions or the held-out
+    prompts; no FSD by a target without exits."""
+    plain = testbed.answers(PRESETS["dssd"].with_draft_length(DRAFT_LENGTH), conditions, questions)
     plain_s = float(answers_figures(plain)["tpot_s"])
     faster = conditions.times.verify_first_s / plain_s
     tokens = expected_tokens_per_round(verified_acceptance(plain) or 0.0, DRAFT_LENGTH)
     if not (exits := len(testbed.pair.exit_distributions)):
         return faster, None, tokens, None
-    fast = testbed.answers(_with_exits(exits), conditions)
+    fast = testbed.answers(_with_exits(exits), conditions, questions)
     miss_rate = cache_miss_rate(fast)
     missed = None if miss_rate is None else 100 * miss_rate
     return faster, plain_s / float(answers_figures(fast)["tpot_s"]), tokens, missed
 
 
 def by_queue_order(testbed: Testbed, labels: Labels) -> Figures:
-    """The miss rate in percent for each number of workers."""
+    """The miss rate in percent for each number of workers; none by a target without exits."""
+    if not (exits := len(testbed.pair.exit_distributions)):
+        return (None,) * len(WORKERS)
     preset = replace(
-        _with_exits(EXITS),
+        _with_exits(exits),
         predraft_order=ORDERS[str(labels[0])],
         exit_order=ORDERS[str(labels[1])],
     )
     conditions = _conditions(TABLE_5[QUEUES_CLIENT], NARROW_MBPS)
     return tuple(
-        _run(testbed, replace(preset, predraft_workers=workers), conditions, EXITS)[1]
+        _run(testbed, replace(preset, predraft_workers=workers), conditions)[1]
         for workers in WORKERS
     )
 
 
 def by_exits_and_workers(testbed: Testbed, labels: Labels) -> Figures:
-    """SD → FSD and the miss rate in percent."""
+    """SD → FSD and the miss rate in percent; none by a target that has fewer exits."""
     exits, workers = (int(float(one)) for one in labels)
+    if exits > len(testbed.pair.exit_distributions):
+        return None, None
     conditions = _conditions(TABLE_5[EXITS_CLIENT], WIDE_MBPS)
     plain = replace(_with_exits(exits), predraft=Predraft.OFF, exits=0)
-    plain_s, _ = _run(testbed, plain, conditions, exits)
+    plain_s, _ = testbed.once("figure 4a, sd", lambda: _run(testbed, plain, conditions))
     fast = replace(_with_exits(exits), predraft_workers=workers)
-    fast_s, miss_rate = _run(testbed, fast, conditions, exits)
+    fast_s, miss_rate = _run(testbed, fast, conditions)
     return plain_s / fast_s, miss_rate
 
 
@@ -116,14 +130,14 @@ def _conditions(times: HardwareTimes, mbps: float) -> Conditions:
 
 
 def _with_exits(exits: int) -> Preset:
-    return replace(PRESETS["fsd"].with_draft_length(DRAFT_LENGTH), exits=exits)
+    """The deepest so many exits, throughout."""
+    fixed = replace(PRESETS["fsd"], exits=exits, adapts_exits=False)
+    return fixed.with_draft_length(DRAFT_LENGTH)
 
 
-def _run(
-    testbed: Testbed, preset: Preset, conditions: Conditions, exits: int
-) -> tuple[float, float | None]:
+def _run(testbed: Testbed, preset: Preset, conditions: Conditions) -> tuple[float, float | None]:
     """TPOT, and the miss rate in percent."""
-    pair = interpolated_exits(testbed.pair, exits)
+    pair = testbed.pair
     count = QUICK_QUEUE_ANSWERS if testbed.quick else QUEUE_ANSWERS
     questions = list(islice(cycle(testbed.questions), count))
     answers = [
@@ -133,20 +147,3 @@ def _run(
     miss_rate = cache_miss_rate(answers)
     tpot_s = float(answers_figures(answers)["tpot_s"])
     return tpot_s, None if miss_rate is None else 100 * miss_rate
-
-
-def interpolated_exits(pair: SimulatedPair, count: int) -> SimulatedPair:
-    """The pair with `count` exits instead of its own: that at depth d of the target's pass says
-    d·target + (1 - d)·draft, so a deeper one is right more often."""
-    depths = tuple((number + 1) / (count + 1) for number in range(count))
-    exits = tuple(_between(pair, depth) for depth in depths)
-    return replace(pair, exit_distributions=exits, exit_depths=depths)
-
-
-def _between(pair: SimulatedPair, depth: float) -> ProbsOf:
-    def exit_probs(context: Context) -> Array:
-        mixed = depth * pair.target_probs(context) + (1 - depth) * pair.draft_probs(context)
-        probs: Array = (mixed / mixed.sum()).astype(np.float32)
-        return probs
-
-    return exit_probs

@@ -1,34 +1,43 @@
-"""The demo pair by task: how many drafts of a round stand, and which early exit was right first."""
+"""The demo pair by task: how many drafts of a round stand, which early exit was right first, and
+what that makes of FSD's speedups."""
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import islice
 from statistics import fmean
 
 import numpy as np
 
 from lab.analysis.cost_models import expected_tokens_per_round
-from lab.bench.harness.texts import NoTexts, held_out
 from lab.bench.papers import fsd_findings
 from lab.bench.papers.fsd_printed import EXIT_TRAINING, TABLE_5, TABLE_6
+from lab.bench.papers.fsd_runs import conditions_of, speeds
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
+from lab.bench.papers.task_files import FILES as FILES
+from lab.bench.papers.task_files import TaskText, task_items
+from lab.bench.papers.task_files import task_texts as task_texts
 from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.demo_pair import MAX_CHARACTERS, distributions_along
+from lab.bench.speculation.methods_grid import Question
+from lab.simulation.answer import simulate_answer
 from tandem.backends.interface import Engine, ForwardRequest, Logits
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import Array
+from tandem.specdec.presets import PRESETS
 
 DRAFT_LENGTH = 4
 MAX_TOKENS = 192
+MAX_PROMPT_TOKENS, OWN_ANSWER_TOKENS = 128, 64
 TEXTS, QUICK_TEXTS = 60, 12
-HELD_OUT_SOURCES = {"GSM8K": "gsm8k", "PEPs": "peps"}
-FILES = {"HumanEval": "HumanEval.jsonl.gz", "WikiText-2": "wikitext2-valid.txt"}
-TASKS = ("GSM8K", "HumanEval", "PEPs", "WikiText-2")
+PROMPTS, QUICK_PROMPTS = 12, 4
+TASKS = ("MT-bench", "HumanEval", "GSM8K", "Alpaca", "CNN/DM", "NQ", "PEPs", "WikiText-2")
 COLUMN = ("Vicuna-68m/Vicuna-7B", "RTX")
 """Of Table 6, whose draft and target are nearest in size to the demo pair's."""
+_FILES = (
+    "GSM8K and PEPs are held out from the models' training and come with this repository; the "
+    "others, and GSM8K's test split, are read from `--tasks FOLDER`, where they are there: "
+    "docs/benchmarks.md says as which files."
+)
 
 
 def tables() -> tuple[PaperTable, ...]:
@@ -40,16 +49,32 @@ def tables() -> tuple[PaperTable, ...]:
             title="The demo pair by task: tokens a round, and the early exit that was right first",
             labels=("task",),
             figures=("τ", "α", "average exit, % of the pass", "never right, %"),
-            rows=tuple(_row(task) for task in TASKS),
+            rows=tuple(_row(task, (_printed(task, 2), None, None, None)) for task in TASKS),
             basis=Basis.DISTRIBUTIONS,
             declared="Texts of each task through demo draft and demo target at temperature 1; α is "
-            f"Σ min(P, Q), τ follows by equation 5 at γ = {DRAFT_LENGTH}. GSM8K and PEPs are held "
-            "out from the models' training and come with this repository; HumanEval.jsonl.gz and "
-            "wikitext2-valid.txt are read from `--tasks FOLDER`, if they are there.",
+            f"Σ min(P, Q), τ follows by equation 5 at γ = {DRAFT_LENGTH}. Where a file has "
+            f"questions alone, the text is the question and the target's own answer. {_FILES}",
             compute=_by_task,
             needs=("tasks",),
             printed=f"The printed τ is of {' on '.join(COLUMN)}.",
             finding=lambda rows: fsd_findings.by_task(rows, _printed_exit_share()),
+        ),
+        PaperTable(
+            key="tasks-speed",
+            paper="FSD",
+            place="Table 6, by task",
+            title="Speedups by task, in virtual time",
+            labels=("task",),
+            figures=("AR → SD", "SD → FSD", "τ", "r, %"),
+            rows=tuple(_row(task, _printed_speeds(task)) for task in TASKS),
+            basis=Basis.VIRTUAL_TIME,
+            declared=f"Prompts of each task, step times and round trip of {' on '.join(COLUMN)} "
+            f"(Table 5), 100 Mbit/s; distributions and exits are those of the pair that is here, "
+            f"at temperature 1, all of its exits throughout. {_FILES}",
+            compute=_speed_by_task,
+            needs=("tasks",),
+            printed="The printed figures are of the same column of Table 6.",
+            finding=fsd_findings.speeds_by_task,
         ),
     )
 
@@ -60,53 +85,28 @@ def _printed_exit_share() -> float:
     return 100 * TABLE_6["GSM8K"][4][list(TABLE_5).index(COLUMN)] / (exits + 1)
 
 
-def _row(task: str) -> PaperRow:
-    column = list(TABLE_5).index(COLUMN)
-    printed = TABLE_6[task][2][column] if task in TABLE_6 else None
+def _printed(task: str, line: int) -> float | None:
+    return TABLE_6[task][line][list(TABLE_5).index(COLUMN)] if task in TABLE_6 else None
+
+
+def _printed_speeds(task: str) -> Figures:
+    return tuple(_printed(task, line) for line in (0, 1, 2, 3))
+
+
+def _row(task: str, printed: Figures) -> PaperRow:
     needs = "needs --tasks" if task in FILES else ""
-    remark = needs if printed is not None else ", ".join(filter(None, ("not FSD's", needs)))
-    return PaperRow((task,), (printed, None, None, None), remark)
+    remark = ", ".join(filter(None, ("" if task in TABLE_6 else "not FSD's", needs)))
+    return PaperRow((task,), printed, remark)
 
 
-def task_texts(task: str, folder: Path | None) -> list[str]:
-    """The task's texts; none where its file is not there. Raises NoTexts for a file that is not
-    what its name says."""
-    if task in HELD_OUT_SOURCES:
-        source = HELD_OUT_SOURCES[task]
-        return [record["text"] for record in held_out() if record["source"] == source]
-    path = None if folder is None else folder / FILES[task]
-    if path is None or not path.exists():
-        return []
-    try:
-        return list(_humaneval(path) if task == "HumanEval" else _articles(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise NoTexts(f"{path}: cannot be read: {error!r}") from None
-
-
-def _humaneval(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            problem = json.loads(line)
-            yield problem["prompt"] + problem["canonical_solution"]
-
-
-def _articles(path: Path) -> Iterator[str]:
-    """WikiText marks an article by a heading of one `=`."""
-    article: list[str] = []
-    for line in path.read_text("utf-8").splitlines():
-        words = line.split()
-        if article and words[:1] == ["="] and words[1:2] != ["="]:
-            yield "\n".join(article)
-            article = []
-        article.append(line)
-    if article:
-        yield "\n".join(article)
+def _chosen(testbed: Testbed, task: str, count: int) -> list[TaskText]:
+    """Some items of a task, from all parts of its file."""
+    items = task_items(task, testbed.tasks)
+    return items[:: max(1, len(items) // count)][:count]
 
 
 def _by_task(testbed: Testbed, labels: Labels) -> Figures:
-    texts = task_texts(str(labels[0]), testbed.tasks)
-    count = QUICK_TEXTS if testbed.quick else TEXTS
-    chosen = texts[:: max(1, len(texts) // count)][:count]
+    chosen = _chosen(testbed, str(labels[0]), QUICK_TEXTS if testbed.quick else TEXTS)
     if not chosen:
         return (None,) * 4
     models = testbed.models
@@ -120,8 +120,10 @@ def _by_task(testbed: Testbed, labels: Labels) -> Figures:
     )
     overlaps: list[float] = []
     first: list[int] = []
-    for text in chosen:
-        token_ids = tokenizer.encode(text[:MAX_CHARACTERS])[:MAX_TOKENS]
+    for item in chosen:
+        token_ids = tokenizer.encode(item.whole[:MAX_CHARACTERS])[:MAX_TOKENS]
+        if not item.answer:
+            token_ids = _answered(testbed, token_ids)
         if len(token_ids) < 2:
             continue
         probs = distributions_along(target, token_ids), distributions_along(draft, token_ids)
@@ -129,6 +131,31 @@ def _by_task(testbed: Testbed, labels: Labels) -> Figures:
         first += first_right_exits(target, token_ids, probs[0])
     rate = fmean(overlaps)
     return (expected_tokens_per_round(rate, DRAFT_LENGTH), rate, *_exits(first, target.exit_depths))
+
+
+def _answered(testbed: Testbed, token_ids: list[int]) -> list[int]:
+    """A question and the target's own answer to it."""
+    prompt_ids = tuple(token_ids[:MAX_PROMPT_TOKENS])
+    conditions = conditions_of(COLUMN)
+    answer = simulate_answer(
+        PRESETS["ar"], testbed.pair, conditions, prompt_ids, OWN_ANSWER_TOKENS, testbed.seed
+    )
+    return [*prompt_ids, *answer.token_ids]
+
+
+def _speed_by_task(testbed: Testbed, labels: Labels) -> Figures:
+    count = QUICK_PROMPTS if testbed.quick else PROMPTS
+    chosen = _chosen(testbed, str(labels[0]), count)
+    if not chosen:
+        return (None,) * 4
+    tokenizer = load_tokenizer(testbed.models.target)
+    encoded = (tokenizer.encode(item.prompt[:MAX_CHARACTERS]) for item in chosen)
+    questions = [
+        Question(tuple(token_ids[-MAX_PROMPT_TOKENS:]), testbed.seed + number, 0)
+        for number, token_ids in enumerate(islice(encoded, count))
+        if token_ids
+    ]
+    return speeds(testbed, conditions_of(COLUMN), questions)
 
 
 def first_right_exits(target: Engine, token_ids: list[int], probs: Array) -> list[int]:

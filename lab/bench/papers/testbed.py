@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -88,12 +88,18 @@ class Testbed:
         value: T = self._shared[name]
         return value
 
-    def answers(self, preset: Preset, conditions: Conditions) -> list[SimulatedAnswer]:
-        """Answers to the held-out prompts in virtual time, by the models' distributions."""
+    def answers(
+        self,
+        preset: Preset,
+        conditions: Conditions,
+        questions: Sequence[Question] | None = None,
+    ) -> list[SimulatedAnswer]:
+        """Answers in virtual time, by the models' distributions; to the held-out prompts where no
+        questions are given."""
         tokens = QUICK_TOKENS if self.quick else TOKENS
         return [
             simulate_answer(preset, self.pair, conditions, one.prompt_ids, tokens, one.seed)
-            for one in self.questions
+            for one in questions or self.questions
         ]
 
     def declared_answers(

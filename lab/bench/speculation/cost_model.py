@@ -23,8 +23,8 @@ from lab.bench.harness.suite import Models
 from lab.bench.speculation.methods_grid import HARDWARE, RATES_MBPS, RTTS_S, VOCABULARY
 from lab.simulation.answer import Conditions, Question, simulate_answers
 from lab.simulation.answer_figures import (
-    cache_miss_rate,
     steady_tokens_per_s,
+    undrafted_rate,
     verified_acceptance,
 )
 from lab.simulation.declared_pair import declared_pair
@@ -137,7 +137,7 @@ def simulate(cell: Cell, seed: int) -> Simulated:
     return Simulated(
         steady_tokens_per_s(answers, int(WARM * tokens)),
         verified_acceptance(answers),
-        cache_miss_rate(answers),
+        undrafted_rate(answers),
     )
 
 

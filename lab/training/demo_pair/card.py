@@ -118,7 +118,15 @@ def _exits(folder: Path) -> str:
     described = read_description(folder)
     pairs = zip(described.layers, described.agreement, strict=True)
     said = ", ".join(f"{share:.1%} after layer {layer}" for layer, share in pairs)
-    return f"Adapters of rank {described.rank}; agreement with the target: {said}."
+    text = f"Adapters of rank {described.rank}; agreement with the target: {said}."
+    if described.calibration_errors:
+        errors = ", ".join(
+            f"{before:.3f} and {after:.3f}" for before, after in described.calibration_errors
+        )
+        text += (
+            f" Calibration error of their confidence, without and with its temperature: {errors}."
+        )
+    return text
 
 
 def published_bytes(out: Path) -> int:
@@ -200,8 +208,8 @@ the attempts that were given up, is in `HISTORY.md`.
 `demo-exits` holds adapters that let the target say early, after some layers (counted from 0), what
 it is about to say (preset `fsd`). They belong to these very weights of the target and are refused
 by any other. {exits}
-Agreement is how often the likeliest tokens are equal, measured on the end of the text they were
-trained on, which the training did not see. To train them again, in minutes, after the target has
+Agreement is how often the likeliest tokens are equal, measured on text that the training did not
+see. To train them again, in minutes, after the target has
 changed: `python models/train_demo.py --stage exits`, or delete the folder first if it has not.
 
 ## Training

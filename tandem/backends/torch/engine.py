@@ -105,7 +105,9 @@ class HuggingFaceEngine(EngineDefaults):
         self._single_rows = single_rows
         self._like = torch.empty(0, dtype=dtype, device=model.device)
         early = EarlyExits(exits, self._like, self.vocabulary_size) if exits else None
+        self.early_exits = early
         self.exit_depths = early.depths if early else ()
+        self.exit_temperatures = early.temperatures if early else ()
         self._run: LlamaForward | GenericForward = generic
         if self.fast_path:
             self._run = LlamaForward(
@@ -169,6 +171,7 @@ class HuggingFaceEngine(EngineDefaults):
         if not self._answers_hidden:
             answers = answers[:, : self.vocabulary_size]
         logits: Logits = answers.float().cpu().numpy()
+        packed.exit_copies.hand_over(wait=True)
         for session, request in zip(sessions, batch, strict=True):
             session.finish(len(request.token_ids), request.parents)
         ends = list(accumulate(request.logits_to_keep for request in batch))

@@ -8,10 +8,12 @@ are refused, never tried.
 
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from tandem.backends.interface import ExitCheck, Logits
 from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.core.errors import InvalidArgument
 
@@ -32,11 +35,21 @@ NONE = "none"
 _HASHED_AT_ONCE = 1 << 24
 
 
+Bin = tuple[float, float, int]
+"""Mean confidence, share that was right, and how many positions."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExitsDescription:
     """Content of `exits.json`. Exit i reads what layer `layers[i]` (from 0) puts out. `base_hash`:
     `weights_hash` of the model. `agreement`: measured on held-out text, how often each exit's
-    likeliest token is the model's own."""
+    likeliest token is the model's own. `temperatures`: what the logits of each exit are divided by
+    before its confidence is read; empty: 1 for all.
+
+    The rest is for readers. `calibration_errors` and `reliability`, of each exit without its
+    temperature and with it: the expected calibration error, and the bins it is the mean of.
+    `held_out_tokens` were measured on. `trained_positions` were learnt from, in texts of `context`
+    tokens, in `training_s` seconds on `device`."""
 
     base_hash: str
     layer_count: int
@@ -45,6 +58,14 @@ class ExitsDescription:
     rank: int
     agreement: tuple[float, ...] = ()
     format: int = FORMAT
+    temperatures: tuple[float, ...] = ()
+    calibration_errors: tuple[tuple[float, float], ...] = ()
+    reliability: tuple[tuple[tuple[Bin, ...], tuple[Bin, ...]], ...] = ()
+    held_out_tokens: int = 0
+    trained_positions: int = 0
+    context: int = 0
+    training_s: float = 0.0
+    device: str = ""
 
 
 class ExitAdapter(torch.nn.Module):
@@ -79,6 +100,12 @@ class ExitAdapters:
         about = self.description
         return tuple((layer + 1) / about.layer_count for layer in about.layers)
 
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """What each exit's logits are divided by before its confidence is read."""
+        about = self.description
+        return about.temperatures or (1.0,) * len(about.layers)
+
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Return the parameters by the names that they have in a file."""
         return dict(torch.nn.ModuleList(self.adapters).named_parameters())
@@ -107,11 +134,18 @@ class PlacedAdapter:
 
 class EarlyExits:
     """The exits of one model, called by its forward pass after each layer. They read hidden states
-    and never write them, so they change nothing in the pass."""
+    and never write them, so they change nothing in the pass.
+
+    On a device nothing waits for an exit: its logits are compared with the drafts where they are,
+    one row is copied, and what has arrived is handed over after the layers that follow."""
 
     def __init__(self, exits: ExitAdapters, like: Tensor, vocabulary_size: int) -> None:
         """`like`: of the activations' dtype, on their device."""
         self.depths = exits.depths
+        self.temperatures = exits.temperatures
+        self.selects_rows = like.device.type != "cpu"
+        """Whether drafts are compared with an exit's logits before these are copied; on a
+        processor there is nothing to copy."""
         self._adapters = exits.placed(like)
         self._index = {layer: i for i, layer in enumerate(exits.description.layers)}
         self._vocabulary_size = vocabulary_size
@@ -122,17 +156,44 @@ class EarlyExits:
         """Call the requests that read the exit of layer `layer`, which put out `hidden` [tokens,
         size]. `head` takes hidden states [rows, size] to logits [rows, vocabulary], as the model's
         own end does. Only the rows that these requests keep are computed."""
+        packed.exit_copies.hand_over()
         index = self._index.get(layer)
         sequences = [one for one in packed.sequences if index in one.exits and one.logits_to_keep]
         if index is None or not sequences:
             return
         count = sum(sequence.logits_to_keep for sequence in sequences)
         rows = hidden if count == len(hidden) else hidden[packed.rows_of(sequences)]
-        logits = head(self._adapters[index](rows))[:, : self._vocabulary_size].float().cpu().numpy()
+        logits = head(self._adapters[index](rows))[:, : self._vocabulary_size].float()
         first = 0
         for sequence in sequences:
-            sequence.on_exit(index, logits[first : first + sequence.logits_to_keep])
+            said = logits[first : first + sequence.logits_to_keep]
+            if sequence.exit_check is not None and self.selects_rows:
+                row = deciding_row(said, sequence.exit_check)
+                packed.exit_copies.add(row, partial(_tell_row, sequence.on_exit_row, index))
+            else:
+                packed.exit_copies.add(said, partial(sequence.on_exit, index))
             first += sequence.logits_to_keep
+
+
+def deciding_row(logits: Tensor, check: ExitCheck) -> Tensor:
+    """Return the row of `logits` [rows, V] that a verdict needs, and how many drafts stand, as one
+    vector [V + 1] on the same device."""
+    count = len(check.token_ids)
+    token_ids = torch.tensor(check.token_ids, dtype=torch.long).to(logits.device, non_blocking=True)
+    rows = logits[check.first_row : check.first_row + count]
+    if check.temperature == 0:
+        stands = rows.argmax(-1) == token_ids
+    else:
+        scores = rows / check.temperature
+        least = torch.tensor(check.least_probs).to(logits.device, non_blocking=True)
+        stands = scores.log_softmax(-1).gather(1, token_ids[:, None])[:, 0].exp() > least
+    accepted = stands.long().cumprod(0).sum()
+    number = (check.first_row + accepted).clamp(max=len(logits) - 1)
+    return torch.cat([logits.index_select(0, number[None])[0], accepted.to(logits.dtype)[None]])
+
+
+def _tell_row(on_exit_row: Callable[[int, int, Logits], None], index: int, row: Logits) -> None:
+    on_exit_row(index, round(float(row[-1])), row[:-1])
 
 
 def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:
@@ -155,8 +216,18 @@ def save_adapters(exits: ExitAdapters, folder: Path) -> None:
     save_file(tensors, partial)
     partial.chmod(0o644)  # safetensors writes 0600, which another user's container cannot read
     os.replace(partial, folder / TENSORS)
-    text = json.dumps(asdict(exits.description), indent=1) + "\n"
-    (folder / DESCRIPTION).write_text(text, "utf-8")
+    write_description(exits.description, folder)
+
+
+def write_description(description: ExitsDescription, folder: Path) -> None:
+    """Write what a folder says of itself, a line for each field."""
+    lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in _known(description))
+    (folder / DESCRIPTION).write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+def _known(description: ExitsDescription) -> Iterable[tuple[str, Any]]:
+    """Yield the fields that say something."""
+    return ((key, value) for key, value in asdict(description).items() if value not in ((), "", 0))
 
 
 def load_adapters(folder: Path, base_hash: str, layer_count: int, hidden_size: int) -> ExitAdapters:
@@ -194,10 +265,19 @@ def _described(content: Any, path: Path) -> ExitsDescription:
     for field, kind in kinds.items():
         if type(content.get(field)) is not kind:
             raise InvalidArgument("exits", f"{path}: {field} is missing or not {kind.__name__}")
-    known = {field: content[field] for field in kinds} | {"layers": tuple(content["layers"])}
-    description = ExitsDescription(**known, agreement=tuple(content.get("agreement") or ()))
+    known = {
+        field.name: _tuples(content[field.name])
+        for field in fields(ExitsDescription)
+        if content.get(field.name) is not None
+    }
+    description = ExitsDescription(**known)
     _check(description, str(path))
     return description
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples, inner ones too."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _check(description: ExitsDescription, where: str) -> None:
@@ -210,6 +290,11 @@ def _check(description: ExitsDescription, where: str) -> None:
     for field in ("hidden_size", "rank"):
         if not 1 <= getattr(description, field) <= 1 << 16:
             raise InvalidArgument("exits", f"{where}: {field} is {getattr(description, field)}")
+    temperatures = description.temperatures
+    if not isinstance(temperatures, tuple) or len(temperatures) not in (0, len(layers)):
+        raise InvalidArgument("exits", f"{where}: temperatures must be one for each layer")
+    if not all(type(one) in (int, float) and 0 < one < math.inf for one in temperatures):
+        raise InvalidArgument("exits", f"{where}: temperatures must be above 0")
 
 
 def _fill(exits: ExitAdapters, path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from transformers import PreTrainedModel
 
 from tandem.backends.torch.qwen_vision import Pixels, see_whole
@@ -75,6 +76,23 @@ class LayerTap:
             self._given = None
         logits: Tensor = outputs.logits[0]
         return logits
+
+    @contextmanager
+    def narrowed(self, token_ids: Tensor) -> Iterator[None]:
+        """Inside, `head` gives logits of these tokens alone, in their order: [rows, tokens].
+
+        Raises InvalidArgument("model") for a head that is not one product."""
+        head: Any = self.model.get_output_embeddings()
+        if type(head) is not torch.nn.Linear:
+            raise InvalidArgument("model", f"{type(self.model).__name__} has no plain head")
+        weight, bias = head.weight, head.bias
+        head.weight = Parameter(weight.detach()[token_ids], requires_grad=False)
+        if bias is not None:
+            head.bias = Parameter(bias.detach()[token_ids], requires_grad=False)
+        try:
+            yield
+        finally:
+            head.weight, head.bias = weight, bias
 
     def _pass(self, index: int, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._given is not None:

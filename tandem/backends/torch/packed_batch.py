@@ -5,6 +5,7 @@ the sequence's own session. Masks depend only on the layer's window, so they are
 not per layer.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.backends.interface import KV_BLOCK, ForwardCancelled, ForwardRequest
+from tandem.backends.interface import KV_BLOCK, ForwardCancelled, ForwardRequest, Logits
 from tandem.backends.torch.kv_cache import KvSession
 from tandem.backends.torch.linear import FEW_ROWS
 from tandem.core.tree import ancestors, depths
@@ -48,6 +49,8 @@ class PackedSequence:
         self.logits_to_keep = request.logits_to_keep
         self.exits = request.exits
         self.on_exit = request.on_exit
+        self.exit_check = request.exit_check
+        self.on_exit_row = request.on_exit_row
         self.length = session.length
         self.pending = session.pending
         tree = None if request.parents is None else (*(session.tree or ()), *request.parents)
@@ -118,6 +121,36 @@ class PackedSequence:
         return seen
 
 
+class ExitCopies:
+    """What early exits said in one pass, on its way to the host. Invariants: nothing waits for a
+    copy before the pass is over; what is said first is handed over first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[torch.cuda.Event, Tensor, Callable[[Logits], None]]] = deque()
+
+    def add(self, said: Tensor, take: Callable[[Logits], None]) -> None:
+        """Have `take` called with a copy; at once where it is in this memory already."""
+        if said.device.type == "cpu":
+            take(said.numpy())
+            return
+        there = torch.empty(said.shape, dtype=said.dtype, pin_memory=True)
+        there.copy_(said, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        self._waiting.append((copied, there, take))
+
+    def hand_over(self, wait: bool = False) -> None:
+        """Hand over what has arrived; with `wait`, all of it."""
+        while self._waiting:
+            copied, there, take = self._waiting[0]
+            if wait:
+                copied.synchronize()
+            elif not copied.query():
+                return
+            self._waiting.popleft()
+            take(there.numpy())
+
+
 class PackedBatch:
     """The sequences of one forward pass, and the callback that may cancel it."""
 
@@ -147,6 +180,7 @@ class PackedBatch:
         self.few = all(sequence.count <= FEW_ROWS for sequence in self.sequences)
         self.few_logits = all(sequence.logits_to_keep <= FEW_ROWS for sequence in self.sequences)
         self.last_position = max(max(sequence.positions) for sequence in self.sequences)
+        self.exit_copies = ExitCopies()
         self.reads_exits = any(one.exits and one.logits_to_keep for one in self.sequences)
 
     def positions(self) -> Tensor:
@@ -162,7 +196,8 @@ class PackedBatch:
         """Rows of some of its sequences whose logits are asked for, in order."""
         ends = [(sequence.rows.stop, sequence.logits_to_keep) for sequence in sequences]
         rows = [row for end, kept in ends for row in range(end - kept, end)]
-        return torch.tensor(rows, dtype=torch.long, device=self.token_ids.device)
+        # A device waits for nothing before the copy only where that is said.
+        return torch.tensor(rows, dtype=torch.long).to(self.token_ids.device, non_blocking=True)
 
     def check_cancelled(self) -> None:
         """Called before each layer. Raises ForwardCancelled."""

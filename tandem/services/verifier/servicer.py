@@ -123,6 +123,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             eos_token_ids=engine.eos_token_ids,
             max_draft_length=limits.max_draft_length,
             exits=len(engine.exit_depths),
+            exit_temperatures=engine.exit_temperatures,
             same_bits=engine.capabilities.same_bits,
             layer_count=engine.layer_count if engine.capabilities.splits else 0,
             hidden_size=engine.hidden_size if engine.capabilities.splits else 0,

@@ -232,7 +232,7 @@ class TargetFrame(Frame):
     token_ids: tuple[int, ...]
     hands_over: bool = False
     token_sources: tuple[TokenSource, ...] = ()
-    probs: tuple[Array | TopList | None, ...] = ()
+    probs: tuple[SentProbs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ class _PeerFrames:
         draft.CopyFrom(pb.SideDraft(**same_fields(message, _DRAFT_FIELDS)))
         self._fill_probs(draft, message.probs)
 
-    def _fill_probs(self, draft: pb.SideDraft, probs: Array | TopList | None) -> None:
+    def _fill_probs(self, draft: pb.SideDraft, probs: SentProbs) -> None:
         if isinstance(probs, TopList):
             draft.top.ids.extend(probs.ids.tolist())
             draft.top.probabilities.extend(probs.probs.tolist())

@@ -8,8 +8,8 @@ from lab.analysis.cost_models import LinkTimes
 from lab.analysis.cost_of_preset import Sizes, predict
 from lab.simulation.answer import Conditions, Question, simulate_answers
 from lab.simulation.answer_figures import (
-    cache_miss_rate,
     tokens_per_s_together,
+    undrafted_rate,
     verified_acceptance,
 )
 from lab.simulation.declared_pair import declared_pair
@@ -32,7 +32,7 @@ def ratio(
     ]
     conditions = Conditions(times, rtt_s, MBPS, padded_vocabulary=151_936)
     answers = simulate_answers(preset, pair, conditions, questions)
-    miss_rate, seen = cache_miss_rate(answers), verified_acceptance(answers)
+    miss_rate, seen = undrafted_rate(answers), verified_acceptance(answers)
     found = predict(
         preset,
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),

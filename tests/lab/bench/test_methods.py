@@ -53,8 +53,8 @@ def test_more_exits_miss_less_and_save_time(pair: SimulatedPair) -> None:
     asked = [Question((1, 2, 3), seed, 0) for seed in range(4)]
     none, one, two = exit_rows(hearing, asked, 48)
     assert [row["variant"] for row in (none, one, two)] == ["no exits", "1 exits", "2 exits"]
-    assert none["cache_miss_rate"] is None
-    assert two["cache_miss_rate"] <= one["cache_miss_rate"] < 0.5
+    assert none["undrafted_rate"] is None
+    assert two["undrafted_rate"] <= one["undrafted_rate"] < 0.5
     assert two["tpot_s"] < none["tpot_s"]
 
 
@@ -154,7 +154,7 @@ def test_more_exits_must_miss_less() -> None:
     def verdict(*rates: float | None) -> list[bool]:
         names = ("no exits", "1 exits", "2 exits")
         rows = [
-            {"variant": name, "cache_miss_rate": rate}
+            {"variant": name, "undrafted_rate": rate}
             for name, rate in zip(names, rates, strict=True)
         ]
         return [goal.met for goal in exit_goals(rows)]

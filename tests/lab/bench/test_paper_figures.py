@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ from lab.bench.harness.texts import NoTexts
 from lab.bench.harness.weights import parameters_in
 from lab.bench.papers import fsd_runs, robot_table, tslt_figures
 from lab.bench.papers.fsd_printed import TABLE_5
-from lab.bench.papers.fsd_runs import interpolated_exits
 from lab.bench.papers.paper_report import all_tables, chosen_tables
 from lab.bench.papers.paper_table import Basis, Figures, PaperTable
 from lab.bench.papers.picospec_tables import acceptance_for
@@ -23,10 +23,12 @@ from lab.bench.papers.report_pages import (
 )
 from lab.bench.papers.reweigh_gain import reweighed
 from lab.bench.papers.robot_task import ACROSS, CELL, COLOURS, DOWN, VOCABULARY, robot_task
+from lab.bench.papers.task_files import TaskText, task_items
 from lab.bench.papers.task_tables import first_right_exits, task_texts
 from lab.bench.papers.testbed import Testbed
 from lab.bench.speculation.demo_pair import distributions_along
 from lab.bench.speculation.methods_ablations import picospec_variants
+from lab.bench.speculation.methods_grid import Question
 from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.model_pair import SimulatedPair
@@ -63,6 +65,30 @@ def test_texts_of_tasks_come_from_files_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "HumanEval.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(NoTexts, match="HumanEval"):
         task_texts("HumanEval", tmp_path)
+
+
+def test_tasks_are_read_as_their_publishers_offer_them(tmp_path: Path) -> None:
+    folder = tmp_path
+    turns = {"turns": ["Write a poem.", "Shorter."], "category": "writing"}
+    (folder / "mt-bench.jsonl").write_text(json.dumps(turns))
+    alpaca = [
+        {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+        {"instruction": "Say hello.", "input": "", "output": "Hello."},
+    ]
+    (folder / "alpaca_data.json").write_text(json.dumps(alpaca))
+    asked = [{"category": kind, "turns": [kind]} for kind in ("summarization", "qa", "math")]
+    (folder / "spec-bench.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    problem = {"question": "1 + 1?", "answer": "#### 2"}
+    (folder / "gsm8k-test.jsonl").write_text(json.dumps(problem))
+    assert task_items("MT-bench", folder) == [TaskText("Write a poem.")]
+    assert task_texts("Alpaca", folder) == ["Add.\n1 and 2\n3", "Say hello.\nHello."]
+    assert task_texts("CNN/DM", folder) == ["summarization"]
+    assert task_texts("NQ", folder) == ["qa"]
+    assert task_items("GSM8K", folder) == [TaskText("Question: 1 + 1?\nAnswer:", " #### 2")]
+    assert all(item.answer for item in task_items("GSM8K", None))
+    (folder / "mt-bench.jsonl").write_text(json.dumps({"turns": []}))
+    with pytest.raises(NoTexts, match="mt-bench"):
+        task_items("MT-bench", folder)
 
 
 def test_the_first_exit_that_is_right_is_found() -> None:
@@ -183,17 +209,6 @@ def test_figures_of_distributions(key: str) -> None:
             assert all(json > full for json, full in zip(columns[0], columns[1], strict=True))
 
 
-def test_a_deeper_exit_is_closer_to_the_target() -> None:
-    pair = interpolated_exits(declared_pair(0.0), 3)
-    assert pair.exit_depths == (0.25, 0.5, 0.75)
-    target = pair.target_probs((1, 2))
-    apart = [
-        float(np.abs(exit_probs((1, 2)) - target).sum()) for exit_probs in pair.exit_distributions
-    ]
-    assert apart == sorted(apart, reverse=True)
-    assert apart[0] == pytest.approx(2 * 0.75, abs=0.01)
-
-
 class ExitlessTestbed(Testbed):
     """A pair that is declared, whose target has no exits."""
 
@@ -201,7 +216,12 @@ class ExitlessTestbed(Testbed):
     def pair(self) -> SimulatedPair:
         return declared_pair(0.6)
 
-    def answers(self, preset: Preset, conditions: Conditions) -> list[SimulatedAnswer]:
+    def answers(
+        self,
+        preset: Preset,
+        conditions: Conditions,
+        questions: Sequence[Question] | None = None,
+    ) -> list[SimulatedAnswer]:
         return [simulate_answer(preset, self.pair, conditions, (1, 2), 16, self.seed)]
 
 
@@ -221,7 +241,7 @@ def test_exits_and_workers_run_with_the_paper_s_client(monkeypatch: pytest.Monke
     """Figure 4a's is the RTX, Table 7's the Jetson; what is declared is what runs."""
     ran: list[Conditions] = []
 
-    def run(testbed: Testbed, preset: Preset, conditions: Conditions, exits: int) -> Figures:
+    def run(testbed: Testbed, preset: Preset, conditions: Conditions) -> Figures:
         ran.append(conditions)
         return 1.0, 50.0
 

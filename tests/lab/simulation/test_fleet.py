@@ -11,7 +11,7 @@ from itertools import takewhile
 import pytest
 
 from lab.simulation.answer import Conditions, Question, simulate_answers
-from lab.simulation.answer_figures import cache_miss_rate, verified_acceptance
+from lab.simulation.answer_figures import undrafted_rate, verified_acceptance
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.fleet import simulate_fleet, verifiers_needed
 from lab.simulation.fleet_cloud import FleetSession
@@ -45,7 +45,7 @@ def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: in
         for n, before in enumerate(simulate_answers(chosen, pair, conditions, firsts))
     ]
     answers = simulate_answers(chosen, pair, conditions, questions)
-    missed = cache_miss_rate(answers)
+    missed = undrafted_rate(answers)
     figures = simulate_fleet(
         FleetPlan(
             PRESETS[preset],

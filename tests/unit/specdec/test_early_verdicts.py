@@ -20,7 +20,15 @@ from tandem.specdec.messages import Cancel, EarlyVerdict, Verdict, Work
 from tandem.specdec.rules import Proposal, acceptance_rule
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
-from tests.virtual_time.edge_frames import SPARSE, V, draft, edge_of, verdict_of
+from tests.virtual_time.edge_frames import (
+    SPARSE,
+    V,
+    draft,
+    drafts_of,
+    edge_of,
+    sent,
+    verdict_of,
+)
 from tests.virtual_time.lockstep import judgement_for, model_for
 from tests.virtual_time.machine_state import state_of
 
@@ -166,6 +174,47 @@ def test_the_deepest_exits_speak_as_many_as_were_asked_for(has: int, speaks: tup
     cloud = cloud_with_exits(has)
     assert cloud.exits == speaks
     assert cloud.opened().exits == len(speaks)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "read"), [(None, (1, 2, 3)), ((1, 3), (1, 3)), ((0, 2, 40), (2,)), ((), None)]
+)
+def test_a_draft_may_ask_for_fewer_exits(
+    wanted: tuple[int, ...] | None, read: tuple[int, ...] | None
+) -> None:
+    """Of those that the session has; the next draft may ask for others."""
+    cloud = cloud_with_exits()
+    right = own_tokens(COUPLED, 5)
+    pass_of(cloud)
+    cloud.receive(replace(draft_after(cloud, right[:2]), exits=wanted))
+    work = cloud.work()
+    assert work is not None
+    assert (work.early and work.early.exits) == read
+    cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    cloud.receive(draft_after(cloud, right[3:]))
+    work = cloud.work()
+    assert work is not None
+    assert work.early is not None
+    assert work.early.exits == (1, 2, 3)
+
+
+def test_an_edge_that_chooses_tells_which_exits_it_wants() -> None:
+    """All of them at first; a cloud without exits is told nothing."""
+    for exits, told in ((4, True), (0, False)):
+        edge = edge_of(preset("fsd", 2, payload_top=1), max_tokens=100)
+        opened = replace(cloud_with_exits(exits).opened(), session=edge.request.session)
+        edge.connect(0.0)
+        edge.receive(replace(opened, base=2, prefix_hash=edge.committed.prefix), 0.0)
+        asked = []
+        for number in range(8):
+            work = edge.work(0.0)
+            assert work is not None
+            (frame,) = sent(edge.drafted(work, drafts_of(0, 1), work.position + 1, 0.01, 0.0))
+            asked.append(frame.exits)
+            for output in edge.receive(verdict_of(edge, 2, outcome=2), 0.1 * number + 0.1):
+                assert not isinstance(output, Interrupt)
+        assert asked[0] is None
+        assert (() in asked) == told
 
 
 @pytest.mark.parametrize("bonus", [True, False])

@@ -25,9 +25,9 @@ def test_nothing_is_counted_at_first() -> None:
 
 def test_a_hit_is_no_miss() -> None:
     stats = EdgeStats()
-    for hit in (True, True, False):
-        stats.count_resolved(hit)
-    assert (stats.predraft_hits, stats.predraft_misses) == (2, 1)
+    for begun, hit in ((True, True), (True, True), (True, False), (False, False)):
+        stats.count_resolved(begun, hit)
+    assert (stats.predraft_hits, stats.predraft_misses, stats.predraft_begun) == (2, 2, 1)
 
 
 def test_the_cloud_s_times_and_passes_add_up() -> None:

@@ -200,7 +200,20 @@ def test_a_text_that_went_on_otherwise_keeps_the_branch_that_predicted_it() -> N
     assert edge.work(0.2) is None, "it is the task under way"
     (frame,) = sent(edge.drafted(first, drafts_of(0), 4, 0.0, 0.3))
     assert (frame.base, frame.token_ids) == (3, (2, 0))
-    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (1, 0)
+    stats = edge.stats
+    assert (stats.predraft_hits, stats.predraft_misses, stats.predraft_begun) == (0, 1, 1)
+
+
+def test_a_branch_is_a_hit_once_all_its_drafts_are_there() -> None:
+    edge = waiting()
+    expect(edge, 2, 1, 0.9)
+    branch = begun(edge)
+    take(edge, branch, 2)
+    take(edge, branch, 0)
+    (frame,) = sent(edge.receive(verdict_of(edge, 0, True, 1), 0.2))
+    assert (frame.base, frame.token_ids) == (3, (2, 0))
+    stats = edge.stats
+    assert (stats.predraft_hits, stats.predraft_misses, stats.predraft_begun) == (1, 0, 0)
 
 
 def test_an_outcome_that_only_waits_is_a_miss() -> None:

@@ -269,7 +269,7 @@ def test_the_timing_of_each_preset() -> None:
         "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "predraft": (stop_and_wait, Control.FIXED, likely, 4, 16, 0),
         "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
-        "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 2),
+        "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 4),
     }
     cuts = dict.fromkeys(
         ("tslt", "tslt-after", "mc-dsd", "stream-rejection"), Truncation(top_k=320)

@@ -113,9 +113,12 @@ def _verify_request() -> Conversation:
     of_dsd = opened["open.dsd"]  # kept when the preset's distributions were float32
     float32 = replace(of_dsd.settings, uplink_precision="float32")
     opened["open.dsd"] = replace(of_dsd, settings=float32)
+    of_fsd = opened["open.fsd"]  # kept when the preset had two exits
+    opened["open.fsd"] = replace(of_fsd, settings=replace(of_fsd.settings, exits=2))
     asked = GenerationParams(max_tokens=9, logprobs=True, top_logprobs=2, images=(b"png",))
     drafts: dict[str, tuple[str, Draft]] = {
         "draft.ids": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
+        "draft.exits": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, exits=(0, 3))),
         "draft.probabilities": ("dssd", Draft(*HEAD, (1, 7), False, probabilities=(0.5, 0.25))),
         "draft.distributions": ("dsd", Draft(*HEAD, (1,), True, distributions=probs[None])),
         "draft.tree": (

@@ -1,0 +1,166 @@
+"""Which exits are read, and how many branches drafted: what a round would have spared, and what
+follows from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.control.exit_choice import (
+    FIRST_ROUNDS,
+    ExitChooser,
+    ExitPlan,
+    Heard,
+    JudgedRound,
+    RoundTimes,
+    spared_s,
+)
+
+RIGHT, WRONG, OTHER = (9, 1), (9, 2), (8, 3)
+TIMES = RoundTimes(step_s=0.010, branch_s=0.0, chunk=4)
+
+
+def plan(*exits: int, branches: int = 4) -> ExitPlan:
+    return ExitPlan(frozenset(exits), branches)
+
+
+@pytest.mark.parametrize(
+    ("lead_s", "spared"),
+    [(0.050, 0.040), (0.040, 0.040), (0.020, 0.020), (0.025, 0.025), (0.004, 0.004), (0.0, 0.0)],
+)
+def test_an_exit_that_is_right_spares_what_its_lead_allows(lead_s: float, spared: float) -> None:
+    judged = JudgedRound((Heard(0, RIGHT, 0.9, lead_s),), RIGHT)
+    assert spared_s(judged, plan(0), TIMES) == pytest.approx(spared)
+    assert spared_s(judged, plan(1), TIMES) == 0
+
+
+def test_a_wrong_one_spares_nothing_and_may_be_in_the_way() -> None:
+    """The right one arrives while a step for the wrong one is under way, and waits for its end;
+    with one branch it waits for all of it."""
+    judged = JudgedRound((Heard(0, WRONG, 0.9, 0.060), Heard(1, RIGHT, 0.8, 0.035)), RIGHT)
+    assert spared_s(judged, plan(0), TIMES) == 0
+    assert spared_s(judged, plan(1), TIMES) == pytest.approx(0.035)
+    assert spared_s(judged, plan(0, 1), TIMES) == pytest.approx(0.030)
+    assert spared_s(judged, plan(0, 1, branches=1), TIMES) == pytest.approx(0.020)
+
+
+def test_branches_that_slow_a_step_cost_time() -> None:
+    """Three branches at once make a step of 10 ms one of 20."""
+    slow = RoundTimes(step_s=0.010, branch_s=0.005, chunk=4)
+    heard = tuple(
+        Heard(n, outcome, 0.9 - n / 10, 0.040) for n, outcome in enumerate((WRONG, OTHER))
+    )
+    judged = JudgedRound((*heard, Heard(2, RIGHT, 0.5, 0.040)), RIGHT)
+    assert spared_s(judged, plan(2), slow) == pytest.approx(0.040)
+    assert spared_s(judged, plan(0, 1, 2), slow) == pytest.approx(0.020)
+
+
+def test_exits_that_are_left_out_shorten_the_pass_after_those_before_them() -> None:
+    """And so the lead that an exit had in a round that all judged."""
+    judged = JudgedRound((Heard(0, RIGHT, 0.9, 0.030), Heard(1, OTHER, 0.5, 0.010)), RIGHT)
+    dear = RoundTimes(step_s=0.010, branch_s=0.0, chunk=4, exit_s=0.012)
+    assert spared_s(judged, plan(0), dear) == pytest.approx(0.018)
+    assert spared_s(judged, plan(0, 1), dear) == pytest.approx(0.030)
+
+
+class Request:
+    """Rounds of a request in which each exit is right as told, so many seconds before the
+    verdict."""
+
+    def __init__(self, leads_s: dict[int, float], exit_s: float, link_s: float = 0.0) -> None:
+        self.chooser = ExitChooser(most_branches=4, chunk=4)
+        self.read: list[frozenset[int]] = []
+        self._leads_s, self._exit_s, self._link_s = leads_s, exit_s, link_s
+        self._now = 0.0
+
+    def go_on(
+        self, rounds: int, right: dict[int, bool], sharing: int = 1, queue_s: float = 0.0
+    ) -> frozenset[int]:
+        """Return the exits that are chosen in the end."""
+        chooser = self.chooser
+        for _ in range(rounds):
+            chooser.drafted(0.040, 4, 1)
+            chooser.sent(self._now)
+            wanted = self._leads_s if chooser.exits is None else chooser.exits
+            self.read.append(frozenset(wanted))
+            verify_s = 0.1 + self._exit_s * len(wanted)
+            took_s = 0.030 + verify_s + queue_s + self._link_s * len(wanted)
+            for index in wanted:
+                outcome = RIGHT if right[index] else (9, 100 + index)
+                chooser.heard(index, outcome, 0.5, self._now + took_s - self._leads_s[index])
+            self._now += took_s
+            chooser.judged(verify_s, queue_s, sharing, self._now)
+            chooser.resolved(RIGHT)
+        return chooser.plan_exits
+
+
+def test_all_exits_judge_at_first_and_once_none() -> None:
+    request = Request({0: 0.06, 1: 0.03}, exit_s=0.001)
+    request.go_on(FIRST_ROUNDS, {0: True, 1: True})
+    every = frozenset({0, 1})
+    assert request.read == [every, every, frozenset(), every]
+
+
+def test_the_exit_that_spares_most_is_read_and_those_that_add_nothing_are_not() -> None:
+    request = Request({0: 0.08, 1: 0.06, 2: 0.02}, exit_s=0.002)
+    assert request.go_on(40, {0: False, 1: True, 2: True}) == {1}
+    assert request.read.count(frozenset({1})) > 20
+
+
+def test_exits_that_cost_more_than_they_spare_are_not_read() -> None:
+    """A draft of 40 ms is spared, and the pass is 60 ms longer."""
+    cheap, dear = (Request({0: 0.05}, exit_s=cost_s) for cost_s in (0.002, 0.060))
+    assert cheap.go_on(40, {0: True}) == {0}
+    assert dear.go_on(40, {0: True}) == frozenset()
+    assert sum(map(bool, dear.read)) < 20, "they are tried less often the more a trial loses"
+
+
+def test_a_narrow_link_counts_what_early_verdicts_add_to_it() -> None:
+    narrow = Request({0: 0.05}, exit_s=0.001, link_s=0.060)
+    assert narrow.go_on(40, {0: True}) == frozenset()
+
+
+def test_what_an_exit_adds_counts_for_all_who_share_the_pass() -> None:
+    alone, shared = (Request({0: 0.05}, exit_s=0.010) for _ in range(2))
+    assert alone.go_on(40, {0: True}) == {0}
+    assert shared.go_on(60, {0: True}, sharing=8) == frozenset()
+
+
+def test_the_choice_follows_the_text() -> None:
+    """An exit that begins to be right is found again."""
+    request = Request({0: 0.05}, exit_s=0.002)
+    assert request.go_on(30, {0: False}) == frozenset()
+    assert request.go_on(160, {0: True}) == {0}
+
+
+def test_without_an_early_verdict_none_is_asked_for() -> None:
+    """Exits whose verdicts always come too late."""
+    chooser = ExitChooser(most_branches=4, chunk=4)
+    asked = 0
+    for number in range(60):
+        chooser.drafted(0.040, 4, 1)
+        chooser.sent(float(number))
+        asked += chooser.exits is None
+        chooser.judged(0.1, 0.0, 1, number + 0.5)
+        chooser.resolved(RIGHT)
+    assert asked <= 3 * FIRST_ROUNDS
+
+
+def test_a_round_that_waited_for_something_else_counts_little() -> None:
+    """The first, for the prompt, and now and then one for a slow machine."""
+    request = Request({0: 0.05}, exit_s=0.002)
+    for number in range(12):
+        request.go_on(4, {0: True}, queue_s=0.0)
+        request._link_s = 0.3 if number % 4 == 0 else 0.0
+        request.go_on(1, {0: True})
+        request._link_s = 0.0
+    assert request.chooser.plan_exits == {0}
+
+
+def test_a_lost_stream_forgets_the_round() -> None:
+    chooser = ExitChooser(most_branches=4, chunk=4)
+    chooser.sent(0.0)
+    chooser.abandoned()
+    chooser.heard(0, RIGHT, 0.5, 0.1)
+    chooser.judged(0.1, 0.0, 1, 0.2)
+    chooser.resolved(RIGHT)
+    assert chooser.plan is None
