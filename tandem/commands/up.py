@@ -237,7 +237,8 @@ async def _asked(
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Addresses, and how to ask."""
-    show_notes(suite.settings.draft, suite.settings.target)
+    documents = suite.settings.documents is not None
+    show_notes(suite.settings.draft, suite.settings.target, documents)
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:
         places["link"] = address_text(suite.emulators[0].address)
