@@ -162,10 +162,8 @@ def _real_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
-    """The demo has documents, and does not wait for an embedding model to load."""
-    if not options["demo"]:
-        return documents_of(options)
-    return documents_of(options | {"rag": True, "embedding": options["embedding"] or "lexical"})
+    """The demo always has documents."""
+    return documents_of(options | {"rag": True} if options["demo"] else options)
 
 
 async def _run(parts: Sequence[Part], as_json: bool) -> int:

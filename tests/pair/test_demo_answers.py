@@ -36,7 +36,6 @@ def test_each_side_s_documents_are_answered_from() -> None:
         dtype_draft=of_documents.settings.draft.dtype,
         device_documents=documents.device,
         cloud_documents=documents.cloud,
-        embedding="lexical",
     ) as suite:
         for question in of_documents.questions:
             asked = question.request
