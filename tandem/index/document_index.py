@@ -34,6 +34,7 @@ from tandem.index.records import Content, Document, Hit, IndexStats, Outcome, Ve
 from tandem.index.reranking import Reranker
 from tandem.index.searcher import RankingOutdated, Searcher, SearchMode
 from tandem.index.store import IndexStore, Manifest
+from tandem.index.text_roles import SAME_ROLES, TextRoles
 
 MAX_QUERY_LENGTH = 8192
 MAX_HITS = 200
@@ -43,6 +44,8 @@ RERANKED = 30
 MOST_OUTDATED = 50
 """Searches whose ranking a change overtook, before one is given up."""
 OUTDATED_PAUSE_S = 0.001
+VECTORS_FOLDER = "vectors"
+"""In the folder of an index: what makes search of many vectors fast. May be deleted at any time."""
 EMBEDDED_AT_ONCE = 8
 """Chunks or texts of one step: some hundred milliseconds with MiniLM on one core."""
 
@@ -58,16 +61,18 @@ def open_index(
     reranker: Reranker | None = None,
     device: str = "cpu",
     threads: int = 1,
+    roles: TextRoles = SAME_ROLES,
 ) -> DocumentIndex:
-    """Open the index at `place`; make it if there is none. `embedding` is as in `load_embedder`.
-    An index that exists decides what is left open ("auto", no chunking)."""
+    """Open the index at `place`; make it if there is none. `embedding` and `roles` are as in
+    `load_embedder`. An index that exists decides what is left open ("auto", no chunking)."""
     stored = stored_manifest(place)  # raises before a model is loaded
     if embedding == AUTO and stored is not None and stored.embedding == LEXICAL:
         embedding = LEXICAL
     if chunking is None:
         chunking = Chunking(stored.max_tokens, stored.overlap_tokens) if stored else Chunking()
     chunking.validate()
-    return DocumentIndex(place, load_embedder(embedding, device, threads), chunking, reranker)
+    embedder = load_embedder(embedding, device, threads, roles)
+    return DocumentIndex(place, embedder, chunking, reranker)
 
 
 def _open_store(place: Place, manifest: Manifest) -> IndexStore:
@@ -287,7 +292,8 @@ class DocumentIndex:
             chunking.overlap_tokens,
         )
         self._store = _open_store(place, self.manifest)
-        self._searcher = Searcher(self._store, self.manifest.dimension)
+        kept = place / VECTORS_FOLDER if isinstance(place, Path) else None
+        self._searcher = Searcher(self._store, self.manifest.dimension, kept)
         try:
             self._follow()
             self._store.watch(self._follow)
@@ -394,7 +400,7 @@ class DocumentIndex:
         check_owner(tenant)
         vector = None
         if self._embedder and mode is not SearchMode.LEXICAL and self._searcher.visible(tenant):
-            vector = self._embedder.embed([query])[0]
+            vector = self._embedder.embed_questions([query])[0]
         most = max(count, RERANKED) if rerank else count
         hits = self._searched(query, vector, count=most, mode=mode, tenant=tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits

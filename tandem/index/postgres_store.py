@@ -16,6 +16,7 @@ import psycopg
 from psycopg_pool import ConnectionPool
 
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.index.known_texts import KnownTexts
 from tandem.index.lexical import COMMON_SHARE, FEW_SCORED, MOST_SCORED, words_of
 from tandem.index.owners import (
     OPERATOR,
@@ -135,8 +136,7 @@ class PostgresStore:
             kwargs={"autocommit": True, "connect_timeout": int(TIMEOUT_S)},
             open=True,
         )
-        # Collection and number of chunks of each content that `changes` told of.
-        self._known: dict[int, tuple[Collection, int]] = {}
+        self._known = KnownTexts()  # that `changes` told of
         self._chunks: Counter[Collection] = Counter()
         self._bytes = 0
         self._seen = State()
@@ -214,13 +214,14 @@ class PostgresStore:
             rows = database.execute(
                 "SELECT first FROM tandem_gone WHERE generation > %s", [self._seen.generation]
             )
-            gone = {first: self._known.pop(first) for (first,) in rows if first in self._known}
+            known = {first: self._known.pop(first) for (first,) in rows}
+            gone = {first: text for first, text in known.items() if text is not None}
             for collection, count in gone.values():
                 self._chunks[collection] -= count
             # What is new first: a document that moves to another collection stays found.
             while group := self._contents_from(database, self._seen.next):
                 for first, content in group:
-                    self._known[first] = (content.collection, len(content.spans))
+                    self._known.add(first, content.collection, len(content.spans))
                     self._chunks[content.collection] += len(content.spans)
                 self._seen = replace(self._seen, next=group[-1][0] + 1)
                 yield from changes_of(group, {}, self.manifest.dimension)

@@ -9,9 +9,12 @@ Thread-safe. faiss is imported only when there are vectors to search.
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tandem.core.errors import TandemError
@@ -45,11 +48,15 @@ class RankingOutdated(TandemError):
 
 
 class Searcher:
-    """Vectors in memory, words and texts in the store; `dimension` 0 is lexical only."""
+    """Vectors here, words and texts in the store; `dimension` 0 is lexical only."""
 
-    def __init__(self, store: IndexStore, dimension: int) -> None:
+    def __init__(self, store: IndexStore, dimension: int, folder: Path | None = None) -> None:
+        """`folder` keeps the indexes of many vectors from one start to the next; None: they are
+        built at each start."""
         self._store = store
         self._dimension = dimension
+        self._folder = folder
+        self._loaded = False
         self._dense: dict[Collection, DenseIndex] = {}
         self._chunks: dict[Collection, int] = {}
 
@@ -75,11 +82,16 @@ class Searcher:
             collection = change.collection
             if self._dimension:
                 if (dense := self._dense.get(collection)) is None:
-                    dense = self._dense[collection] = _dense_index(self._dimension)
+                    dense = self._dense[collection] = self._dense_index(collection)
                 dense.add(change.numbers, change.vectors)
                 dense.remove(change.gone)
             chunks = self._chunks.get(collection, 0) + len(change.numbers) - len(change.gone)
             self._chunks[collection] = chunks
+        if not self._loaded:
+            self._loaded = True
+            for dense in self._dense.values():
+                dense.settle()
+            self._delete_other_folders()
 
     def search(
         self,
@@ -92,7 +104,7 @@ class Searcher:
         """Return at most `count` chunks that `tenant` may find, best first. `vector` is the
         query's; DENSE needs one. Raises RankingOutdated when a chunk was removed, or replaced by
         one that is not ranked yet."""
-        depth = max(_LEAST_DEPTH, 2 * count)
+        depth = candidates(count)
         dense = list[int]()
         covered = dict[int, float]()
         searched = self._dense.copy().items()
@@ -130,6 +142,26 @@ class Searcher:
         for dense in self._dense.copy().values():
             dense.close()
 
+    def _dense_index(self, collection: Collection) -> DenseIndex:
+        from tandem.index.dense import DenseIndex
+
+        return DenseIndex(self._dimension, self._folder_of(collection), loading=not self._loaded)
+
+    def _folder_of(self, collection: Collection) -> Path | None:
+        if self._folder is None:
+            return None
+        digest = hashlib.sha256(collection.name.encode()).hexdigest()
+        return self._folder / (digest[:32] if collection.name else "operator")
+
+    def _delete_other_folders(self) -> None:
+        """Delete the vectors of collections that have no text any more."""
+        if self._folder is None or not self._folder.exists():
+            return
+        known = {self._folder_of(collection) for collection in self._dense}
+        for path in self._folder.iterdir():
+            if path not in known:
+                shutil.rmtree(path, ignore_errors=True)
+
     def _first_chunks(self, numbers: list[int], count: int) -> dict[int, StoredChunk]:
         """Return the first `count` of these."""
         chunks = self._store.chunks(numbers[:count])
@@ -138,16 +170,15 @@ class Searcher:
         return chunks
 
 
+def candidates(count: int) -> int:
+    """Return how many each ranking gives for `count` hits."""
+    return max(_LEAST_DEPTH, 2 * count)
+
+
 def _nearest(visible: Iterable[DenseIndex], vector: Vectors, count: int) -> list[int]:
     """Return the nearest vectors of all collections; inner products are comparable between them."""
     hits = [one for index in visible for one in index.search(vector, count)]
     return [number for number, _ in sorted(hits, key=lambda one: -one[1])[:count]]
-
-
-def _dense_index(dimension: int) -> DenseIndex:
-    from tandem.index.dense import DenseIndex
-
-    return DenseIndex(dimension)
 
 
 def reciprocal_rank_fusion(

@@ -262,12 +262,11 @@ class SqliteStore:
     def _load(self) -> Iterator[Change]:
         """Everything that is stored, compared with its checksums."""
         with errors_of(self._path), self._reading() as database:
-            documents = self._checked_documents(database, None, None)
-            owner_of = {row.first: row.owner for row in documents}
             last = -1
             while group := self._contents_where(
                 database, f"first > ? ORDER BY first LIMIT {_LOADED_TOGETHER}", last
             ):
+                owner_of = self._owners_between(database, group[0][0], group[-1][0])
                 if unmeant := [first for first, _ in group if first not in owner_of]:
                     raise FolderDamaged(f"{self._path}: no document means content {unmeant[0]}")
                 for first, content in group:
@@ -376,6 +375,20 @@ class SqliteStore:
         if document_checksum(owner, document_id, first) != checksum:
             why = f"the document {document_id!r} is damaged; restore it from a copy"
             raise FolderDamaged(f"{self._path}: {why}")
+
+    def _owners_between(
+        self, database: sqlite3.Connection, first: int, last: int
+    ) -> dict[int, str]:
+        """Return the owners of these contents, from documents that are compared with their
+        checksums: no document means a content that is not there."""
+        statement = (
+            "SELECT owner, id, content, checksum FROM document WHERE content BETWEEN ? AND ?"
+        )
+        owner_of: dict[int, str] = {}
+        for owner, document_id, content, checksum in database.execute(statement, (first, last)):
+            self._check_document(owner, document_id, content, checksum)
+            owner_of[content] = owner
+        return owner_of
 
     def _select_each(self, statement: str, keys: Iterable[str], *more: str) -> dict[str, str]:
         """Return the one column that `statement` selects for each key, where it finds a row."""

@@ -9,7 +9,14 @@ from typing import Any
 from tandem.backends import factory
 from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine
-from tandem.backends.model_source import AUTO, LoadedModel, ModelChoice, check_model_folder, is_gguf
+from tandem.backends.model_source import (
+    AUTO,
+    LoadedModel,
+    ModelChoice,
+    check_model_folder,
+    is_gguf,
+    only_drafts,
+)
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.demo import demo_folder
 from tandem.net.process import nothing_collected
@@ -79,10 +86,26 @@ def draft_for(target: ModelChoice) -> ModelChoice | None:
     return ModelChoice(target.source, target.revision, engine=LOOKUP)
 
 
-def notes_on(draft: ModelChoice, target: ModelChoice) -> list[str]:
-    """Return what was decided about two models that nobody asked for, a line for each decision."""
-    looked_up = lookup_note(draft, target)
-    return [*_gguf_notes(draft, target), *([looked_up] if looked_up else [])]
+def notes_on(draft: ModelChoice, target: ModelChoice, from_documents: bool = False) -> list[str]:
+    """Return what was decided about two models that nobody asked for, a line for each decision.
+    `from_documents`: each is to answer from documents of its side."""
+    notes = _gguf_notes(draft, target)
+    if looked_up := lookup_note(draft, target):
+        notes.append(looked_up)
+    if from_documents:
+        notes += draft_only_notes(draft, target)
+    return notes
+
+
+def draft_only_notes(draft: ModelChoice, target: ModelChoice) -> list[str]:
+    """Return what to say of models that cannot answer from their side's documents."""
+    sides = (("draft", draft, "the device's"), ("target", target, "the cloud's"))
+    return [
+        f"{flag}: {Path(choice.source).name} was trained only to draft: from {side} documents it"
+        f" writes nonsense; give --{flag} a model that can answer, such as a whole chat model"
+        for flag, choice, side in sides
+        if only_drafts(choice.source)
+    ]
 
 
 def lookup_note(draft: ModelChoice, target: ModelChoice) -> str:

@@ -138,6 +138,14 @@ class Composed:
         called = ("ingest", "--endpoint", f"{service}:50053", "/documents")
         self.compose(*mounted, "--entrypoint", "tandem", service, *called)
 
+    def search(self, service: str, query: str) -> list[dict[str, Any]]:
+        """What the service's retriever finds, the best first."""
+        command = ("search", "--endpoint", f"{service}:50053", "--json", query)
+        ran = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "tandem", service, *command)
+        wrote = self.compose(*ran).splitlines()
+        hits: list[dict[str, Any]] = json.loads(wrote[-1])["hits"]
+        return hits
+
     def wait_until_listening(self, service: str, since_s: float) -> float:
         """When, by `time.time()`, it said that it listens, after `since_s`."""
         return self.wait_until_logged(service, " listening ", since_s)

@@ -30,7 +30,7 @@ __all__ = ["secrets"]
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for images
 STARTS_WITHIN_S = 240.0
 IMAGES = {program: f"tandem/{program}:{TAG}" for program in ("verifier", "drafter", "aggregator")}
-IMAGES |= {"retriever": f"tandem/retriever:{TAG}-lexical"}
+IMAGES |= {"retriever": f"tandem/retriever:{TAG}-minilm"}
 
 
 def rendered_with(place: str, *more: str) -> dict[str, Manifest]:

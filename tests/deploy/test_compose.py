@@ -85,6 +85,16 @@ def test_both_sides_answer_from_their_documents(suite: Composed) -> None:
             assert answer.figures[side]["drafted"] > 0
 
 
+@pytest.mark.usefixtures("documents")
+@pytest.mark.parametrize("service", ["edge-retriever", "cloud-retriever"])
+def test_documents_are_found_by_their_meaning(suite: Composed, service: str) -> None:
+    """By embeddings, as nobody set anything: the question shares no word with the text."""
+    best, *_ = suite.search(service, "when does ice close ports")
+    assert best["document_id"].endswith("brimmond.md")
+    assert (best["dense_rank"], best["lexical_rank"]) == (1, None)
+    assert best["similarity"] > 0.2
+
+
 def test_the_link_is_the_only_way(suite: Composed) -> None:
     """Neither by name nor by address does anybody reach the other side, but through the link."""
     for near, far in ((EDGE, CLOUD), (CLOUD, EDGE)):

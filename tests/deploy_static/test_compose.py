@@ -305,3 +305,15 @@ def test_dockerfiles_share_their_stages_to_the_letter(program: str) -> None:
         "USER 10001:10001\n",
     ):
         assert shared in text
+
+
+def test_retrievers_search_by_embeddings_without_torch_as_nobody_sets_anything() -> None:
+    """Both take the one image, and whatever embedding model is in it."""
+    embedding = SERVICES["cloud-retriever"]["build"]["args"]["EMBEDDING"]
+    for side in ("cloud-retriever", "edge-retriever"):
+        assert SERVICES[side]["image"] == f"tandem/retriever:local-{embedding}"
+        assert SERVICES[side]["environment"]["TANDEM_EMBEDDING"] == "auto"
+    pattern = rf"AS dependencies-{embedding}\nCOPY .*\nRUN \[(.*)\]"
+    (installed,) = re.findall(pattern, dockerfile("retriever"))
+    assert {'"dense"', '"minilm"'} <= set(installed.split(", "))
+    assert not {'"engine"', '"rag"'} & set(installed.split(", "))

@@ -105,8 +105,13 @@ def engine_alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
     """The wheel with all that users may install, but for HTTP, grammars and an index of vectors."""
     folder = tmp_path_factory.mktemp("engine")
     every = names_with_all_they_need(required_by(*EXTRAS))
-    missing = {canonical(one.name) for one in required_by(*WITHOUT)}
-    missing -= {canonical(one.name) for one in required_by()}
+    distributions = packages_distributions()
+    missing = {
+        canonical(name)
+        for package, extra in EXTRA_OF.items()
+        if extra in WITHOUT
+        for name in distributions.get(package, ())
+    }
     packages = linked(every, folder / "packages", left_out=missing)
     return install_wheel(wheel, folder, packages)
 

@@ -101,7 +101,8 @@ def test_the_images_are_those_of_the_compose_file() -> None:
     found = dict(images("9.8.7"))
     assert found["tandem/verifier:9.8.7"] == "services/verifier/Dockerfile"
     assert found["tandem/verifier:9.8.7-vllm"] == "deploy/verifier-vllm/Dockerfile"
-    assert {"tandem/retriever:9.8.7-lexical", "tandem/retriever:9.8.7-minilm"} <= found.keys()
+    embeddings = ("lexical", "minilm", "torch")
+    assert {f"tandem/retriever:9.8.7-{embedding}" for embedding in embeddings} <= found.keys()
     for file in found.values():
         assert (REPOSITORY / file).is_file()
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch.linear import Linear
 from tandem.core.errors import InvalidArgument
-
-HEAD_TOKENS = "head_tokens.json"
 
 MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 

@@ -1,6 +1,7 @@
 """`python -m tandem.services.drafter`: the drafter as a process."""
 
 from tandem.backends.factory import load_first_layers, load_served
+from tandem.backends.model_source import only_drafts
 from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
 from tandem.net.access import client_access, loaded
@@ -15,10 +16,13 @@ from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.specdec.liveness import LivenessTimes
+from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
 from tandem.testing.paced import pace_engine
 from tandem.two_sided.interface import Documents
+
+log = get_logger(__name__)
 
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
@@ -30,6 +34,11 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer
     model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
+    if only_drafts(settings.model):
+        log.warning(
+            "the model was trained only to draft: from the device's documents it writes nonsense",
+            model=settings.model,
+        )
     model = pace_engine(model, settings)
     if model.tokenizer is None:
         raise InvalidArgument("model", f"{settings.model} has no tokenizer")

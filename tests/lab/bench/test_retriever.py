@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.bench.documents.retriever import blended, brute_force
+from lab.bench.documents.retriever import blended
 from lab.bench.documents.retriever_kill import change, expected
 from lab.bench.harness.texts import read_peps
 from tandem.core.errors import TandemError
+from tandem.index.cell_quantizer import exact_neighbours
 
 
 def test_blended_vectors_are_unit_and_near_what_they_are_made_of() -> None:
@@ -24,7 +25,7 @@ def test_blended_vectors_are_unit_and_near_what_they_are_made_of() -> None:
 def test_brute_force_lists_the_nearest_first() -> None:
     rows = np.eye(12, dtype=np.float32)
     query = np.arange(12, dtype=np.float32)
-    assert brute_force(rows, query[None]).tolist() == [list(range(11, 1, -1))]
+    assert exact_neighbours(rows, query[None], 10).tolist() == [list(range(11, 1, -1))]
 
 
 def test_the_writer_s_changes_can_be_computed_without_it() -> None:

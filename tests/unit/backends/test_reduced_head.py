@@ -11,8 +11,8 @@ import pytest
 
 import tandem
 from tandem.backends.interface import ForwardRequest
+from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch.loading import load_engine
-from tandem.backends.torch.reduced_head import HEAD_TOKENS
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tests.programs import REPOSITORY

@@ -90,6 +90,26 @@ def test_the_real_draft_computes_in_8_bits_unless_told(
     assert [draft.dtype for draft in chosen] == [dtype]
 
 
+@pytest.mark.parametrize(
+    ("flags", "chosen"), [((), "auto"), (("--embedding", "lexical"), "lexical")]
+)
+def test_the_demo_s_documents_are_searched_as_all_are(
+    flags: tuple[str, ...], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By embeddings, wherever a model is installed."""
+    seen: list[str] = []
+
+    def parts(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
+        assert settings.documents is not None
+        seen.append(settings.documents.embedding)
+        return ()
+
+    monkeypatch.setattr(up_command, "parts_of", parts)
+    monkeypatch.setattr(up_command, "run_loop", lambda run: run.close() or 0)
+    assert CliRunner().invoke(main, ["up", "--demo", *flags]).exit_code == 0
+    assert seen == [chosen]
+
+
 @pytest.mark.parametrize("chosen", ["auto", "none"])
 def test_the_suite_is_told_whose_sampling_settings_count(
     chosen: str, monkeypatch: pytest.MonkeyPatch

@@ -41,5 +41,8 @@ class WordVectors:
             row /= np.linalg.norm(row)
         return vectors
 
+    def embed_questions(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.embed(texts)
+
     def count_tokens(self, pieces: Sequence[str]) -> Sequence[int]:
         return [1] * len(pieces)

@@ -16,11 +16,14 @@ from click.testing import CliRunner, Result
 import tandem
 from tandem.backends import gguf_engines
 from tandem.backends.factory import engine_of, load_model
-from tandem.backends.model_source import ModelChoice
+from tandem.backends.model_source import HEAD_TOKENS, ModelChoice
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
+from tandem.services.drafter.__main__ import build as build_drafter
+from tandem.services.drafter.config import DrafterSettings
 from tandem.suite.models import choose_pair, notes_on
+from tandem.telemetry.metrics import Metrics, new_registry
 from tools.write_gguf import write_gguf
 
 LOOKED_UP = "no draft model: drafts are looked up in the text"
@@ -72,6 +75,24 @@ def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
         draft, target = choose_pair(given)
         assert draft.source.endswith("demo-draft")
         assert notes_on(draft, target) == []
+
+
+def test_a_model_that_only_drafts_is_named_where_it_is_to_answer(
+    mine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, draft = ModelChoice(str(demo_folder("demo-target"))), ModelChoice(str(mine))
+    assert notes_on(draft, whole, from_documents=True) == []
+    (mine / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
+    assert notes_on(draft, whole) == [], "to draft it may be used"
+    (note,) = notes_on(draft, whole, from_documents=True)
+    assert note.startswith("draft: mine was trained only to draft: from the device's documents")
+    assert "--draft a model that can answer" in note
+    (note,) = notes_on(ModelChoice(str(demo_folder("demo-draft"))), draft, from_documents=True)
+    assert note.startswith("target: mine was trained only to draft: from the cloud's documents")
+    caplog.set_level(logging.WARNING)
+    settings = DrafterSettings(insecure=True, model=str(mine), verifier="127.0.0.1:1")
+    build_drafter(settings, Metrics(new_registry(), "device"))
+    assert "was trained only to draft" in caplog.text
 
 
 def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:

@@ -1,0 +1,103 @@
+"""The folder of a sentence-transformers model, read as published.
+
+`modules.json` names the steps, `1_Pooling/config.json` the pooling; a step that is not known is
+refused by name, never left out. Imports no library that runs models, so that a folder that cannot
+be used is refused before that costs anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tandem.core.errors import InvalidArgument
+
+_STEPS = ("Transformer", "Pooling", "Normalize")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """What a model's folder says of it. `max_length`: tokens of a text that are read, with the
+    marks at both ends; 0: what the architecture allows. `name` has a hash of the content."""
+
+    path: Path
+    name: str
+    pools_first_token: bool
+    max_length: int
+    config: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> ModelFolder:
+        """Raises InvalidArgument("embedding") saying what is wrong with the folder."""
+        pools_first_token = _pools_first_token(path)
+        config = read_json(path / "config.json")
+        if not isinstance(config, dict):
+            raise InvalidArgument("embedding", f"{path / 'config.json'}: is not an object")
+        return cls(
+            path=path,
+            name=f"{_base_name(path)}:{_fingerprint(path)}",
+            pools_first_token=pools_first_token,
+            max_length=_max_length(path),
+            config=config,
+        )
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a file of the model. Raises InvalidArgument naming it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument("embedding", f"{path}: cannot be read: {error}") from error
+
+
+def cannot_load(path: Path, error: Exception) -> InvalidArgument:
+    """Return the error for a folder whose model a library refuses."""
+    why = " ".join(str(error).split())[:300]
+    return InvalidArgument("embedding", f"{path} cannot be loaded: {why}")
+
+
+def _pools_first_token(folder: Path) -> bool:
+    """Return whether the model pools by the first token, else by the mean."""
+    modules = read_json(folder / "modules.json")
+    steps = [step["type"].rsplit(".", 1)[-1] for step in modules]
+    unknown = [step for step in steps if step not in _STEPS]
+    if unknown or steps[:2] != ["Transformer", "Pooling"]:
+        raise InvalidArgument("embedding", f"{folder}: modules {steps}; supported are {_STEPS}")
+    pooling = read_json(folder / modules[1]["path"] / "config.json")
+    # Written by releases since 5 as one word, before as one switch for each mode.
+    modes = {
+        name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        for name, on in pooling.items()
+        if name.startswith("pooling_mode_") and on is True
+    } or {pooling.get("pooling_mode")}
+    if modes not in ({"mean"}, {"cls"}):
+        raise InvalidArgument(
+            "embedding", f"{folder}: pooling {modes} is not supported; use mean or cls"
+        )
+    return modes == {"cls"}
+
+
+def _max_length(folder: Path) -> int:
+    path = folder / "sentence_bert_config.json"
+    return int(read_json(path).get("max_seq_length") or 0) if path.exists() else 0
+
+
+def _base_name(folder: Path) -> str:
+    """Return the folder's name, which is a package's or a commit's for one that is called
+    `model`."""
+    return folder.parent.name if folder.name == "model" else folder.name
+
+
+def _fingerprint(folder: Path) -> str:
+    """Hash over the files that decide a vector."""
+    digest = hashlib.sha256()
+    patterns = ("*.safetensors", "config.json", "tokenizer*.json", "vocab.txt", "*_Pooling/*.json")
+    for pattern in (*patterns, "modules.json", "sentence_bert_config.json"):
+        for path in sorted(folder.glob(pattern)):
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(f"{path.relative_to(folder)} {content}\n".encode())
+    return digest.hexdigest()[:16]
