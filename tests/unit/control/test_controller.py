@@ -10,6 +10,7 @@ import pytest
 from tandem.control.conditions import Conditions, PairTimes
 from tandem.control.config import ControllerConfig
 from tandem.control.controller import Controller, Reason
+from tandem.control.cost import Plan, token_cost
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
 from tandem.control.objective import Objective
 from tandem.control.schedule import Control, cloud_alone
@@ -216,6 +217,104 @@ def test_a_short_answer_bears_no_trial_where_earlier_ones_told_what_drafts_are_w
     for _ in range(48):
         assert session.controller.schedule == ALONE
         session.token()
+
+
+def test_a_longer_answer_tries_drafts_once_it_is_no_longer_short() -> None:
+    """And leaves bad ones: what a trial lost counts against the next."""
+    warm = known(0.0147, draft_s=0.004, rate=0.5, rtt_s=0.0006, row_share=0.38)
+    session = Session(auto(warm, max_tokens=400), pass_s=0.0147, row_s=0.0055)
+    controller = session.controller
+    for _ in range(50):
+        assert controller.schedule == ALONE
+        session.token()
+    assert controller.schedule.window > 0
+    assert controller.decisions == {Reason.FIRST: 1, Reason.TRIAL: 1}
+    rounds = 0
+    while controller.schedule.window:
+        session.round(accepted=0, draft_s=0.004)
+        rounds += 1
+    assert rounds <= 4, "as many drafts as tell something"
+    for _ in range(200):
+        session.token()
+        assert controller.schedule == ALONE
+    assert controller.decisions[Reason.TRIAL] == 1
+
+
+@pytest.mark.parametrize(("trip_s", "window"), [(None, 0), (0.0019, 0), (0.002, 2), (0.03, 2)])
+def test_two_drafts_travel_while_a_cloud_behind_a_link_computes_the_prompt(
+    trip_s: float | None, window: int
+) -> None:
+    """They slow nothing there, and tell how good they are."""
+    controller = auto()
+    controller.ponged(trip_s, 0.0)
+    assert (controller.schedule.window, controller.schedule.chunk) == (window, window)
+    Session(controller).token()
+    assert controller.schedule == ALONE
+
+
+def test_a_cloud_that_waits_for_drafts_has_a_whole_window_from_the_start() -> None:
+    controller = Controller(Control.LEAST_COST, LIMITS, objective=Objective(0.0))
+    controller.connected(0.0)
+    assert controller.schedule == LIMITS
+
+
+class Distracted(Session):
+    """Its edge does something else before each round."""
+
+    def round(self, accepted: int, drafts: int = 2, draft_s: float = 0.005) -> None:
+        self.now += 0.02
+        super().round(accepted, drafts, draft_s)
+
+
+@pytest.mark.parametrize("kind", [Session, Distracted])
+def test_the_time_of_a_stretch_is_compared_with_what_its_drafts_explain(
+    kind: type[Session],
+) -> None:
+    """Of sixteen tokens: by the acceptance and the round trip that were seen meanwhile."""
+    controller = auto(known(0.05, draft_s=0.02, rate=0.85, rtt_s=0.0005))
+    session = kind(controller)
+    assert controller.decision is not None
+    plan = Plan(controller.decision.schedule, controller.ahead)
+    for _ in range(4):
+        session.round(accepted=3, drafts=4, draft_s=0.02)
+        assert controller.estimates.factors[0].value is None, "too few tokens so far"
+    session.round(accepted=3, drafts=4, draft_s=0.02)
+    known_now = controller.estimates.conditions(session.now)
+    assert known_now is not None
+    seen = replace(
+        known_now,
+        rtt_s=0.001,
+        acceptance_rate=(4 * 0.85 + 15) / (4 + 20),
+        later_acceptance_rate=None,
+    )
+    token_s = session.now / 5 / 4
+    assert controller.estimates.factors[0].value == pytest.approx(
+        token_s / token_cost(plan, seen).tpot_s, rel=0.01
+    )
+    assert controller.estimates.factors[1].value is None, "of streams nothing was seen"
+
+
+def test_the_first_answer_tells_of_passes_too_but_for_the_one_over_the_prompt() -> None:
+    preset = PRESETS["ar"]
+    controller = Controller(preset.control, preset.schedule)
+    controller.connected(0.0)
+    controller.took_tokens(1, Work(0.4, 0.0, 1, target_passes=1), 1.0)
+    assert controller.estimates.first.quiet.value is None
+    resumed = Controller(preset.control, preset.schedule)
+    resumed.connected(0.0)
+    resumed.took_tokens(1, Work(0.05, 0.0, 1, target_passes=3), 1.0)
+    assert resumed.estimates.first.quiet.value == 0.05
+
+
+def test_tokens_before_anything_was_measured_change_no_window() -> None:
+    preset = PRESETS["stream"]
+    controller = Controller(preset.control, preset.schedule)
+    controller.connected(0.0)
+    session = Session(controller)
+    for _ in range(3):
+        session.token()
+    assert controller.estimates.conditions(session.now) is None
+    assert controller.schedule == preset.schedule
 
 
 def test_others_that_share_the_passes_are_not_waited_for() -> None:
