@@ -32,8 +32,14 @@ def auto(warm_start: WarmStart = NO_WARM_START, *, max_tokens: int = 200) -> Con
 class Session:
     """A cloud and an edge by hand: answers every so often, with passes of declared length."""
 
-    def __init__(self, controller: Controller, pass_s: float = 0.05, row_s: float = 0.001) -> None:
-        self.controller, self.pass_s, self.row_s = controller, pass_s, row_s
+    def __init__(
+        self,
+        controller: Controller,
+        pass_s: float = 0.05,
+        row_s: float = 0.001,
+        rtt_s: float = 0.001,
+    ) -> None:
+        self.controller, self.pass_s, self.row_s, self.rtt_s = controller, pass_s, row_s, rtt_s
         self.now, self.position, self.sharing = 0.0, 10, 1
         self.passes = count(1)
 
@@ -55,7 +61,7 @@ class Session:
         controller.drafted(drafts, drafts * draft_s, self.now)
         self.now += drafts * draft_s
         controller.sent(self.position, self.now, not controller.schedule.decode_when_idle)
-        self.now += work.verify_s + 0.001
+        self.now += work.verify_s + self.rtt_s
         rejected = int(accepted < drafts)
         controller.judged(
             end=self.position + accepted + rejected,
@@ -461,6 +467,65 @@ def test_what_each_kind_of_schedule_took_is_told() -> None:
         session.token()
     tokens, seconds = session.controller.spent["cloud_alone"]
     assert seconds / tokens == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("warm", "changed", "draft_s", "path"),
+    [
+        (
+            known(rate=0.8, rtt_s=0.01),
+            {"rtt_s": 0.4},
+            0.005,
+            ["first: stream, window 16", "round_trip: the cloud alone"],
+        ),
+        (
+            known(rate=0.6, rtt_s=0.01),
+            {"rtt_s": 0.01, "pass_s": 0.012},
+            0.005,
+            ["first: stream, window 8", "step_times: the cloud alone"],
+        ),
+        (
+            known(rate=0.8, rtt_s=0.01),
+            {"rtt_s": 0.01},
+            0.08,
+            [
+                "first: stream, window 16",
+                "acceptance: rounds of 8",
+                "step_times: the cloud alone",
+            ],
+        ),
+        (
+            known(rate=0.7, rtt_s=0.001, draft_s=0.01),
+            {"sharing": 6},
+            0.01,
+            [
+                "first: stream that waits, window 8",
+                "acceptance: rounds of 4",
+                "load: stream, window 16",
+            ],
+        ),
+    ],
+    ids=["a longer link", "shorter passes", "slower drafts", "more sessions"],
+)
+def test_a_new_schedule_is_told_with_what_had_changed(
+    warm: WarmStart, changed: dict[str, float], draft_s: float, path: list[str]
+) -> None:
+    session = Session(auto(warm))
+    taken: list[str] = []
+    for number in range(60):
+        if number == (6 if "sharing" in changed else 0):
+            for name, value in changed.items():
+                setattr(session, name, value)
+        decision = session.controller.decision
+        assert decision is not None
+        found = f"{decision.reason}: {decision.schedule.words}"
+        if not taken or taken[-1] != found:
+            taken.append(found)
+        if session.controller.schedule.window:
+            session.round(accepted=1 if changed.get("pass_s") else 2, draft_s=draft_s)
+        else:
+            session.token()
+    assert taken == path
 
 
 def test_the_text_of_a_reason_says_what_had_changed_most() -> None:
