@@ -368,6 +368,22 @@ def test_where_passes_are_slowed_beside_drafting_nothing_is_drafted_beside_them(
     assert not controller.ahead
 
 
+def test_steps_that_branches_slow_tell_what_branches_cost() -> None:
+    """Not what a step takes; and without branches they do."""
+    controller = auto(known(draft_s=0.02, rate=0.8, rtt_s=0.01))
+    assert controller.branches
+    controller.drafted(2, 0.08, 0.5)
+    assert controller.estimates.branching.value == 2.0
+    assert controller.estimates.draft.seconds() == (0.02, 0.02)
+    preset = PRESETS["stream"]
+    plain = Controller(preset.control, preset.schedule)
+    plain.connected(0.0)
+    plain.drafted(2, 0.02, 0.5)
+    plain.drafted(2, 5.0, 0.6, usual=False)
+    assert plain.estimates.branching.value is None
+    assert [value for _, value in plain.estimates.draft.busy.aged(0.6)] == [0.01]
+
+
 def test_a_factor_that_was_seen_corrects_what_a_family_is_expected_to_take() -> None:
     """A message costs as much as a pass, for example: no recursion knows that."""
     warm = known(0.05, draft_s=0.005, rate=0.8, rtt_s=0.04)
@@ -434,6 +450,41 @@ def test_a_window_that_was_closed_is_opened_again_in_the_end() -> None:
         session.token()
         tokens += 1
     assert 10 < tokens < 400
+
+
+def test_a_window_that_bad_drafts_closed_stays_so_while_nothing_speaks_for_them() -> None:
+    preset = PRESETS["stream"]
+    warm = known(rate=0.1, rtt_s=0.3)
+    controller = Controller(preset.control, preset.schedule, warm_start=warm)
+    controller.connected(0.0)
+    session = Session(controller, rtt_s=0.3)
+    for _ in range(100):
+        assert controller.schedule.window == 0
+        session.token()
+
+
+def test_a_window_is_fitted_by_the_numbers_that_were_given() -> None:
+    preset = PRESETS["stream"]
+    windows = []
+    for config in (ControllerConfig(), ControllerConfig(negligible=0.3)):
+        warm = known(rate=0.3, rtt_s=0.03, draft_s=0.04)
+        controller = Controller(preset.control, preset.schedule, warm_start=warm, config=config)
+        controller.connected(0.0)
+        controller.took_tokens(1, Work(0.05, 0.0, 1, target_passes=1), 0.1)
+        windows.append(controller.schedule.window)
+    assert windows == [3, 0], "what is drafted so late hardly ever leads"
+
+
+def test_the_cloud_alone_is_measured_only_where_nobody_shares_it() -> None:
+    """By three tokens after the first."""
+    warm = replace(known(), alone=(), alone_pass=())
+    for sharing, tokens in ((1, 3), (4, 1)):
+        session = Session(auto(warm))
+        session.sharing = sharing
+        for _ in range(tokens):
+            assert session.controller.decision is None
+            session.token()
+        assert session.controller.decision is not None
 
 
 def test_a_chunk_may_take_as_long_as_its_answer_in_the_papers_control() -> None:
