@@ -12,7 +12,7 @@ from tandem.control.config import ControllerConfig
 from tandem.control.controller import Controller, Reason
 from tandem.control.cost import Plan, token_cost
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
-from tandem.control.objective import Objective
+from tandem.control.objective import Objective, Prices
 from tandem.control.schedule import Control, cloud_alone
 from tandem.specdec.messages import Work
 from tandem.specdec.presets import PRESETS
@@ -382,6 +382,30 @@ def test_steps_that_branches_slow_tell_what_branches_cost() -> None:
     plain.drafted(2, 5.0, 0.6, usual=False)
     assert plain.estimates.branching.value is None
     assert [value for _, value in plain.estimates.draft.busy.aged(0.6)] == [0.01]
+
+
+@pytest.mark.parametrize(("draft_s", "branching"), [(0.02, 1.2), (0.005, 1.0)])
+def test_what_branches_cost_counts_where_they_pay(draft_s: float, branching: float) -> None:
+    """A correction waits for drafts where a chunk takes longer than a pass."""
+    warm = known(draft_s=draft_s, rate=0.8, rtt_s=0.01)
+    controller = auto(replace(warm, branching=((1.0, 1.2),) * 6))
+    assert controller.decision is not None
+    assert controller.branches is (branching > 1)
+    assert controller.decision.conditions.branching == branching
+
+
+@pytest.mark.parametrize("frame_bytes", [30.0, 3000.0])
+def test_bytes_that_are_paid_for_count_as_much_by_the_cloud_alone(frame_bytes: float) -> None:
+    controller = Controller(
+        Control.LEAST_COST,
+        LIMITS,
+        objective=Objective(0.5, prices=Prices(gigabyte=1.0)),
+        warm_start=known(rate=0.8, rtt_s=0.01),
+        config=ControllerConfig(frame_bytes=frame_bytes),
+    )
+    controller.connected(0.0)
+    assert controller.decision is not None
+    assert controller.decision.schedule.words == "rounds of 8"
 
 
 def test_a_factor_that_was_seen_corrects_what_a_family_is_expected_to_take() -> None:
