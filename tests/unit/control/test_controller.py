@@ -246,6 +246,32 @@ def test_a_longer_answer_tries_drafts_once_it_is_no_longer_short() -> None:
     assert controller.decisions[Reason.TRIAL] == 1
 
 
+@pytest.mark.parametrize(("readings", "tried"), [(1, range(58, 61)), (4, range(0))])
+def test_a_cloud_alone_that_is_hardly_known_is_tried_once_the_answer_can_bear_it(
+    readings: int, tried: range
+) -> None:
+    """Until four more answers came: the first is to the draft for which the cloud waits. Drafts had
+    seemed better."""
+    alone = ((1.0, 0.05),) * readings
+    warm = replace(known(draft_s=0.012, rate=0.6, row_share=0.1), alone=alone, alone_pass=alone)
+    config = ControllerConfig(doubt=0.9)
+    controller = Controller(
+        Control.LEAST_COST, LIMITS, warm_start=warm, max_tokens=400, config=config
+    )
+    controller.connected(0.0)
+    session = Session(controller, row_s=0.005)
+    by_the_cloud = []
+    for _ in range(60):
+        if controller.schedule.window:
+            session.round(accepted=1, draft_s=0.012)
+            continue
+        if controller.decision is not None:
+            by_the_cloud.append(session.position - 10)
+        session.token()
+    assert by_the_cloud == [*tried]
+    assert controller.decisions[Reason.TRIAL] == bool(tried)
+
+
 @pytest.mark.parametrize(("trip_s", "window"), [(None, 0), (0.0019, 0), (0.002, 2), (0.03, 2)])
 def test_two_drafts_travel_while_a_cloud_behind_a_link_computes_the_prompt(
     trip_s: float | None, window: int
@@ -384,7 +410,7 @@ def test_steps_that_branches_slow_tell_what_branches_cost() -> None:
     assert [value for _, value in plain.estimates.draft.busy.aged(0.6)] == [0.01]
 
 
-@pytest.mark.parametrize(("draft_s", "branching"), [(0.02, 1.2), (0.005, 1.0)])
+@pytest.mark.parametrize(("draft_s", "branching"), [(0.02, 1.2), (0.05 / 8, 1.0), (0.005, 1.0)])
 def test_what_branches_cost_counts_where_they_pay(draft_s: float, branching: float) -> None:
     """A correction waits for drafts where a chunk takes longer than a pass."""
     warm = known(draft_s=draft_s, rate=0.8, rtt_s=0.01)
