@@ -54,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -98,6 +98,9 @@ release-check: setup proto ## whether this commit can be tagged as a release
 test: setup proto deploy-tools ## every test that needs no Docker and no browser
 	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page -n 4 \
 	  -p no:schemathesis --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-long: setup proto ## the rest of the grids of which make test runs a part (minutes)
+	$(BIN)/python -m pytest -m long -n 2 -p no:schemathesis tests/virtual_time $(PYTEST_ARGS)
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)

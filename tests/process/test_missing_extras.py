@@ -89,7 +89,7 @@ IN_A_BASE_INSTALLATION = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("built"))
+    return build_wheel(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

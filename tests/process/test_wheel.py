@@ -21,7 +21,8 @@ OF_THE_CHECKOUT = ("lab", "models", "services", "tests", "tools")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """With all that is installed here."""
     folder = tmp_path_factory.mktemp("wheel")
-    return install_wheel(build_wheel(folder), folder, Path(sysconfig.get_path("purelib")))
+    wheel = build_wheel(tmp_path_factory)
+    return install_wheel(wheel, folder, Path(sysconfig.get_path("purelib")))
 
 
 def test_its_packages_and_metadata(installed: Installed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.process.running_suite import TIMEOUT_S
@@ -52,16 +54,28 @@ class Installed:
         )
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the source distribution into `folder`, and the wheel from that."""
+def build_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the source distribution, and the wheel from that: once for all workers of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # the run's own
+    with (folder / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = folder / "built-wheel"
+        if not built.exists():
+            built.mkdir()
+            _build_wheel(built)
+        (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+def _build_wheel(folder: Path) -> None:
     _build("sdist", REPOSITORY, folder)
     (archived,) = folder.glob("*.tar.gz")
     with tarfile.open(archived) as archive:
         archive.extractall(folder, filter="data")
     (source,) = folder.glob("tandem_edge-*/")
     _build("wheel", source, folder)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 def _build(target: str, source: Path, folder: Path) -> None:
@@ -76,7 +90,9 @@ def install_wheel(wheel: Path, folder: Path, *packages: Path) -> Installed:
     environment = folder / "environment"
     venv.create(environment)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python")
-    install = (environment / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    # What a test imports is compiled then; pip would compile all.
+    offline = ("--no-deps", "--no-index", "--no-compile")
+    install = (environment / "bin" / "python", "install", *offline, wheel)
     subprocess.run([*pip, *install], check=True, env=ENV)
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text("\n".join(map(str, packages)))

@@ -19,6 +19,7 @@ from tandem.specdec.choices import (
     Uplink,
 )
 from tandem.specdec.presets import Preset
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import ModelPair, faults_of, model_pair, preset, run
 
 SAMPLINGS = [
@@ -127,7 +128,7 @@ def check_support(case: Case, result: SimulationResult) -> None:
         context = (*context, token)
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", with_long_cases(range(8), range(3)))
 def test_random_compositions(block: int) -> None:
     kinds = set()
     for seed in range(50 * block, 50 * (block + 1)):

@@ -4,6 +4,7 @@ nearly.
 Every path through the random choices is walked once, so nothing here is a sample.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -21,6 +22,7 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import RejectionRule
 from tests.exact import ExactRandom, fractions, outcome_probs
+from tests.long_runs import LONG
 from tests.virtual_time.cases import ModelPair, TokenIds, preset, scheduled, tree
 from tests.virtual_time.lockstep import Lockstep, Pace
 
@@ -298,14 +300,22 @@ def test_so_it_is_where_a_branch_ends_the_text() -> None:
     assert probs == exact_payload_probs(3, ENDS)
 
 
-@pytest.mark.parametrize("method", OWN_TOKENS)
-def test_so_it_is_where_the_cloud_goes_on_alone(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "numbers"),
+    [
+        *((method, (number % 5, (number + 2) % 5)) for number, method in enumerate(OWN_TOKENS)),
+        *(pytest.param(method, range(len(PACES)), marks=LONG) for method in OWN_TOKENS),
+    ],
+)
+def test_so_it_is_where_the_cloud_goes_on_alone(method: str, numbers: Sequence[int]) -> None:
     """Whichever positions it takes before their drafts arrive, and wherever the text may end. Where
-    it cannot, the paces matter less: no chunk is shorter than another."""
-    for pace in PACES:
+    it cannot, the paces matter less: no chunk is shorter than another. `make test` has two paces of
+    each method, and each pace with two methods at least."""
+    paces = [PACES[number] for number in numbers]
+    for pace in paces:
         probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, ENDS)
         assert probs == exact_payload_probs(3, ENDS), pace
-    for pace in PACES[1::2]:
+    for pace in paces[1::2]:
         probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace)
         assert probs == exact_payload_probs(3, frozenset()), pace
 
@@ -317,7 +327,11 @@ PREDICTED: list[TokenIds] = [(1, 0, 2), (2, 2, 1, 0), (0,)]
     ("method", "predicted"),
     [
         *((name, PREDICTED[number % 3]) for number, name in enumerate(METHODS)),
-        *((name, each) for name in ("dsd, 1", "dsd, 3", "dssd, M 3") for each in PREDICTED),
+        *(
+            pytest.param(name, each, marks=LONG)
+            for name in ("dsd, 1", "dsd, 3", "dssd, M 3")
+            for each in PREDICTED
+        ),
     ],
 )
 def test_so_it_is_where_the_caller_predicts_the_answer(method: str, predicted: TokenIds) -> None:
@@ -329,7 +343,7 @@ def test_so_it_is_where_the_caller_predicts_the_answer(method: str, predicted: T
 
 @pytest.mark.parametrize("method", OWN_TOKENS)
 def test_so_it_is_where_the_cloud_overtakes_a_prediction(method: str) -> None:
-    for number, pace in enumerate(PACES):
+    for number, pace in enumerate(PACES[::2]):
         predicted = PREDICTED[number % 2]
         probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, predicted=predicted)
         assert probs == exact_payload_probs(3, frozenset()), pace

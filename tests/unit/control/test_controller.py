@@ -10,8 +10,9 @@ import pytest
 from tandem.control.conditions import Conditions, PairTimes
 from tandem.control.config import ControllerConfig
 from tandem.control.controller import Controller, Reason
+from tandem.control.cost import Plan, token_cost
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
-from tandem.control.objective import Objective
+from tandem.control.objective import Objective, Prices
 from tandem.control.schedule import Control, cloud_alone
 from tandem.specdec.messages import Work
 from tandem.specdec.presets import PRESETS
@@ -31,8 +32,14 @@ def auto(warm_start: WarmStart = NO_WARM_START, *, max_tokens: int = 200) -> Con
 class Session:
     """A cloud and an edge by hand: answers every so often, with passes of declared length."""
 
-    def __init__(self, controller: Controller, pass_s: float = 0.05, row_s: float = 0.001) -> None:
-        self.controller, self.pass_s, self.row_s = controller, pass_s, row_s
+    def __init__(
+        self,
+        controller: Controller,
+        pass_s: float = 0.05,
+        row_s: float = 0.001,
+        rtt_s: float = 0.001,
+    ) -> None:
+        self.controller, self.pass_s, self.row_s, self.rtt_s = controller, pass_s, row_s, rtt_s
         self.now, self.position, self.sharing = 0.0, 10, 1
         self.passes = count(1)
 
@@ -54,7 +61,7 @@ class Session:
         controller.drafted(drafts, drafts * draft_s, self.now)
         self.now += drafts * draft_s
         controller.sent(self.position, self.now, not controller.schedule.decode_when_idle)
-        self.now += work.verify_s + 0.001
+        self.now += work.verify_s + self.rtt_s
         rejected = int(accepted < drafts)
         controller.judged(
             end=self.position + accepted + rejected,
@@ -218,6 +225,130 @@ def test_a_short_answer_bears_no_trial_where_earlier_ones_told_what_drafts_are_w
         session.token()
 
 
+def test_a_longer_answer_tries_drafts_once_it_is_no_longer_short() -> None:
+    """And leaves bad ones: what a trial lost counts against the next."""
+    warm = known(0.0147, draft_s=0.004, rate=0.5, rtt_s=0.0006, row_share=0.38)
+    session = Session(auto(warm, max_tokens=400), pass_s=0.0147, row_s=0.0055)
+    controller = session.controller
+    for _ in range(50):
+        assert controller.schedule == ALONE
+        session.token()
+    assert controller.schedule.window > 0
+    assert controller.decisions == {Reason.FIRST: 1, Reason.TRIAL: 1}
+    rounds = 0
+    while controller.schedule.window:
+        session.round(accepted=0, draft_s=0.004)
+        rounds += 1
+    assert rounds <= 4, "as many drafts as tell something"
+    for _ in range(200):
+        session.token()
+        assert controller.schedule == ALONE
+    assert controller.decisions[Reason.TRIAL] == 1
+
+
+@pytest.mark.parametrize(("readings", "tried"), [(1, range(58, 61)), (4, range(0))])
+def test_a_cloud_alone_that_is_hardly_known_is_tried_once_the_answer_can_bear_it(
+    readings: int, tried: range
+) -> None:
+    """Until four more answers came: the first is to the draft for which the cloud waits. Drafts had
+    seemed better."""
+    alone = ((1.0, 0.05),) * readings
+    warm = replace(known(draft_s=0.012, rate=0.6, row_share=0.1), alone=alone, alone_pass=alone)
+    config = ControllerConfig(doubt=0.9)
+    controller = Controller(
+        Control.LEAST_COST, LIMITS, warm_start=warm, max_tokens=400, config=config
+    )
+    controller.connected(0.0)
+    session = Session(controller, row_s=0.005)
+    by_the_cloud = []
+    for _ in range(60):
+        if controller.schedule.window:
+            session.round(accepted=1, draft_s=0.012)
+            continue
+        if controller.decision is not None:
+            by_the_cloud.append(session.position - 10)
+        session.token()
+    assert by_the_cloud == [*tried]
+    assert controller.decisions[Reason.TRIAL] == bool(tried)
+
+
+@pytest.mark.parametrize(("trip_s", "window"), [(None, 0), (0.0019, 0), (0.002, 2), (0.03, 2)])
+def test_two_drafts_travel_while_a_cloud_behind_a_link_computes_the_prompt(
+    trip_s: float | None, window: int
+) -> None:
+    """They slow nothing there, and tell how good they are."""
+    controller = auto()
+    controller.ponged(trip_s, 0.0)
+    assert (controller.schedule.window, controller.schedule.chunk) == (window, window)
+    Session(controller).token()
+    assert controller.schedule == ALONE
+
+
+def test_a_cloud_that_waits_for_drafts_has_a_whole_window_from_the_start() -> None:
+    controller = Controller(Control.LEAST_COST, LIMITS, objective=Objective(0.0))
+    controller.connected(0.0)
+    assert controller.schedule == LIMITS
+
+
+class Distracted(Session):
+    """Its edge does something else before each round."""
+
+    def round(self, accepted: int, drafts: int = 2, draft_s: float = 0.005) -> None:
+        self.now += 0.02
+        super().round(accepted, drafts, draft_s)
+
+
+@pytest.mark.parametrize("kind", [Session, Distracted])
+def test_the_time_of_a_stretch_is_compared_with_what_its_drafts_explain(
+    kind: type[Session],
+) -> None:
+    """Of sixteen tokens: by the acceptance and the round trip that were seen meanwhile."""
+    controller = auto(known(0.05, draft_s=0.02, rate=0.85, rtt_s=0.0005))
+    session = kind(controller)
+    assert controller.decision is not None
+    plan = Plan(controller.decision.schedule, controller.ahead)
+    for _ in range(4):
+        session.round(accepted=3, drafts=4, draft_s=0.02)
+        assert controller.estimates.factors[0].value is None, "too few tokens so far"
+    session.round(accepted=3, drafts=4, draft_s=0.02)
+    known_now = controller.estimates.conditions(session.now)
+    assert known_now is not None
+    seen = replace(
+        known_now,
+        rtt_s=0.001,
+        acceptance_rate=(4 * 0.85 + 15) / (4 + 20),
+        later_acceptance_rate=None,
+    )
+    token_s = session.now / 5 / 4
+    assert controller.estimates.factors[0].value == pytest.approx(
+        token_s / token_cost(plan, seen).tpot_s, rel=0.01
+    )
+    assert controller.estimates.factors[1].value is None, "of streams nothing was seen"
+
+
+def test_the_first_answer_tells_of_passes_too_but_for_the_one_over_the_prompt() -> None:
+    preset = PRESETS["ar"]
+    controller = Controller(preset.control, preset.schedule)
+    controller.connected(0.0)
+    controller.took_tokens(1, Work(0.4, 0.0, 1, target_passes=1), 1.0)
+    assert controller.estimates.first.quiet.value is None
+    resumed = Controller(preset.control, preset.schedule)
+    resumed.connected(0.0)
+    resumed.took_tokens(1, Work(0.05, 0.0, 1, target_passes=3), 1.0)
+    assert resumed.estimates.first.quiet.value == 0.05
+
+
+def test_tokens_before_anything_was_measured_change_no_window() -> None:
+    preset = PRESETS["stream"]
+    controller = Controller(preset.control, preset.schedule)
+    controller.connected(0.0)
+    session = Session(controller)
+    for _ in range(3):
+        session.token()
+    assert controller.estimates.conditions(session.now) is None
+    assert controller.schedule == preset.schedule
+
+
 def test_others_that_share_the_passes_are_not_waited_for() -> None:
     controller = auto()
     session = Session(controller)
@@ -261,6 +392,46 @@ def test_where_passes_are_slowed_beside_drafting_nothing_is_drafted_beside_them(
     assert controller.decision is not None
     assert controller.decision.schedule.stop_and_wait
     assert not controller.ahead
+
+
+def test_steps_that_branches_slow_tell_what_branches_cost() -> None:
+    """Not what a step takes; and without branches they do."""
+    controller = auto(known(draft_s=0.02, rate=0.8, rtt_s=0.01))
+    assert controller.branches
+    controller.drafted(2, 0.08, 0.5)
+    assert controller.estimates.branching.value == 2.0
+    assert controller.estimates.draft.seconds() == (0.02, 0.02)
+    preset = PRESETS["stream"]
+    plain = Controller(preset.control, preset.schedule)
+    plain.connected(0.0)
+    plain.drafted(2, 0.02, 0.5)
+    plain.drafted(2, 5.0, 0.6, usual=False)
+    assert plain.estimates.branching.value is None
+    assert [value for _, value in plain.estimates.draft.busy.aged(0.6)] == [0.01]
+
+
+@pytest.mark.parametrize(("draft_s", "branching"), [(0.02, 1.2), (0.05 / 8, 1.0), (0.005, 1.0)])
+def test_what_branches_cost_counts_where_they_pay(draft_s: float, branching: float) -> None:
+    """A correction waits for drafts where a chunk takes longer than a pass."""
+    warm = known(draft_s=draft_s, rate=0.8, rtt_s=0.01)
+    controller = auto(replace(warm, branching=((1.0, 1.2),) * 6))
+    assert controller.decision is not None
+    assert controller.branches is (branching > 1)
+    assert controller.decision.conditions.branching == branching
+
+
+@pytest.mark.parametrize("frame_bytes", [30.0, 3000.0])
+def test_bytes_that_are_paid_for_count_as_much_by_the_cloud_alone(frame_bytes: float) -> None:
+    controller = Controller(
+        Control.LEAST_COST,
+        LIMITS,
+        objective=Objective(0.5, prices=Prices(gigabyte=1.0)),
+        warm_start=known(rate=0.8, rtt_s=0.01),
+        config=ControllerConfig(frame_bytes=frame_bytes),
+    )
+    controller.connected(0.0)
+    assert controller.decision is not None
+    assert controller.decision.schedule.words == "rounds of 8"
 
 
 def test_a_factor_that_was_seen_corrects_what_a_family_is_expected_to_take() -> None:
@@ -331,6 +502,41 @@ def test_a_window_that_was_closed_is_opened_again_in_the_end() -> None:
     assert 10 < tokens < 400
 
 
+def test_a_window_that_bad_drafts_closed_stays_so_while_nothing_speaks_for_them() -> None:
+    preset = PRESETS["stream"]
+    warm = known(rate=0.1, rtt_s=0.3)
+    controller = Controller(preset.control, preset.schedule, warm_start=warm)
+    controller.connected(0.0)
+    session = Session(controller, rtt_s=0.3)
+    for _ in range(100):
+        assert controller.schedule.window == 0
+        session.token()
+
+
+def test_a_window_is_fitted_by_the_numbers_that_were_given() -> None:
+    preset = PRESETS["stream"]
+    windows = []
+    for config in (ControllerConfig(), ControllerConfig(negligible=0.3)):
+        warm = known(rate=0.3, rtt_s=0.03, draft_s=0.04)
+        controller = Controller(preset.control, preset.schedule, warm_start=warm, config=config)
+        controller.connected(0.0)
+        controller.took_tokens(1, Work(0.05, 0.0, 1, target_passes=1), 0.1)
+        windows.append(controller.schedule.window)
+    assert windows == [3, 0], "what is drafted so late hardly ever leads"
+
+
+def test_the_cloud_alone_is_measured_only_where_nobody_shares_it() -> None:
+    """By three tokens after the first."""
+    warm = replace(known(), alone=(), alone_pass=())
+    for sharing, tokens in ((1, 3), (4, 1)):
+        session = Session(auto(warm))
+        session.sharing = sharing
+        for _ in range(tokens):
+            assert session.controller.decision is None
+            session.token()
+        assert session.controller.decision is not None
+
+
 def test_a_chunk_may_take_as_long_as_its_answer_in_the_papers_control() -> None:
     preset = PRESETS["picospec"]
     controller = Controller(preset.control, preset.schedule)
@@ -362,6 +568,65 @@ def test_what_each_kind_of_schedule_took_is_told() -> None:
         session.token()
     tokens, seconds = session.controller.spent["cloud_alone"]
     assert seconds / tokens == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("warm", "changed", "draft_s", "path"),
+    [
+        (
+            known(rate=0.8, rtt_s=0.01),
+            {"rtt_s": 0.4},
+            0.005,
+            ["first: stream, window 16", "round_trip: the cloud alone"],
+        ),
+        (
+            known(rate=0.6, rtt_s=0.01),
+            {"rtt_s": 0.01, "pass_s": 0.012},
+            0.005,
+            ["first: stream, window 8", "step_times: the cloud alone"],
+        ),
+        (
+            known(rate=0.8, rtt_s=0.01),
+            {"rtt_s": 0.01},
+            0.08,
+            [
+                "first: stream, window 16",
+                "acceptance: rounds of 8",
+                "step_times: the cloud alone",
+            ],
+        ),
+        (
+            known(rate=0.7, rtt_s=0.001, draft_s=0.01),
+            {"sharing": 6},
+            0.01,
+            [
+                "first: stream that waits, window 8",
+                "acceptance: rounds of 4",
+                "load: stream, window 16",
+            ],
+        ),
+    ],
+    ids=["a longer link", "shorter passes", "slower drafts", "more sessions"],
+)
+def test_a_new_schedule_is_told_with_what_had_changed(
+    warm: WarmStart, changed: dict[str, float], draft_s: float, path: list[str]
+) -> None:
+    session = Session(auto(warm))
+    taken: list[str] = []
+    for number in range(60):
+        if number == (6 if "sharing" in changed else 0):
+            for name, value in changed.items():
+                setattr(session, name, value)
+        decision = session.controller.decision
+        assert decision is not None
+        found = f"{decision.reason}: {decision.schedule.words}"
+        if not taken or taken[-1] != found:
+            taken.append(found)
+        if session.controller.schedule.window:
+            session.round(accepted=1 if changed.get("pass_s") else 2, draft_s=draft_s)
+        else:
+            session.token()
+    assert taken == path
 
 
 def test_the_text_of_a_reason_says_what_had_changed_most() -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import cache
 
 import pytest
 
@@ -19,15 +20,22 @@ from tandem.index.records import Document
 from tests.unit.index.hostile_pdfs import HOSTILE_PDFS, many_operations
 
 PAGE = b"<title>T</title><p>words"
-SLOW = many_operations()
-"""Half a minute."""
 HOSTILE_TAGS = (
     *(b"<!", b"a<", b"</", b"<?", b"<!--", b'<a href="', b"<a b='c' d=\"", b"<a ", b"<![CDATA["),
     *(b"<!-- a ", b"&", b"&#", b"&a", b"<script>", b"<title>", b"<p>x", b"</p>", b"<a b=1"),
 )
 """Over and over; html.parser looks from each to the end of the page, which takes minutes."""
-DEEP = b'{"text": "x", "more": [' + b"{}," * 3_000_000 + b"{}]}"
-"""Each of the dictionaries takes 64 bytes."""
+
+
+@cache
+def slow_pdf() -> bytes:
+    """It takes half a minute."""
+    return many_operations()
+
+
+def deep_line() -> bytes:
+    """Each of the dictionaries takes 64 bytes."""
+    return b'{"text": "x", "more": [' + b"{}," * 3_000_000 + b"{}]}"
 
 
 def repr_of_start(value: object) -> str:
@@ -63,7 +71,7 @@ def test_each_format_is_read_as_in_this_process(extractor: Extractor) -> None:
 def test_a_file_that_takes_too_much_memory_is_refused_and_the_next_is_read() -> None:
     with closing(Extractor(ExtractionLimits(memory_bytes=2**28))) as extractor:
         why = "content: takes more than 256 MiB of memory to read"
-        assert read(extractor, DEEP, Format.JSONL) == Refusal("doc#1", why)
+        assert read(extractor, deep_line(), Format.JSONL) == Refusal("doc#1", why)
         assert read(extractor, PAGE) == Document("doc", "words", "T")
 
 
@@ -85,7 +93,7 @@ def test_closing_waits_for_no_file() -> None:
 
     def reading() -> None:
         try:
-            read(extractor, SLOW, Format.PDF)
+            read(extractor, slow_pdf(), Format.PDF)
         except Unavailable as error:
             ended.append(error)
 
@@ -103,7 +111,7 @@ def test_closing_waits_for_no_file() -> None:
 async def test_a_file_that_takes_too_long_is_refused_and_holds_up_nothing(
     extractor: Extractor,
 ) -> None:
-    reading = asyncio.create_task(asyncio.to_thread(read, extractor, SLOW, Format.PDF))
+    reading = asyncio.create_task(asyncio.to_thread(read, extractor, slow_pdf(), Format.PDF))
     turns = 0
     while not reading.done():
         await asyncio.sleep(0.005)
@@ -131,7 +139,7 @@ def test_what_a_part_took_of_a_processor_is_told(extractor: Extractor) -> None:
         (part,) = parts_of(content, Format.HTML, "doc")
         costs.append(extractor.read(part).cpu_s)
     assert 0 <= costs[0] < costs[1] < 5, "a tick of its clock may be longer than a small page"
-    (slow,) = parts_of(SLOW, Format.PDF, "doc")
+    (slow,) = parts_of(slow_pdf(), Format.PDF, "doc")
     assert extractor.read(slow).cpu_s == 1, "the limit that it met"
 
 
