@@ -118,9 +118,8 @@ def distill(**options: Any) -> None:
     settings = _settings(target, options)
     try:
         maker = DraftMaker(settings, started_s)
-        estimate = maker.estimate()
         if options["estimate"] or not options["as_json"]:
-            _show_estimate(estimate, options)
+            _show_estimate(maker.estimate(), options)
         if not options["estimate"]:
             _make(maker, settings, options, started_s)
     except InvalidArgument:

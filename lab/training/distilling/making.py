@@ -200,7 +200,8 @@ class DraftMaker:
             with product_precision(settings.device):
                 states = draft(inputs).logits
             objective(states, inputs, labels, 0.5).backward()
-            float(next(draft.parameters()).grad.sum())  # waits for a GPU
+            if settings.device.type == "cuda":
+                torch.cuda.synchronize(settings.device)
             if step:
                 seen, step_s = seen + inputs.numel(), step_s + time.monotonic() - began_s
         left_s = max(0.0, settings.minutes * 60 - self._clock.elapsed_s())
@@ -231,8 +232,8 @@ class DraftMaker:
             for number in range(len(recording)):
                 ids = recording.answer(number).tolist()
                 if ids[-1] in ends and len(ids) > SHORTEST_QUESTION:
-                    text = self._tokenizer.decode(ids[:-1], skip_special_tokens=True).strip()
-                    questions[text] = None
+                    text = str(self._tokenizer.decode(ids[:-1], skip_special_tokens=True))
+                    questions[text.strip()] = None
             if len(questions) >= wanted or self._share_spent() > self._settings.sampling_share / 4:
                 break
         kept = [text for text in questions if text and text not in held_out][:wanted]
