@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from lab.machine import this_machine
 from lab.training.demo_pair.loop import Plan, Spent, load_weights, read_spent, train
@@ -723,6 +724,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    logging.disable_progress_bar()
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     return model.to(device).eval().requires_grad_(False)
 
