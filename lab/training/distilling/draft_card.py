@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
+from textwrap import wrap
 from time import process_time
 from typing import Self
 
+from lab.machine import this_machine
 from lab.training.distilling.evaluation import AnswerFigures
 from lab.training.distilling.export import STORED, stored_facts
 from lab.training.distilling.gain import best_speedup
@@ -136,7 +138,7 @@ def card_text(
     rates = ((1, sampled), (0, greedy))
     gain = max(best_speedup(times, rtt, rate)[1] for rtt in ROUND_TRIPS_S for _, rate in rates)
     layers = ", ".join(map(str, facts.layers))
-    return _TEXT.format(
+    text = _TEXT.format(
         words=words,
         verdict=_GAINS if gain > LEAST_GAIN else _NO_GAIN,
         origin=_LAYERS.format(layers=layers) if facts.layers else _MODEL,
@@ -160,6 +162,16 @@ def card_text(
         seed=facts.seed,
         command=facts.command,
         machine=facts.machine,
+        timed_on=this_machine().line().splitlines()[0],
+    )
+    return _wrapped(text.rstrip()) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    """Paragraphs in lines of at most 100 characters; tables, commands and headings as they are."""
+    parts = text.split("\n\n")
+    return "\n\n".join(
+        part if part.startswith(("#", "|", "```")) else "\n".join(wrap(part, 100)) for part in parts
     )
 
 
@@ -213,9 +225,9 @@ of sampled tokens that it can.
 
 One thread, 128 tokens of context, medians of computing time: a step of the draft (`--dtype-draft
 int8`) takes {draft_ms} ms, {whole_ms} ms with its whole head; a pass of the target in float32
-takes {target_ms} ms, and {further_ms} ms more for each further token. With these times and the
-acceptance of all tasks together, the cost model of rounds (`tandem plan --method dssd`) predicts,
-relative to the target alone and at the best draft length (in brackets):
+takes {target_ms} ms, and {further_ms} ms more for each further token ({timed_on}). With these times
+and the acceptance of all tasks together, the cost model of rounds (`tandem plan --method dssd`)
+predicts, relative to the target alone and at the best draft length (in brackets):
 
 | temperature | accepted | RTT 0 | RTT 30 ms |
 |---|---|---|---|
