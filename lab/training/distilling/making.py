@@ -57,6 +57,7 @@ STATES_SHARE = 0.3
 """Of a GPU's memory that the target's states may take; beyond it they lie in main memory."""
 FIGURES = "figures.json"
 _TRIED_TOKENS, _TRIED_STEPS = 8, 3
+_SHORTEST_TRAINING_S = 0.2
 _TURNING = 0.6180339887498949
 _WAVES_ALIKE = 8
 
@@ -605,7 +606,7 @@ class DraftMaker:
         settings, spent = self._settings, Spent()
         with suppress(FileNotFoundError):
             spent = read_spent(self._checkpoint())
-        left_s = max(self._left_s(), 0.0 if spent.step else 0.2)
+        left_s = max(self._left_s(), _SHORTEST_TRAINING_S)
         threads = torch.get_num_threads() if settings.device.type == "cpu" else 1
         budget_s = max(spent.compute_s + left_s * threads, 1e-3)
         return Plan(

@@ -67,7 +67,7 @@ def test_a_draft_is_made_beside_the_target_and_goes_on(target: Path, prompts: Pa
     assert stored_facts(work / "stored")["steps"] == steps
     assert json.loads(again.stdout.splitlines()[-1])["out"] == str(out)
     spent_s = json.loads((work / "spent.json").read_text())["wall_s"]
-    longer = run(*arguments, f"--minutes={(spent_s + 4) / 60}", "--json")
+    longer = run(*arguments, f"--minutes={(spent_s + 2) / 60}", "--json")
     assert longer.exit_code == 0, longer.output
     assert stored_facts(work / "stored")["steps"] > steps
 
