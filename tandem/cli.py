@@ -32,6 +32,7 @@ _OF_THE_LABORATORY = {
     "plan": "Predict what each method gains, from step times and a link.",
     "sim": "Simulate every preset in virtual time, over any link.",
     "train-exits": "Train early exits for a target model.",
+    "distill": "Make a draft model for a target.",
     "bench": "Measure the suite; figures count on a quiet machine.",
 }
 _OTHER_NAMES = {

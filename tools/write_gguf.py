@@ -28,6 +28,21 @@ _NAMES = {
 _OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
+def why_not(folder: Path, kind: str) -> str | None:
+    """Return why the model of a folder cannot be written so; None if it can."""
+    import gguf
+
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    if config["model_type"] != "llama":
+        return f"only models of the type llama are written, not {config['model_type']}"
+    tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    if "ByteLevel" not in json.dumps(tokenizer["pre_tokenizer"]):
+        return "only byte-level tokenizers are written"
+    if kind not in gguf.GGMLQuantizationType.__members__:
+        return f"{kind} is no kind of tensors that GGUF knows"
+    return None
+
+
 def write_gguf(
     folder: Path, path: Path, *, kind: str = "F32", padding: int = 0, template: bool = True
 ) -> Path:

@@ -65,6 +65,7 @@ IN_A_BASE_INSTALLATION = {
     "certs": TLS,
     "enroll edge": TLS,
     "bench": LABORATORY,
+    "distill": LABORATORY,
     "plan": LABORATORY,
     "sim": LABORATORY,
     "train-exits": LABORATORY,

@@ -72,10 +72,12 @@ def train(
     plan: Plan,
     cache: Path,
     device: torch.device,
+    on_checkpoint: Callable[[Spent], None] | None = None,
 ) -> Spent:
     """Train `model` in place until the budget is spent, resuming from `cache/<name>.safetensors`.
 
     Appends one line per 10 steps to `cache/<name>.jsonl`. A finished training returns at once.
+    `on_checkpoint` is called after each checkpoint but the last; its time counts.
     """
     model.to(device).train()
     optimizers = make_optimizers(model, plan)
@@ -85,10 +87,13 @@ def train(
     saved_at = spent.compute_s
     smooth: float | None = None
     snapshot = cache / f"{name}-snapshot.safetensors"
+    upcoming = batches.at(spent.step)
     while (progress := spent.progress(plan)) < 1.0:
         _set_learning_rates(optimizers, plan, progress)
-        inputs, labels = (tensor.to(device) for tensor in batches.at(spent.step))
-        loss = _step(model, optimizers, objective, inputs, labels, progress, plan.clip)
+        inputs, labels = (tensor.to(device) for tensor in upcoming)
+        reached = _step(model, optimizers, objective, inputs, labels, progress, plan.clip)
+        upcoming = batches.at(spent.step + 1)  # while a GPU is at the step
+        loss = reached.item()
         compute_s, wall_s = clock.lap()
         spent.step += 1
         spent.compute_s += compute_s
@@ -102,6 +107,8 @@ def train(
         if spent.compute_s - saved_at > plan.checkpoint_every_s:
             save_checkpoint(checkpoint, model, optimizers, spent)
             saved_at = spent.compute_s
+            if on_checkpoint is not None:
+                on_checkpoint(spent)
     if spent.compute_s > saved_at:
         save_checkpoint(checkpoint, model, optimizers, spent)
     return spent
@@ -136,7 +143,8 @@ def _step(
     labels: torch.Tensor,
     progress: float,
     clip: float,
-) -> float:
+) -> torch.Tensor:
+    """Return the loss, which nobody has waited for yet."""
     with product_precision(inputs.device):
         logits = model(input_ids=inputs, use_cache=False).logits
     loss = objective(logits, inputs, labels, progress)
@@ -145,7 +153,7 @@ def _step(
     for optimizer in optimizers.values():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return loss.item()
+    return loss.detach()
 
 
 def learning_rate_factor(plan: Plan, progress: float) -> float:

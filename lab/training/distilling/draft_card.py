@@ -1,47 +1,105 @@
-"""The card of the real pair's draft: figures after held-out prompts, and what its steps cost."""
+"""A draft's card: figures after held-out prompts, and what its steps cost."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
+from textwrap import wrap
 from time import process_time
+from typing import Self
 
-from lab.analysis.cost_models import LinkTimes, dssd
+from lab.machine import this_machine
 from lab.training.distilling.evaluation import AnswerFigures
+from lab.training.distilling.export import STORED, stored_facts
+from lab.training.distilling.gain import best_speedup
+from lab.training.distilling.making import overall, read_figures
 from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.torch.loading import load_engine
+from tandem.backends.torch.reduced_head import HEAD_TOKENS
 from tandem.control.conditions import PairTimes
 
 CONTEXT, PASSES = 128, 30
 FURTHER = 4
 """Tokens of a pass beside the first, from which the time of each further one is taken."""
 ROUND_TRIPS_S = (0.0, 0.03)
-DRAFT_LENGTHS = range(1, 9)
 LEAST_GAIN = 1.05
 """What the cost model must predict somewhere before the card speaks of a gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the card says beside the figures. `tokens` were seen in `steps`, of `distinct` tokens;
-    `compute_s` on one core."""
+    """How a draft was trained, as it is stored with it. `layers` are the target's that it began
+    with, none if it began as a model of its own. `tokens` were seen in `steps`, of `distinct`
+    tokens; `train_s` of `wall_s` seconds were training."""
 
-    layers: tuple[int, ...]
+    layers: list[int]
     kept: int
     parameters: int
-    stored_bytes: int
     answers: int
     texts: int
     distinct: int
     steps: int
     tokens: int
-    compute_s: float
+    train_s: float
+    wall_s: float
     seed: int
     command: str
     machine: str
+
+    @classmethod
+    def of(cls, stored: Path) -> Self:
+        """Raises ValueError for a stored draft that does not say how it was trained."""
+        facts = stored_facts(stored)
+        try:
+            return cls(**{field.name: facts[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise ValueError(f"{stored / STORED} does not say {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class CardWords:
+    """What a card says beside figures and facts. `storage` is what the folder holds, `prompts`
+    where they come from, `licence` what holds for the weights; plain text, in Markdown."""
+
+    target: str
+    storage: str
+    prompts: str
+    licence: str
+
+
+def write_draft_card(
+    stored: Path, target: Path, whole: Path, words: CardWords, folder: Path | None = None
+) -> None:
+    """Write README.md to `folder` (default: where the draft is stored) for the draft in `stored`,
+    whose figures `measure` has written there. Its steps are timed here and now, with the whole
+    draft in `whole`."""
+    drafting = load_engine(whole, drafts=True, dtype="int8")
+    times = pass_times(drafting, load_engine(target))
+    text = card_text(
+        Facts.of(stored),
+        read_figures(stored),
+        times,
+        pass_s(_with_whole_head(whole), 1),
+        (stored / STORED).stat().st_size,
+        words,
+    )
+    folder = folder or stored
+    partial = folder / "README.partial"
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, folder / "README.md")
+
+
+def _with_whole_head(whole: Path) -> Engine:
+    """Return the same draft, without the file that names the tokens of its head."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in whole.iterdir():
+            if path.name != HEAD_TOKENS:
+                (Path(folder) / path.name).symlink_to(path.resolve())
+        return load_engine(Path(folder), drafts=True, dtype="int8")
 
 
 def pass_times(draft: Engine, target: Engine) -> PairTimes:
@@ -66,44 +124,27 @@ def pass_s(engine: Engine, tokens: int) -> float:
     return median(times_s)
 
 
-def best_speedup(pair: PairTimes, rtt_s: float, acceptance: float) -> tuple[int, float]:
-    """The draft length at which the rejection rule gains most over the target alone by the cost
-    model, and that gain."""
-    link = LinkTimes(rtt_s, inf, inf)  # so that no size counts
-    gains = {
-        length: dssd(
-            pair,
-            link,
-            acceptance_rate=acceptance,
-            draft_length=length,
-            vocabulary_size=1,
-            precision_bytes=2.0,
-        ).speedup_over_ar
-        for length in DRAFT_LENGTHS
-    }
-    best = max(gains, key=gains.__getitem__)
-    return best, gains[best]
-
-
-def write_card(
-    folder: Path,
+def card_text(
     facts: Facts,
     figures: Mapping[tuple[str, float], AnswerFigures],
     times: PairTimes,
     whole_step_s: float,
-) -> None:
+    stored_bytes: int,
+    words: CardWords,
+) -> str:
     """`whole_step_s`: of a draft that computes its whole head."""
     tasks = sorted({task for task, _ in figures})
-    sampled = _mean([figures[task, 1.0] for task in tasks], "acceptance")
-    greedy = _mean([figures[task, 0.0] for task in tasks], "agreement")
+    sampled, greedy = overall(dict(figures))
     rates = ((1, sampled), (0, greedy))
     gain = max(best_speedup(times, rtt, rate)[1] for rtt in ROUND_TRIPS_S for _, rate in rates)
+    layers = ", ".join(map(str, facts.layers))
     text = _TEXT.format(
+        words=words,
         verdict=_GAINS if gain > LEAST_GAIN else _NO_GAIN,
-        layers=", ".join(map(str, facts.layers)),
+        origin=_LAYERS.format(layers=layers) if facts.layers else _MODEL,
         kept=f"{facts.kept:,}",
         parameters=f"{facts.parameters / 1e6:.1f} M",
-        stored=f"{facts.stored_bytes / 1e6:.1f} MB",
+        stored=f"{stored_bytes / 1e6:.1f} MB",
         figures="\n".join(_row(task, figures[task, 1.0], figures[task, 0.0]) for task in tasks),
         positions=f"{sum(one.tokens for one in figures.values()):,}",
         draft_ms=f"{times.draft_s * 1e3:.1f}",
@@ -116,19 +157,22 @@ def write_card(
         distinct=f"{facts.distinct:,}",
         steps=f"{facts.steps:,}",
         tokens=f"{facts.tokens:,}",
-        minutes=f"{facts.compute_s / 60:.1f}",
+        minutes=f"{facts.train_s / 60:.1f}",
+        whole_minutes=f"{facts.wall_s / 60:.1f}",
         seed=facts.seed,
         command=facts.command,
         machine=facts.machine,
+        timed_on=this_machine().line().splitlines()[0],
     )
-    partial = folder / "README.partial"
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, folder / "README.md")
+    return _wrapped(text.rstrip()) + "\n"
 
 
-def _mean(figures: Sequence[AnswerFigures], name: str) -> float:
-    tokens = sum(one.tokens for one in figures)
-    return float(sum(getattr(one, name) * one.tokens for one in figures)) / max(tokens, 1)
+def _wrapped(text: str) -> str:
+    """Paragraphs in lines of at most 100 characters; tables, commands and headings as they are."""
+    parts = text.split("\n\n")
+    return "\n\n".join(
+        part if part.startswith(("#", "|", "```")) else "\n".join(wrap(part, 100)) for part in parts
+    )
 
 
 def _row(task: str, sampled: AnswerFigures, greedy: AnswerFigures) -> str:
@@ -151,18 +195,18 @@ _GAINS = (
 )
 _NO_GAIN = "The cost model predicts no gain over the target alone: train it for longer."
 
+_LAYERS = "decoder layers that began as layers {layers} of the target"
+_MODEL = "a small model that was given"
+
 _TEXT = """\
-# A draft for SmolLM2-135M-Instruct
+# A draft for {words.target}
 
 {verdict}
 
-{parameters} parameters in 8 bits ({stored}): decoder layers that began as layers {layers} (of 0
-to 29) of SmolLM2-135M-Instruct and were distilled from the whole model, its last norm, and the
-{kept} tokens that the draft can propose. Embedding and head are the target's, and are not stored:
-`make real-pair` (the stage `join` of the training) writes the whole draft to
-`models/real/smollm2-draft`, a Llama model that any program reads. The engine `torch` computes
-only the head's rows of those tokens when it drafts. Tokens outside are never proposed, so the
-text stays exactly the target's.
+{parameters} parameters in 8 bits ({stored}): {origin} and were distilled from the whole target, and
+the {kept} tokens that the draft can propose. {words.storage}
+The engine `torch` computes only the head's rows of those tokens when it drafts. Tokens outside are
+never proposed, so the text stays exactly the target's.
 
 ## Held-out figures
 
@@ -181,9 +225,9 @@ of sampled tokens that it can.
 
 One thread, 128 tokens of context, medians of computing time: a step of the draft (`--dtype-draft
 int8`) takes {draft_ms} ms, {whole_ms} ms with its whole head; a pass of the target in float32
-takes {target_ms} ms, and {further_ms} ms more for each further token. With these times and the
-acceptance of all tasks together, the cost model of rounds (`tandem plan --method dssd`) predicts,
-relative to the target alone and at the best draft length (in brackets):
+takes {target_ms} ms, and {further_ms} ms more for each further token ({timed_on}). With these times
+and the acceptance of all tasks together, the cost model of rounds (`tandem plan --method dssd`)
+predicts, relative to the target alone and at the best draft length (in brackets):
 
 | temperature | accepted | RTT 0 | RTT 30 ms |
 |---|---|---|---|
@@ -194,21 +238,18 @@ relative to the target alone and at the best draft length (in brackets):
 KL(target ‖ draft) over the tokens that it can propose, blending into total variation, after what
 the target said of {distinct} tokens: {answers} answers of its own (sampled at temperature 1, 0.6
 and 0) with their prompts, and {texts} texts by others that it only read. {tokens} tokens in
-{steps} steps, with pads, in {minutes} minutes of computing on one core. Muon for matrices, AdamW
-for norms, bfloat16 autocast where the processor is quick at it. Seed {seed}. Machine: {machine}.
+{steps} steps, with pads, in {minutes} minutes of training; sampling and all else included it took
+{whole_minutes} minutes. Muon for matrices, AdamW for norms, bfloat16 autocast where the processor
+is quick at it. Seed {seed}. Machine: {machine}.
 
 ```bash
 {command}
 ```
 
-Prompts come from GSM8K's training split, the PEPs, HumanEval, WikiText-2 and lists of everyday
-things (`lab/training/distilling/prompts.py`); the repository does not have these files (`--data`
-names a folder). A longer `--minutes` goes on from the checkpoint in `--cache`, and more `--answers`
-are added to those there are.
+{words.prompts} A longer `--minutes` goes on from the checkpoint in `--cache`.
 
 ## Licence and limits
 
-A derivation of SmolLM2-135M-Instruct's weights (Hugging Face, Apache-2.0), see `../NOTICE`.
-English only. The draft says nothing sensible by itself; it belongs to these very weights of the
+{words.licence} The draft says nothing sensible by itself; it belongs to these very weights of the
 target, and is joined with no others.
 """

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lab.training.distilling.recordings import UNRECORDED, Recording, padded
 
-_ROWS, _POSITIONS = 8, 512
+_ROWS, _POSITIONS = {"cpu": 8, "cuda": 64}, {"cpu": 512, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,35 @@ class AnswerFigures:
 
 
 def compare(
-    recording: Recording, sequences: Sequence[int], draft: nn.Module, head: Tensor, kept: Tensor
+    recording: Recording,
+    sequences: Sequence[int],
+    draft: nn.Module,
+    head: Tensor,
+    kept: Tensor,
+    draft_head: Tensor | None = None,
 ) -> AnswerFigures:
-    """`head` [vocabulary, size] is the target's, `kept` are the rows of it that the draft has. The
-    target's distributions are the recorded ones."""
-    chosen = recording.token_ids[recording.records != UNRECORDED]
-    sums, inside = torch.zeros(7, dtype=torch.float64), head[kept]
-    for first in range(0, len(sequences), _ROWS):
-        inputs, labels = padded(recording, sequences[first : first + _ROWS], answers_alone=True)
+    """`head` [vocabulary, size] is the target's, `kept` are the rows of it that the draft has, or
+    `draft_head` [kept, size of the draft] is the draft's own. The target's distributions are the
+    recorded ones. All computes where `head` lies."""
+    device = head.device
+    chosen = recording.token_ids[recording.records != UNRECORDED].to(device)
+    kept, hidden = kept.to(device), recording.hidden.to(device)
+    sums = torch.zeros(7, dtype=torch.float64)
+    inside = head[kept] if draft_head is None else draft_head
+    rows, positions = _ROWS[device.type], _POSITIONS[device.type]
+    for first in range(0, len(sequences), rows):
+        some = sequences[first : first + rows]
+        inputs, labels = (
+            tensor.to(device) for tensor in padded(recording, some, answers_alone=True)
+        )
         marked = labels != UNRECORDED
         with torch.inference_mode():
             states = draft(inputs).logits[marked]
-            for some, records in zip(
-                states.split(_POSITIONS), labels[marked].split(_POSITIONS), strict=True
-            ):
-                target = functional.linear(recording.hidden[records].float(), head)
-                sums += _sums(target, functional.linear(some, inside), kept, chosen[records])
+            parts = zip(states.split(positions), labels[marked].split(positions), strict=True)
+            for part, records in parts:
+                target = functional.linear(hidden[records].float(), head)
+                draft_logits = functional.linear(part, inside)
+                sums += _sums(target, draft_logits, kept, chosen[records])
     total, overlap, equal, outside, known, *entropies = sums.tolist()
     means = (value / total for value in (overlap, equal, outside))
     return AnswerFigures(int(total), *means, *(value / max(known, 1) for value in entropies))
@@ -67,4 +80,4 @@ def _sums(target_logits: Tensor, draft_logits: Tensor, kept: Tensor, chosen: Ten
         -log[known].gather(1, column[known, None]).sum() for log in (log_inside, log_draft)
     )
     parts = (len(chosen), overlap, equal.sum(), outside.sum(), known.sum(), *entropies)
-    return torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])
+    return torch.stack([torch.as_tensor(part, dtype=torch.float64, device="cpu") for part in parts])

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,12 +27,17 @@ from tandem.backends.torch.reduced_head import HEAD_TOKENS
 
 STORED = "draft.safetensors"
 _SCALE = ".scale"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def store(draft: PrunedLlama, kept: Tensor, target: Any, folder: Path) -> None:
-    """Matrices in 8 bits with a scale for each output, norms as they are, written atomically."""
-    tensors: dict[str, Tensor] = {"head_tokens": kept.to(torch.int32)}
-    for name, weight in draft.state_dict().items():
+def store(
+    draft: PrunedLlama, kept: Tensor, target: Any, folder: Path, about: Mapping[str, Any] = _NOTHING
+) -> None:
+    """Matrices in 8 bits with a scale for each output, norms as they are, written atomically;
+    `about` (as JSON) says how the draft was trained."""
+    tensors: dict[str, Tensor] = {"head_tokens": kept.to("cpu", torch.int32)}
+    for name, parameter in draft.state_dict().items():
+        weight = parameter.cpu()
         if weight.ndim < 2:
             tensors[f"model.{name}"] = weight.bfloat16()
             continue
@@ -38,8 +45,16 @@ def store(draft: PrunedLlama, kept: Tensor, target: Any, folder: Path) -> None:
         tensors |= {f"model.{name}": numbers, f"model.{name}{_SCALE}": scale}
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{STORED}.partial"
-    save_file(tensors, partial, metadata={"embedding": _digest(target.lm_head.weight)})
+    metadata = {"embedding": _digest(target.lm_head.weight), "training": json.dumps(dict(about))}
+    save_file(tensors, partial, metadata=metadata)
     os.replace(partial, folder / STORED)
+
+
+def stored_facts(folder: Path) -> dict[str, Any]:
+    """Return how a stored draft was trained; nothing of one that does not say."""
+    with safe_open(folder / STORED, framework="pt") as archive:
+        facts: dict[str, Any] = json.loads(archive.metadata().get("training", "{}"))
+    return facts
 
 
 def join(stored: Path, target: Path, folder: Path) -> None:
@@ -75,4 +90,4 @@ def _widened(weight: Tensor, scale: Tensor | None) -> Tensor:
 def _digest(weight: Tensor) -> str:
     """Return the digest of an embedding. A draft for other weights would be accepted rarely, and
     nothing would say why."""
-    return hashlib.sha256(weight.detach().float().contiguous().numpy().tobytes()).hexdigest()
+    return hashlib.sha256(weight.detach().float().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -21,10 +21,12 @@ from lab.training.distilling.recordings import UNRECORDED, Recording
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """`head` [kept, size] has the rows of the target's head that the draft has too."""
+    """`head` [kept, size] has the rows of the target's head that the draft has too; `draft_head`
+    [kept, size of the draft] those of the draft's own head, where it is another."""
 
     recording: Recording
     head: Tensor
+    draft_head: Tensor | None = None
 
     def __call__(self, states: Tensor, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Mean loss over the recorded positions of states [rows, length, size], nats."""
@@ -45,8 +47,9 @@ class Distillation:
         """Log-probabilities [positions, kept] of draft and target, the latter's given that a kept
         token comes, and the target's mass [positions] outside."""
         rows = records.to(self.recording.hidden.device)
+        draft_head = self.head if self.draft_head is None else self.draft_head
         with product_precision(states.device):
-            draft_logits = functional.linear(states, self.head).float()
+            draft_logits = functional.linear(states, draft_head).float()
             with torch.no_grad():
                 hidden = self.recording.hidden[rows].to(states.device).float()
                 target_logits = functional.linear(hidden, self.head).float()

@@ -1,4 +1,5 @@
-"""What the target is asked: prompts of five tasks, a share of each held out from training.
+"""What the target is asked: one's own prompts, those about everyday things, or the recipe's five
+tasks; a share of each is held out from training.
 
 A prompt is held out by what it was made from (`corpus.is_held_out`), so every run holds out the
 same ones. The texts of these sources only ask; what the draft learns is what the target answers.
@@ -12,21 +13,28 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import chain, cycle, islice
 from pathlib import Path
 
 from lab.training.demo_pair.corpus import HELD_OUT_SHARE, Document, is_held_out, load_documents
 
 MATHS, PROSE, CODE, TOPICS, TALK = "maths", "prose", "code", "topics", "talk"
 TASKS = (MATHS, PROSE, CODE, TOPICS, TALK)
+OWN, ASKED = "own", "asked"
+"""Tasks of prompts that a user gave, and that the target itself made up."""
 EXCERPT_CHARACTERS = 420
 PIECE_CHARACTERS = 1200
 ANSWERED = "\x00"
 WIKITEXT = "wikitext2-valid.txt"
-HELD_OUT_SHARES = dict.fromkeys(TASKS, 0.08) | dict.fromkeys((MATHS, PROSE), HELD_OUT_SHARE)
+OWN_HELD_OUT_SHARE = 0.08
+HELD_OUT_SHARES = dict.fromkeys((CODE, TOPICS, TALK), OWN_HELD_OUT_SHARE)
+HELD_OUT_SHARES |= dict.fromkeys((MATHS, PROSE), HELD_OUT_SHARE)
 """Those of documents are the demo pair's, whose held-out texts benchmarks use."""
 
 _HEADING = re.compile(r"^ = ([^=]+) = $")
 _UNKNOWN = "<unk>"
+_PROMPT_FIELDS = ("prompt", "question", "text")
 _PEP_REQUESTS = (
     "What is {title} about?",
     "Explain {title} in simple words.",
@@ -83,29 +91,101 @@ class Prompt:
 
     @property
     def held_out(self) -> bool:
-        return is_held_out(self.source_id, HELD_OUT_SHARES[self.task])
+        return is_held_out(self.source_id, HELD_OUT_SHARES.get(self.task, OWN_HELD_OUT_SHARE))
 
 
-def all_prompts(folder: Path, seed: int) -> list[Prompt]:
+def all_prompts(folder: Path, seed: int, variants: int = 1) -> list[Prompt]:
     """Prompts of all tasks, in random order: about everyday things, and from `gsm8k-train.jsonl`,
-    `peps.jsonl`, `HumanEval.jsonl.gz` and `wikitext2-valid.txt` in `folder`. FileNotFoundError
-    names one that is missing."""
+    `peps.jsonl`, `HumanEval.jsonl.gz` and `wikitext2-valid.txt` in `folder`. Of a document there
+    are so many `variants`, with excerpts and requests drawn anew. FileNotFoundError names a file
+    that is missing."""
+    return list(chain.from_iterable(_variant(folder, seed + n) for n in range(variants)))
+
+
+def everyday_prompts(seed: int) -> list[Prompt]:
+    """Requests about everyday things, in random order; they need no file."""
+    prompts = list(_talk())
+    random.Random(seed).shuffle(prompts)
+    return prompts
+
+
+def own_prompts(path: Path, seed: int) -> list[Prompt]:
+    """Prompts of a file, in random order and each once: lines of a text, or JSON lines that are
+    strings or have a field 'prompt', 'question' or 'text' (or 'messages', of which the first by a
+    user counts). Raises ValueError naming the line, FileNotFoundError."""
+    read = _read_json_prompts if path.suffix in (".jsonl", ".json") else _read_lines
+    texts = dict.fromkeys(text.strip() for text in read(path))
+    texts.pop("", None)
+    prompts = [Prompt(sha256(text.encode()).hexdigest()[:16], OWN, text) for text in texts]
+    if not prompts:
+        raise ValueError(f"{path} has no prompts")
+    random.Random(seed).shuffle(prompts)
+    return prompts
+
+
+def split_held_out(prompts: list[Prompt], least: int) -> tuple[list[Prompt], list[Prompt]]:
+    """Prompts to learn from, and held-out ones, which are at least `least` of a task as long as as
+    many remain: those whose ids' digests come first are held out too."""
+    held_out = [prompt for prompt in prompts if prompt.held_out]
+    for task in dict.fromkeys(prompt.task for prompt in prompts):
+        of_task = [prompt for prompt in prompts if prompt.task == task]
+        wanted = min(least, len(of_task) // 2) - sum(prompt.held_out for prompt in of_task)
+        others = sorted(
+            {prompt.source_id for prompt in of_task if not prompt.held_out},
+            key=lambda source: sha256(source.encode()).digest(),
+        )
+        chosen = set(others[: max(0, wanted)])
+        held_out += [p for p in of_task if not p.held_out and p.source_id in chosen]
+    sources = {(prompt.task, prompt.source_id) for prompt in held_out}
+    return [p for p in prompts if (p.task, p.source_id) not in sources], held_out
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    yield from path.read_text(encoding="utf-8").splitlines()
+
+
+def _read_json_prompts(path: Path) -> Iterator[str]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            yield _prompt_of(json.loads(line))
+        except (KeyError, TypeError, ValueError, StopIteration):
+            fields = "a string, or an object with 'prompt', 'question', 'text' or 'messages'"
+            raise ValueError(f"{path}, line {number}: not {fields}") from None
+
+
+def _prompt_of(record: object) -> str:
+    if isinstance(record, dict) and "messages" in record:
+        by_user = (turn for turn in record["messages"] if turn["role"] == "user")
+        record = next(by_user)["content"]
+    elif isinstance(record, dict):
+        record = next(record[name] for name in _PROMPT_FIELDS if name in record)
+    if not isinstance(record, str):
+        raise TypeError
+    return record
+
+
+def _variant(folder: Path, seed: int) -> list[Prompt]:
     rng = random.Random(seed)
     prompts = [_of_document(document, rng) for document in load_documents(folder)]
     prompts += _code(folder / "HumanEval.jsonl.gz")
     prompts += _topics(folder / WIKITEXT, rng)
-    prompts += [
-        Prompt(thing, TALK, request.format(thing=thing))
-        for thing in _THINGS
-        for request in _TALK_REQUESTS
-    ]
+    prompts += _talk()
     rng.shuffle(prompts)
     return prompts
 
 
-def texts_to_read(folder: Path, seed: int) -> list[Prompt]:
+def _talk() -> Iterator[Prompt]:
+    for thing in _THINGS:
+        for request in _TALK_REQUESTS:
+            yield Prompt(thing, TALK, request.format(thing=thing))
+
+
+def texts_to_read(folder: Path, seed: int, characters: int = PIECE_CHARACTERS) -> list[Prompt]:
     """Texts by others, which the target only reads, in random order: solved problems as chats
-    (question and answer apart by ANSWERED), pieces of PEPs and articles. None is held out."""
+    (question and answer apart by ANSWERED), pieces of PEPs and articles of at most that many
+    characters. None is held out."""
     rng = random.Random(seed)
     texts = list[Prompt]()
     for document in load_documents(folder):
@@ -113,32 +193,30 @@ def texts_to_read(folder: Path, seed: int) -> list[Prompt]:
             text = f"{document.question}{ANSWERED}{document.text}"
             texts.append(Prompt(document.id, MATHS, text))
         else:
-            texts.append(Prompt(document.id, PROSE, _piece(document.text, rng), chat=False))
+            piece = _piece(document.text, rng, characters)
+            texts.append(Prompt(document.id, PROSE, piece, chat=False))
     for article, _, text in _paragraphs(folder / WIKITEXT, least=400):
-        texts.append(Prompt(article, TOPICS, text[:PIECE_CHARACTERS], chat=False))
+        texts.append(Prompt(article, TOPICS, text[:characters], chat=False))
     rng.shuffle(texts)
     return [text for text in texts if not text.held_out]
 
 
-def _piece(text: str, rng: random.Random) -> str:
-    first = rng.randrange(max(1, len(text) - PIECE_CHARACTERS))
-    return text[text.find(" ", first) + 1 :][:PIECE_CHARACTERS]
+def _piece(text: str, rng: random.Random, characters: int) -> str:
+    first = rng.randrange(max(1, len(text) - characters))
+    return text[text.find(" ", first) + 1 :][:characters]
 
 
 def mixed(prompts: list[Prompt], shares: dict[str, float], count: int) -> list[Prompt]:
-    """`count` prompts, or as many as there are, of the tasks by `shares`, in the order given; what
-    a task lacks the others give."""
-    wanted = {task: round(count * share) for task, share in shares.items()}
-    taken = dict.fromkeys(shares, 0)
-    first, rest = list[Prompt](), list[Prompt]()
-    for prompt in prompts:
-        task = prompt.task
-        few = taken.get(task, 0) < wanted.get(task, 0)
-        (first if few else rest).append(prompt)
-        if few:
-            taken[task] += 1
-    chosen = {id(prompt) for prompt in (first + rest)[:count]}
-    return [prompt for prompt in prompts if id(prompt) in chosen]
+    """About `count` prompts of the tasks by `shares`, which are those among the tasks that there
+    are. Of a task that has too few they come again."""
+    by_task = {task: [one for one in prompts if one.task == task] for task in shares}
+    whole = sum(share for task, share in shares.items() if by_task[task])
+    return [
+        prompt
+        for task, of_task in by_task.items()
+        if of_task
+        for prompt in islice(cycle(of_task), round(count * shares[task] / whole))
+    ]
 
 
 def _of_document(document: Document, rng: random.Random) -> Prompt:

@@ -1,10 +1,11 @@
-"""Answers on disk, and training batches of them as a pure function of (answers, seed, step)."""
+"""What a target said: in memory, on disk, and in training batches that are a pure function of
+(answers, seed, step)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lab.training.distilling.sampling import Answer
-
 UNRECORDED = -1
 """The label of a position that teaches nothing."""
 _ROWS_ALIKE = 256
+"""At least so many sequences are sorted by length before they are cut into batches."""
+_BATCHES_ALIKE = 8
 _PAD_TO = 32
 
 
@@ -40,27 +41,19 @@ class Recording:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def sequence(self, number: int) -> Tensor:
+        """The token ids of a prompt and its answer."""
+        return self.token_ids[int(self.starts[number]) : int(self.starts[number + 1])]
 
-def record(answers: Sequence[Answer]) -> Recording:
-    """Return the recording of answers; at least one is needed."""
-    sequences = [(*answer.task.token_ids, *answer.token_ids) for answer in answers]
-    recorded = torch.tensor(
-        [
-            place >= answer.task.known
-            for answer, line in zip(answers, sequences, strict=True)
-            for place in range(len(line))
-        ]
-    )
-    return Recording(
-        numbers=torch.tensor([answer.task.number for answer in answers]),
-        temperatures=torch.tensor([answer.task.temperature for answer in answers]),
-        token_ids=torch.tensor([token for line in sequences for token in line]),
-        starts=torch.tensor([0, *np.cumsum([len(line) for line in sequences])]),
-        prompt_lengths=torch.tensor([len(answer.task.token_ids) for answer in answers]),
-        records=torch.where(recorded, recorded.cumsum(0) - 1, UNRECORDED),
-        hidden=torch.cat([answer.hidden for answer in answers]),
-        log_partition=torch.cat([answer.log_partition for answer in answers]),
-    )
+    def answer(self, number: int) -> Tensor:
+        """The token ids of an answer, its end included; none after a text that was only read."""
+        return self.sequence(number)[int(self.prompt_lengths[number]) :]
+
+    def states_on(self, device: torch.device) -> Recording:
+        """The same with `hidden` and `log_partition`, which are nearly all of it, on a device."""
+        return replace(
+            self, hidden=self.hidden.to(device), log_partition=self.log_partition.to(device)
+        )
 
 
 def write_recording(recording: Recording, path: Path) -> None:
@@ -77,6 +70,11 @@ def read_recordings(folder: Path, named: str = "*.safetensors") -> Recording:
     parts = [Recording(**load_file(path)) for path in sorted(folder.glob(named))]
     if not parts:
         raise FileNotFoundError(f"no answers in {folder}: run the stage that samples them first")
+    return joined(parts)
+
+
+def joined(parts: Sequence[Recording]) -> Recording:
+    """Return recordings one after another as one; at least one is needed."""
     ends = np.cumsum([0] + [len(part.token_ids) for part in parts])
     rows = np.cumsum([0] + [len(part.hidden) for part in parts])
     starts = [part.starts[:-1] + int(end) for part, end in zip(parts, ends, strict=False)]
@@ -85,9 +83,9 @@ def read_recordings(folder: Path, named: str = "*.safetensors") -> Recording:
         for part, row in zip(parts, rows, strict=False)
     ]
     plain = ("numbers", "temperatures", "token_ids", "prompt_lengths", "hidden", "log_partition")
-    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in plain}
+    whole = {name: torch.cat([getattr(part, name) for part in parts]) for name in plain}
     last = torch.tensor([int(ends[-1])])
-    return Recording(starts=torch.cat([*starts, last]), records=torch.cat(records), **joined)
+    return Recording(starts=torch.cat([*starts, last]), records=torch.cat(records), **whole)
 
 
 class AnswerBatches:
@@ -106,14 +104,24 @@ class AnswerBatches:
             epoch += 1
         return padded(self._recording, self._epoch(epoch)[step].tolist())
 
+    def tokens_until(self, step: int) -> int:
+        """Return how many tokens the steps before this one see, pads included."""
+        lengths, seen, epoch = self._recording.starts.diff().numpy(), 0, 0
+        while step > 0:
+            batches = self._epoch(epoch)[:step]
+            seen += sum(len(rows) * _padded_length(int(lengths[rows].max())) for rows in batches)
+            step, epoch = step - len(batches), epoch + 1
+        return seen
+
     def _epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         if epoch not in self._epochs:
             rng = np.random.default_rng((self._seed, epoch))
             lengths = self._recording.starts.diff().numpy()
             order = rng.permutation(len(lengths))
             batches = list[NDArray[np.int64]]()
-            for first in range(0, len(order), _ROWS_ALIKE):
-                some = order[first : first + _ROWS_ALIKE]
+            alike = max(_ROWS_ALIKE, int(_BATCHES_ALIKE * self._tokens / lengths.mean()))
+            for first in range(0, len(order), alike):
+                some = order[first : first + alike]
                 batches += self._cut(some[np.argsort(lengths[some], kind="stable")], lengths)
             self._epochs[epoch] = [batches[index] for index in rng.permutation(len(batches))]
         return self._epochs[epoch]
@@ -134,8 +142,7 @@ def padded(
 ) -> tuple[Tensor, Tensor]:
     """As of `AnswerBatches.at`, for these sequences; without labels in prompts if asked."""
     spans = [(int(recording.starts[i]), int(recording.starts[i + 1])) for i in sequences]
-    longest = max(end - start - 1 for start, end in spans)
-    length = -(-longest // _PAD_TO) * _PAD_TO
+    length = _padded_length(max(end - start for start, end in spans))
     inputs = torch.zeros(len(spans), length, dtype=torch.int64)
     labels = torch.full_like(inputs, UNRECORDED)
     for row, (start, end) in enumerate(spans):
@@ -143,3 +150,8 @@ def padded(
         skipped = int(recording.prompt_lengths[sequences[row]]) - 1 if answers_alone else 0
         labels[row, skipped : end - start - 1] = recording.records[start + 1 + skipped : end]
     return inputs, labels
+
+
+def _padded_length(tokens: int) -> int:
+    """Return how long the inputs of a batch are whose longest sequence has so many tokens."""
+    return -(-(tokens - 1) // _PAD_TO) * _PAD_TO

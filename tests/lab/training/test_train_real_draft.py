@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from lab.training.distilling.export import join, store
+from lab.training.distilling.making import DraftMaker, Settings
 from lab.training.distilling.objective import Distillation
 from lab.training.distilling.prompts import ANSWERED, TASKS, all_prompts, mixed, texts_to_read
 from lab.training.distilling.pruning import PrunedLlama, frequent_tokens
 from lab.training.distilling.recordings import (
     UNRECORDED,
     AnswerBatches,
+    Recording,
+    joined,
     padded,
     read_recordings,
-    record,
     write_recording,
 )
 from lab.training.distilling.sampling import AnswerSampler, SamplingTask
 from models import train_real_draft
 from tandem.backends.torch.loading import load_engine
-from tests.unit.backends.tiny_folders import write_tokenizer
+from tests.unit.backends.tiny_folders import write_model, write_tokenizer
 
 VOCABULARY, END, TOKENS = 290, 1, 12
 
@@ -68,64 +78,112 @@ def sampler(target: Any, rows: int = 3) -> AnswerSampler:
     return AnswerSampler(target, frozenset({END}), rows, capacity=40, seed=3)
 
 
-def test_greedy_answers_are_those_of_transformers(target: Any) -> None:
-    found = {answer.task.number: answer for answer in sampler(target).answers(asked())}
-    assert len(found) == len(asked())
-    for answer in found.values():
-        prompt = torch.tensor([answer.task.token_ids])
+def answered(target: Any, temperature: float = 1.0, rows: int = 3) -> Recording:
+    return joined(list(sampler(target, rows).answers(asked(temperature))))
+
+
+@pytest.mark.parametrize("rows", [3, 7])
+def test_greedy_answers_are_those_of_transformers(target: Any, rows: int) -> None:
+    recording = answered(target, 0.0, rows)
+    assert sorted(recording.numbers.tolist()) == list(range(len(asked())))
+    for index, number in enumerate(recording.numbers.tolist()):
+        prompt = torch.tensor([asked()[number].token_ids])
         wanted = target.generate(
             prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=TOKENS
         )
-        assert answer.token_ids == tuple(wanted[0, prompt.shape[1] :].tolist())
+        assert torch.equal(recording.answer(index), wanted[0, prompt.shape[1] :])
+
+
+def test_rows_that_go_on_when_most_have_ended_answer_as_if_alone(target: Any) -> None:
+    """Their keys and values are moved together."""
+    limits = (3, 30, 2, 1, 26, 4, 3)
+    tasks = [replace(task, max_tokens=n) for task, n in zip(asked(), limits, strict=True)]
+    make = partial(AnswerSampler, target, frozenset[int](), capacity=64, seed=3)
+    together = joined(list(make(rows=7).answers(tasks)))
+    for index, number in enumerate(together.numbers.tolist()):
+        alone = joined(list(make(rows=1).answers([tasks[number]])))
+        assert torch.equal(together.answer(index), alone.answer(0))
+        assert len(alone.answer(0)) == limits[number]
+        rows = together.records[int(together.starts[index]) : int(together.starts[index + 1])]
+        states = together.hidden[rows[rows != UNRECORDED]].float()
+        assert torch.allclose(states, alone.hidden.float(), atol=0.02, rtol=0.02)
 
 
 def test_what_is_kept_of_a_token_gives_its_distribution(target: Any) -> None:
-    for answer in sampler(target).answers(asked(1.0)):
-        whole = torch.tensor([[*answer.task.token_ids, *answer.token_ids]])
-        logits = target(whole).logits[0, answer.task.known - 1 : -1]
-        kept = answer.hidden.float() @ target.lm_head.weight.T
+    recording = answered(target)
+    for index in range(len(recording)):
+        whole = recording.sequence(index)[None]
+        logits = target(whole).logits[0, asked()[0].known - 1 : -1]
+        rows = recording.records[int(recording.starts[index]) : int(recording.starts[index + 1])]
+        rows = rows[rows != UNRECORDED]
+        kept = recording.hidden[rows].float() @ target.lm_head.weight.T
         assert (kept - logits).abs().max() < 0.02 * logits.abs().max()  # rounded to bfloat16
-        assert torch.allclose(answer.log_partition, logits.logsumexp(-1), atol=1e-3)
+        assert torch.allclose(recording.log_partition[rows], logits.logsumexp(-1), atol=1e-3)
 
 
 def test_texts_are_read_as_they_are(target: Any) -> None:
-    found = list(sampler(target).read(asked()))
-    assert [answer.token_ids for answer in found] == [()] * len(asked())
-    assert [len(answer.hidden) for answer in found] == [len(a.token_ids) - 2 for a in asked()]
+    read = joined(list(sampler(target).read(asked())))
+    assert [len(read.answer(index)) for index in range(len(read))] == [0] * len(asked())
+    for index, number in enumerate(read.numbers.tolist()):
+        assert tuple(read.sequence(index).tolist()) == asked()[number].token_ids
+    assert len(read.hidden) == sum(len(task.token_ids) - 2 for task in asked())
+
+
+def test_a_query_and_key_norm_is_applied(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, "qwen3")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    size = model.config.vocab_size
+    task = SamplingTask(0, tuple(range(5, 25)), 1.0, 4, 1)
+    recording = joined(list(AnswerSampler(model, frozenset(), 1, 40, seed=1).answers([task])))
+    logits = model(recording.sequence(0)[None]).logits[0, :-1]
+    assert logits.shape[1] == size
+    assert torch.allclose(recording.log_partition, logits.logsumexp(-1), atol=1e-4)
+
+
+def test_a_model_of_an_unknown_kind_is_refused() -> None:
+    model: Any = GPT2LMHeadModel(GPT2Config(vocab_size=10, n_embd=8, n_layer=1, n_head=1))
+    with pytest.raises(ValueError, match="gpt2"):
+        AnswerSampler(model, frozenset(), 1, 8, seed=0)
 
 
 def test_recordings_are_joined_and_labels_point_at_what_comes_next(
     target: Any, tmp_path: Path
 ) -> None:
-    answers = list(sampler(target).answers(asked(1.0)))
-    write_recording(record(answers[:3]), tmp_path / "1.safetensors")
-    write_recording(record(answers[3:]), tmp_path / "2.safetensors")
+    waves = list(sampler(target).answers(asked(1.0)))
+    write_recording(joined(waves[:1]), tmp_path / "1.safetensors")
+    write_recording(joined(waves[1:]), tmp_path / "2.safetensors")
     recording = read_recordings(tmp_path)
-    assert torch.equal(recording.hidden, torch.cat([answer.hidden for answer in answers]))
+    assert torch.equal(recording.hidden, torch.cat([wave.hidden for wave in waves]))
     inputs, labels = padded(recording, [5])
-    sequence = [*answers[5].task.token_ids, *answers[5].token_ids]
+    sequence = recording.sequence(5).tolist()
     assert inputs[0, : len(sequence) - 1].tolist() == sequence[:-1]
     assert (labels[0] == UNRECORDED).sum() == inputs.shape[1] - (len(sequence) - 2)
-    assert torch.equal(recording.hidden[labels[labels != UNRECORDED]], answers[5].hidden)
+    kept = waves[1].records[int(waves[1].starts[2]) : int(waves[1].starts[3])]
+    kept = waves[1].hidden[kept[kept != UNRECORDED]]
+    assert torch.equal(recording.hidden[labels[labels != UNRECORDED]], kept)
     _, only = padded(recording, [5], answers_alone=True)
-    assert (only != UNRECORDED).sum() == len(answers[5].token_ids)
+    assert (only != UNRECORDED).sum() == len(recording.answer(5))
     with pytest.raises(FileNotFoundError, match="answers"):
         read_recordings(tmp_path / "none")
 
 
 def test_batches_depend_on_seed_and_step_and_hold_each_sequence_once(target: Any) -> None:
-    recording = record(list(sampler(target).answers(asked(1.0))))
+    recording = answered(target)
     seen, step, batches = list[int](), 0, AnswerBatches(recording, seed=4, tokens=70)
+    tokens = 0
     while len(seen) < len(recording.hidden):
         inputs, labels = batches.at(step)
         assert torch.equal(inputs, AnswerBatches(recording, seed=4, tokens=70).at(step)[0])
         seen += labels[labels != UNRECORDED].tolist()
+        tokens += inputs.numel()
         step += 1
     assert sorted(seen) == list(range(len(recording.hidden)))
+    assert batches.tokens_until(step) == tokens
+    assert batches.tokens_until(step + 1) == tokens + batches.at(step)[0].numel()
 
 
 def test_a_draft_of_all_layers_has_nothing_to_learn(target: Any) -> None:
-    recording = record(list(sampler(target).answers(asked(1.0))))
+    recording = answered(target)
     inputs, labels = padded(recording, range(len(recording)))
     kept = frequent_tokens(torch.arange(VOCABULARY), 40, frozenset({END}))
     assert kept.tolist() == [END, *range(VOCABULARY - 39, VOCABULARY)]
@@ -137,6 +195,10 @@ def test_a_draft_of_all_layers_has_nothing_to_learn(target: Any) -> None:
         assert least - 0.05 <= objective(states, inputs, labels, 1.0).item() <= least * 2 + 0.05
         poor = PrunedLlama(target, [1])(inputs).logits
         assert objective(poor, inputs, labels, 0.0).item() > 0.1
+        other = Distillation(
+            recording, target.lm_head.weight[tokens], -target.lm_head.weight[tokens]
+        )
+        assert other(states, inputs, labels, 0.0).item() > 0.1
 
 
 def test_a_stored_draft_is_joined_with_its_targets_embedding(target: Any, tmp_path: Path) -> None:
@@ -188,6 +250,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_prompts_of_all_tasks_some_of_each_held_out(texts: Path) -> None:
     prompts = all_prompts(texts, seed=1)
     assert prompts == all_prompts(texts, seed=1)
+    twice = all_prompts(texts, seed=1, variants=2)
+    assert twice[: len(prompts)] == prompts
+    assert len(twice) == 2 * len(prompts)
     assert {prompt.task for prompt in prompts} == set(TASKS)
     assert {prompt.task for prompt in prompts if prompt.held_out} == set(TASKS)
     assert not any("<unk>" in prompt.text or " ," in prompt.text for prompt in prompts)
@@ -199,26 +264,75 @@ def test_prompts_of_all_tasks_some_of_each_held_out(texts: Path) -> None:
     assert any(ANSWERED in text.text for text in read)
 
 
-def test_all_stages(texts: Path, target: Any, tmp_path: Path) -> None:
+def test_all_stages(
+    texts: Path, target: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_tokenizer(tmp_path / "target")
     target.save_pretrained(folder)
     options = f"--target {folder} --data {texts} --cache {tmp_path / 'cache'} --device cpu"
     options += f" --out {tmp_path / 'draft'} --layers 0,2 --kept 60 --minutes 0.005"
-    options += " --answers 10 --held-out 1 --texts 10 --rows 8 --tokens 6"
+    options += " --answers 10 --asked 2 --held-out 1 --texts 10 --rows 8 --tokens 6"
     assert train_real_draft.main(options.split()) == 0
     first = (tmp_path / "draft/draft.safetensors").stat().st_mtime_ns
-    assert train_real_draft.main([*options.split(), "--stage", "answers"]) == 0
+    assert "made up" in capsys.readouterr().err
+    assert train_real_draft.main([*options.split(), "--stage", "draft"]) == 0
+    assert "answers;" not in capsys.readouterr().err
     card = (tmp_path / "draft/README.md").read_text(encoding="utf-8")
     assert "| talk |" in card
     assert first == (tmp_path / "draft/draft.safetensors").stat().st_mtime_ns
     assert load_engine(tmp_path / "target-draft", drafts=True).vocabulary_size == VOCABULARY
 
 
+def test_answers_without_stored_states_are_read_again(
+    texts: Path, target: Any, tmp_path: Path
+) -> None:
+    folder = write_tokenizer(tmp_path / "target")
+    target.save_pretrained(folder)
+
+    def maker(states_on_disk: bool, cache: str) -> DraftMaker:
+        settings = Settings(
+            target=folder,
+            cache=tmp_path / cache,
+            stored=tmp_path / cache / "stored",
+            out=tmp_path / "out",
+            device=torch.device("cpu"),
+            prompts=lambda: all_prompts(texts, 1),
+            answer_tokens=6,
+            answers=12,
+            rows=8,
+            states_on_disk=states_on_disk,
+        )
+        return DraftMaker(settings)
+
+    first = maker(states_on_disk=False, cache="memory")
+    first.sample_answers()
+    kept = first.recording()
+    again = maker(states_on_disk=False, cache="memory").recording()
+    stored = maker(states_on_disk=True, cache="disk")
+    stored.sample_answers()
+    order = {number: row for row, number in enumerate(again.numbers.tolist())}
+    assert len(order) == len(kept) == len(stored.recording())
+    for row, number in enumerate(kept.numbers.tolist()):
+        assert torch.equal(kept.answer(row), again.answer(order[number]))
+        assert kept.temperatures[row] == again.temperatures[order[number]]
+        for one, index in ((kept, row), (again, order[number])):
+            span = slice(int(one.starts[index]), int(one.starts[index + 1]))
+            assert (one.records[span] == UNRECORDED).sum() in (1, 2)
+        lines = [
+            one.hidden[records[records != UNRECORDED]].float()
+            for one, index in ((kept, row), (again, order[number]))
+            for records in [one.records[int(one.starts[index]) : int(one.starts[index + 1])]]
+        ]
+        assert (lines[0] - lines[1]).norm() < 0.05 * lines[0].norm()  # both in bfloat16
+
+
 def test_missing_texts_are_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--stage", "answers", "--data", str(tmp_path), "--cache", str(tmp_path / "cache")]
-    assert train_real_draft.main(options) == 1
+    folder = write_tokenizer(tmp_path / "target")
+    (folder / "config.json").write_text('{"num_hidden_layers": 30}')
+    options = f"--stage answers --data {tmp_path} --cache {tmp_path / 'cache'} --target {folder}"
+    assert train_real_draft.main(options.split()) == 1
     message = capsys.readouterr().err
     assert message.startswith("error: ")
     assert message.count("\n") == 1
