@@ -18,8 +18,8 @@ from lab.training.distilling.export import STORED, stored_facts
 from lab.training.distilling.gain import best_speedup
 from lab.training.distilling.making import overall, read_figures
 from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch.loading import load_engine
-from tandem.backends.torch.reduced_head import HEAD_TOKENS
 from tandem.control.conditions import PairTimes
 
 CONTEXT, PASSES = 128, 30

@@ -22,8 +22,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab.training.distilling.pruning import PrunedLlama
+from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch.quantised import int8_weight
-from tandem.backends.torch.reduced_head import HEAD_TOKENS
 
 STORED = "draft.safetensors"
 _SCALE = ".scale"
