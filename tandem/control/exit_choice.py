@@ -27,9 +27,14 @@ Outcome = tuple[int, int]
 """An absolute position, and the token that comes there against the drafts."""
 
 FIRST_ROUNDS = 4
-"""Rounds before the first choice. All exits judge them but the third, which none does: from the
-difference follows what an exit costs. The first waits for the prompt, and tells nothing of that."""
-_FIRST_NONE = 3
+"""Rounds before the first choice. None judges the first, which waits for the prompt, and the third;
+all judge the others. From the difference follows what an exit costs."""
+_FIRST_NONE = (1, 3)
+CROWD = 3.0
+"""Requests that share a pass from which on a request does not learn at its beginning: all of them
+would wait for what each tries."""
+CROWD_APART = 16
+"""Rounds for each of them between two that all exits judge, where nothing was learnt."""
 ENOUGH = 10
 """Rounds that all exits judged, from which on they need not follow one another."""
 LEAST_APART = 6
@@ -133,7 +138,8 @@ class ExitChooser:
         self._step = LineFit(KEEP)
         self._sharing = 1.0
         self._known: frozenset[int] = frozenset()
-        self._reads_all, self._reads_none = True, False
+        self._crowd = 1.0
+        self._reads_all, self._reads_none = True, True
         self._none_at = 0
 
     @property
@@ -178,7 +184,8 @@ class ExitChooser:
         this.judged_s = now
         read = len(self._known) if this.whole else len(self.exits or ())
         waiting = queue_s / verify_s if verify_s > 0 else 0.0
-        self._sharing += 0.2 * (max(1, batch_size) + waiting - self._sharing)
+        self._crowd = max(1, batch_size) + waiting
+        self._sharing += 0.2 * (self._crowd - self._sharing)
         if self._began > 1:
             self._passes.add(read, verify_s)
             self._trips.add(read, max(0.0, now - this.sent_s - verify_s - queue_s))
@@ -200,8 +207,8 @@ class ExitChooser:
     def _choose_round(self) -> None:
         """Decide whether the next round is one of those that tell something."""
         if self._began < FIRST_ROUNDS:
-            self._reads_none = self._began == _FIRST_NONE - 1
-            self._none_at = _FIRST_NONE
+            self._reads_none = self._began + 1 in _FIRST_NONE or self._crowd >= CROWD
+            self._none_at = self._began
             return
         self._reads_all = self._began >= self._probe_at + self._probe_apart
         reads = self._reads_all or bool(self.plan_exits)
@@ -226,7 +233,8 @@ class ExitChooser:
         self._chose_at = self._began
         if not self._rounds or not self._step.weight:
             self.plan = ExitPlan(frozenset(), self._most_branches)
-            self._probe_apart = UNHEARD_APART if self._began >= 2 * FIRST_ROUNDS else 0
+            crowded = CROWD_APART * self._crowd if self._crowd >= CROWD else 0
+            self._probe_apart = UNHEARD_APART if self._began >= 2 * FIRST_ROUNDS else crowded
             return
         times = self._times()
         cost_s = times.exit_s * self._sharing + (self._trips.slope() or 0.0)

@@ -219,6 +219,8 @@ def workers(rows: Rows) -> str:
             "falls with the workers" if falls and misses[-1] < misses[0] else "does not fall evenly"
         )
         end = " and has levelled off at four" if level else ""
+        if max(misses) - min(misses) < VISIBLE:
+            how, end = "is the same with every number of workers", ""
         sentences.append(f"{exits:g} exits: r {how}{end} ({span(misses)} %).")
     return " ".join(sentences) or NO_EXITS
 

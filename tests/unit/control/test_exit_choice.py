@@ -93,11 +93,17 @@ class Request:
         return chooser.plan_exits
 
 
-def test_all_exits_judge_at_first_and_once_none() -> None:
+def test_all_exits_judge_at_first_but_for_rounds_to_compare_with() -> None:
     request = Request({0: 0.06, 1: 0.03}, exit_s=0.001)
     request.go_on(FIRST_ROUNDS, {0: True, 1: True})
     every = frozenset({0, 1})
-    assert request.read == [every, every, frozenset(), every]
+    assert request.read == [frozenset(), every, frozenset(), every]
+
+
+def test_a_request_among_many_does_not_try_exits_at_its_beginning() -> None:
+    request = Request({0: 0.06, 1: 0.03}, exit_s=0.010)
+    request.go_on(20, {0: True, 1: True}, sharing=8)
+    assert request.read == [frozenset()] * 20
 
 
 def test_the_exit_that_spares_most_is_read_and_those_that_add_nothing_are_not() -> None:
