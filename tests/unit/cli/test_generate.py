@@ -165,7 +165,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (
             ["--preset", "fast"],
             "--preset: unknown: 'fast'; known: auto (the default), ar (the large model alone),"
-            " dragon-coupled (from documents) and 29 others, which 'tandem presets' lists",
+            " dragon-coupled (from documents) and 30 others, which 'tandem presets' lists",
         ),
         (["--preset", "dsssd"], "--preset: unknown: 'dsssd'; did you mean 'dssd'? Known: auto ("),
         (["--preset", "dragn"], "--preset: unknown: 'dragn'; did you mean 'dragon'? Known:"),
