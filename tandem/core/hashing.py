@@ -32,7 +32,7 @@ class Purpose(IntEnum):
     LINK = 8
     PLACE = 9
     """Which side aggregates, where that is left to chance."""
-    LINK_LOSS = 11
+    LINK_LOSS = 10
 
 
 def mix(word: int) -> int:

@@ -74,7 +74,9 @@ def test_the_demo_streams_two_answers_with_their_figures_and_stops(
     assert "which ones does Heron support" in ended.stdout
 
 
-@pytest.mark.parametrize("command", ["bench", "distill", "plan", "sim", "train-exits", "verify-lossless"])
+@pytest.mark.parametrize(
+    "command", ["bench", "distill", "plan", "sim", "train-exits", "verify-lossless"]
+)
 def test_the_laboratory_is_not_part_of_it(installed: Installed, command: str) -> None:
     ended = installed.run("tandem", command)
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -283,8 +283,8 @@ HEADLINES = (
         "DRAGON",
         "15.6 to 20.3 % more time a token than the device alone",
         (15.6, 20.3),
-        "A mean over added latencies of 0 to 300 ms; the device alone waits for nobody, so it is all "
-        "in the longest.",
+        "A mean over added latencies of 0 to 300 ms. Nearly all of it is in the longest ones, for "
+        "the device alone waits for nobody.",
         virtual=Place(
             "dragon-figure-6-mean",
             ("longer, %",),
