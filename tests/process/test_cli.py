@@ -86,13 +86,14 @@ def one_line(words: str) -> str:
 
 
 async def test_greedy_text_of_every_preset_is_the_targets_own(suite: Up) -> None:
-    """By the command line for two of them; a process each for all would show nothing more."""
+    """By the command line for two of them; a process each for all would show nothing more. Split
+    inference needs the target's layers at the drafter, which this one has not."""
     alone = suite.generate("--preset", "ar", *GREEDY)
     assert alone["tokens"] == len(alone["token_ids"]) > 0
     answer = suite.generate("--preset", "dssd", *GREEDY)
     assert (answer["preset"], answer["text"]) == ("dssd", alone["text"])
     async with AggregatorClient(suite.endpoint) as client:
-        for preset in PRESETS:
+        for preset in (name for name, one in PRESETS.items() if not one.split_layers):
             generated = await client.generate(
                 GenerationRequest(
                     PROMPT[1],
