@@ -75,6 +75,11 @@ _PROMPT_ROUNDS = click.option(
     type=click.IntRange(1),
     help="Answers to each prompt. Default: 3, or 1 with --quick.",
 )
+_TURNS = click.option(
+    "--turns",
+    type=click.IntRange(1, 6),
+    help="Prompts that every configuration answers. Default: 6, or 1 with --quick.",
+)
 _RTT_MS = click.option(
     "--rtt-ms",
     default=0.0,
@@ -231,7 +236,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "peers": Experiment(
         "lab.bench.speculation.peers",
         "Tokens per second against Hugging Face, llama.cpp's server and vLLM, where installed.",
-        (_GGUF_DRAFT, _GGUF_TARGET, _VLLM, _DEVICE),
+        (_GGUF_DRAFT, _GGUF_TARGET, _VLLM, _DEVICE, _DTYPE_DRAFT, _TURNS),
     ),
     "steps": Experiment(
         "lab.bench.speculation.device_steps",

@@ -96,11 +96,19 @@ def run(
     gguf_target: Path | None,
     vllm: Path | None,
     device: str | None = None,
+    dtype_draft: str | None = None,
+    turns: int | None = None,
 ) -> None:
     """A table for each temperature and round trip, and goals over loopback. `device` computes what
-    PyTorch computes; vLLM and llama.cpp use what they were built for."""
-    models = replace(models, device=device or models.device)
-    turns, max_tokens = (1, 48) if report.quick else (6, 128)
+    PyTorch computes; vLLM and llama.cpp use what they were built for. `dtype_draft`: of our draft
+    model in PyTorch. `turns`: prompts that all answer, up to 6."""
+    models = replace(
+        models,
+        device=device or models.device,
+        draft_dtype=dtype_draft or models.draft_dtype,
+    )
+    max_tokens = 48 if report.quick else 128
+    turns = turns or (1 if report.quick else 6)
     with ExitStack() as stack:
         gguf = stack.enter_context(_gguf_pair(models, gguf_draft, gguf_target, report))
         peers = list(_peers(stack, models, gguf, vllm, report))
