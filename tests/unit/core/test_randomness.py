@@ -171,6 +171,7 @@ def test_purposes_keep_their_numbers() -> None:
         "COIN",
         "LINK",
         "PLACE",
+        "LINK_LOSS",
     ]
 
 
