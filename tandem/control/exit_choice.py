@@ -239,10 +239,10 @@ class ExitChooser:
         times = self._times()
         cost_s = times.exit_s * self._sharing + (self._trips.slope() or 0.0)
         best, gain_s = self._best(times, cost_s)
-        now = self.plan or ExitPlan(frozenset(), self._most_branches)
-        now_s = self._net_s(now, times, cost_s)
-        if gain_s < now_s + CLEARLY * times.whole_s:
-            best, gain_s = now, now_s
+        current = self.plan or ExitPlan(frozenset(), self._most_branches)
+        current_s = self._net_s(current, times, cost_s)
+        if gain_s < current_s + CLEARLY * times.whole_s:
+            best, gain_s = current, current_s
         self.plan = best
         every = ExitPlan(self._known, best.branches)
         lost_s = max(0.0, gain_s - self._net_s(every, times, cost_s))

@@ -21,6 +21,8 @@ from tandem.netem.link_model import LinkShape
 
 COLUMNS = ("time_s", "up_mbps", "down_mbps", "rtt_ms")
 MAX_ROWS = 1_000_000
+MIN_STEP_S = 0.001
+"""Rows closer than this would keep an emulator, or virtual time, busy with nothing else."""
 MIN_MBPS, MAX_MBPS, MAX_RTT_MS = 0.001, 100_000.0, 60_000.0
 
 
@@ -54,8 +56,8 @@ class LinkTrace:
         if self.rows[0].time_s != 0:
             raise InvalidArgument("trace", f"must begin at time 0, not {self.rows[0].time_s:g}")
         for before, row in pairwise(self.rows):
-            if not row.time_s > before.time_s:
-                why = f"time {row.time_s:g} does not follow {before.time_s:g}"
+            if not row.time_s >= before.time_s + MIN_STEP_S:
+                why = f"time {row.time_s:g} does not follow {before.time_s:g} by {MIN_STEP_S:g} s"
                 raise InvalidArgument("trace", why)
         for row in self.rows:
             for name in ("up_mbps", "down_mbps"):

@@ -1,7 +1,8 @@
 """Split inference at the drafter: the target's first layers, which all split requests share.
 
-Invariant: the layers are loaded once, by the first request that needs them, after it was
-admitted."""
+Invariant: `load` is called once, for the first request that needs the layers, after it was
+admitted. A drafter that is a process has loaded them at its start, so that a bad model stops it;
+in an embedded suite that call loads them."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ def test_columns_stand_in_any_order_and_others_are_passed_over(tmp_path: Path) -
         ("time_s,up_mbps,down_mbps,rtt_ms\n0,1,nan,1\n", "line 2 has a number that is not finite"),
         ("time_s,up_mbps,down_mbps,rtt_ms\n1,1,1,1\n", "must begin at time 0"),
         ("time_s,up_mbps,down_mbps,rtt_ms\n0,1,1,1\n0,1,1,1\n", "does not follow 0"),
+        ("time_s,up_mbps,down_mbps,rtt_ms\n0,1,1,1\n1e-9,1,1,1\n", "does not follow 0 by 0.001"),
         ("time_s,up_mbps,down_mbps,rtt_ms\n0,0,1,1\n", "up_mbps at 0 s must be"),
         ("time_s,up_mbps,down_mbps,rtt_ms\n0,1,1,-1\n", "rtt_ms at 0 s must be"),
     ],
