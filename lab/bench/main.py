@@ -246,7 +246,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "prompts": Experiment(
         "lab.bench.speculation.prompt_set",
         "auto relative to the cloud alone over a named set of prompts: mean and spread.",
-        (_PROMPT_ROUNDS, _RTT_MS, _MBPS, _DTYPE_DRAFT),
+        (_PROMPT_ROUNDS, _RTT_MS, _MBPS, _DEVICE, _DTYPE_DRAFT),
     ),
     "lookup": Experiment(
         "lab.bench.speculation.lookup",

@@ -72,10 +72,12 @@ def run(
     rounds: int | None = None,
     rtt_ms: float = 0.0,
     mbps: float | None = None,
+    device: str | None = None,
     dtype_draft: str | None = None,
 ) -> None:
     """Fill the report: a row for each prompt and setting, and the spread over the prompts. `rtt_ms`
-    and `mbps`: an emulated link; without either, both sides talk over loopback."""
+    and `mbps`: an emulated link; without either, both sides talk over loopback. `device` computes
+    both models."""
     rounds = rounds or (QUICK_ROUNDS if report.quick else ROUNDS)
     tokens = QUICK_TOKENS if report.quick else TOKENS
     settings = (
@@ -83,7 +85,11 @@ def run(
         Setting(OWN, own_sampling(Path(models.target))),
     )
     with running_suite(
-        replace(models, draft_dtype=dtype_draft or models.draft_dtype),
+        replace(
+            models,
+            device=device or models.device,
+            draft_dtype=dtype_draft or models.draft_dtype,
+        ),
         with_link=rtt_ms > 0 or mbps is not None,
         shares_cores=True,
         target_threads=1,
