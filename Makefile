@@ -54,7 +54,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -95,9 +95,16 @@ release-check: setup proto ## whether this commit can be tagged as a release
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
 # The longest files begin first (tests/conftest.py). Schemathesis runs as a program; its plugin would be
 # imported by every worker.
-test: setup proto deploy-tools ## every test that needs no Docker and no browser
-	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page -n 4 \
-	  -p no:schemathesis --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+# Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands.
+PROGRAM_TESTS := tests/process tests/examples tests/docs/test_commands.py
+PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
+
+test: setup proto deploy-tools ## every test that needs no Docker and no browser, and starts no program of its user
+	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page \
+	  $(addprefix --ignore=,$(PROGRAM_TESTS)) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+test-programs: setup proto deploy-tools ## the command line, services, the wheel, examples and the docs' commands, as a user starts them
+	$(BIN)/python -m pytest $(PROGRAM_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 test-long: setup proto ## the rest of the grids of which make test runs a part (minutes)
 	$(BIN)/python -m pytest -m long -n 2 -p no:schemathesis tests/virtual_time $(PYTEST_ARGS)
