@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tandem.core.probs import Array, most_likely
-from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
+from tandem.index.relevance import RELEVANCE_SCALE
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.two_sided.protocol.mixture import log_mass, mixture, side_weights
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
