@@ -9,13 +9,13 @@ there can be; `lexical.coverage`). Both mean the same in every collection, as sc
 not, so that documents of two sides can be compared; and R is within 0…RELEVANCE_SCALE. Without an
 embedding model R is RELEVANCE_SCALE · coverage.
 
-A cosine alone says too little. Chunks of one subject have cosines of 0.4 to 0.6, whether they answer
-the question or not, and four of them shared the weight nearly evenly; which of them has the words of
-the question is what tells them apart.
+A cosine alone says too little: chunks of one subject have similar ones, whether they answer the
+question or not, and would share the weight nearly evenly. Which of them has the words of the
+question tells them apart.
 
 Invariant: down a fused ranking R never rises. Where a later chunk would have more than those before
-it, all of them get their mean (isotonic regression), since the ranking too is evidence: it has looked
-at places, of which cosine and coverage know nothing.
+it, all of them get their mean (isotonic regression): their order is evidence too, of the whole
+ranking, and neither number knows better than the other.
 """
 
 from __future__ import annotations

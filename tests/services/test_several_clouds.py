@@ -148,8 +148,8 @@ async def two_clouds(
     draft: Engine | None = None,
 ) -> AsyncIterator[TwoClouds]:
     """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
-    first alone. The edge gives no cloud up, and takes both for near: on a busy machine one may answer
-    late, which says nothing of either."""
+    first alone. The edge gives no cloud up, and takes both for near: on a busy machine one may
+    answer late, which says nothing of either."""
     metrics = Metrics(new_registry(), "cloud")
     engines = (first or CloudEngine(), second or CloudEngine())
     limits = VerifierLimits(stuck_after_s=10 * WAIT_S)

@@ -1,4 +1,4 @@
-"""`bench dragon-mixture`: do answers over HTTP follow the mixture of both sides' whole distributions?
+"""`bench dragon-mixture`: do answers over HTTP follow the mixture of both sides' distributions?
 
 All services as processes, the pair's whole vocabulary, the demo's documents. Each question is asked
 with thousands of seeds, and the answers of two tokens are held against the mixture by a chi-squared
