@@ -11,7 +11,7 @@ fail the same test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.simulation.model_pair import EngineDistributions
+from tandem.backends.interface import Engine
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.errors import TandemError
@@ -66,8 +67,10 @@ class WeighedDocument:
     share: float
 
 
+Found = dict[str, tuple[ContextDocument, ...]]
+"""The documents of each side for a question."""
 Answers = dict[tuple[str, int], list[tuple[int, ...]]]
-"""The answers to each question, by preset and its number."""
+"""By preset and the number of the question."""
 
 
 def run(report: Report, models: Models) -> None:
@@ -105,18 +108,18 @@ def run(report: Report, models: Models) -> None:
 
 
 async def _asked(
-    models: Models, counts: dict[str, int], seed: int
-) -> tuple[list[dict[str, tuple[ContextDocument, ...]]], Answers]:
-    """Return the documents of each side for each question, and the answers."""
+    models: Models, counts: Mapping[str, int], seed: int
+) -> tuple[list[Found], Answers]:
+    """Return the documents for each question, and the answers."""
     documents = demo_documents(embedding=LEXICAL)
     settings = LocalSuiteSettings(
         ModelChoice(models.draft), ModelChoice(models.target), documents=documents
     )
     answers: Answers = {}
     async with LocalSuite(settings) as suite:
-        found = []
+        found: list[Found] = []
         for question in QUESTIONS:
-            sides = {}
+            sides: Found = {}
             for side in SIDES:
                 async with RetrieverClient(suite.children[f"{side}-retriever"].address) as client:
                     hits = (await client.search(question, DOCUMENTS)).hits
@@ -187,9 +190,7 @@ def without_begin(token_ids: Sequence[int], tokenizer: Tokenizer) -> tuple[int, 
     return ids[len(begin) :] if ids[: len(begin)] == begin else ids
 
 
-def weighed(
-    found: dict[str, tuple[ContextDocument, ...]], tokenizer: Tokenizer
-) -> list[WeighedDocument]:
+def weighed(found: Found, tokenizer: Tokenizer) -> list[WeighedDocument]:
     """Return all documents of both sides with their shares of the mixture: exp R over the sum."""
     every = [(side, document) for side, documents in found.items() for document in documents]
     weights = np.exp(np.array([document.relevance for _, document in every], np.float64))
@@ -207,7 +208,7 @@ class MixtureDistributions:
     def __init__(
         self,
         documents: Sequence[WeighedDocument],
-        engines: dict[str, Any],
+        engines: Mapping[str, Engine],
         prompt: tuple[int, ...],
     ) -> None:
         """`engines` by side; `prompt` without the token that begins a text."""
@@ -220,11 +221,12 @@ class MixtureDistributions:
 
     def __call__(self, answer: tuple[int, ...]) -> Array:
         if answer not in self._known:
-            self._known[answer] = sum(  # type: ignore[assignment]  # there is a document
-                document.share
-                * probs_of((*document.token_ids, *self._prompt, *answer)).astype(np.float64)
+            shares = [document.share for document in self._documents]
+            distributions = [
+                probs_of((*document.token_ids, *self._prompt, *answer))
                 for document, probs_of in zip(self._documents, self._distributions, strict=True)
-            )
+            ]
+            self._known[answer] = np.array(shares) @ np.array(distributions, np.float64)
         return self._known[answer]
 
     def close(self) -> None:
