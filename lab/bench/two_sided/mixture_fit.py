@@ -79,6 +79,7 @@ def run(report: Report, models: Models) -> None:
     found, answers = run_loop(_asked(models, counts, report.seed))
     tokenizer = load_tokenizer(models.target)
     engines = {"device": load_engine(models.draft), "cloud": load_engine(models.target)}
+    rows: list[Row] = []
     for number, question in enumerate(QUESTIONS):
         documents = weighed(found[number], tokenizer)
         prompt = without_begin(tokenizer.encode(prompt_of(question)), tokenizer)
@@ -89,11 +90,9 @@ def run(report: Report, models: Models) -> None:
                 fitted = fit(cells, answers[preset, number])
                 share = sum(each.share for each in documents if each.side == "device")
                 seeds = f"{report.seed}…{report.seed + count - 1}"
-                row = _row(preset, number + 1, fitted, device_share=share, seeds=seeds)
-                row["seed"] = report.seed
-                report.rows.append(row)
-    report.rows.sort(key=lambda row: str(row["preset"]))
-    rows, report.rows = report.rows, []
+                more = {"seed": report.seed, "seeds": seeds, "device_share": share}
+                rows.append(_row(preset, number + 1, fitted, **more))
+    rows.sort(key=lambda row: str(row["preset"]))
     report.add(
         f"Answers of {TOKENS} tokens over HTTP, {DOCUMENTS} documents a side, the whole vocabulary",
         COLUMNS,
