@@ -42,12 +42,12 @@ from tandem.two_sided.interface import ContextDocument
 EXACT, CUT = "dragon", "dragon-top-k"
 QUESTIONS = (
     "How long is a Python release maintained, and which ones does Heron support?",
-    "What does the linter refuse, and which exception swallowed the first error?",
+    "How are strings and lines formatted in Python code?",
 )
 DOCUMENTS, TOKENS = 2, 2
 ANSWERS = {EXACT: 2000, CUT: 1000}
-QUICK_ANSWERS = {EXACT: 300, CUT: 400}
-"""To each question. What is cut off is a fifth of the mass: a few hundred answers show it."""
+QUICK_ANSWERS = {EXACT: 300, CUT: 150}
+"""To each question."""
 AT_ONCE = 8
 TIMEOUT_S = 120.0
 SEPARATOR = "\n\n"
@@ -179,7 +179,8 @@ def token_ids_of(answer: dict[str, Any]) -> tuple[int, ...]:
 
 
 def prompt_of(question: str) -> str:
-    return f"Question: {question}\nAnswer:"
+    """After an article the distributions are broad: a third of their mass is not in their heads."""
+    return f"{question} The"
 
 
 def without_begin(token_ids: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
