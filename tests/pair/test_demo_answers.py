@@ -54,9 +54,7 @@ def demonstration() -> Iterator[Demonstration]:
 
 
 @pytest.mark.parametrize("seed", with_long_cases(range(1, 6), [1]))
-def test_each_side_s_documents_are_answered_from(
-    demonstration: Demonstration, seed: int
-) -> None:
+def test_each_side_s_documents_are_answered_from(demonstration: Demonstration, seed: int) -> None:
     """Whatever the seed is: nothing is drawn at the temperature of the demonstration."""
     for question in demonstration.questions:
         asked = question.request

@@ -209,9 +209,7 @@ def documents_of(hits: Sequence[pb.Hit]) -> tuple[ContextDocument, ...]:
 
 def _relevance(hit: pb.Hit, rank: int) -> float:
     cosine, coverage = (
-        getattr(hit, field)
-        if hit.HasField(field) and math.isfinite(getattr(hit, field))
-        else None
+        getattr(hit, field) if hit.HasField(field) and math.isfinite(getattr(hit, field)) else None
         for field in ("similarity", "coverage")
     )
     found = relevance(cosine, coverage)
