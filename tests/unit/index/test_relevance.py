@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_a_usual_answer_is_about_as_relevant_with_an_embedding_and_without() -> 
 def test_no_value_is_larger_than_one_before_it_and_the_sum_stays(values: list[float]) -> None:
     found = falling(values)
     assert len(found) == len(values)
-    assert all(one >= other - 1e-9 for one, other in zip(found, found[1:], strict=False))
+    assert all(one >= other - 1e-9 for one, other in pairwise(found))
     assert sum(found) == pytest.approx(sum(values), abs=1e-6)
     assert falling(sorted(values, reverse=True)) == sorted(values, reverse=True)
 
