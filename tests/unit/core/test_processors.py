@@ -390,6 +390,7 @@ def test_nothing_follows_a_text_that_is_complete() -> None:
     processor = LogitsProcessor(NO_PROCESSORS, PROMPT, Ended(), strict=False)
     assert not RowsAfter(processor, ()).allows(1, ())
     assert (processor.processed(LOGITS, ()) == LOGITS).all(), "a draft may be anything"
+    asked = Processors(grammar=Grammar(GrammarKind.REGEX, "a"))
+    target = LogitsProcessor(asked, PROMPT, Ended())
     with pytest.raises(InvalidArgument, match="grammar"):
-        asked = Processors(grammar=Grammar(GrammarKind.REGEX, "a"))
-        LogitsProcessor(asked, PROMPT, Ended()).processed(LOGITS, ())
+        target.processed(LOGITS, ())

@@ -136,7 +136,7 @@ def test_an_objective_is_both_weights() -> None:
 def test_a_field_of_a_part_may_be_named_by_itself() -> None:
     changed = changed_by(PRESETS["tslt"], ["top_k=5", "truncation.top_p=0.5"])
     assert (changed.truncation.top_k, changed.truncation.top_p) == (5, 0.5)
-    with pytest.raises(InvalidArgument, match="unknown: 'schedule.top_k'"):
+    with pytest.raises(InvalidArgument, match=r"unknown: 'schedule\.top_k'"):
         changed_by(PRESETS["tslt"], ["schedule.top_k=5"])
 
 

@@ -216,7 +216,7 @@ def test_drafts_of_a_stretch_whose_weights_are_unknown_wait() -> None:
 
 
 def test_the_other_side_s_likely_token_counts_even_where_it_is_none_of_ours() -> None:
-    """A list of one entry is enough: of what the other side names, this side knows its own share."""
+    """A list of one entry is enough: this side knows its own share of what the other names."""
     preset = replace(AGGREGATION_PRESETS["dragon-device"], top=1)
     machine = device(preset=preset, sampling=GREEDY)
     mine = np.array([0.4, 0.35, 0.125, 0.125], dtype=np.float32)
