@@ -922,7 +922,7 @@ def check_split(opening: Open, model: CloudModel) -> None:
     layers = opening.settings.split_layers
     if not layers or not model.layer_count:
         return  # or the back end cannot split at all, which is another error
-    if not 0 < layers < model.layer_count:
+    if layers >= model.layer_count:
         why = f"{layers} of the target's {model.layer_count} layers cannot run at the edge"
         raise InvalidArgument("split_layers", why)
     if opening.params.images:

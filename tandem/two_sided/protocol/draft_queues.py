@@ -17,7 +17,7 @@ from tandem.two_sided.protocol.mixture import Side
 @dataclass(frozen=True, slots=True)
 class QueuedDraft:
     """A side's draft for `position` after the text that `prefix` names, in its side's `epoch`;
-    `probs` as far as it is known here."""
+    `probs` as far as it is known here, `decode_s` where it is this side's own."""
 
     position: int
     prefix: PrefixHash
@@ -50,7 +50,6 @@ def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
         token_id=frame.token_id,
         probs=frame.probs,
         log_mass=frame.log_mass,
-        decode_s=frame.decode_s,
     )
 
 

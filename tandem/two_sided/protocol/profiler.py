@@ -315,7 +315,8 @@ class TransferEstimate:
         self._energy = 0.0
         self._slow: NDArray[np.float64] = np.zeros(3)
         self._missed_s = 0.0
-        self.exchanges = 0
+        self.known = False
+        """Whether there was an exchange."""
 
     def exchanged(
         self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
@@ -332,17 +333,13 @@ class TransferEstimate:
                 raise InvalidArgument(field, f"{span_s} is not a duration")
         delay_s = max(0.0, elapsed_s - held_s)
         sizes = np.array([1.0, up_bytes / _MEGABYTE, down_bytes / _MEGABYTE])
-        missed_s = delay_s - float(sizes @ self._slow) if self.exchanges else 0.0
+        missed_s = delay_s - float(sizes @ self._slow) if self.known else 0.0
         self._missed_s += FOLLOW * (missed_s - self._missed_s)
         self._square = FORGET * self._square + np.outer(sizes, sizes)
         self._product = FORGET * self._product + delay_s * sizes
         self._energy = FORGET * self._energy + delay_s * delay_s
         self._slow = _fitted(self._square, self._product, self._energy)
-        self.exchanges += 1
-
-    @property
-    def known(self) -> bool:
-        return self.exchanges > 0
+        self.known = True
 
     @property
     def latency_s(self) -> float:

@@ -170,3 +170,86 @@ def test_a_lost_stream_forgets_the_round() -> None:
     chooser.judged(0.1, 0.0, 1, 0.2)
     chooser.resolved(RIGHT)
     assert chooser.plan is None
+
+
+@pytest.mark.parametrize(
+    ("sharing", "queue_s", "tries"),
+    [
+        *((0, 0.15, True), (1, 0.15, True), (1, 0.199, True), (1, 0.2, False)),
+        *((2, 0.099, True), (2, 0.1, False), (3, 0.0, False)),
+    ],
+)
+def test_three_requests_at_a_pass_are_a_crowd_whether_they_share_it_or_wait(
+    sharing: int, queue_s: float, tries: bool
+) -> None:
+    """The first pass takes 0.1 s: who waits twice as long has two others before it."""
+    request = Request({0: 0.06, 1: 0.03}, exit_s=0.0)
+    request.go_on(2, {0: True, 1: True}, sharing=sharing, queue_s=queue_s)
+    assert bool(request.read[1]) is tries
+
+
+def test_in_a_crowd_exits_are_tried_once_in_sixteen_rounds_for_each_of_it() -> None:
+    """Of four requests that share a pass, each in a round of 64; until it is known that no exit
+    speaks, or what it spares."""
+    request = Request({0: 0.06}, exit_s=0.0)
+    request.go_on(7, {0: True}, sharing=4)
+    assert request.read == [frozenset()] * 7
+    request = Request({0: 0.06}, exit_s=0.0)
+    request.go_on(90, {0: True}, sharing=4)
+    first = next(number for number, read in enumerate(request.read, start=1) if read)
+    assert 60 < first <= 70
+
+
+def test_how_long_a_step_is_with_further_branches() -> None:
+    times = RoundTimes(step_s=0.010, branch_s=0.002, chunk=4)
+    assert [times.step(branches) for branches in (0, 1, 2, 4)] == pytest.approx(
+        [0.010, 0.010, 0.012, 0.016]
+    )
+    assert times.whole_s == pytest.approx(0.040)
+    assert times.exit_s == 0.0
+
+
+def test_before_anything_is_chosen_all_branches_are_drafted_and_no_exit_is_planned() -> None:
+    chooser = ExitChooser(most_branches=4, chunk=4)
+    assert (chooser.branches, chooser.plan_exits, chooser.exits) == (4, frozenset(), ())
+
+
+def test_a_round_that_several_frames_begin_is_one() -> None:
+    """Its time counts from the last of them; a verdict ends it once."""
+    chooser = ExitChooser(most_branches=4, chunk=4)
+    for now in (0.0, 0.1):
+        chooser.sent(now)
+    chooser.judged(0.1, 0.0, 1, 0.3)
+    chooser.judged(5.0, 0.0, 9, 9.0)
+    chooser.resolved(RIGHT)
+    assert chooser.exits is None, "the second round is judged by all: it was no crowd"
+
+
+def test_of_exits_that_know_the_same_fewer_branches_are_enough() -> None:
+    """Four exits that say four things: the one that is right comes first, and each branch beside it
+    makes its steps longer."""
+    judged = JudgedRound(
+        (
+            Heard(0, RIGHT, 0.9, 0.080),
+            *(Heard(n, (9, 10 + n), 0.1, 0.080) for n in (1, 2, 3)),
+        ),
+        RIGHT,
+    )
+    slow = RoundTimes(step_s=0.010, branch_s=0.010, chunk=4)
+    assert spared_s(judged, plan(0, 1, 2, 3, branches=4), slow) < spared_s(
+        judged, plan(0, 1, 2, 3, branches=1), slow
+    )
+    assert spared_s(judged, plan(0, branches=4), slow) == pytest.approx(0.040)
+
+
+def test_an_exit_that_says_nothing_to_draft_for_spares_nothing() -> None:
+    judged = JudgedRound((Heard(0, None, 0.9, 0.080), Heard(1, RIGHT, 0.5, 0.020)), RIGHT)
+    assert spared_s(judged, plan(0), TIMES) == 0
+    assert spared_s(judged, plan(0, 1), TIMES) == pytest.approx(0.020)
+
+
+def test_a_surer_exit_takes_its_place_before_those_that_wait() -> None:
+    """One branch is drafted at a time: the surest first, of equals the first that came."""
+    for first, second, spared in ((0.9, 0.5, 0.0), (0.5, 0.9, 0.040), (0.5, 0.5, 0.0)):
+        judged = JudgedRound((Heard(0, WRONG, first, 0.040), Heard(1, RIGHT, second, 0.040)), RIGHT)
+        assert spared_s(judged, plan(0, 1, branches=1), TIMES) == pytest.approx(spared)

@@ -1,5 +1,8 @@
 """Errors say what was wrong, in words and in attributes."""
 
+import errno
+import os
+
 import pytest
 
 from tandem.core.errors import (
@@ -8,6 +11,9 @@ from tandem.core.errors import (
     TandemError,
     Unavailable,
     check_count,
+    listen_words,
+    os_words,
+    unknown_name,
 )
 
 
@@ -34,3 +40,36 @@ def test_as_many_as_are_taken_are_no_error() -> None:
 
 def test_what_is_not_said_to_be_stuck_was_not() -> None:
     assert Unavailable("stopping").silent_s == 0
+
+
+def test_an_unknown_name_is_answered_with_the_most_similar_and_all_that_are_known() -> None:
+    error = unknown_name("preset", "cuopled", ["ar", "coupled", "stream"])
+    assert error.field == "preset"
+    assert error.why == "unknown: 'cuopled'; did you mean 'coupled'? Known: ar, coupled, stream"
+    assert unknown_name("preset", "zzz", ["ar"]).why == "unknown: 'zzz'; known: ar"
+
+
+def test_a_name_of_several_parts_is_also_known_by_its_last() -> None:
+    names = ["schedule.window", "payload_top"]
+    error = unknown_name("overrides", "windw", names)
+    assert "did you mean 'window'? Known: schedule.window, payload_top" in error.why
+    assert "did you mean 'payload_top'" in unknown_name("overrides", "payload_tap", names).why
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    assert os_words(FileNotFoundError(2, "No such file", "a.txt")) == "a.txt: No such file"
+    assert os_words(OSError(5, "Input/output error")) == "Input/output error"
+    assert os_words(OSError("broken")) == "broken"
+
+
+def test_why_an_address_cannot_be_listened_on() -> None:
+    taken = OSError(errno.EADDRINUSE, "error while attempting to bind on address ('::1', 80)")
+    assert listen_words(taken) == os.strerror(errno.EADDRINUSE)
+    assert listen_words(OSError(-2, "Name or service not known")) == "Name or service not known"
+    assert listen_words(OSError(0, "nothing")) == "nothing"
+    assert listen_words(OSError("broken")) == "broken"
+
+
+def test_an_engine_that_was_stuck_says_for_how_long() -> None:
+    assert Unavailable("the engine is stuck", silent_s=3.5).silent_s == 3.5
+    assert str(Unavailable("the engine is stuck", 3.5)) == "the engine is stuck"

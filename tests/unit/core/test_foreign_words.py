@@ -54,3 +54,11 @@ def test_whatever_is_said_is_one_short_printable_line(words: str) -> None:
     assert shown.isprintable()
     assert len(shown) <= MOST_CHARACTERS
     assert cleaned(shown) == shown
+
+
+def test_200_characters_are_shown_of_the_first_8192() -> None:
+    assert len(cleaned("a" * 300)) == 200
+    assert cleaned("a" * 200) == "a" * 200
+    assert cleaned("\0" * 8191 + "a") == "a"
+    assert cleaned("\0" * 8192 + "a") == "", "whatever was sent, no more is looked at"
+    assert len(cleaned("\0" * 10 + "a" * 9000, 9000)) == 8182

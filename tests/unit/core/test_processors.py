@@ -305,3 +305,92 @@ def test_a_grammar_has_65536_characters_at_most_and_must_be_let_end() -> None:
     for grammar, ignore_eos in (("a" * 65_537, False), ("a", True)):
         with pytest.raises(InvalidArgument, match="grammar"):
             Processors(grammar=Grammar(GrammarKind.REGEX, grammar)).validate(6, ignore_eos)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"logit_bias": tuple((token, 0.0) for token in range(1024))}, ""),
+        ({"logit_bias": tuple((token, 0.0) for token in range(1025))}, "logit_bias"),
+        ({"logit_bias": ((1, 100.01),)}, "logit_bias"),
+        ({"logit_bias": ((1, -100.01),)}, "logit_bias"),
+        ({"logit_bias": ((1, inf),)}, "logit_bias"),
+        ({"presence_penalty": 2.0}, ""),
+        ({"presence_penalty": 2.01}, "presence_penalty"),
+        ({"presence_penalty": -2.01}, "presence_penalty"),
+        ({"frequency_penalty": -2.0}, ""),
+        ({"frequency_penalty": 2.01}, "frequency_penalty"),
+        ({"repetition_penalty": 0.01}, ""),
+        ({"repetition_penalty": 10.01}, "repetition_penalty"),
+        ({"repetition_penalty": -0.01}, "repetition_penalty"),
+        ({"repetition_penalty": nan}, "repetition_penalty"),
+        ({"banned_token_ids": (0,) * 2**16}, ""),
+        ({"banned_token_ids": (0,) * (2**16 + 1)}, "banned_token_ids"),
+        ({"end_token_ids": (0,) * 2**16}, ""),
+        ({"end_token_ids": (0,) * (2**16 + 1)}, "end_token_ids"),
+        ({"end_token_ids": (2048,)}, "end_token_ids"),
+        ({"allowed_token_ids": (2047,)}, ""),
+        ({"allowed_token_ids": (2048,)}, "allowed_token_ids"),
+        ({"banned_token_ids": tuple(range(2047))}, ""),
+        ({"min_tokens": 2**32 - 1}, ""),
+        ({"min_tokens": 2**32}, "min_tokens"),
+        ({"min_tokens": -1}, "min_tokens"),
+    ],
+)
+def test_the_last_that_is_taken_and_the_first_that_is_not(
+    asked: dict[str, Any], field: str
+) -> None:
+    """Of a vocabulary of 2,048."""
+    if not field:
+        Processors(**asked).validate(2048)
+        return
+    with pytest.raises(InvalidArgument) as refused:
+        Processors(**asked).validate(2048)
+    assert refused.value.field == field
+
+
+def test_a_penalty_of_zero_or_one_and_no_bias_are_no_processors() -> None:
+    assert not Processors().active
+    assert not Processors(presence_penalty=0.0, repetition_penalty=1.0).active
+    for asked in (
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"repetition_penalty": 1.5},
+        {"min_tokens": 1},
+        {"end_token_ids": (3,)},
+    ):
+        changes: dict[str, Any] = asked
+        assert Processors(**changes).active
+
+
+@pytest.mark.parametrize(
+    ("length", "field"), [(0, "min_tokens"), (1, "min_tokens"), (2, "banned_token_ids")]
+)
+def test_a_minimum_is_to_blame_until_it_is_reached(length: int, field: str) -> None:
+    asked = Processors(min_tokens=2, banned_token_ids=(1,))
+    assert no_token_left(asked, length).field == field
+
+
+def test_what_a_mask_lets_follow_the_rows_of_a_pass() -> None:
+    rows = RowsAfter(LogitsProcessor(NO_PROCESSORS, PROMPT, Mask()), (), skipped=2)
+    assert rows.allows(1, (3, 4)), "the prompt's own tokens do not count"
+    assert not rows.allows(2, (3, 4))
+    assert rows.allows(2, (3, 4, 1))
+    assert RowsAfter(LogitsProcessor(NO_PROCESSORS, PROMPT), ()).allows(2, (3, 4))
+
+
+class Ended(Mask):
+    """A grammar whose text is complete."""
+
+    def allowed(self, answer: tuple[int, ...]) -> Any:
+        return None
+
+
+def test_nothing_follows_a_text_that_is_complete() -> None:
+    processor = LogitsProcessor(NO_PROCESSORS, PROMPT, Ended(), strict=False)
+    assert not RowsAfter(processor, ()).allows(1, ())
+    assert (processor.processed(LOGITS, ()) == LOGITS).all(), "a draft may be anything"
+    asked = Processors(grammar=Grammar(GrammarKind.REGEX, "a"))
+    target = LogitsProcessor(asked, PROMPT, Ended())
+    with pytest.raises(InvalidArgument, match="grammar"):
+        target.processed(LOGITS, ())

@@ -4,14 +4,18 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import (
+    MAX_IMAGE_TOKENS,
     MAX_IMAGES,
     MAX_IMAGES_BYTES,
     MAX_PROMPT_IDS,
     MAX_TURNS,
+    Turn,
     check_image_bytes,
     check_image_size,
     check_places,
+    is_conversation,
     place_images,
+    placeholder_runs,
 )
 
 PAD, AROUND = 6, (5, 7)
@@ -85,3 +89,28 @@ def test_places_for_other_images_are_rejected(prompt: list[int]) -> None:
         place_images(prompt, PAD, AROUND, [2, 3])
     with pytest.raises(InvalidArgument, match="placeholders, the prompt has"):
         check_places(prompt, PAD, [2, 3])
+
+
+def test_an_image_has_1280_tokens_at_most_in_every_release() -> None:
+    """Both ends must place as many."""
+    assert MAX_IMAGE_TOKENS == 1280
+
+
+def test_turns_make_a_conversation() -> None:
+    assert is_conversation((Turn("user", "hello"),))
+    assert not is_conversation("hello")
+    assert not is_conversation((1, 2))
+    assert not is_conversation(())
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 0), (0, 1), (1, 101), (101, 1), (4000, 4001)])
+def test_each_side_of_an_image_is_looked_at(width: int, height: int) -> None:
+    with pytest.raises(InvalidArgument, match=r"images: \[0\]"):
+        check_image_size(width, height, 0)
+
+
+def test_runs_of_placeholders_are_counted_in_order() -> None:
+    assert placeholder_runs((6, 6, 1, 6, 2, 6, 6, 6), PAD) == [2, 1, 3]
+    assert placeholder_runs((1, 2), PAD) == []
+    assert place_images((1, 2), PAD, AROUND, []) == (1, 2)
+    check_places((1, 2), PAD, [])

@@ -133,3 +133,69 @@ def test_without_thinking_a_grammar_is_its_own_mask() -> None:
     grammar = TwoThenEnd()
     mask = with_thinking(None, grammar, vocabulary_size=VOCABULARY, eos_token_ids=frozenset())
     assert mask is grammar
+
+
+def test_masks_that_are_shared_between_answers_cannot_be_changed() -> None:
+    """Whoever adds a token to one must copy it: all answers of the session are given the same."""
+    grammar = TwoThenEnd()
+    mask = ThinkingMask(Thinking((END,), (BEGIN,)), VOCABULARY, grammar, frozenset({EOS}))
+    while_thinking = mask.allowed((BEGIN, 3))
+    afterwards = ThinkingMask(Thinking((END,), budget=0), VOCABULARY).allowed((END, 1))
+    for found in (while_thinking, afterwards):
+        assert found is not None
+        with pytest.raises(ValueError, match="read-only"):
+            found[EOS] = True
+    assert allowed(mask, BEGIN, 3) == EVERYTHING - {EOS}
+
+
+def test_an_opening_mark_that_is_begun_is_completed_or_left() -> None:
+    """Until its last token an answer may still be one without thinking."""
+    grammar = TwoThenEnd()
+    mask = ThinkingMask(Thinking((END,), (BEGIN, 4)), VOCABULARY, grammar, frozenset({EOS}))
+    assert allowed(mask) == {1, BEGIN}
+    assert allowed(mask, BEGIN) == {4}, "no text of the grammar begins so"
+    assert mask.forced((BEGIN,)) is None
+    assert allowed(mask, BEGIN, 4) == EVERYTHING - {EOS}
+    assert mask.forced((1,)) == 2
+    assert mask.forced((BEGIN, 4, 3)) is None
+
+
+def test_all_of_a_long_end_is_forced_token_by_token() -> None:
+    mask = ThinkingMask(Thinking((END, AFTER, 3), budget=1), VOCABULARY)
+    assert [mask.forced((1, *said)) for said in ((), (END,), (END, AFTER), (END, AFTER, 3))] == [
+        *(END, AFTER, 3, None),
+    ]
+
+
+def test_a_grammar_prepares_nothing_while_the_answer_thinks() -> None:
+    grammar = TwoThenEnd()
+    mask = ThinkingMask(Thinking((END,), budget=2), VOCABULARY, grammar, frozenset({EOS}))
+    assert mask.prepare([(), (1,), (1, 1)]) is None
+    assert grammar.prepared == [], "one thinks, and the end of one that has thought enough is due"
+    mask.prepare([(1, END), (1, 1, END, 1)])
+    assert grammar.prepared == [(), (1,)]
+    assert ThinkingMask(Thinking((END,)), VOCABULARY).prepare([(END,)]) is None
+
+
+@pytest.mark.parametrize(
+    ("processors", "fits"),
+    [
+        (Processors(thinking=Thinking((END,) * 64, (BEGIN,) * 64, budget=0)), True),
+        (Processors(thinking=Thinking((END,), (BEGIN,) * 65)), False),
+        (Processors(thinking=Thinking((END,)), banned_token_ids=(END,)), True),
+        (Processors(thinking=Thinking((END, AFTER), budget=1), allowed_token_ids=(END,)), False),
+        (
+            Processors(thinking=Thinking((END, AFTER), budget=1), allowed_token_ids=(END, AFTER)),
+            True,
+        ),
+        (Processors(thinking=Thinking((END, AFTER), budget=1), banned_token_ids=(AFTER,)), False),
+        (Processors(thinking=Thinking((END,), budget=1), banned_token_ids=(1,)), True),
+    ],
+)
+def test_a_budget_that_can_be_kept(processors: Processors, fits: bool) -> None:
+    """Without a budget it does not matter whether the end is allowed."""
+    if fits:
+        processors.validate(VOCABULARY)
+        return
+    with pytest.raises(InvalidArgument, match="thinking"):
+        processors.validate(VOCABULARY)

@@ -96,6 +96,7 @@ def test_the_last_draft_lets_a_cloud_that_waits_go_on_alone(last: str) -> None:
     (tokens,) = cloud.receive(contradicts if last == "contradicts it" else repeats)
     assert isinstance(tokens, Tokens)
     assert tokens.token_ids == (right[2],)
+    assert tokens.work == Work(target_passes=3), "no pass was needed for it"
     assert cloud.work() is not None, "and goes on"
 
 

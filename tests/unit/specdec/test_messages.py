@@ -2,7 +2,17 @@
 
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
-from tandem.specdec.messages import Draft, GenerationParams, Opened, Verdict, Work
+from tandem.specdec.messages import (
+    Draft,
+    GenerationParams,
+    Open,
+    Opened,
+    TokenLogprob,
+    Tokens,
+    Verdict,
+    Work,
+)
+from tandem.specdec.presets import PRESETS
 
 
 def test_a_request_that_sets_nothing_gets_the_same_text_in_every_release() -> None:
@@ -35,3 +45,20 @@ def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after
     draft = Draft(1, 0, 2, 9, token_ids=(3,), end_of_chunk=True)
     assert (draft.probabilities, draft.distributions, draft.parents) == (None, None, None)
     assert draft.hold is False
+
+
+def test_what_older_ends_do_not_say() -> None:
+    opened = Opened(1, 0, 2, 9, 8, 64, frozenset(), "older")
+    assert (opened.tells_prompt_logprobs, opened.processes_thinking) == (False, False)
+    draft = Draft(1, 0, 2, 9, token_ids=(3,), end_of_chunk=True)
+    assert draft.exits is None, "all exits judge"
+    verdict = Verdict(1, 0, 2, 9, accepted=1, rejected=False, outcome=None)
+    assert (verdict.path, verdict.logprobs) == ((), ())
+    tokens = Tokens(1, 0, 2, 9, token_ids=(3,))
+    assert (tokens.work, tokens.logprobs) == (Work(), ())
+    assert TokenLogprob(-0.5).top == ()
+    assert GenerationParams().prompt_logprobs is False
+    asked = Open(
+        *(1, 0, 2, 9, "hash", 50, (1, 2), ()), GenerationParams(), PRESETS["ar"].verify_settings
+    )
+    assert (asked.tenant, asked.public_tokens) == (b"", 0)

@@ -6,6 +6,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import Predraft, RejectionPayload
 from tandem.specdec.overrides import (
     Override,
+    check_overrides,
     field_names,
     parse_override,
     parse_overrides,
@@ -94,3 +95,78 @@ def test_a_tree_and_a_draft_length_change_all_that_goes_with_them() -> None:
 def test_what_people_write_has_a_type(text: str, override: Override) -> None:
     assert parse_override(text) == override
     assert parse_override(str(override)) == override
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fits"),
+    [
+        ([Override("window", 8)] * 32, True),
+        ([Override("window", 8)] * 33, False),
+        ([Override("w" * 128, 8)], True),
+        ([Override("w" * 129, 8)], False),
+        ([Override("predraft", "o" * 120)], True),
+        ([Override("predraft", "o" * 121)], False),
+        ([Override("expansion", (1,) * 119)], True),
+        ([Override("expansion", (1,) * 120)], False),
+        ([], True),
+    ],
+)
+def test_how_many_there_may_be_and_how_long(overrides: list[Override], fits: bool) -> None:
+    if fits:
+        check_overrides(overrides)
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        check_overrides(overrides)
+    assert caught.value.field == "overrides"
+
+
+def test_an_override_has_128_characters_at_most() -> None:
+    assert parse_override("window=" + "8".zfill(121)) == Override("window", 8)
+    with pytest.raises(InvalidArgument, match="at most 128 characters each"):
+        parse_override("window=" + "8".zfill(122))
+
+
+def test_an_objective_is_both_weights() -> None:
+    changed = changed_by(PRESETS["auto"], ["objective=latency=1,cost=1,energy=2"])
+    assert (changed.idle_weight, changed.energy_weight) == (0.5, 0.5)
+    with pytest.raises(InvalidArgument):
+        changed_by(PRESETS["auto"], ["objective=speed=1"])
+
+
+def test_a_field_of_a_part_may_be_named_by_itself() -> None:
+    changed = changed_by(PRESETS["tslt"], ["top_k=5", "truncation.top_p=0.5"])
+    assert (changed.truncation.top_k, changed.truncation.top_p) == (5, 0.5)
+    with pytest.raises(InvalidArgument, match=r"unknown: 'schedule\.top_k'"):
+        changed_by(PRESETS["tslt"], ["schedule.top_k=5"])
+
+
+@pytest.mark.parametrize(
+    "text", ["draft_length=3,4", "draft_length=true", "draft_length=2.5", "expansion=true"]
+)
+def test_lengths_are_whole_numbers(text: str) -> None:
+    field = text.partition("=")[0]
+    one = "a whole number;" if field == "draft_length" else "whole numbers, for example 2,2,2;"
+    with pytest.raises(InvalidArgument, match=f"must be {one}") as caught:
+        changed_by(PRESETS["mc-dsd"], [text])
+    assert caught.value.field == field
+
+
+def test_a_number_becomes_what_its_field_holds() -> None:
+    changed = changed_by(PRESETS["auto"], ["idle_weight=1", "payload_top=7"])
+    assert (type(changed.idle_weight), changed.idle_weight) == (float, 1.0)
+    assert (type(changed.payload_top), changed.payload_top) == (int, 7)
+    with pytest.raises(InvalidArgument, match="idle_weight must be a number, not True"):
+        changed_by(PRESETS["auto"], ["idle_weight=true"])
+    with pytest.raises(InvalidArgument, match="bonus must be true or false, not 1"):
+        changed_by(PRESETS["auto"], ["bonus=1"])
+
+
+def test_later_overrides_win() -> None:
+    assert changed_by(PICOSPEC, ["window=4", "window=6"]).schedule.window == 6
+
+
+def test_words_are_read_in_any_case() -> None:
+    assert parse_override("bonus=TRUE") == Override("bonus", True)
+    assert parse_override("bonus=False") == Override("bonus", False)
+    assert str(Override("bonus", False)) == "bonus=false"
+    assert str(Override("expansion", (3, 2))) == "expansion=3,2"

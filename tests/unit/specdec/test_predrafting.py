@@ -353,3 +353,26 @@ def test_a_token_of_the_cloud_s_own_may_be_the_outcome() -> None:
     edge.receive(tokens_of(edge, 2), 0.2)
     assert edge.drafts_in_flight == (1,)
     assert edge.stats.predraft_hits == 1
+
+
+def test_no_branch_feeds_a_long_text_that_the_caller_predicted() -> None:
+    """What the prediction says was fed to no model. A branch would have to feed it; a window of it
+    is worth that, and no more."""
+    chosen = preset("coupled", 2, **EARLY, predraft_workers=2)
+    edge = edge_of(chosen, predicted=(0, 1, 2, 0, 1))
+    edge.connect(0.0)
+    task = edge.work(0.0)
+    assert task is not None
+    edge.drafted(task, drafts_of(0, 1, predicted=True), 0, 0.0, 0.0)
+    assert edge.kv_length == 0
+    expect(edge, 3, 0)
+    expect(edge, 2, 1)
+    branch = begun(edge)
+    assert (outcome(branch), branch.keep, branch.token_ids) == ((2, 1), 0, (1, 2, 1))
+    assert outcomes(edge) == []
+
+
+def test_a_prediction_hinders_no_branch_after_a_text_that_the_model_was_fed() -> None:
+    edge = waiting(predicted=(2, 2, 2, 2))
+    expect(edge, 3, 0)
+    assert outcomes(edge) == [(3, 0)]

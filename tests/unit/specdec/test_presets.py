@@ -8,14 +8,20 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Truncation
-from tandem.specdec.choices import Acceptance, Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.choices import (
+    Acceptance,
+    Control,
+    Predraft,
+    PredraftOrder,
+    RejectionPayload,
+    Schedule,
+    Uplink,
+)
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import (
-    MAX_DRAFT_LENGTH,
-    MAX_PAYLOAD_TAIL_DRAWS,
-    MAX_PAYLOAD_TOP,
     PRESETS,
     Preset,
+    VerifySettings,
     find_preset,
 )
 from tests.virtual_time.cases import scheduled
@@ -31,7 +37,7 @@ def changed(name: str, schedule: dict[str, Any] | None = None, **choices: Any) -
 def test_every_preset_is_valid_at_every_draft_length(name: str) -> None:
     assert PRESETS[name].name == name
     PRESETS[name].validate()
-    for length in (1, 2, MAX_DRAFT_LENGTH):
+    for length in (1, 2, 64):
         PRESETS[name].with_draft_length(length).validate()
 
 
@@ -82,17 +88,17 @@ def test_presets_cannot_be_changed_in_place() -> None:
     ("preset", "field"),
     [
         (changed("dsd", {"window": -1}), "window"),
-        (changed("dsd", {"window": 4 * MAX_DRAFT_LENGTH + 1}), "window"),
+        (changed("dsd", {"window": 257}), "window"),
         (changed("ar", {"decode_when_idle": False}), "decode_when_idle"),
         (changed("dsd", {"chunk": 0}), "chunk"),
         (changed("dsd", {"chunk": 5}), "chunk"),
         (changed("dssd", payload_top=-1), "payload_top"),
-        (changed("dssd", payload_top=MAX_PAYLOAD_TOP + 1), "payload_top"),
+        (changed("dssd", payload_top=4097), "payload_top"),
         (changed("picospec-top-k", payload_top=0), "payload_top"),
         (changed("fsd", exits=0), "exits"),
         (changed("mc-dsd", confidence_threshold=0.5), "confidence_threshold"),
         (changed("dssd", payload_tail_draws=-1), "payload_tail_draws"),
-        (changed("dssd", payload_tail_draws=MAX_PAYLOAD_TAIL_DRAWS + 1), "payload_tail_draws"),
+        (changed("dssd", payload_tail_draws=257), "payload_tail_draws"),
         (
             changed("coupled", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
             "rejection_payload",
@@ -165,7 +171,7 @@ def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
         PRESETS["mc-dsd"].with_expansion((64,)),
         PRESETS["dsd"].with_expansion((3, 1, 2)),
         PRESETS["coupled"].with_expansion((2, 2)),
-        changed("dsd", {"window": 4 * MAX_DRAFT_LENGTH}),
+        changed("dsd", {"window": 256}),
         changed("dssd", {"window": 8, "bonus": False}),
         changed("dssd", payload_top=0, payload_tail_draws=0),
         changed("dsd", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
@@ -176,7 +182,7 @@ def test_what_fits(preset: Preset) -> None:
     preset.validate()
 
 
-@pytest.mark.parametrize("length", [0, -1, MAX_DRAFT_LENGTH + 1])
+@pytest.mark.parametrize("length", [0, -1, 65])
 def test_draft_lengths_out_of_range(length: int) -> None:
     for preset in PRESETS.values():
         with pytest.raises(InvalidArgument) as caught:
@@ -213,7 +219,7 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
     deeper = PRESETS["mc-dsd"].with_draft_length(length)
     assert deeper.expansion == expansion
     assert deeper.schedule == Schedule(window=length, chunk=length)
-    assert deeper.tree_nodes <= MAX_DRAFT_LENGTH
+    assert deeper.tree_nodes <= 64
 
 
 @pytest.mark.parametrize(
@@ -355,7 +361,7 @@ def test_the_cloud_is_told_how_to_judge_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "field"),
     [
-        ("coupled", {"window": 4 * MAX_DRAFT_LENGTH + 1}, "window"),
+        ("coupled", {"window": 257}, "window"),
         ("coupled", {"window": 0}, "decode_when_idle"),
         ("dssd", {"decode_when_idle": True}, "decode_when_idle"),
         ("dsd", {"uplink": Uplink.IDS}, "uplink"),
@@ -381,3 +387,222 @@ def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> 
         wide.validate()
         assert (wide.schedule.window, wide.schedule.chunk) == (64, PRESETS[name].schedule.chunk)
         assert wide.widened() == wide
+
+
+def test_the_cloud_is_told_each_choice_that_concerns_it() -> None:
+    """All of them unlike what is assumed where nothing is said."""
+    chosen = Preset(
+        name="other",
+        schedule=Schedule(
+            window=6,
+            chunk=3,
+            verify_on_arrival=True,
+            bonus=False,
+            decode_when_idle=True,
+            prepare_on_arrival=True,
+        ),
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.SPARSE_DISTRIBUTIONS,
+        rejection_payload=RejectionPayload.TOP_K,
+        uplink_precision="float16",
+        payload_top=7,
+        payload_tail_draws=5,
+        truncation=Truncation(top_k=9),
+        idle_weight=0.25,
+        expansion=(2, 1),
+        with_replacement=True,
+        exits=3,
+        exit_order=PredraftOrder.RANDOM,
+        split_layers=2,
+    )
+    assert chosen.verify_settings == VerifySettings(
+        preset_name="other",
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.SPARSE_DISTRIBUTIONS,
+        rejection_payload=RejectionPayload.TOP_K,
+        window=6,
+        verify_on_arrival=True,
+        decode_when_idle=True,
+        prepare_on_arrival=True,
+        bonus=False,
+        uplink_precision="float16",
+        payload_top=7,
+        payload_tail_draws=5,
+        truncation=Truncation(top_k=9),
+        idle_weight=0.25,
+        expansion=(2, 1),
+        with_replacement=True,
+        exits=3,
+        exit_order=PredraftOrder.RANDOM,
+        split_layers=2,
+    )
+
+
+def test_what_an_edge_does_not_tell_is_as_in_older_releases() -> None:
+    told = VerifySettings(
+        preset_name="older",
+        acceptance=Acceptance.GUMBEL,
+        uplink=Uplink.IDS,
+        rejection_payload=RejectionPayload.TOKEN,
+        window=4,
+    )
+    assert (told.verify_on_arrival, told.decode_when_idle) == (False, False)
+    assert (told.prepare_on_arrival, told.bonus) == (False, True)
+    assert (told.payload_top, told.payload_tail_draws, told.idle_weight) == (64, 4, 1.0)
+    assert (told.expansion, told.with_replacement) == ((), False)
+    assert (told.exits, told.split_layers) == (0, 0)
+
+
+def test_what_a_preset_does_not_say() -> None:
+    preset = PRESETS["coupled"]
+    assert (preset.idle_weight, preset.energy_weight) == (1.0, 0.0)
+    assert (preset.with_replacement, preset.truncate_after_sampling) == (False, False)
+    assert (preset.adapts_exits, preset.split_layers, preset.expansion) == (False, 0, ())
+    assert {name for name, one in PRESETS.items() if one.truncate_after_sampling} == {"tslt-after"}
+    assert {name for name, one in PRESETS.items() if one.adapts_exits} == {"fsd"}
+    assert {name for name, one in PRESETS.items() if one.expansion} == {"mc-dsd"}
+    assert PRESETS["mc-dsd"].expansion == (2, 2, 2)
+    layers = {name: one.split_layers for name, one in PRESETS.items() if one.split_layers}
+    assert layers == {"split": 3, "split-float16": 3}
+
+
+@pytest.mark.parametrize(
+    ("preset", "field"),
+    [
+        (changed("fsd", exits=1), ""),
+        (changed("fsd", exits=0), "exits"),
+        (changed("fsd", exits=64), ""),
+        (changed("fsd", exits=65), "exits"),
+        (changed("split", split_layers=1), ""),
+        (changed("split", split_layers=1024), ""),
+        (changed("split", split_layers=1025), "split_layers"),
+        (changed("ar", split_layers=-1), "split_layers"),
+        (changed("split", rejection_payload=RejectionPayload.TOP_K), "rejection_payload"),
+        (changed("dsd", {"window": 256}), ""),
+        (changed("dssd", payload_top=4096), ""),
+        (changed("dssd", payload_tail_draws=256), ""),
+        (changed("picospec-top-k", payload_top=1), ""),
+        (changed("dssd-full", payload_top=0), ""),
+        (changed("dssd", energy_weight=1.0), ""),
+        (changed("dssd", energy_weight=1.01), "energy_weight"),
+        (changed("dssd", energy_weight=-0.01), "energy_weight"),
+        (changed("dssd", idle_weight=float("nan")), "idle_weight"),
+        (changed("ar", acceptance=Acceptance.REJECTION), ""),
+        (changed("dsd", {"window": 4, "chunk": 1}), ""),
+        (changed("tslt", truncate_after_sampling=True), ""),
+        (changed("tslt", truncation=Truncation(top_k=4_194_304)), ""),
+        (changed("tslt", truncation=Truncation(top_k=4_194_305)), "draft_top_k"),
+        (changed("coupled", {"decode_when_idle": True, "prepare_on_arrival": True}), "prepare_on"),
+        (changed("coupled", {"verify_on_arrival": True, "prepare_on_arrival": True}), "prepare_on"),
+        (changed("coupled", {"prepare_on_arrival": True}), ""),
+        (changed("coupled", {"prepare_on_arrival": True}, exits=1), "prepare_on"),
+        (changed("mc-dsd", with_replacement=True), ""),
+        (changed("mc-dsd", predraft=Predraft.EARLY_EXITS, exits=0), "exits"),
+        (changed("coupled", with_replacement=True), ""),
+        (changed("stream", control=Control.LEAST_COST), ""),
+    ],
+)
+def test_the_last_that_fits_and_the_first_that_does_not(preset: Preset, field: str) -> None:
+    if not field:
+        preset.validate()
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        preset.validate()
+    assert caught.value.field.startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("expansion", "fits"),
+    [
+        ((64,), True),
+        ((65,), False),
+        ((1,) * 64, True),
+        ((1,) * 65, False),
+        ((), False),
+        ((2, 0), False),
+        ((7, 8), True),
+        ((8, 8), False),
+    ],
+)
+def test_a_tree_has_64_nodes_at_most(expansion: tuple[int, ...], fits: bool) -> None:
+    if fits:
+        grown = PRESETS["mc-dsd"].with_expansion(expansion)
+        grown.validate()
+        assert grown.expansion == expansion
+        assert grown.schedule == Schedule(len(expansion), len(expansion))
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        PRESETS["mc-dsd"].with_expansion(expansion)
+    assert caught.value.field == "expansion"
+
+
+def test_a_tree_takes_the_place_of_a_schedule_that_is_chosen_at_run_time() -> None:
+    grown = PRESETS["auto"].with_expansion((2, 2))
+    grown.validate()
+    assert grown.schedule == Schedule(2, 2)
+    assert (grown.control, grown.predraft) == (Control.FIXED, Predraft.OFF)
+    kept = changed("mc-dsd", {"verify_on_arrival": True}).with_expansion((3,))
+    assert kept.schedule == Schedule(1, 1, verify_on_arrival=True), "the rest of it stays"
+
+
+def test_a_draft_length_leaves_out_what_is_no_whole_chunk() -> None:
+    uneven = changed("dsd", {"window": 9, "chunk": 4, "bonus": False})
+    assert uneven.with_draft_length(3).schedule.window == 6
+
+
+def test_a_window_wider_than_any_prediction_stays() -> None:
+    wide = changed("stream", {"window": 128})
+    assert wide.widened() == wide
+    assert changed("stream", {"window": 65}).widened().schedule.window == 65
+
+
+@pytest.mark.parametrize(
+    ("preset", "chooses"),
+    [
+        (PRESETS["fsd"], True),
+        (changed("fsd", adapts_exits=False), False),
+        (changed("fsd", predraft=Predraft.LIKELY_OUTCOMES), False),
+        (changed("fsd", {"window": 8, "bonus": False}), False),
+        (PRESETS["predraft"], False),
+    ],
+)
+def test_exits_are_chosen_in_rounds_that_hear_them(preset: Preset, chooses: bool) -> None:
+    assert preset.chooses_exits is chooses
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "allowed"),
+    [
+        ("stream", {}, True),
+        ("auto", {}, True),
+        ("stream", {"window": 0}, False),
+        ("stream", {"verify_on_arrival": False}, False),
+        ("stream", {"decode_when_idle": False}, False),
+        ("stream-rejection", {}, False),
+        ("picospec", {}, False),
+        ("ar", {}, False),
+    ],
+)
+def test_a_pass_may_take_a_part_of_the_drafts_where_nobody_minds(
+    name: str, changes: dict[str, Any], allowed: bool
+) -> None:
+    settings = replace(PRESETS[name].verify_settings, **changes)
+    assert settings.allows_partial_verification is allowed
+
+
+def test_how_many_drafts_one_message_may_bring() -> None:
+    most = {name: preset.verify_settings.most_drafts for name, preset in PRESETS.items()}
+    assert (most["ar"], most["coupled"], most["stream"], most["mc-dsd"]) == (0, 4, 16, 14)
+    draws = {name for name, preset in PRESETS.items() if not preset.verify_settings.cloud_draws}
+    assert draws == {
+        *("dssd", "dssd-full", "picospec", "picospec-preverify", "picospec-top-k", "fsd"),
+    }
+    assert {name for name, preset in PRESETS.items() if not preset.cloud_draws} == draws
+    told = {name for name, preset in PRESETS.items() if preset.verify_settings.carries_probs}
+    assert told == {"dsd", "tslt", "tslt-after", "mc-dsd", "stream-rejection"}
+    assert {name for name, preset in PRESETS.items() if preset.carries_probs} == told
+
+
+def test_only_chains_may_be_taken_from_a_text() -> None:
+    trees_or_none = {name for name, preset in PRESETS.items() if not preset.drafts_chains}
+    assert trees_or_none == {"ar", "split", "split-float16", "mc-dsd"}

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.core.acceptance import recover, sample_draft, sample_target
 from tandem.core.gumbel import coupled_token
-from tandem.core.randomness import SeededRandom
+from tandem.core.randomness import Purpose, SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
@@ -148,3 +148,80 @@ def test_coupled_candidates_are_as_many_as_were_asked_for() -> None:
         found = rule.candidates(flat, count, 7, 0)
         assert len(set(found)) == len(found) == count
         assert found[0] == rule.propose(flat, 7)
+
+
+def test_the_least_probability_that_lets_a_draft_stand() -> None:
+    """By which a verifier that has its target elsewhere judges: above it the draft is accepted, at
+    or below it not."""
+    rule, stood = RejectionRule(RNG), 0
+    for position in range(50):
+        split = Proposal((2,), draft_prob=float(DRAFT[2]))
+        whole = Proposal((2,), draft_probs=DRAFT)
+        least = rule.least_prob(split, position)
+        assert least is not None
+        assert least == pytest.approx(RNG.uniform(position, Purpose.ACCEPT) * 0.4)
+        assert rule.least_prob(whole, position) == pytest.approx(least)
+        stands = bool(TARGET[2] > least)
+        assert (rule.accepted(TARGET, split, position) == 0) is stands
+        stood += stands
+    assert 0 < stood < 50
+    assert GumbelCouplingRule(5).least_prob(Proposal((2,), draft_prob=0.4), 1) is None
+
+
+def test_one_number_serves_a_draft_and_the_cloud_s_own_token_where_they_race() -> None:
+    rule = RacingRejectionRule(RNG)
+    for position in range(50):
+        drawn = RNG.gumbel_categorical(DRAFT, position, Purpose.DRAFT)
+        assert rule.propose(DRAFT, position) == rule.target_token(DRAFT, position) == drawn
+    assert acceptance_rule(PRESETS["stream-rejection"], 5, RNG) == rule
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("rule", [GumbelCouplingRule(5), RejectionRule(RNG)], ids=["shared", "own"])
+def test_as_many_runners_up_as_asked_for_come_best_first(rule: AcceptanceRule, count: int) -> None:
+    flat = np.array([0.375, 0.25, 0.25, 0.125], dtype=np.float32)
+    for position in range(9):
+        token_id = rule.propose(flat, position)
+        found = rule.top_alternatives(flat, token_id, position, count)
+        assert len(found) == count
+        assert token_id not in {other for other, _ in found}
+        weights = [weight for _, weight in found]
+        assert weights == sorted(weights, reverse=True)
+        assert all(0 < weight <= 1 for weight in weights)
+
+
+def test_candidates_of_a_layer_s_nodes_are_drawn_apart() -> None:
+    """The draws of a node are numbered from its first: no number decides twice."""
+    rule = RejectionRule(RNG)
+    first, second, both = [], [], []
+    for position in range(30):
+        first.append(rule.candidates(DRAFT, 2, position, 0))
+        second.append(rule.candidates(DRAFT, 2, position, 2))
+        both.append(rule.candidates(DRAFT, 1, position, 0))
+        assert len({*first[-1]}) == 2, "without replacement"
+    assert first != second
+    assert [one for one, _ in first] == [one for (one,) in both]
+    assert [rule.propose(DRAFT, position) for position in range(30)] == [one for one, _ in first]
+
+
+def test_a_decided_target_keeps_its_distribution_where_more_is_asked_of_it() -> None:
+    for keep_probs in (False, True):
+        rule = acceptance_rule(PRESETS["coupled"], 5, RNG, keep_probs)
+        prepared = rule.prepare(TARGET, 7)
+        token_id = coupled_token(TARGET, 5, 7)
+        if keep_probs:
+            assert isinstance(prepared, DecidedTarget)
+            assert prepared.token_id == token_id
+            assert probs_of(prepared) is TARGET
+        else:
+            assert prepared == token_id
+    assert acceptance_rule(PRESETS["coupled"], 5, RNG).prepare(TARGET, 7) == token_id
+
+
+def test_a_head_alone_is_as_long_as_the_preset_says() -> None:
+    for top in (1, 2):
+        chosen = preset("picospec-top-k", payload_top=top)
+        rule = payload_rule(chosen, acceptance_rule(chosen, 5, RNG), RNG)
+        found = rule.payload(TARGET, Proposal((2,), 0.4), 7)
+        assert isinstance(found, SparsePayload)
+        assert (found.ids.tolist(), len(found.tail_ids)) == ([*range(top)], 0)

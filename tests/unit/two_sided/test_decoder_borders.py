@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +11,20 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation, truncate
+from tandem.core.processors import Processors
 from tandem.core.randomness import SeededRandom
+from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.overrides import parse_overrides, with_overrides
-from tandem.two_sided.protocol.decoder_machine import DecoderMachine, RelevanceEstimate
+from tandem.two_sided.protocol.decoder_machine import (
+    DecoderMachine,
+    DecoderPhase,
+    LocalMixture,
+    RelevanceEstimate,
+)
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
-from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
-    MAX_AHEAD,
-    MAX_HEAD,
-    MAX_REWEIGH_EVERY,
-    MAX_TOP,
     Draw,
     LocalProbs,
     ProbsPayload,
@@ -32,6 +36,7 @@ from tests.unit.two_sided.decoder_frames import (
     Engine,
     machine,
     opening,
+    relevance,
     target,
 )
 
@@ -106,7 +111,7 @@ def test_an_estimate_is_due_where_drafting_waits_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("field", "least", "most"),
-    [("ahead", 1, MAX_AHEAD), ("top", 1, MAX_TOP), ("reweigh_every", 0, MAX_REWEIGH_EVERY)],
+    [("ahead", 1, 64), ("top", 1, 4096), ("reweigh_every", 0, 4096)],
 )
 def test_the_bounds_of_a_preset_s_numbers(field: str, least: int, most: int) -> None:
     preset = AGGREGATION_PRESETS["dragon"]
@@ -134,9 +139,9 @@ def test_the_bounds_of_a_preset_s_numbers(field: str, least: int, most: int) -> 
         ({"payload": ProbsPayload.FULL, "precision": "float32"}, ""),
         ({"payload": ProbsPayload.NONE}, ""),
         ({"payload": ProbsPayload.HEAD, "head": 1}, ""),
-        ({"payload": ProbsPayload.HEAD, "head": MAX_HEAD}, ""),
+        ({"payload": ProbsPayload.HEAD, "head": 4096}, ""),
         ({"payload": ProbsPayload.HEAD}, "head"),
-        ({"payload": ProbsPayload.HEAD, "head": MAX_HEAD + 1}, "head"),
+        ({"payload": ProbsPayload.HEAD, "head": 4097}, "head"),
         ({"head": -1}, "head"),
         ({"cut_after_draw": True}, ""),
         ({"cut_after_draw": True, "payload": ProbsPayload.NONE}, "cut_after_draw"),
@@ -220,3 +225,143 @@ def test_at_temperature_0_distributions_are_sent_only_where_they_are_mixed() -> 
         warm = SamplingParams(temperature=0.5)
         assert local_drafting(preset, warm).sampling == warm
         assert local_drafting(preset, warm).probs == preset.probs
+
+
+def joined(*lengths: int, leading_length: int = 0) -> DecoderMachine:
+    """Documents of these lengths in one sequence, with a prompt of 3 tokens in a context of 40."""
+    return DecoderMachine(
+        opening(joined=True),
+        prompt_ids=PROMPT,
+        documents=[(1,) * length for length in lengths],
+        model=MODEL,
+        leading_length=leading_length,
+    )
+
+
+def test_joined_documents_leave_room_for_one_token_together() -> None:
+    assert joined(20, 16).max_tokens == 1
+    assert joined(20, 17, leading_length=1).max_tokens == 1
+    for lengths, leading_length in (((20, 17), 0), ((20, 18), 1)):
+        with pytest.raises(InvalidArgument) as refused:
+            joined(*lengths, leading_length=leading_length)
+        assert refused.value.field == "documents"
+    assert joined(10, 10).max_tokens == 17, "what is left of the context"
+    plain = DecoderMachine(opening(joined=True), prompt_ids=PROMPT, documents=[], model=MODEL)
+    assert plain.max_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"end_ids": (49,)}, ""),
+        ({"end_ids": (50,)}, "end_ids"),
+        ({"committed_ids": (49,)}, ""),
+        ({"committed_ids": (50,)}, "committed_ids"),
+        ({"processors": Processors(banned_token_ids=(49,))}, ""),
+        ({"processors": Processors(banned_token_ids=(50,))}, "banned_token_ids"),
+        ({"sampling": SamplingParams(top_k=50)}, ""),
+        ({"sampling": SamplingParams(top_p=1.5)}, "top_p"),
+        ({"probs": LocalProbs(truncation=Truncation(top_k=50))}, ""),
+        ({"probs": LocalProbs(truncation=Truncation(top_k=51))}, "local_top_k"),
+        ({"vocabulary_hash": "hash", "vocabulary_size": 0}, ""),
+        ({"vocabulary_hash": "", "vocabulary_size": 50}, ""),
+    ],
+)
+def test_all_that_names_tokens_is_of_the_model_s_vocabulary(
+    changes: dict[str, Any], field: str
+) -> None:
+    if not field:
+        machine(**changes)
+        return
+    with pytest.raises(InvalidArgument) as refused:
+        machine(**changes)
+    assert refused.value.field == field
+
+
+def test_an_estimate_is_asked_for_once_and_kept_while_its_tokens_are_decided() -> None:
+    decoder = machine(reweigh_every=2, ahead=3)
+    engine = Engine(decoder)
+    first, second = engine.steps()
+    due = decoder.estimate()
+    assert due is not None
+    assert due.position == 5
+    decoder.estimated(due, (2.0, 1.0))
+    (third,) = engine.steps()
+    assert third.log_mass == log_mass((2.0, 1.0))
+    decoder.receive(target(decoder, first.token_id, second.token_id))
+    assert decoder.estimate() is None, "it is known"
+    decoder.receive(target(decoder, third.token_id))
+    assert decoder.estimate() is None
+    (fourth,) = engine.steps()
+    assert fourth.log_mass == third.log_mass, "of the same stretch"
+    assert decoder.estimate() is not None, "for the next"
+
+
+def test_an_estimate_has_one_number_for_each_document() -> None:
+    decoder = machine(reweigh_every=2)
+    Engine(decoder).steps()
+    due = decoder.estimate()
+    assert due is not None
+    for relevances in ((1.0,), (1.0, 1.0, 1.0)):
+        with pytest.raises(InvalidArgument, match="relevances"):
+            decoder.estimated(due, relevances)
+    assert decoder.estimate() == due
+
+
+def test_what_processors_leave_of_each_document_is_its_weight() -> None:
+    """Of the first document's three quarters a third is left, of the second's quarter all."""
+    mixture = LocalMixture.of((math.log(3), 0.0))
+    assert mixture.weights == pytest.approx((0.75, 0.25))
+    assert mixture.log_mass == pytest.approx(math.log(4))
+    weights, left = mixture.left((math.log(1 / 3), 0.0))
+    assert weights.tolist() == pytest.approx([0.5, 0.5])
+    assert left == pytest.approx(math.log(0.5))
+    weights, left = mixture.left((-math.inf, 0.0))
+    assert (weights.tolist(), left) == ([0.0, 1.0], pytest.approx(math.log(0.25)))
+    with pytest.raises(InvalidArgument, match="relevances"):
+        mixture.left((-math.inf, -math.inf))
+    alone = LocalMixture.of((0.0, -math.inf))
+    weights, left = alone.left((math.log(0.5), 0.0))
+    assert (weights.tolist(), left) == ([1.0, 0.0], pytest.approx(math.log(0.5)))
+
+
+def test_a_complete_answer_stays_complete_when_its_text_ends() -> None:
+    decoder = machine(max_tokens=1)
+    decoder.receive(target(decoder, 5))
+    decoder.text_ended()
+    assert decoder.phase is DecoderPhase.COMPLETE
+    stopped = machine()
+    stopped.text_ended()
+    assert stopped.phase is DecoderPhase.STOPPED
+    assert stopped.estimate() is None
+
+
+@pytest.mark.parametrize("base", [3, 5, 23])
+def test_new_relevances_are_for_the_answer_to_come_up_to_its_end(base: int) -> None:
+    """The answer goes from 3 to 23 at most. Of a position that is not committed nobody knows the
+    text yet, so that no hash of it is compared."""
+    decoder = machine()
+    decoder.receive(relevance(decoder, base, 2.0, 1.0))
+    assert decoder.epoch == 1
+    for wrong in (2, 24):
+        with pytest.raises(InvalidArgument, match="base"):
+            decoder.receive(relevance(decoder, wrong, 2.0, 1.0))
+    other = replace(relevance(decoder, 3, 2.0, 1.0), prefix_hash=7)
+    with pytest.raises(PrefixMismatch):
+        decoder.receive(other)
+    decoder.receive(replace(other, base=4))
+    assert decoder.epoch == 2
+
+
+def test_later_relevances_replace_those_from_their_position_on() -> None:
+    """Those of earlier positions stand until these are committed."""
+    decoder = machine(ahead=6)
+    for base, scores in ((5, (2.0, 1.0)), (7, (3.0, 3.0)), (6, (4.0, 0.0))):
+        decoder.receive(relevance(decoder, base, *scores))
+    engine = Engine(decoder)
+    drafts = engine.steps()
+    masses = [log_mass(RELEVANCES)] * 2 + [log_mass((2.0, 1.0))] + [log_mass((4.0, 0.0))] * 3
+    assert [draft.log_mass for draft in drafts] == masses
+    decoder.receive(target(decoder, *(draft.token_id for draft in drafts[:4])))
+    (fresh, *_) = engine.steps()
+    assert (fresh.base, fresh.log_mass) == (9, log_mass((4.0, 0.0)))

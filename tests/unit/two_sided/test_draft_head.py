@@ -224,3 +224,42 @@ def test_the_same_token_is_decided_at_both_sides() -> None:
 def test_what_no_honest_side_sends_is_refused(head: DraftHead, token_id: int) -> None:
     with pytest.raises(InvalidArgument, match=r"^probs"):
         head.validate(token_id, 4)
+
+
+def test_what_the_wire_rounds_to_nothing_is_not_in_the_head() -> None:
+    """Half precision begins at 2^-24: a likely token of less than that is left to the rest."""
+    probs = np.array([1 - 2.0**-30, 2.0**-30, 0.0])
+    ids, known, rest = head_and_rest(probs, 3, "float16")
+    assert (ids.tolist(), known.tolist()) == ([0], [1 - 2.0**-11])
+    assert rest.tolist() == [2.0**-11 - 2.0**-30, 2.0**-30, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("head", "token_id"),
+    [
+        (DraftHead(np.array([1]), np.array([0.9995])), 1),
+        (DraftHead(np.array([1]), np.array([1.0005])), 1),
+        (DraftHead(np.array([1]), np.array([0.25]), 3), 1),
+        (DraftHead(np.array([1]), np.array([0.25]), 3, from_rest=True), 2),
+        (DraftHead(np.array([1]), np.array([0.25]), 0), 1),
+    ],
+    ids=["rounded down", "rounded up", "with a rest", "of the rest", "the first token left"],
+)
+def test_what_an_honest_side_sends_is_taken(head: DraftHead, token_id: int) -> None:
+    head.validate(token_id, 4)
+    assert head.rest_mass == (0 if head.rest_id is None else 0.75)
+
+
+@pytest.mark.parametrize(
+    ("head", "token_id"),
+    [
+        (DraftHead(np.array([1]), np.array([0.9985])), 1),
+        (DraftHead(np.array([1]), np.array([1.0015])), 1),
+        (DraftHead(np.array([1]), np.array([0.25]), -1), 1),
+        (DraftHead(np.array([1]), np.array([0.25]), 3), 2),
+    ],
+    ids=["too little", "too much", "no token", "another draft"],
+)
+def test_a_little_more_or_less_is_refused(head: DraftHead, token_id: int) -> None:
+    with pytest.raises(InvalidArgument, match=r"^probs"):
+        head.validate(token_id, 4)

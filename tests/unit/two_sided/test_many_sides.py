@@ -409,3 +409,11 @@ def test_another_side_is_never_handed_the_decision() -> None:
     with pytest.raises(InvalidArgument, match="hands_over"):
         machine.receive(TargetFrame(1, 0, 2, head(()), (3,), hands_over=True), 0.2)
     assert machine.committed.since(2) == ()
+
+
+def test_another_side_has_no_use_for_the_drafts_of_others() -> None:
+    machine = other_side()
+    for position, answer in ((2, ()), (3, (1,))):
+        assert machine.receive(frame(position, 1, answer), 0.1) == []
+    assert machine.queued == (0, 0)
+    assert machine.committed.since(2) == ()

@@ -197,3 +197,40 @@ def test_the_residual_is_of_the_other_side() -> None:
     device, cloud = fractions([3, 1, 0, 0]), fractions([0, 1, 2, 1])
     rest = residual(cloud, device)
     assert list(rest > 0) == [False, False, True, True]
+
+
+def test_only_rows_of_a_vocabulary_are_distributions() -> None:
+    square = np.full((2, 2), 0.5)
+    with pytest.raises(InvalidArgument, match="probs"):
+        mixture(square, square, Weights(0.5, 0.5))
+    with pytest.raises(InvalidArgument, match="distributions"):
+        local_probs(np.ones(3), np.ones(3))
+
+
+@pytest.mark.parametrize("token_id", [-1, 4])
+@pytest.mark.parametrize("side", list(Side))
+def test_a_draft_is_of_the_vocabulary_at_either_side(side: Side, token_id: int) -> None:
+    probs = fractions([1] * 4)
+    drafts = {at: SideDraft(token_id if at is side else 3, probs) for at in Side}
+    with pytest.raises(InvalidArgument, match=f"token_id: {token_id} is not in a vocabulary of 4"):
+        aggregate(
+            drafts[Side.DEVICE],
+            drafts[Side.CLOUD],
+            weights=Weights(1, 0),
+            rng=SeededRandom(0),
+            position=0,
+        )
+
+
+def test_the_weights_of_each_side_by_its_name() -> None:
+    weights = Weights(device=0.25, cloud=0.75)
+    assert [weights.of(side) for side in Side] == [0.25, 0.75]
+    assert [side.other for side in Side] == [Side.CLOUD, Side.DEVICE]
+
+
+def test_documents_count_by_the_exponential_of_their_relevance() -> None:
+    scores = [math.log(1), math.log(3), -math.inf]
+    assert document_weights(scores).tolist() == pytest.approx([0.25, 0.75, 0.0])
+    assert log_mass(scores) == pytest.approx(math.log(4))
+    with pytest.raises(InvalidArgument, match="relevances: name no document"):
+        document_weights([-math.inf, -math.inf])

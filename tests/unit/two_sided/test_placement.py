@@ -1,15 +1,24 @@
 """Who aggregates next."""
 
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import SeededRandom
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
     BothSides,
     SideChoice,
     SideTimes,
+    choose_side,
     first_side,
     placement_policy_for,
+    token_time_s,
 )
 from tandem.two_sided.protocol.presets import Placement
 
@@ -68,3 +77,65 @@ def test_while_nothing_is_measured_it_stays_and_says_so() -> None:
     )
     assert [placement_policy.next_side(1, at) for at in Side] == list(Side)
     assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("decode_s", -0.001), ("decode_s", math.inf), ("decode_s", math.nan)),
+        *(("transfer_s", -0.001), ("transfer_s", math.inf), ("transfer_s", math.nan)),
+        *(("queue_s", -0.001), ("queue_s", math.inf), ("queue_s", math.nan)),
+        *(("acceptance", -0.001), ("acceptance", 1.001), ("acceptance", math.nan)),
+    ],
+)
+@pytest.mark.parametrize("side", list(Side))
+def test_what_cannot_have_been_measured_is_named(side: Side, field: str, value: float) -> None:
+    good = SideTimes(0.05, 0.1, 0.5)
+    changes: dict[str, Any] = {field: value}
+    bad = replace(good, **changes)
+    both = BothSides(bad, good) if side is Side.DEVICE else BothSides(good, bad)
+    with pytest.raises(InvalidArgument) as refused:
+        choose_side(both, Side.DEVICE)
+    assert refused.value.field == f"{side.name.lower()}.{field}"
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_a_link_that_takes_no_time_and_rates_of_all_or_nothing_are_measurements(
+    acceptance: float,
+) -> None:
+    times = SideTimes(0.0, 0.0, acceptance, 0.0)
+    assert choose_side(BothSides(times, times), Side.CLOUD) == SideChoice(Side.CLOUD, 0.0, False)
+
+
+def test_the_time_of_a_token_is_the_slower_draft_s_and_a_round_trip_where_one_is_refused() -> None:
+    """Equation 7, by hand: the device has its draft after 50 ms, the cloud after 10 + 20; the way
+    there and back takes 100 + 40."""
+    both = BothSides(SideTimes(0.05, 0.1, 0.25), SideTimes(0.02, 0.04, 0.75, queue_s=0.01))
+    at_device = 0.75 * 0.05 + 0.25 * (0.03 + 0.14)
+    at_cloud = 0.25 * 0.05 + 0.75 * (0.05 + 0.14)
+    assert token_time_s(both, Side.DEVICE) == pytest.approx(at_device)
+    assert token_time_s(both, Side.CLOUD) == pytest.approx(at_cloud)
+    choice = choose_side(both, Side.CLOUD)
+    assert (choice.side, choice.moves) == (Side.DEVICE, True)
+    assert choice.gain_s == pytest.approx(at_cloud - at_device)
+    stays = choose_side(both, Side.DEVICE)
+    assert (stays.side, stays.moves) == (Side.DEVICE, False)
+    assert stays.gain_s == pytest.approx(at_device - at_cloud)
+
+
+def test_a_move_must_save_more_than_the_hysteresis() -> None:
+    both = BothSides(SideTimes(0.25, 0.0, 0.5), SideTimes(0.25, 0.5, 1.0))
+    saved_s = 0.25  # a refused draft of the device, every second time, costs 500 ms
+    for hysteresis_s, moves in ((0.0, True), (0.24, True), (saved_s, False)):
+        assert choose_side(both, Side.CLOUD, hysteresis_s).moves is moves
+    for wrong in (-0.001, math.nan):
+        with pytest.raises(InvalidArgument, match="hysteresis_s"):
+            choose_side(both, Side.CLOUD, wrong)
+
+
+@pytest.mark.parametrize(("saved_s", "moves"), [(0.0015, False), (0.0025, True)])
+def test_two_milliseconds_a_token_are_worth_a_move(saved_s: float, moves: bool) -> None:
+    both = BothSides(SideTimes(0.01, 0.0, 0.0), SideTimes(0.01, saved_s, 1.0))
+    placement_policy = placement_policy_for(Placement.SCHEDULED, RNG, measured=lambda: both)
+    expected = Side.DEVICE if moves else Side.CLOUD
+    assert placement_policy.next_side(1, Side.CLOUD) is expected

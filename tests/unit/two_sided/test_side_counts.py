@@ -201,3 +201,13 @@ def test_another_stream_is_measured_anew() -> None:
     machine.receive(replace(OPENED), 7.0)
     answered(machine, 8.0)
     assert ("exchanged", 0, 90, 1.0, 0.25) in heard.all
+
+
+def test_the_latest_64_round_trips_are_kept() -> None:
+    machine = listening(Side.CLOUD)
+    for number in range(1, 71):
+        answered(machine, 2.0 + number, heard=number, held_s=0.0)
+        pinged(machine, 2.25 + number)
+    latest = machine.stats.round_trips_s[Side.DEVICE]
+    assert len(latest) == 64
+    assert set(latest) == {0.75}

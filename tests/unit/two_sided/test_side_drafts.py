@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.events import Finish
 from tandem.two_sided.protocol.decoder_messages import DecodingTarget
 from tandem.two_sided.protocol.messages import Fetch, SideDraftFrame, TargetFrame
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.unit.two_sided.test_side_machine import (
@@ -23,6 +26,7 @@ from tests.unit.two_sided.test_side_machine import (
     frame,
     head,
     own,
+    request_for,
     token_sources,
     tokens,
     told,
@@ -146,3 +150,79 @@ def test_a_draft_travels_with_what_came_with_it() -> None:
     (sent,) = told(machine.drafted(replace(draft), 0.0), SideDraftFrame)
     assert (sent.base, sent.prefix_hash, sent.epoch, sent.token_id) == (2, head(()), 4, 3)
     assert (sent.log_mass, sent.probs.tolist()) == (0.5, PROBS.tolist())
+
+
+def test_drafts_up_to_the_end_of_the_answer_are_kept() -> None:
+    shorter = cloud("dragon-cloud", max_tokens=2)
+    shorter.receive(frame(), 0.0)
+    shorter.receive(frame((0,)), 0.0)
+    assert shorter.queued == (0, 2)
+    assert shorter.receive(frame((0, 0)), 0.0) == []
+    assert shorter.queued == (0, 2), "beyond it they are nobody's fault, and not kept"
+    whole = device("dragon-cloud")
+    assert whole.receive(frame((0,) * 3), 0.0) == []
+    with pytest.raises(InvalidArgument, match="base: 6 lies beyond the answer"):
+        device().receive(frame((0,) * 4), 0.0)
+
+
+def test_ids_alone_may_come_as_far_ahead_as_the_answer_is_long() -> None:
+    preset = replace(AGGREGATION_PRESETS["dragon-coupled"], ahead=1)
+    machine = device("dragon-coupled", preset=preset)
+    machine.receive(frame((0,) * 3, probs=None), 0.0)
+    assert machine.queued == (0, 1)
+
+
+def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
+    """A coin needs both sides' h: a token of the cloud's would come from nowhere."""
+    machine = SideMachine(Side.DEVICE, request_for("drdg-sw"), log_mass=0.0)
+    machine.connect(0.0)
+    assert machine.receive(frame(), 0.0) == []
+    assert machine.receive(Fetch(1, 0, 2, head(()), count=3), 0.0) == []
+    with pytest.raises(ProtocolError, match="this side decides"):
+        machine.receive(TargetFrame(1, 0, 2, head(()), (0,)), 0.0)
+    assert machine.queued == (0, 0)
+    assert machine.aggregation_side is None
+
+
+def test_what_is_told_beyond_the_end_of_the_answer_is_not_committed() -> None:
+    machine = device("dragon-cloud", max_tokens=3)
+    sources = (TokenSource.CLOUD, TokenSource.BOTH, TokenSource.DEVICE, TokenSource.RECOVERED)
+    target = TargetFrame(1, 0, 2, head(()), (0, 1, 2, 3), token_sources=sources)
+    outputs = machine.receive(target, 0.0)
+    assert (tokens(outputs), token_sources(outputs)) == ([0, 1, 2], [*sources[:3]])
+    assert outputs[-1] == Finish(FinishReason.LENGTH)
+    (for_decoder,) = told(outputs, DecodingTarget)
+    assert (for_decoder.token_ids, for_decoder.last) == ((0, 1, 2), True)
+
+
+def test_a_side_that_answers_alone_keeps_none_of_the_other_s_drafts() -> None:
+    for name, side in (("crcg-cloud", cloud), ("crcg-device", device)):
+        machine = side(name)
+        assert machine.receive(frame(probs=None), 0.0) == []
+        assert machine.queued == (0, 0)
+
+
+def test_drafts_of_a_stretch_whose_weights_are_unknown_wait() -> None:
+    """Whose they are follows from the drafts that begin the stretch."""
+    preset = replace(AGGREGATION_PRESETS["dragon-coupled"], reweigh_every=2)
+    machine = device("dragon-coupled", preset=preset, max_tokens=9)
+    (first,) = told(machine.drafted(own(probs=None), 0.0), SideDraftFrame)
+    assert first.base == 2
+    assert told(machine.drafted(own((0,), probs=None), 0.0), SideDraftFrame) == []
+    sure = frame(probs=None, token=1, log_mass=-90.0)
+    outputs = machine.receive(sure, 0.0)
+    assert tokens(outputs) == [0, 0], "the device has all the weight"
+    assert [sent.base for sent in told(outputs, SideDraftFrame)] == [3]
+
+
+def test_the_other_side_s_likely_token_counts_even_where_it_is_none_of_ours() -> None:
+    """A list of one entry is enough: this side knows its own share of what the other names."""
+    preset = replace(AGGREGATION_PRESETS["dragon-device"], top=1)
+    machine = device(preset=preset, sampling=GREEDY)
+    mine = np.array([0.4, 0.35, 0.125, 0.125], dtype=np.float32)
+    machine.drafted(own(probs=mine), 0.0)
+    theirs = TopList(
+        np.array([1]), np.array([0.6], dtype=np.float32), np.float32(0.4), np.float32(0.4)
+    )
+    outputs = machine.receive(frame(token=1, probs=theirs), 0.0)
+    assert tokens(outputs) == [1]

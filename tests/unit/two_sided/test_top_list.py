@@ -70,3 +70,71 @@ def test_bad_lists_name_their_field(
 def test_a_list_may_be_certain_of_a_token() -> None:
     certain = received_list(np.array([3]), np.array([1.0], dtype=np.float32), 0.0, 8)
     assert certain.probs.tolist() == [1.0]
+
+
+def lists(ids: list[int], probs: list[float], rest: float) -> TopList:
+    """As it came from a peer whose vocabulary has 4 tokens."""
+    return received_list(np.array(ids, dtype=int), np.array(probs, dtype=np.float32), rest, 4)
+
+
+@pytest.mark.parametrize(
+    ("ids", "probs", "rest", "field"),
+    [
+        ([-1, 2], [0.5, 0.5], 0.0, "ids"),
+        ([2, 1], [0.5, 0.5], 0.0, "ids"),
+        ([1], [0.5, 0.5], 0.0, "ids"),
+        ([1], [1.5], -0.5, "probabilities"),
+        ([1, 2], [-0.5, 1.0], 0.5, "probabilities"),
+        ([1, 2], [0.5, 0.75], -0.25, "tail_mass"),
+        ([1], [0.5], 0.498, "tail_mass"),
+        ([1], [0.5], 0.502, "tail_mass"),
+    ],
+)
+def test_just_outside_of_what_a_list_may_be(
+    ids: list[int], probs: list[float], rest: float, field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        lists(ids, probs, rest)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("ids", "probs", "rest"),
+    [
+        ([0, 3], [1.0, 0.0], 0.0),
+        ([1], [0.5], 0.4995),
+        ([1], [0.5], 0.5005),
+        ([0, 1, 2, 3], [0.25] * 4, 0.0),
+    ],
+)
+def test_just_inside_of_it(ids: list[int], probs: list[float], rest: float) -> None:
+    found = lists(ids, probs, rest)
+    assert (found.ids.tolist(), found.probs.tolist()) == (ids, probs)
+    assert found.tail_mass == pytest.approx(rest)
+    assert found.tail_bound == pytest.approx(min(rest, *probs))
+
+
+def test_ids_in_rows_are_no_list() -> None:
+    square = np.array([[1]]), np.array([[1.0]], dtype=np.float32)
+    with pytest.raises(InvalidArgument, match="ids"):
+        received_list(*square, 0.0, 4)
+
+
+def test_a_list_has_the_largest_entries_what_else_was_asked_for_and_a_bound_of_the_rest() -> None:
+    probs = np.array([0.0625, 0.5, 0.125, 0.25, 0.0625])
+    alone = top_list(probs, 2)
+    assert (alone.ids.tolist(), alone.probs.tolist()) == ([1, 3], [0.5, 0.25])
+    assert (alone.tail_mass, alone.tail_bound) == (0.25, 0.25)
+    more = top_list(probs, 2, np.array([0, 3]))
+    assert (more.ids.tolist(), more.probs.tolist()) == ([0, 1, 3], [0.0625, 0.5, 0.25])
+    assert (more.tail_mass, more.tail_bound) == (0.1875, 0.1875), "no more than is left"
+    flat = top_list(np.full(4, 0.25), 1)
+    assert (flat.tail_mass, flat.tail_bound) == (0.75, 0.25), "nor than the least that is listed"
+    assert top_list(probs, 5).tail_mass == 0
+
+
+def test_of_equal_tokens_the_lower_is_certain_and_a_rest_as_likely_is_not_ruled_out() -> None:
+    half = np.array([0.5, 0.5, 0.0, 0.0])
+    assert certified_argmax([top_list(half, 2), top_list(half, 2)], Weights(0.5, 0.5)) == 0
+    short = top_list(half, 1)
+    assert certified_argmax([short, short], Weights(0.5, 0.5)) is None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
@@ -34,7 +35,7 @@ from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.unit.two_sided.test_side_machine import PROBS, own, request_for
 
-START, TOKENS, EVERY = 2, 11, 4
+START, TOKENS, EVERY = 2, 11, 3
 RNG = SeededRandom(3)
 NONE = float("-inf")
 TOKEN_OF = {Side.DEVICE: 0, Side.CLOUD: 1}
@@ -111,12 +112,21 @@ def converse(
     cloud: float = 0.0,
     later: tuple[float, float] | None = None,
     temperature: float = 1.0,
+    committed: tuple[int, ...] = (),
+    processors: Processors = NO_PROCESSORS,
     **changes: Any,
 ) -> Conversation:
     """`device`, `cloud`: h of each side's documents."""
     preset = replace(AGGREGATION_PRESETS[name], **changes)
     sampling = SamplingParams(temperature)
-    request = request_for(name, preset=preset, sampling=sampling, max_tokens=TOKENS)
+    request = request_for(
+        name,
+        preset=preset,
+        sampling=sampling,
+        max_tokens=TOKENS,
+        committed_ids=committed,
+        processors=processors,
+    )
     masses = {Side.DEVICE: device, Side.CLOUD: cloud}
     machines = {
         Side.DEVICE: SideMachine(Side.DEVICE, request, log_mass=device),
@@ -125,7 +135,7 @@ def converse(
     told = masses if later is None else dict(zip(Side, later, strict=True))
     conversation = Conversation(machines, masses, told).to_the_end()
     assert machines[Side.DEVICE].finish_reason is FinishReason.LENGTH
-    assert len(conversation.tokens) == TOKENS
+    assert len(conversation.tokens) == TOKENS - len(committed)
     return conversation
 
 
@@ -154,6 +164,25 @@ def test_where_weights_change_both_sides_drafts_travel_at_first_and_then_one() -
     for position, owner in owners.items():
         begins = (position - START) % EVERY == 0
         assert found.senders(position) == (set(Side) if begins else {owner}), position
+
+
+def test_a_stream_that_begins_within_a_stretch_tells_both_weights_at_once() -> None:
+    """And goes on with the stretch as it was: it ends where it would have ended."""
+    found, owners = converse("dragon-coupled", reweigh_every=EVERY, committed=(0,)), coins()
+    later = [*owners][1:]
+    assert found.tokens == [TOKEN_OF[owners[position]] for position in later]
+    for position in later:
+        begins = position == START + 1 or (position - START) % EVERY == 0
+        expected = set(Side) if begins else {owners[position]}
+        assert found.senders(position) == expected, position
+
+
+def test_with_processors_both_sides_weights_are_new_at_each_token() -> None:
+    """Of one side's distribution they leave more than of the other's, position by position."""
+    banned = Processors(banned_token_ids=(3,))
+    found = converse("dragon-coupled", processors=banned)
+    assert found.tokens == [TOKEN_OF[owner] for owner in coins().values()]
+    assert all(found.senders(at) == set(Side) for at in coins())
 
 
 @pytest.mark.parametrize(("later", "owner"), [((9.0, -90.0), 0), ((-90.0, 9.0), 1)])

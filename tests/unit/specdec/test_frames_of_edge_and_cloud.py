@@ -1,0 +1,512 @@
+"""Every field of each frame that the edge's machine and the cloud's make, and what their shells may
+ask of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
+from tandem.core.sparse_payload import FullPayload
+from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, extend_prefix
+from tandem.specdec.choices import Schedule
+from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import EdgeRequest
+from tandem.specdec.liveness import Liveness, LostCloud
+from tandem.specdec.messages import (
+    Cancel,
+    Draft,
+    FullDistribution,
+    GenerationParams,
+    HiddenStates,
+    NeedFullDistribution,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Tokens,
+    Verdict,
+    Work,
+)
+from tests.virtual_time.cases import preset, scheduled
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    V,
+    check_refused,
+    draft_after,
+    opened_cloud,
+    opening,
+    own_tokens,
+    pass_of,
+)
+from tests.virtual_time.edge_frames import (
+    PROBS,
+    SPARSE,
+    SPLIT,
+    STREAM,
+    TIMES,
+    draft,
+    edge_of,
+    frame_of,
+    sent,
+    tokens_of,
+    verdict_of,
+)
+from tests.virtual_time.lockstep import VOCABULARY_HASH, judgement_for, model_for, request_for
+
+COST = Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=99, drafts=99)
+"""As a shell knows it; the numbers of passes and drafts are the machine's own."""
+
+
+def prefix(*token_ids: int) -> int:
+    return extend_prefix(EMPTY_PREFIX, token_ids)
+
+
+def test_a_session_opens_with_all_that_the_request_says() -> None:
+    chosen = preset("dssd", 3, payload_top=5)
+    params = GenerationParams(
+        sampling=SamplingParams(temperature=0.5),
+        max_tokens=20,
+        seed=3,
+        ignore_eos=True,
+        images=(b"png",),
+        logprobs=True,
+        top_logprobs=2,
+        processors=Processors(banned_token_ids=(4,)),
+        prompt_logprobs=True,
+    )
+    request = EdgeRequest(
+        session=7,
+        prompt_ids=(1, 2),
+        vocabulary_hash="hash",
+        vocabulary_size=50,
+        params=params,
+        preset=chosen,
+        tenant=b"tenant",
+        public_tokens=1,
+    )
+    committed = PrefixedTokens((1, 2, 8, 9))
+    expected = Open(
+        session=7,
+        epoch=4,
+        base=4,
+        prefix_hash=prefix(1, 2, 8, 9),
+        vocabulary_hash="hash",
+        vocabulary_size=50,
+        prompt_ids=(1, 2),
+        committed_ids=(8, 9),
+        params=params,
+        settings=chosen.verify_settings,
+        tenant=b"tenant",
+        public_tokens=1,
+    )
+    assert request.opening(4, committed, prompt_logprobs=True) == expected
+    known = replace(expected, params=replace(params, prompt_logprobs=False))
+    assert request.opening(4, committed) == known
+    unasked = replace(request, params=replace(params, prompt_logprobs=False))
+    assert unasked.opening(4, committed, prompt_logprobs=True) == known
+    assert (request.max_tokens, request.ignore_eos) == (20, True)
+
+
+def test_a_chunk_of_ids() -> None:
+    edge = edge_of(preset("coupled", 2))
+    edge.connect(0.0)
+    assert sent(draft(edge, 0, 1)) == [
+        Draft(
+            session=7,
+            epoch=0,
+            base=2,
+            prefix_hash=prefix(1, 2),
+            token_ids=(0, 1),
+            end_of_chunk=True,
+            probabilities=None,
+            distributions=None,
+            parents=None,
+            hold=False,
+            exits=None,
+        )
+    ]
+
+
+def test_what_the_edge_asks_and_how_it_ends() -> None:
+    edge = edge_of(SPLIT)
+    edge.connect(0.0)
+    (ping,) = (output for step in range(1, 6) for output in sent(edge.tick(step / 5)))
+    assert ping == Ping(7, 0, 2, prefix(1, 2), nonce=1)
+    draft(edge, 0, 1)
+    (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 1.0))
+    assert need == NeedFullDistribution(7, 1, 2, prefix(1, 2))
+    assert edge.epoch == 0, "it begins with the token"
+    assert sent(edge.cancel()) == [Cancel(7, 0, 2, prefix(1, 2))]
+
+
+def test_hidden_states_go_up_with_the_place_of_their_first_token() -> None:
+    edge = edge_of(preset("split"))
+    edge.connect(0.0)
+    first = edge.layers_work()
+    assert first is not None
+    states = np.ones((2, 1), dtype=np.float32)
+    (frame,) = sent(edge.layers_done(first, states, 0.0))
+    assert frame == HiddenStates(7, 0, 0, EMPTY_PREFIX, states=states)
+
+
+def test_the_cloud_says_all_of_itself_when_a_session_opens() -> None:
+    model = CloudModel(
+        model_name="m",
+        vocabulary_hash=VOCABULARY_HASH,
+        vocabulary_size=V,
+        context_length=64,
+        eos_token_ids=frozenset({2}),
+        max_draft_length=16,
+        exits=4,
+        same_bits=True,
+    )
+    cloud = CloudMachine(opening(preset("fsd", 2, exits=3), epoch=5), model)
+    cloud.adopt_prefix(1)
+    assert cloud.opened() == Opened(
+        session=7,
+        epoch=5,
+        base=2,
+        prefix_hash=prefix(1, 2),
+        max_draft_length=16,
+        context_length=64,
+        eos_token_ids=frozenset({2}),
+        model_name="m",
+        exits=3,
+        processes=True,
+        cached_tokens=1,
+        same_bits=True,
+        tells_prompt_logprobs=True,
+        processes_thinking=True,
+    )
+
+
+def test_what_a_model_does_not_say_of_itself() -> None:
+    model = CloudModel("m", "h", 8, 64, frozenset())
+    assert (model.max_draft_length, model.exits, model.exit_temperatures) == (64, 0, ())
+    assert (model.same_bits, model.layer_count, model.hidden_size) == (False, 0, 0)
+
+
+def completed(cloud: CloudMachine) -> list[Any]:
+    """The pass that is due, at a cost."""
+    work = cloud.work()
+    assert work is not None
+    return list(cloud.complete(judgement_for(MODELS, cloud, work), COST))
+
+
+def test_a_verdict_on_drafts_that_stand() -> None:
+    chosen = preset("coupled", 2)
+    first, second, third = own_tokens(chosen, 3)
+    cloud = opened_cloud(chosen)
+    assert completed(cloud) == []
+    cloud.receive(draft_after(cloud, (first, second)))
+    assert completed(cloud) == [
+        Verdict(
+            session=7,
+            epoch=0,
+            base=2,
+            prefix_hash=prefix(1, 2, first, second, third),
+            accepted=2,
+            rejected=False,
+            outcome=third,
+            work=Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=2, drafts=2),
+            path=(),
+            logprobs=(),
+        )
+    ]
+
+
+def test_a_verdict_that_rejects() -> None:
+    chosen = preset("coupled", 2)
+    first, second = own_tokens(chosen, 2)
+    cloud = opened_cloud(chosen)
+    cloud.receive(draft_after(cloud, (first, (second + 1) % V)))
+    assert completed(cloud) == [
+        Verdict(
+            session=7,
+            epoch=1,
+            base=2,
+            prefix_hash=prefix(1, 2, first, second),
+            accepted=1,
+            rejected=True,
+            outcome=second,
+            work=Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=1, drafts=2),
+        )
+    ]
+
+
+def test_a_verdict_that_needed_no_pass_cost_nothing() -> None:
+    chosen = preset("coupled", 2)
+    (first,) = own_tokens(chosen, 1)
+    cloud = opened_cloud(chosen)
+    completed(cloud)
+    assert cloud.receive(draft_after(cloud, ((first + 1) % V, 0))) == [
+        Verdict(
+            session=7,
+            epoch=1,
+            base=2,
+            prefix_hash=prefix(1, 2, first),
+            accepted=0,
+            rejected=True,
+            outcome=first,
+            work=Work(target_passes=1),
+        )
+    ]
+
+
+def test_a_token_of_the_cloud_s_own() -> None:
+    cloud = opened_cloud(preset("ar"))
+    first, second = own_tokens(preset("ar"), 2)
+    for passes, text in ((1, (first,)), (2, (first, second))):
+        assert completed(cloud) == [
+            Tokens(
+                session=7,
+                epoch=0,
+                base=1 + passes,
+                prefix_hash=prefix(1, 2, *text),
+                token_ids=text[-1:],
+                work=Work(verify_s=0.5, queue_s=0.25, batch_size=3, target_passes=passes),
+                logprobs=(),
+            )
+        ]
+
+
+def test_a_distribution_is_sent_for_the_place_that_was_rejected() -> None:
+    for seed in range(20):
+        cloud = opened_cloud(SPLIT, seed=seed)
+        cloud.receive(draft_after(cloud, (0, 0), probabilities=(1.0, 1.0)))
+        pass_of(cloud)
+        if cloud.awaits_recovered:
+            break
+    base = len(cloud.committed)
+    ask = NeedFullDistribution(7, cloud.epoch, base, cloud.committed.prefix)
+    (answer,) = cloud.receive(ask)
+    assert isinstance(answer, FullDistribution)
+    assert (answer.session, answer.epoch, answer.base) == (7, cloud.epoch, base)
+    assert answer.prefix_hash == cloud.committed.prefix
+
+
+def test_the_first_pass_feeds_the_prompt_and_nothing_else() -> None:
+    work = opened_cloud(preset("coupled", 2)).work()
+    assert work is not None
+    assert (work.keep, work.token_ids, work.logits_to_keep, work.drafts) == (0, (1, 2), 1, 0)
+    assert (work.early, work.parents, work.path, work.prepared) == (None, None, (), ())
+    assert (work.hidden, work.first_layer, work.prompt_reader) == (None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"max_tokens": 1}, ""),
+        ({"max_tokens": 3, "committed_ids": (0, 1)}, ""),
+        ({"max_tokens": 2, "committed_ids": (0, 1)}, "committed_ids"),
+        ({"prompt_ids": (1,) * 63, "max_tokens": 1}, ""),
+        ({"prompt_ids": (1,) * 63, "max_tokens": 2}, "max_tokens"),
+        ({"prompt_ids": (1,) * 64, "max_tokens": 1}, "prompt_ids"),
+        ({"prompt_ids": (0, V - 1)}, ""),
+        ({"committed_ids": (V - 1,)}, ""),
+        ({"processors": Processors(banned_token_ids=(V,))}, "banned_token_ids"),
+        ({"images": (b"",)}, "images"),
+        ({"sampling": SamplingParams(top_k=V)}, ""),
+    ],
+)
+def test_the_last_opening_that_fits_and_the_first_that_does_not(
+    changes: dict[str, Any], field: str
+) -> None:
+    asked = opening(preset("dsd"), **changes)
+    if not field:
+        check_open(asked, model_for(MODELS))
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        check_open(asked, model_for(MODELS))
+    assert caught.value.field == field
+
+
+def test_a_target_of_unknown_layers_is_not_refused_here() -> None:
+    """The back end that cannot split at all says so itself."""
+    asked = opening(preset("split"))
+    check_open(asked, replace(model_for(MODELS), layer_count=0))
+    check_open(asked, replace(model_for(MODELS), layer_count=4))
+    with pytest.raises(InvalidArgument, match="split_layers: 3 of the target's 3 layers"):
+        check_open(asked, replace(model_for(MODELS), layer_count=3))
+
+
+def test_a_server_may_take_fewer_drafts_than_the_window_holds() -> None:
+    model = replace(model_for(MODELS), max_draft_length=2)
+    cloud = CloudMachine(opening(preset("coupled", 4)), model)
+    check_refused(cloud, draft_after(cloud, (0, 0, 0)), InvalidArgument, "draft_length")
+    assert cloud.receive(draft_after(cloud, (0, 0))) == []
+    whole = opened_cloud(preset("coupled", 4))
+    check_refused(whole, draft_after(whole, (0,) * 5), InvalidArgument, "draft_length")
+    assert whole.receive(draft_after(whole, (0,) * 4)) == []
+
+
+def test_keys_and_values_are_adopted_before_anything_is_computed() -> None:
+    cloud = opened_cloud(preset("ar"))
+    cloud.adopt_prefix(1)
+    assert cloud.kv_length == 1
+    work = cloud.work()
+    assert work is not None
+    assert (work.keep, work.token_ids) == (1, (2,))
+    with pytest.raises(ProtocolError, match="a pass was begun"):
+        cloud.adopt_prefix(1)
+    cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    with pytest.raises(ProtocolError, match="a pass was begun"):
+        cloud.adopt_prefix(1)
+    reading = opened_cloud(preset("ar"), logprobs=True, prompt_logprobs=True)
+    with pytest.raises(ProtocolError, match="all of the prompt is to be read"):
+        reading.adopt_prefix(1)
+    reading.adopt_prefix(0)
+
+
+# What a shell asks of the edge's machine.
+
+
+def test_an_answer_is_awaited_once_drafts_are_sent_and_always_where_the_cloud_goes_on() -> None:
+    edge = edge_of(preset("coupled", 2))
+    edge.connect(0.0)
+    assert not edge.awaits_answer
+    draft(edge, 0, 1)
+    assert edge.awaits_answer
+    edge.receive(verdict_of(edge, 2, outcome=0), 0.0)
+    assert not edge.awaits_answer
+    for chosen in (preset("ar"), STREAM, preset("split")):
+        assert edge_of(chosen).awaits_answer
+
+
+def test_the_draft_model_may_read_the_prompt_while_no_draft_is_under_way() -> None:
+    edge = edge_of(preset("coupled", 2))
+    assert edge.may_prefill
+    work = edge.work(0.0)
+    assert work is not None
+    assert not edge.may_prefill
+    edge.connect(0.0)
+    draft_edge = edge_of(preset("coupled", 2))
+    draft_edge.connect(0.0)
+    draft(draft_edge, 0, 1)
+    assert not draft_edge.may_prefill, "drafts are in flight"
+    assert draft_edge.fed_tokens == (1, 2, 0)
+    draft_edge.cancel()
+    assert not draft_edge.may_prefill
+    idle = edge_of(preset("coupled", 2))
+    idle.cancel()
+    assert not idle.may_prefill
+    alone = edge_of(preset("ar"), LostCloud.EDGE)
+    assert not alone.may_prefill, "nothing is drafted beside a cloud"
+    alone.connect(0.0)
+    for step in range(1, 60):
+        alone.tick(step / 5)
+    assert alone.may_prefill
+
+
+def test_a_prefix_that_another_request_left_is_not_fed_again() -> None:
+    edge = edge_of(preset("coupled", 2))
+    edge.adopt_prefix(1)
+    assert (edge.kv_length, edge.fed_tokens) == (1, (1,))
+    work = edge.work(0.0)
+    assert work is not None
+    assert (work.keep, work.token_ids) == (1, (2,))
+    with pytest.raises(ProtocolError):
+        edge.adopt_prefix(1)
+
+
+def test_a_second_cloud_is_told_the_text_and_the_drafts_that_wait_for_a_verdict() -> None:
+    edge = edge_of(preset("coupled", 2))
+    assert edge.frames_beside() == [], "there is no first cloud"
+    edge.connect(0.0)
+    assert edge.frames_beside() == [], "nothing is awaited"
+    (chunk,) = sent(draft(edge, 0, 1))
+    open_again, drafts = edge.frames_beside()
+    assert isinstance(open_again, Open)
+    assert (open_again.base, open_again.committed_ids) == (2, ())
+    assert drafts == chunk
+    edge.receive(verdict_of(edge, 1, True, 2), 0.0)
+    assert edge.frames_beside() == []
+    for chosen in (preset("stream-rejection"), preset("split")):
+        other = edge_of(chosen)
+        other.connect(0.0)
+        assert other.frames_beside() == [], "where the answers of two would not be the same"
+    streaming = edge_of(STREAM)
+    streaming.connect(0.0)
+    assert len(streaming.frames_beside()) == 1
+    drawing = edge_of(SPLIT)
+    drawing.connect(0.0)
+    draft(drawing, 0, 1)
+    assert len(drawing.frames_beside()) == 2
+    drawing.receive(verdict_of(drawing, 0, True, SPARSE), 0.0)
+    assert drawing.frames_beside() == [], "the first cloud alone has the distribution"
+
+
+def test_passes_of_the_cloud_that_answered_first_are_counted_from_its_stream_s_beginning() -> None:
+    edge = edge_of(preset("ar"))
+    edge.connect(0.0)
+    edge.receive(replace(tokens_of(edge, 0), work=Work(target_passes=3)), 0.5)
+    edge.switched(0.75)
+    edge.receive(replace(tokens_of(edge, 1), work=Work(target_passes=2)), 1.0)
+    assert edge.stats.target_passes == 5
+    assert edge.stats.resumes == 0, "it is no stream after a loss"
+
+
+def test_a_cloud_that_took_over_is_watched_from_then_on() -> None:
+    edge = edge_of(preset("ar"))
+    edge.connect(0.0)
+    for step in range(1, 5):
+        assert edge.tick(step / 5) == []
+    edge.switched(0.9)
+    assert edge.tick(1.0) == [], "it was not silent for a second yet"
+
+
+def test_an_edge_learns_the_target_s_name_from_its_cloud() -> None:
+    edge = edge_of(preset("ar"))
+    assert edge.target_name == ""
+    edge.connect(0.0)
+    edge.receive(Opened(*frame_of(edge), 8, 64, frozenset(), "scripted"), 0.0)
+    assert edge.target_name == "scripted"
+
+
+def test_a_draft_that_the_edge_draws_again_is_the_same() -> None:
+    """The seed says how; another generator may be given for tests."""
+    one = EdgeMachine(
+        request_for(preset("dssd-full", 2), MODELS, seed=4), Liveness(LostCloud.WAIT, TIMES, 0.0)
+    )
+    two = edge_of(preset("dssd-full", 2), seed=4)
+    for edge in (one, two):
+        edge.connect(0.0)
+        draft(edge, 0, 1)
+        edge.receive(verdict_of(edge, 0, True, FullPayload(PROBS)), 0.0)
+    assert one.committed.since(2) == two.committed.since(2)
+
+
+def test_alone_eight_tokens_are_drafted_at_once() -> None:
+    edge = edge_of(preset("ar"), LostCloud.EDGE, max_tokens=20)
+    edge.connect(0.0)
+    for step in range(1, 60):
+        edge.tick(step / 5)
+    work = edge.work(12.0)
+    assert work is not None
+    assert (work.position, work.count) == (2, 8)
+
+
+def test_a_frame_tells_which_drafts_follow_at_once() -> None:
+    chosen = scheduled("coupled", Schedule(4, 2, bonus=False))
+    edge = edge_of(chosen)
+    edge.connect(0.0)
+    (first,) = sent(draft(edge, 0, 1))
+    (second,) = sent(draft(edge, 1, 0))
+    assert (first.base, second.base) == (2, 4)
+    assert second.prefix_hash == prefix(1, 2, 0, 1)
+    assert edge.drafts_sent == 4
+
+
+def test_pings_are_answered_with_the_text_s_end() -> None:
+    cloud = opened_cloud(preset("ar"))
+    (token,) = own_tokens(preset("ar"), 1)
+    pass_of(cloud)
+    answer = cloud.receive(Ping(7, 0, 0, 0, nonce=5))
+    assert answer == [Pong(7, 0, 3, prefix(1, 2, token), nonce=5)]

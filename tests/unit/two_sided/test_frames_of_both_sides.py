@@ -1,0 +1,370 @@
+"""Every field of each frame that the machines of a two-sided answer make: a field that is left out
+or taken from elsewhere would show as another frame."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
+from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, TokenSource, extend_prefix
+from tandem.specdec.messages import Cancel, GoingAway, Ping
+from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodingCost,
+    DecodingDraft,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingTarget,
+    DocumentUse,
+)
+from tandem.two_sided.protocol.draft_head import DraftHead
+from tandem.two_sided.protocol.messages import (
+    KV_PART_BYTES,
+    AggregationRequest,
+    CollaborationOpen,
+    CollaborationOpened,
+    DocumentRequest,
+    Fetch,
+    KvModel,
+    KvModelMismatch,
+    SideDraftFrame,
+    TargetFrame,
+    ToDecoder,
+    ToPeer,
+)
+from tandem.two_sided.protocol.mixture import Side, log_mass
+from tandem.two_sided.protocol.presets import (
+    AGGREGATION_PRESETS,
+    Draw,
+    LocalProbs,
+    Placement,
+    ProbsPayload,
+)
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tests.unit.two_sided.decoder_frames import DOCUMENTS, MODEL, PROMPT, RELEVANCES, opening
+from tests.unit.two_sided.test_side_machine import cloud, device, frame, own, request_for, told
+from tests.unit.two_sided.test_side_machine import head as prefix_after
+
+DRAGON = AGGREGATION_PRESETS["dragon"]
+SAMPLING = SamplingParams(temperature=0.5, top_k=3)
+BANNED = Processors(banned_token_ids=(9,))
+REQUEST = AggregationRequest(
+    session=7,
+    prompt_ids=(1, 2, 3),
+    vocabulary_hash="hash",
+    vocabulary_size=50,
+    sampling=SAMPLING,
+    seed=11,
+    max_tokens=20,
+    preset=replace(DRAGON, placement=Placement.CLOUD, ahead=5, reweigh_every=6),
+    committed_ids=(4, 5),
+    eos_token_ids=frozenset({0}),
+    query="which?",
+    documents=3,
+    processors=BANNED,
+)
+TEXTS = (ContextDocument("one", 0.5), ContextDocument("two", -0.5, id="b", imported=True))
+
+
+def prefix(*token_ids: int) -> int:
+    return extend_prefix(EMPTY_PREFIX, token_ids)
+
+
+def test_a_session_at_a_decoder_opens_with_all_that_the_request_says() -> None:
+    found = REQUEST.decoding_opening(Side.CLOUD, prompt="a question", documents=TEXTS)
+    assert found == DecodingOpen(
+        session=7,
+        epoch=0,
+        base=0,
+        prefix_hash=0,
+        prompt="a question",
+        committed_ids=(4, 5),
+        documents=TEXTS,
+        sampling=SAMPLING,
+        seed=11,
+        side=Side.CLOUD,
+        probs=LocalProbs(payload=ProbsPayload.HEAD, head=64),
+        ahead=5,
+        max_tokens=20,
+        preset="dragon",
+        reweigh_every=6,
+        processors=BANNED,
+        joined=False,
+    )
+
+
+def test_at_temperature_0_a_decoder_is_asked_for_whole_distributions() -> None:
+    greedy = replace(REQUEST, sampling=SamplingParams(temperature=0.0, top_k=3))
+    found = greedy.decoding_opening(Side.DEVICE, prompt=(1, 2), documents=())
+    assert found.sampling == SamplingParams()
+    assert found.probs == LocalProbs(Draw.LIKELIEST, ProbsPayload.FULL, "float32")
+
+
+@pytest.mark.parametrize("name", AGGREGATION_PRESETS)
+def test_documents_are_joined_where_one_side_decodes_alone(name: str) -> None:
+    request = replace(REQUEST, preset=AGGREGATION_PRESETS[name])
+    found = request.decoding_opening(Side.DEVICE, prompt="a question", documents=TEXTS)
+    assert found.joined is (name in {"crcg-device", "crcg-cloud", "drcg-text", "drcg-kv"})
+    assert found.preset == name
+
+
+def test_a_stream_to_the_cloud_opens_at_the_committed_text() -> None:
+    committed = PrefixedTokens((1, 2, 3, 8, 9))
+    found = REQUEST.opening(4, committed, 0.25)
+    assert found == CollaborationOpen(
+        session=7,
+        epoch=4,
+        base=5,
+        prefix_hash=prefix(1, 2, 3, 8, 9),
+        request=replace(REQUEST, committed_ids=(8, 9)),
+        log_mass=0.25,
+        aggregation_side=Side.CLOUD,
+    )
+    assert found.document_kv is None
+    assert found.answer_header == {
+        "session": 7,
+        "epoch": 0,
+        "base": 5,
+        "prefix_hash": prefix(1, 2, 3, 8, 9),
+    }
+
+
+def test_a_request_that_says_no_more_has_no_end_no_query_and_no_documents() -> None:
+    request = request_for("dragon")
+    assert (request.committed_ids, request.eos_token_ids, request.query) == ((), frozenset(), "")
+    assert (request.ignore_eos, request.documents) == (False, 0)
+    assert not request.processors.active
+
+
+def test_what_a_frame_says_by_saying_nothing() -> None:
+    opened = CollaborationOpened(1, 0, 2, 9, log_mass=0.0, max_tokens=4)
+    assert (opened.model_name, opened.documents, opened.document_tokens) == ("", 0, 0)
+    assert (opened.texts, opened.processes) == ((), False)
+    draft = SideDraftFrame(1, 0, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
+    assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
+    target = TargetFrame(1, 0, 2, 9, token_ids=(3,))
+    assert (target.hands_over, target.token_sources, target.probs) == (False, (), ())
+    wanted = DocumentRequest(1, 0, 2, 9, index=0)
+    assert (wanted.in_conversation, wanted.joined) == (False, False)
+    document = ContextDocument("text", 1.0)
+    assert (document.imported, document.in_conversation) == (False, False)
+    asked = opening()
+    assert (asked.wants_text, asked.wants_token_texts, asked.joined) == (False, False, False)
+    assert (asked.vocabulary_size, asked.reweigh_every) == (0, 0)
+    assert not DecodingTarget(1, 0, 2, 9, (3,)).last
+    assert DecodingCost() == DecodingCost(decode_s=0.0, queue_s=0.0, batch_size=1)
+    older = DecodingOpened(1, 0, 2, 9, "m", "h", 50, 40, frozenset(), (1,), 0.0, 4, 20)
+    assert (older.processes, older.documents) == (False, ())
+
+
+def test_keys_and_values_are_of_one_model_whatever_it_is_called() -> None:
+    model = KvModel("weights of the first", "vocabulary", "first")
+    model.check_used_by(KvModel("weights of the first", "vocabulary", "another name"))
+    for other in (
+        KvModel("weights of another", "vocabulary", "first"),
+        KvModel("weights of the first", "another vocabulary", "first"),
+    ):
+        with pytest.raises(KvModelMismatch) as refused:
+            model.check_used_by(other)
+        words = str(refused.value)
+        assert words.startswith("document_kv: of another model; fetch the documents' text instead")
+        assert "here are of first (weights weights of t, vocabulary vocabulary)" in words
+        assert f"(weights {other.weights[:12]}, vocabulary {other.vocabulary_hash[:12]})" in words
+    nameless = str(KvModelMismatch(KvModel("", "v"), KvModel("w", "v")))
+    assert "here are of a model (weights not named, vocabulary v)" in nameless
+
+
+def test_a_chunk_of_keys_and_values_fits_the_smallest_message_that_a_service_takes() -> None:
+    """64 KiB with what surrounds the chunk. Other releases send and expect chunks of this size."""
+    assert KV_PART_BYTES == 61_440
+
+
+def decoder(leading_length: int = 0, **changes: object) -> DecoderMachine:
+    return DecoderMachine(
+        opening(**changes),
+        prompt_ids=PROMPT,
+        documents=DOCUMENTS,
+        model=MODEL,
+        leading_length=leading_length,
+    )
+
+
+def test_a_decoder_says_all_of_itself_when_it_opens() -> None:
+    found = decoder(committed_ids=(4,), ahead=3).opened([False, True])
+    assert found == DecodingOpened(
+        session=9,
+        epoch=0,
+        base=4,
+        prefix_hash=prefix(*PROMPT, 4),
+        model_name="m",
+        vocabulary_hash="hash",
+        vocabulary_size=50,
+        context_length=40,
+        eos_token_ids=frozenset({0}),
+        prompt_ids=PROMPT,
+        log_mass=log_mass(RELEVANCES),
+        ahead=3,
+        max_tokens=20,
+        documents=(DocumentUse(4, False), DocumentUse(2, True)),
+        processes=True,
+    )
+
+
+def test_a_decoder_that_goes_says_where_its_text_ends() -> None:
+    machine = decoder(committed_ids=(4, 5))
+    assert machine.going_away(2.5) == GoingAway(9, 0, 5, prefix(*PROMPT, 4, 5), grace_s=2.5)
+
+
+def test_a_draft_goes_with_what_is_known_of_it() -> None:
+    machine = decoder(committed_ids=(4,))
+    work = machine.work()
+    assert work is not None
+    known = DraftHead(np.array([6]), np.array([1.0]))
+    cost = DecodingCost(decode_s=0.25, queue_s=0.125, batch_size=3)
+    assert machine.drafted(work, LocalDraft(6, None, 4), DecodingCost()) is not None
+    found = machine.drafted(work, LocalDraft(7, known, 5, log_left=-0.5), cost)
+    assert found == DecodingDraft(
+        session=9,
+        epoch=0,
+        base=5,
+        prefix_hash=prefix(*PROMPT, 4, 6),
+        token_id=7,
+        probs=known,
+        log_mass=log_mass(RELEVANCES) - 0.5,
+        committed=4,
+        cost=cost,
+    )
+
+
+def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> None:
+    machine = device("dragon-cloud")
+    machine.receive(Ping(1, 0, 2, prefix_after(()), nonce=1), 1.0)
+    known = DraftHead(np.array([0]), np.array([1.0]))
+    cost = DecodingCost(decode_s=0.25, queue_s=0.125)
+    drafted = own(token=3, probs=known, log_mass=0.5, epoch=4, cost=cost)
+    (sent,) = told(machine.drafted(drafted, 3.5), SideDraftFrame)
+    assert sent == SideDraftFrame(
+        session=1,
+        epoch=4,
+        base=2,
+        prefix_hash=prefix_after(()),
+        token_id=3,
+        probs=known,
+        log_mass=0.5,
+        committed=2,
+        decode_s=0.25,
+        held_s=2.5,
+        heard=2,
+    )
+
+
+def test_the_cloud_opens_with_its_weight_and_its_limit() -> None:
+    machine = SideMachine(Side.CLOUD, request_for("dragon-device"), peer_log_mass=0.0)
+    assert machine.opened(1.5, 0.0) == [
+        ToPeer(
+            CollaborationOpened(
+                session=1,
+                epoch=0,
+                base=2,
+                prefix_hash=prefix_after(()),
+                log_mass=1.5,
+                max_tokens=4,
+                processes=True,
+            )
+        )
+    ]
+
+
+def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
+    """With the epochs that each of the two counts: the decoder's goes on from what it said last."""
+    machine = device()
+    machine.drafted(own(epoch=3), 0.0)
+    outputs = machine.receive(frame(), 0.0)
+    assert outputs[0] == ToPeer(
+        TargetFrame(
+            session=1,
+            epoch=3,
+            base=2,
+            prefix_hash=prefix_after(()),
+            token_ids=(0,),
+            hands_over=False,
+            token_sources=(TokenSource.BOTH,),
+            probs=(),
+        )
+    )
+    assert outputs[1] == ToDecoder(
+        DecodingTarget(
+            session=1, epoch=3, base=2, prefix_hash=prefix_after(()), token_ids=(0,), last=False
+        )
+    )
+
+
+def test_what_ends_a_stream_says_where_the_text_ends() -> None:
+    machine = device()
+    machine.drafted(own(), 0.0)
+    machine.receive(frame(), 0.0)
+    assert told(machine.cancel(), Cancel) == [Cancel(1, 0, 3, prefix_after((0,)))]
+
+
+def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
+    machine = SideMachine(Side.DEVICE, request_for("dragon-device"), log_mass=0.0)
+    assert machine.peer_opened is None
+    machine.connect(0.0)
+    said = CollaborationOpened(
+        1, 0, 2, prefix_after(()), log_mass=0.0, max_tokens=4, model_name="m", documents=2
+    )
+    machine.receive(said, 0.0)
+    assert machine.peer_opened is said
+
+
+def answering_whole(**changes: object) -> TargetFrame:
+    """The frame of a cloud that drafts 2, 1 and 0, and whose coin has fallen."""
+    changed = {"preset": replace(AGGREGATION_PRESETS["drdg-sw"], answer_probs=True), **changes}
+    request = request_for("drdg-sw", committed_ids=(3,), **changed)
+    machine = SideMachine(Side.CLOUD, request, peer_log_mass=-90.0)
+    machine.opened(0.0, 0.0)
+    answer: tuple[int, ...] = (3,)
+    for token, known in zip((2, 1, 0), HEADS, strict=True):
+        outputs = machine.drafted(own(answer, token=token, probs=known), 0.0)
+        answer = (*answer, token)
+    (target,) = told(outputs, TargetFrame)
+    assert isinstance(target, TargetFrame)
+    return target
+
+
+HEADS = tuple(DraftHead(np.array([token]), np.array([1.0])) for token in (2, 1, 0))
+
+
+def test_a_whole_answer_goes_with_its_distributions_where_the_preset_says_so() -> None:
+    target = answering_whole()
+    assert (target.base, target.prefix_hash) == (3, prefix_after((3,)))
+    assert (target.token_ids, target.probs) == ((2, 1, 0), HEADS)
+    assert target.token_sources == (TokenSource.CLOUD,) * 3
+    assert answering_whole(preset=AGGREGATION_PRESETS["drdg-sw"]).probs == ()
+    assert answering_whole(sampling=SamplingParams(0.0)).probs == ()
+
+
+def test_a_longer_list_is_asked_for_where_the_text_ends() -> None:
+    greedy = SamplingParams(temperature=0.0)
+    preset = replace(AGGREGATION_PRESETS["dragon-device"], top=1)
+    machine = device(preset=preset, sampling=greedy)
+    flat = np.full(4, 0.25, dtype=np.float32)
+    machine.drafted(own(probs=flat, epoch=2), 0.0)
+    (short,) = told(
+        cloud(preset=preset, sampling=greedy).drafted(own(probs=flat), 0.0), SideDraftFrame
+    )
+    outputs = machine.receive(short, 0.0)
+    assert outputs == [ToPeer(Fetch(1, 2, 2, prefix_after(()), count=8))]
+
+
+def test_no_documents_are_a_plain_sequence_of_no_weight() -> None:
+    plain = DecoderMachine(opening(documents=()), prompt_ids=PROMPT, documents=[], model=MODEL)
+    work = plain.work()
+    assert work is not None
+    assert (work.mixture.weights, work.mixture.log_mass) == ((1.0,), -math.inf)
