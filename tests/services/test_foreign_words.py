@@ -42,7 +42,8 @@ async def give_up_s() -> float:
         for _ in range(3):
             began_s = time.monotonic()
             async with grpc.aio.insecure_channel(address) as channel:
-                await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+                health: Any = health_pb2_grpc.HealthStub(channel)
+                await health.Check(health_pb2.HealthCheckRequest())
             took_s.append(time.monotonic() - began_s)
     return max(GIVE_UP_S, 30 * max(took_s))
 

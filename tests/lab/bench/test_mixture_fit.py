@@ -93,7 +93,7 @@ async def test_what_is_asked_over_http_is_what_is_computed(tmp_path: Path) -> No
         }
         answers = await sampled(http, body_of(question, "scripted", EXACT), range(60))
     prompt = tuple(TOKENIZER.encode(prompt_of(question)))
-    nats = []
+    nats: list[float] = []
     for devices, clouds in (models, reversed(models)):
         computed = {"device": devices, "cloud": clouds}
         with closing(MixtureDistributions(weighed(found, TOKENIZER), computed, prompt)) as probs:
