@@ -8,7 +8,9 @@ again, and it looks less often at what the tests make.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -44,6 +46,10 @@ OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What commands remember of texts is not the user's, and each worker's own.
+    state = TemporaryDirectory(prefix="tandem-tests-")
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
     missing = [name for name in LONGEST_FIRST if not (REPOSITORY / name).is_file()]
     if missing:
         raise pytest.UsageError(f"tests/conftest.py names files that do not exist: {missing}")

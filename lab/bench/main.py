@@ -252,6 +252,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.lookup",
         "Drafts without a model on prompts that answers repeat, against Hugging Face's own.",
     ),
+    "memory": Experiment(
+        "lab.bench.speculation.remembered_texts",
+        "Tokens per second with what the drafter remembers, and without: code edits, chats,"
+        " answers from documents.",
+        (_TASKS,),
+    ),
     "prediction": Experiment(
         "lab.bench.speculation.predicted_outputs",
         "Predicted outputs on 50 changes of source code, against the draft model alone.",

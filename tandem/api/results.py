@@ -61,10 +61,10 @@ class Figures:
     accepted of drafted tokens; `unverified`: positions of tokens that the draft model alone chose
     while the cloud was lost; `lossy`: whether the preset may change the target's distribution;
     `draft_context`: tokens that the draft model reads at once, where the text was longer and it
-    drafted after the text's end (0: it read all); `same_bits`: whether other requests change no bit
-    of the target's logits, so that a coupled text does not depend on the load (None without a
-    cloud, and for two sides' documents).
-    """
+    drafted after the text's end (0: it read all); `accepted_memory_tokens`,
+    `rejected_memory_tokens`: drafts from what the drafter remembers; `same_bits`: whether other
+    requests change no bit of the target's logits, so that a coupled text does not depend on the
+    load (None without a cloud, and for two sides' documents)."""
 
     preset: str
     ttft_s: float | None
@@ -89,6 +89,8 @@ class Figures:
     early_verdicts: int
     lossy: bool
     draft_context: int
+    accepted_memory_tokens: int
+    rejected_memory_tokens: int
     same_bits: bool | None
     side_moves: int | None = None
     fetches: int | None = None
@@ -114,12 +116,12 @@ class Piece:
 class Answer:
     """A finished answer.
 
-    `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text again.
-    `token_sources`: who made each token: `draft`, `target` or `edge` (the cloud was lost), and from
-    two sides' documents `device`, `cloud`, `both` or `recovered`; where there are more, one beyond
-    the cloud is `side`, and `token_sides` names those whose draft each token was. `logprobs` and
-    `top_logprobs` (id, text and log-probability of the likeliest tokens) where they were asked for.
-    """
+    `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text
+    again. `token_sources`: who made each token: `draft`, `target` or `edge` (the cloud was lost),
+    and from two sides' documents `device`, `cloud`, `both` or `recovered`; where there are more,
+    one beyond the cloud is `side`, and `token_sides` names those whose draft each token was.
+    `logprobs` and `top_logprobs` (id, text and log-probability of the likeliest tokens) where they
+    were asked for."""
 
     text: str
     token_ids: tuple[int, ...]

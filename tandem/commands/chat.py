@@ -22,7 +22,7 @@ from tandem.commands.conversation import Conversation, chat_sampling
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
 from tandem.commands.model_notes import show_notes
-from tandem.commands.options import FILE, json_option, model_options
+from tandem.commands.options import FILE, json_option, model_options, no_memory_option
 from tandem.commands.request_options import (
     generation_config_option,
     preset_option,
@@ -31,6 +31,8 @@ from tandem.commands.request_options import (
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import choice_line, figures_line, plain_line
 from tandem.generation.request import DEFAULT_PRESET, unknown_preset
+from tandem.runtime.memory_files import default_memory_folder
+from tandem.services.drafter.memory import MemoryLimits
 from tandem.specdec.presets import PRESETS
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import choose_pair, load_pair
@@ -66,6 +68,7 @@ HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 @click.option("--max-tokens", type=int, default=256, help="Maximum tokens per answer.")
 @request_options("temperature", "top_p", "top_k", "repetition_penalty")
 @generation_config_option
+@no_memory_option
 @click.option(
     "--seed",
     type=int,
@@ -94,7 +97,8 @@ def chat(**options: Any) -> None:
             draft, target = choose_pair(options)
             require_packages(draft, target)
             with loading_line(draft, target):
-                url = stack.enter_context(BackgroundSuite(load_pair(draft, target))).url
+                suite = BackgroundSuite(load_pair(draft, target), _memory_of(options))
+                url = stack.enter_context(suite).url
             show_notes(draft, target)
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
@@ -102,6 +106,7 @@ def chat(**options: Any) -> None:
         card = client.card()
         asked = {name: options[name] for name in ("max_tokens", "seed", "preset")}
         asked["rag"] = options["rag"] or None
+        asked["store"] = False if options["no_memory"] else None
         asked |= chat_sampling(options, card)
         _talk(Conversation(client, card, asked, options["system"]), options)
 
@@ -187,6 +192,12 @@ def _answer_line(conversation: Conversation, words: str, as_json: bool) -> None:
     if as_json:
         line = {"text": reply.text, "finish_reason": reply.finish_reason}
         click.echo(json.dumps(line | reply.tandem | {"sampling": conversation.sampling}))
+
+
+def _memory_of(options: dict[str, Any]) -> MemoryLimits | None:
+    if options["no_memory"]:
+        return None
+    return MemoryLimits(folder=default_memory_folder())
 
 
 def _check_alone(options: dict[str, Any]) -> None:

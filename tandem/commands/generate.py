@@ -32,6 +32,7 @@ from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequ
 from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
+from tandem.runtime.memory_files import default_memory_folder
 from tandem.specdec.overrides import Override, parse_overrides
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
@@ -216,9 +217,13 @@ async def _embedded(
     options: dict[str, Any],
     ready: Callable[[], None],
 ) -> None:
-    from tandem.suite.embedded import EmbeddedSuite  # all services; not to call a running suite
+    # All services; not to call a running suite.
+    from tandem.services.drafter.memory import MemoryLimits
+    from tandem.suite.embedded import EmbeddedSuite
 
-    async with EmbeddedSuite(pair, documents=documents) as suite:
+    folder = default_memory_folder()
+    memory = None if options["no_memory"] else MemoryLimits(folder=folder)
+    async with EmbeddedSuite(pair, documents=documents, memory=memory) as suite:
         ready()
         await _show(suite.target, request, options)
 

@@ -57,7 +57,7 @@ GROUPS = (
         ("preset", "draft_length", "objective"),
         (
             *("overrides", "expansion", "draft_top_k", "draft_top_p"),
-            *("payload_top", "payload_tail_draws", "lost_cloud", "priority"),
+            *("payload_top", "payload_tail_draws", "lost_cloud", "no_memory", "priority"),
         ),
     ),
     OptionGroup(

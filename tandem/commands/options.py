@@ -227,6 +227,14 @@ def _flag_of(field: str) -> str:
     return f"{field[:-2]}_ms" if field.endswith("_s") else field
 
 
+no_memory_option = click.option(
+    "--no-memory",
+    is_flag=True,
+    help="Do not draft from earlier texts, and do not remember these.",
+)
+"""`--no-memory`, where no request field has it."""
+
+
 def json_option(words: str) -> Callable[[Command], Command]:
     """`--json`; `words` say what is printed."""
     return click.option("--json", "as_json", is_flag=True, help=words)

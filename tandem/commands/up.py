@@ -30,12 +30,14 @@ from tandem.commands.options import (
     link_shape,
     link_trace,
     model_options,
+    no_memory_option,
 )
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.commands.request_options import generation_config_option
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.index.names import shown
 from tandem.net.process import run_loop
+from tandem.runtime.memory_files import default_memory_folder
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.suite.models import choose_pair
@@ -89,6 +91,7 @@ from tandem.telemetry.logging import configure_logging
     multiple=True,
     help="File or folder for an additional side of this name; repeatable.",
 )
+@no_memory_option
 @click.option(
     "--demo",
     is_flag=True,
@@ -116,6 +119,8 @@ def up(**options: Any) -> int:
     emulated link, which can be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets
     open requests finish; a second one does not. A service that ends by itself stops the others,
     with exit code 1.
+
+    The drafter remembers texts on this machine, to draft from them: see 'tandem memory --help'.
     """
     shape = link_shape(options) if emulates_link(options) else None
     trace = link_trace(options, options["link_seed"])
@@ -144,6 +149,7 @@ def up(**options: Any) -> int:
         documents=_documents(options),
         verifiers=options["verifiers"],
         generation_config=options["generation_config"],
+        memory_folder=None if options["no_memory"] or options["demo"] else default_memory_folder(),
     )
     configure_logging("critical")
     if settings.documents is not None:

@@ -189,6 +189,11 @@ class Controller:
         if self.on:
             self.estimates.resolved(hit, self._now)
 
+    def skip_stretch(self) -> None:
+        """Learn nothing of the schedule from the next answer's time: drafts that took no time were
+        judged with it, which the costs do not know."""
+        self._begin_stretch()
+
     def discarded(self) -> None:
         """Forget what was sent: it will not be judged."""
         self._sent.clear()

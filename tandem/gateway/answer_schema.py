@@ -138,6 +138,14 @@ class ChunkExtension(Strict):
         description="Tokens that the draft model reads at once, if prompt and answer are longer:"
         " drafts then follow from the end of the text alone. 0 if it read the whole text.",
     )
+    accepted_memory_tokens: int | None = Field(
+        default=None,
+        description="Tokens of the answer that were drafted from what the drafter remembers: your"
+        " earlier texts, the prompt, and the answer so far.",
+    )
+    rejected_memory_tokens: int | None = Field(
+        default=None, description="Tokens drafted from there that are not in the answer."
+    )
     same_bits: bool | None = Field(
         default=None,
         description="True if the target model is batch-invariant: concurrent requests do not"

@@ -99,6 +99,8 @@ def _requests(
     asked_seed = -1 if body.seed is None else body.seed
     seed = secrets.randbits(SEED_BITS) if asked_seed == -1 else asked_seed
     converted = {"top_k": _top_k(body), "prediction": body.predicted_text}
+    if body.store is False:
+        converted["no_memory"] = True
     given = limits.default_sampling.named | given_fields(body.given | dict(options) | converted)
     given["seed"] = seed
     given["max_tokens"] = body.max_output_tokens or min(limits.unstated_tokens, most)

@@ -169,7 +169,11 @@ class ResponsesRequest(Strict):
         default=None, description="Seed of the sampling. Not part of OpenAI's API."
     )
     tandem: TandemOptions = TandemOptions()
-    store: Ignored = None
+    store: bool | None = Field(
+        default=None,
+        description="`false`: the drafter does not remember the text, and does not draft from"
+        " earlier ones, like `tandem.no_memory`.",
+    )
     metadata: Ignored = None
     user: Ignored = None
     include: Ignored = None
@@ -271,6 +275,7 @@ def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
         "seed": asked.seed,
         "truncate": "oldest" if asked.truncation == "auto" else None,
         "parallel_tool_calls": asked.parallel_tool_calls,
+        "store": asked.store,
         "tools": [
             {"type": "function", "function": tool.model_dump(exclude={"type"})}
             for tool in asked.tools or ()

@@ -37,7 +37,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 _HARMLESS = frozenset(
     {
-        *("user", "metadata", "store", "service_tier", "safety_identifier", "verbosity"),
+        *("user", "metadata", "service_tier", "safety_identifier", "verbosity"),
         *("prompt_cache_key", "prompt_cache_retention"),
         # vLLM's and SGLang's.
         *("request_id", "rid", "detokenize", "guided_decoding_backend"),
@@ -340,6 +340,12 @@ class CommonParameters(Constraints, BodyParameters):
         description="Text that the answer is expected to repeat for the most part, such as a file"
         " that is to be edited. Drafts are taken from it. It does not change the distribution of"
         " the answer. Presets that do not draft chains of tokens ignore it.",
+    )
+    store: bool | None = Field(
+        default=None,
+        description="`false`: the drafter does not remember the text, and does not draft from"
+        " earlier ones, like `tandem.no_memory`. The server never stores answers to be fetched"
+        " later.",
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -16,6 +16,7 @@ _TOLD = (
     *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
     *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
     *("predraft_misses", "early_verdicts", "lossy", "draft_context"),
+    *("accepted_memory_tokens", "rejected_memory_tokens"),
 )
 _TOLD_OF_CHOICES = (
     *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
@@ -153,6 +154,8 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
         parts += _two_sided_words(figures)
     else:
         parts.append(f"{figures['target_passes'] / tokens:.2f} target passes per token")
+    if recalled := figures.get("accepted_memory_tokens"):
+        parts.append(f"{recalled} tokens from memory")
     if turns := figures["predraft_hits"] + figures["predraft_misses"]:
         parts.append(f"pre-draft misses {figures['predraft_misses'] / turns:.0%}")
     return "; ".join((*parts, *_warnings(figures)))

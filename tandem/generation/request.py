@@ -74,7 +74,8 @@ RAG_PRESET = "dragon-coupled"
 class GenerationRequest:
     """What a caller asks for. `params` is what the cloud must know too; `overrides` change single
     choices of the preset; `rounds` and `token_texts` have each round told, and what each token
-    spells. `prediction`: a text that the answer is expected to be much like, to draft from."""
+    spells. `prediction`: a text that the answer is expected to be much like, to draft from.
+    `no_memory`: it is not drafted from earlier texts, and is not remembered."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
@@ -100,6 +101,7 @@ class GenerationRequest:
     chat_template_kwargs: str = ""
     """Variables of the chat template, a JSON object (`tandem.text.chat_rendering`)."""
     prediction: str = ""
+    no_memory: bool = False
     tenant: bytes = b""
     """For whom the caller asks, where that is not itself (`tandem.net.tenant`)."""
 

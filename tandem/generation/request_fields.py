@@ -111,6 +111,11 @@ class TandemFields(TypedDict, total=False):
         "What to do when the connection to the cloud cannot be restored: fail, wait for the cloud,"
         " or finish on the edge with unverified tokens.",
     ]
+    no_memory: Annotated[
+        bool,
+        "Do not draft from what the drafter remembers of your earlier texts, and do not remember"
+        " this one.",
+    ]
 
 
 class RequestFields(OpenAIFields, BodyFields, TandemFields, total=False):

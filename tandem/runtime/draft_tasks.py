@@ -18,6 +18,7 @@ from tandem.runtime.session_jobs import BranchJob, DraftJob, DraftRequest
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask
+from tandem.specdec.text_drafts import NO_TEXTS
 
 DraftHandle = JobHandle[tuple[list[Drafted], int]]
 OnDrafted = Callable[["DraftsReady"], None]
@@ -76,12 +77,12 @@ class DraftTaskRunner:
             preset=edge_request.preset,
             on_draft=self._reporter(task),
             rows=self._rows(task),
-            alignment=self._machine.alignment(task),
+            texts=self._machine.texts(task),
         )
         if self._start_forced(request):
             return
         if not edge_request.predicts_within_tasks:
-            request = replace(request, alignment=None)
+            request = replace(request, texts=NO_TEXTS)
         job: DraftJob
         if task.branch:
             job = BranchJob(self._thread.engine, self._kv, request)
@@ -94,8 +95,8 @@ class DraftTaskRunner:
         handle.future.add_done_callback(lambda _: self._done(task, job, handle))
 
     def _start_forced(self, request: DraftRequest) -> bool:
-        """Start a task that a grammar or the caller's prediction determines completely, without the
-        model. Returns whether it did."""
+        """Start a task that a grammar or texts determine completely, without the model. Returns
+        whether it did."""
         began_s = time.perf_counter()
         task = request.task
         drafts = forced_drafts(
@@ -103,7 +104,7 @@ class DraftTaskRunner:
             request.rows,
             most=task.count + task.spare,
             by_token=request.by_token,
-            alignment=request.alignment,
+            texts=request.texts,
         )
         if not drafts:
             return False

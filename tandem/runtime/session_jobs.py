@@ -27,9 +27,9 @@ from tandem.specdec.judge import (
     Verification,
 )
 from tandem.specdec.messages import EarlyVerdict
-from tandem.specdec.predicted_text import Alignment
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule
+from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
 
 OnDraft = Callable[[Drafted, int, float], None]
 OnEarly = Callable[[EarlyVerdict], None]
@@ -46,8 +46,8 @@ def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
     """A draft task and how its tokens are drawn. `rows`: how the text before changes the model's
-    logits; None where it does not. `alignment`: where in the caller's prediction that text is; None
-    where nothing is drafted from it. `on_draft`: see `DraftJob`."""
+    logits; None where it does not. `texts`: what is drafted from texts after it. `on_draft`: see
+    `DraftJob`."""
 
     task: DraftTask
     sampling: SamplingParams
@@ -55,7 +55,7 @@ class DraftRequest:
     preset: Preset
     on_draft: OnDraft | None = None
     rows: RowsAfter | None = None
-    alignment: Alignment | None = None
+    texts: TextDrafts = NO_TEXTS
 
     @property
     def by_token(self) -> bool:
@@ -64,8 +64,8 @@ class DraftRequest:
 
 
 class DraftJob:
-    """Drafts the tokens of a work one by one, and without a pass those that a grammar forces or the
-    caller predicts; ends early after an end-of-text token, or one that is not sure enough. With
+    """Drafts the tokens of a work one by one, and without a pass those that a grammar forces or
+    texts propose; ends early after an end-of-text token, or one that is not sure enough. With
     `stepwise` work every token but the last ones is handed to `on_draft` with the length of the
     draft KV and the seconds it took, on the engine thread; the result is then what is left."""
 
@@ -81,7 +81,7 @@ class DraftJob:
         self._by_token = request.by_token
         self._on_draft = request.on_draft if request.task.stepwise else None
         self._rows = request.rows
-        self._alignment = request.alignment
+        self._texts = request.texts
         self._token_ids: tuple[int, ...] = ()  # all that were drafted
         self._fed: int | None = None  # of these; None before the first pass
         self._drafts: list[Drafted] = []
@@ -133,7 +133,7 @@ class DraftJob:
             self._token_ids,
             most=most,
             by_token=self._by_token,
-            alignment=self._alignment,
+            texts=self._texts,
         )
         for drafted in forced:
             self._add(drafted)
@@ -141,8 +141,7 @@ class DraftJob:
     def _add(self, drafted: Drafted) -> None:
         self._token_ids += (drafted.token_id,)
         self._drafts.append(drafted)
-        if self._alignment is not None:
-            self._alignment = self._alignment.after((drafted.token_id,), confirmed=False)
+        self._texts = self._texts.after((drafted.token_id,), confirmed=False)
 
     def _hand_over(self) -> None:
         """Report what is drafted, oldest first, each with no more of the KV than lies before it."""

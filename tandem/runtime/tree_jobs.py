@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from tandem.backends.interface import ForwardRequest, Logits, Session
 from tandem.core.probs import Array, Truncation, probs_from_logits, truncate
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted
-from tandem.specdec.tree_drafting import TreeGrowth
+from tandem.specdec.text_drafts import TextDraft
+from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
 
 
 class TreeDraftJob(DraftJob):
@@ -39,22 +42,30 @@ class TreeDraftJob(DraftJob):
         )
 
     def take(self, logits: Logits) -> bool:
-        if self._rows is not None:
-            pairs = zip(logits, self._growth.contexts, strict=True)
-            return self._growth.grow(
-                [self._probs(self._rows.processed(row, context)) for row, context in pairs]
-            )
-        return self._growth.grow([self._probs(row) for row in logits])
+        pairs = zip(logits, self._growth.contexts, strict=True)
+        return self._growth.grow([self._after(row, context) for row, context in pairs])
 
     def result(self) -> tuple[list[Drafted], int]:
         """Return the tree, and the length of the draft KV without it."""
         return self._growth.nodes, self._session.length
 
-    def _probs(self, logits: Array) -> Array:
+    def _draft_forced(self, most: int) -> None:
+        """A tree grows layer by layer."""
+
+    def _after(self, logits: Array, context: tuple[int, ...]) -> Array:
+        """Return the distribution that candidates after a node are drawn from."""
+        scores = logits if self._rows is None else self._rows.processed(logits, context)
+        remembered = self._texts.after(context, confirmed=False).proposed
+        if remembered is not None and not scores[remembered.token_id] > -np.inf:
+            remembered = None  # a grammar forbids it
+        return self._probs(scores, remembered)
+
+    def _probs(self, logits: Array, remembered: TextDraft | None) -> Array:
         width = self._growth.width
         if not self._sampling.greedy or self._preset.with_replacement:
-            probs = probs_from_logits(logits, self._sampling)
+            probs = with_remembered(probs_from_logits(logits, self._sampling), remembered)
         else:
             unlikelier = probs_from_logits(logits, replace(self._sampling, temperature=1.0))
-            probs = truncate(unlikelier, Truncation(top_k=width))
+            probs = with_remembered(unlikelier, remembered)
+            probs = truncate(probs, Truncation(top_k=width))
         return probs_to_draft_from(probs, self._preset)

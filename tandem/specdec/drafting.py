@@ -58,7 +58,8 @@ class Drafting:
         self._from_distributions = request.preset.predraft is Predraft.LIKELY_OUTCOMES
         self._drafts_ahead = self._from_distributions
         self._length_limit = len(request.prompt_ids) + request.max_tokens
-        self._longest = 0  # drafts in flight, where forced ones may lengthen a chunk
+        self.longest = 0
+        """Drafts that the cloud takes at once; 0 before it has said so."""
         self._chunk = _Chunk()
         self._awaited = 0  # drafts that the task under way still owes
         self._fed_with_task = 0  # tokens that it feeds before its first draft
@@ -137,8 +138,7 @@ class Drafting:
 
     def opened(self, opened: Opened) -> None:
         """Note how many drafts the cloud judges at once."""
-        if self._request.lengthens_forced:
-            self._longest = min(opened.max_draft_length, MAX_DRAFT_LENGTH)
+        self.longest = min(opened.max_draft_length, MAX_DRAFT_LENGTH)
 
     def reconnected(self) -> None:
         """Note that nothing was sent on the stream that is open now."""
@@ -159,9 +159,14 @@ class Drafting:
             raise ProtocolError("drafting", "adopt_prefix")
         self._kv_length = kv_length
 
+    @property
+    def may_follow(self) -> bool:
+        """True if no chunk is begun."""
+        return self.task is None and not self._chunk.sent and not self._in_flight.unsent
+
     def follow(self, schedule: Schedule, drafts_ahead: bool) -> None:
         """Continue with another schedule, unless a chunk is begun: that is finished first."""
-        if self.task is None and not self._chunk.sent and not self._in_flight.unsent:
+        if self.may_follow:
             self.schedule = schedule
         self._drafts_ahead = drafts_ahead
 
@@ -191,7 +196,8 @@ class Drafting:
         self._awaited = count
         self._fed_with_task = self.position - self.kv_length
         stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
-        longest = 0 if guess or stepwise else min(self._longest - len(self._in_flight), self.room)
+        lengthens = self._request.lengthens_forced and not (guess or stepwise)
+        longest = min(self.longest - len(self._in_flight), self.room) if lengthens else 0
         self.task = DraftTask(
             keep=self.kv_length,
             token_ids=self.unfed(self.position, self.kv_length),
@@ -212,7 +218,7 @@ class Drafting:
         way."""
         if task is not self.task:
             return False
-        without_model = all(drafted.predicted for drafted in drafts)
+        without_model = all(drafted.from_text for drafted in drafts)
         self.feeds_few = without_model or self._fed_with_task <= FEW
         self._fed_with_task = 0
         most = self._awaited + task.spare
@@ -295,10 +301,10 @@ class Drafting:
         self.ahead = None
         return self.interrupt()
 
-    def discard_predicted(self) -> list[DraftTask]:
-        """Keep only what the draft model drafted before the first draft that the caller predicted;
+    def discard_from_texts(self) -> list[DraftTask]:
+        """Keep only what the draft model drafted before the first draft that is from a text;
         returns the task to interrupt."""
-        self._in_flight.cut_predicted()
+        self._in_flight.cut_from_texts()
         self._chunk = _Chunk()
         self._kv_length = min(self.kv_length, self.position)
         self.ahead = None
@@ -416,9 +422,9 @@ class DraftsInFlight:
         del self._drafts[:count]
         self.sent = max(0, self.sent - count)
 
-    def cut_predicted(self) -> None:
-        """Take out the first predicted one and all after it."""
-        own = [*takewhile(lambda drafted: not drafted.predicted, self._drafts)]
+    def cut_from_texts(self) -> None:
+        """Take out the first one that is from a text and all after it."""
+        own = [*takewhile(lambda drafted: not drafted.from_text, self._drafts)]
         del self._drafts[len(own) :]
         self.sent = min(self.sent, len(own))
 

@@ -75,15 +75,18 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
-from tandem.specdec.predicted_text import Alignment
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
+from tandem.specdec.text_drafts import NO_TEXTS, AnswerTexts, TextDrafts
 from tandem.specdec.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
 """Tokens that are drafted at once, and committed unverified, with the cloud lost."""
+LEAST_STRETCH = 4
+"""Remembered tokens in a row for which a schedule is left that has no room for them: fewer are over
+before they arrive."""
 _DRAWING = "drawing a recovered token"
 
 
@@ -130,7 +133,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
         self._leaving = False
         predicted = request.predicted if request.preset.drafts_chains else None
-        self._alignment = None if predicted is None else Alignment(predicted)
+        self._texts = AnswerTexts(predicted, request.recalled)
 
     # What the shell may ask at any time.
 
@@ -176,20 +179,22 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     @property
     def predicts(self) -> bool:
-        """True if the caller's prediction says what follows the committed text: the draft model is
-        not needed for that."""
-        aligned = self._alignment
-        return (
-            self.phase is not Phase.ALONE and aligned is not None and aligned.proposed is not None
-        )
+        """True if the caller's prediction, or the memory, says what follows the committed text: the
+        draft model is not needed for that."""
+        return self.phase is not Phase.ALONE and self._texts_after(()).proposed is not None
 
-    def alignment(self, task: DraftTask) -> Alignment | None:
-        """Where in the caller's prediction the text before a task is; None where nothing may be
-        drafted from it: nobody would verify what is drafted with the cloud lost."""
-        if self._alignment is None or self.phase is Phase.ALONE:
-            return None
-        in_flight = self.context(task)[len(self.committed) :]
-        return self._alignment.after(in_flight, confirmed=False)
+    def texts(self, task: DraftTask) -> TextDrafts:
+        """What texts propose at a task; nothing with the cloud lost, as nobody would verify it."""
+        if self.phase is Phase.ALONE or not self._texts.on:
+            return NO_TEXTS
+        if task.branch and task is not self._drafting.task:
+            in_flight = self.context(task)[len(self.committed) :]
+        else:
+            in_flight = self._drafting.token_ids[: task.position - len(self.committed)]
+        return self._texts_after(in_flight)
+
+    def _texts_after(self, in_flight: tuple[int, ...]) -> TextDrafts:
+        return self._texts.after(in_flight, self.controller.estimates.acceptance.rate)
 
     def adopt_prefix(self, kv_length: int) -> None:
         """Note that the draft KV holds the first `kv_length` committed tokens, which no task has
@@ -262,8 +267,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _go_on_alone(self, now: float) -> list[EdgeOutput]:
         ahead = [*self._drafting.discard_ahead(), *self._predrafting.clear()]
-        if self._alignment is not None:
-            ahead += self._drafting.discard_predicted()
+        if self._texts.on:
+            ahead += self._drafting.discard_from_texts()
         return [*map(Interrupt, ahead), *self._commit_alone()]
 
     @property
@@ -319,10 +324,13 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._logprobs_buffer.take(verdict)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
+        of_model = [not drafted.remembered for drafted in self._drafting.drafts]
+        if not all(of_model[: verdict.accepted + verdict.rejected]):
+            self.controller.skip_stretch()
         self.controller.judged(
             end=verdict.base + verdict.accepted + verdict.rejected,
-            accepted=verdict.accepted,
-            rejected=int(verdict.rejected),
+            accepted=sum(of_model[: verdict.accepted]),
+            rejected=int(verdict.rejected and of_model[verdict.accepted]),
             tokens=verdict.accepted + (verdict.outcome is not None),  # the edge may draw it
             work=verdict.work,
             now=now,
@@ -429,7 +437,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """Commit a token that the cloud added; drafts in flight stay valid only if they agree."""
         drafted = self._drafting.next_token
-        self.controller.overtaken(drafted == token if drafted is not None else None)
+        if drafted is None or not self._drafting.drafts[0].remembered:
+            self.controller.overtaken(drafted == token if drafted is not None else None)
         if drafted == token:
             self.stats.count_predicted(self._drafting.drafts[:1])
             self._drafting.confirm_next()
@@ -483,7 +492,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _main_task(self, now: float) -> DraftTask | None:
         if self.controller.on:
-            self._drafting.follow(self.controller.schedule, drafts_ahead=self.controller.ahead)
+            schedule = self._schedule() if self._drafting.may_follow else self.schedule
+            self._drafting.follow(schedule, drafts_ahead=self.controller.ahead)
             self._predrafting.follow(wanted=self.controller.branches)
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self._drafting.room) if alone else self._drafting.draftable
@@ -492,6 +502,25 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is Phase.RUNNING:
             self.stats.begin_round(now)
         return self._drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
+
+    def _schedule(self) -> Schedule:
+        """Return the controller's schedule, with room for what is remembered: such drafts take no
+        time, so that they pay where those of the draft model do not."""
+        schedule = self.controller.schedule
+        request = self.request
+        if request.recalled is None or not request.preset.drafter_invariant:
+            return schedule
+        in_flight = self._drafting.token_ids
+        room = min(self._drafting.longest - len(in_flight), self._drafting.room)
+        rate = self.controller.estimates.acceptance.rate
+        count = self._texts.count(in_flight, rate, max(0, room))
+        if self.phase is not Phase.RUNNING or count < LEAST_STRETCH:
+            return schedule
+        base = schedule if schedule.window else request.preset.schedule
+        if base.stop_and_wait:
+            chunk = max(base.chunk, count)
+            return replace(base, window=chunk, chunk=chunk)
+        return replace(base, window=max(base.window, len(in_flight) + count))
 
     def layers_work(self) -> LayersTask | None:
         """Return the next tokens to run through the target's first layers, if any; one task at a
@@ -547,7 +576,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         positions = self._drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
         self.stats.count_proposed(drafts)
-        self.controller.drafted(positions, draft_s, now, self._drafting.feeds_few)
+        if steps := positions - sum(drafted.remembered for drafted in drafts):
+            self.controller.drafted(steps, draft_s, now, self._drafting.feeds_few)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
@@ -579,10 +609,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         committed, reason = self._text.append(token_ids)
         if not committed:
             return []
-        if self._alignment is not None:
-            self._alignment = self._alignment.after(committed, confirmed=True)
         count = len(committed)
         unverified = token_source is TokenSource.EDGE
+        if not unverified:
+            self._texts.commit(committed)
         self.stats.count_commit(count, unverified)
         commit = Commit(
             committed,
@@ -766,6 +796,9 @@ class EdgeStats:
     proposed_prediction_tokens: int = 0
     """Drafts from the caller's prediction that were in flight."""
     accepted_prediction_tokens: int = 0
+    proposed_memory_tokens: int = 0
+    """Drafts from earlier texts, the prompt or the answer so far that were in flight."""
+    accepted_memory_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
     """Verdicts that accepted 0, 1, 2, … drafts; as long as the most that one judged."""
     cached_tokens: int = 0
@@ -788,6 +821,16 @@ class EdgeStats:
     def rejected_prediction_tokens(self) -> int:
         """Those that were proposed and are not in the answer."""
         return self.proposed_prediction_tokens - self.accepted_prediction_tokens
+
+    @property
+    def rejected_memory_tokens(self) -> int:
+        """Likewise of drafts from the memory."""
+        return self.proposed_memory_tokens - self.accepted_memory_tokens
+
+    @property
+    def model_drafts(self) -> int:
+        """Drafts that the draft model made."""
+        return self.drafted - self.proposed_prediction_tokens - self.proposed_memory_tokens
 
     @property
     def resumes(self) -> int:
@@ -828,10 +871,12 @@ class EdgeStats:
     def count_proposed(self, drafts: Sequence[Drafted]) -> None:
         """Drafts were put in flight."""
         self.proposed_prediction_tokens += sum(drafted.predicted for drafted in drafts)
+        self.proposed_memory_tokens += sum(drafted.remembered for drafted in drafts)
 
     def count_predicted(self, drafts: Sequence[Drafted]) -> None:
         """Drafts are in the answer."""
         self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
+        self.accepted_memory_tokens += sum(drafted.remembered for drafted in drafts)
 
     def count_resolved(self, begun: bool, hit: bool) -> None:
         """Count a token that the drafts in flight did not hold. `hit`: the drafts that follow it

@@ -16,6 +16,7 @@ from tandem.specdec.choices import Control
 from tandem.specdec.messages import EdgeMessage, GenerationParams, Open, TokenLogprob
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, VerifySettings
+from tandem.specdec.recalled_text import Recollection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class EdgeRequest:
     """See `Open`."""
     predicted: PredictedText | None = None
     """What the caller expects of the answer. It stays at the edge."""
+    memory: Recollection | None = None
+    """What the answer may be drafted from that was said before. It stays at the edge too."""
 
     @property
     def max_tokens(self) -> int:
@@ -66,26 +69,39 @@ class EdgeRequest:
         )
 
     @property
+    def recalled(self) -> Recollection | None:
+        """What the answer is drafted from of the memory. Nothing where the drafts decide the text
+        of a seed, unless the preset says otherwise: a seed gives the same text again."""
+        preset = self.preset
+        same_text = preset.drafter_invariant or self.params.sampling.greedy
+        return self.memory if preset.drafts and (same_text or preset.recalls) else None
+
+    @property
     def lengthens_forced(self) -> bool:
-        """True if a chunk goes on with what a grammar forces after its last draft, or the caller
-        predicts: where chunks are judged whole, and a draft costs a few bytes."""
+        """True if a chunk goes on with what a grammar forces after its last draft, the caller
+        predicts or the memory has: where chunks are judged whole, and a draft costs a few bytes."""
         preset = self.preset
         whole = preset.drafts and preset.schedule.stop_and_wait and preset.control is Control.FIXED
         few = not (preset.carries_probs or preset.expansion)
-        without_model = self.params.processors.grammar is not None or self.predicted is not None
+        texts = self.predicted is not None or self.recalled is not None
+        without_model = texts or self.params.processors.grammar is not None
         return without_model and whole and few
 
     @property
     def predicts_within_tasks(self) -> bool:
-        """True if the caller's prediction may take over in the middle of a task. Not where arrival
-        times decide how drafts are judged: when drafts arrive would depend on the drafts."""
+        """True if texts may take over in the middle of a task. Not where arrival times decide how
+        drafts are judged: when drafts arrive would depend on the drafts."""
         return not self.preset.timing_dependent
 
     @property
     def _announced(self) -> VerifySettings:
         """The settings that the cloud is told, with room for longer chunks."""
         settings = self.preset.verify_settings
-        return replace(settings, window=MAX_DRAFT_LENGTH) if self.lengthens_forced else settings
+        preset = self.preset
+        stretches = self.recalled is not None and preset.drafts_chains and preset.drafter_invariant
+        if not (self.lengthens_forced or stretches):
+            return settings
+        return replace(settings, window=max(settings.window, MAX_DRAFT_LENGTH))
 
     @property
     def draft_ends(self) -> frozenset[int]:
@@ -107,7 +123,7 @@ class DraftTask:
     `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
     children, but none after a token among `ends`. `path`: the KV holds a tree after its first
     `keep` tokens; keep these nodes in place of a rollback. `spare`: how many more tokens may follow
-    the last, as long as a grammar leaves no other or the caller predicts them."""
+    the last, as long as a grammar leaves no other or a text proposes them."""
 
     keep: int
     token_ids: tuple[int, ...]
@@ -133,7 +149,7 @@ class Drafted:
     likeliest tokens in its place, best first, with weights (the draft token's is 1). `parent`: the
     node it follows in a tree, -1 for the committed text. `ends_chunk`: the draft model was not sure
     of it, so what would follow is not worth drafting before it is judged. `predicted`: it is not
-    the draft model's, but stands in the caller's prediction."""
+    the draft model's, but stands in the caller's prediction; `remembered`: in the memory."""
 
     token_id: int
     draft_probs: Array
@@ -141,6 +157,12 @@ class Drafted:
     parent: int = -1
     ends_chunk: bool = False
     predicted: bool = False
+    remembered: bool = False
+
+    @property
+    def from_text(self) -> bool:
+        """True if no model drafted it."""
+        return self.predicted or self.remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tandem.core.probs import one_hot
 from tandem.core.tokens import check_token_ids
 
 SURE_MATCH = 3
@@ -49,10 +45,6 @@ class PredictedText:
 
     def __len__(self) -> int:
         return len(self.token_ids)
-
-    def certain(self, token_id: int) -> NDArray[np.float32]:
-        """The distribution [vocabulary_size] from which a token is proposed."""
-        return one_hot(self.vocabulary_size, token_id)
 
     def find(self, tail: Sequence[int], left: int) -> tuple[int | None, int]:
         """Return the place after the best match of the end of an answer, and its length up to

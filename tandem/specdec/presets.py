@@ -78,6 +78,9 @@ class Preset:
     """Which early verdict leaves the cloud first, when several wait for the link."""
     split_layers: int = 0
     """So many of the target's first layers run at the edge, where hidden states are sent."""
+    recalls: bool = False
+    """Whether it is drafted from what is remembered even where the text of a seed then depends on
+    that: under rejection sampling above temperature 0. Elsewhere it always is."""
     adapts_exits: bool = False
     """Whether the edge chooses, while it runs, which of these exits judge, and how many of its
     workers draft (`tandem.control.exit_choice`). Only in rounds: in a stream all judge."""

@@ -17,6 +17,10 @@ from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Draft, Frame, Verdict
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule
+from tandem.specdec.text_drafts import TextDraft
+
+MOST_REMEMBERED = 0.75
+"""Of a node's distribution, at most, for the token that is remembered: the model has a say."""
 
 
 def drafting_for(request: EdgeRequest, committed: PrefixedTokens) -> Drafting:
@@ -47,8 +51,9 @@ class TreeInFlight(DraftsInFlight):
     @property
     def fed(self) -> int:
         """Number of nodes that the draft KV holds: all layers but the last, which nothing
-        followed."""
-        return sum(depth + 1 < len(self) for depth in depths(self._parents))
+        followed; of a remembered branch none."""
+        layered = zip(depths(self._parents), self._drafts, strict=True)
+        return sum(depth + 1 < len(self) and not drafted.remembered for depth, drafted in layered)
 
     def tokens_at(self, nodes: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._drafts[node].token_id for node in nodes)
@@ -61,6 +66,11 @@ class TreeInFlight(DraftsInFlight):
     def remove(self, count: int) -> None:
         """Remove the whole tree: a verdict, or the cloud's own token, settles all of it."""
         self.clear()
+
+    def cut_from_texts(self) -> None:
+        """Remove the whole tree if it is a remembered branch."""
+        if any(drafted.from_text for drafted in self._drafts):
+            self.clear()
 
     def clear(self) -> None:
         super().clear()
@@ -218,6 +228,18 @@ class TreeGrowth:
         self.newest = range(first, len(self.nodes))
         self._layers += 1
         return self._layers == len(self._task.expansion) or not self.newest
+
+
+def with_remembered(probs: Array, remembered: TextDraft | None) -> Array:
+    """Return the draft model's distribution [V] after a node with the token that the memory
+    proposes there, by its chance: so that token is most likely one of the candidates. Candidates
+    are drawn from it as from any other, so that every rule stays exact."""
+    if remembered is None:
+        return probs
+    chance = min(remembered.chance, MOST_REMEMBERED)
+    mixed: Array = probs * (1 - chance)
+    mixed[remembered.token_id] += chance
+    return mixed
 
 
 def layers(drafts: Sequence[Drafted]) -> int:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
 from tandem.net.process import run_loop
+from tandem.services.drafter.memory import MemoryLimits
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 
@@ -73,10 +74,10 @@ class LoopThread:
 
 
 class BackgroundSuite:
-    """Serves `pair` over HTTP at `url`; a context manager."""
+    """Serves `pair` over HTTP at `url`; a context manager. `memory`: as of `EmbeddedSuite`."""
 
-    def __init__(self, pair: ModelPair) -> None:
-        self._suite = EmbeddedSuite(pair, http=True)
+    def __init__(self, pair: ModelPair, memory: MemoryLimits | None = None) -> None:
+        self._suite = EmbeddedSuite(pair, http=True, memory=memory)
         self._thread = LoopThread("suite")
 
     @property

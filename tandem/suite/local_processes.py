@@ -75,6 +75,8 @@ class LocalSuiteSettings:
     """Alike, each behind a link of its own."""
     generation_config: str = "auto"
     """Sampling settings of HTTP requests that name none: the aggregator's setting."""
+    memory_folder: Path | None = None
+    """Where the drafter keeps texts, to draft from; None: it remembers nothing."""
 
 
 class LocalSuite:
@@ -184,6 +186,7 @@ class LocalSuite:
                 "verifier": ",".join([await self._through_link(stack, port) for port in clouds]),
                 **_model_flags(settings.draft),
                 **tokenizer_flag(settings.draft, settings.target),
+                **_memory_flag(settings.memory_folder),
             },
         }
         for number, port in enumerate(clouds, start=1):
@@ -294,6 +297,10 @@ async def _reached_cloud(client: AggregatorClient) -> DescribeResponse | None:
             return None
         raise
     return described if described.HasField("target") else None
+
+
+def _memory_flag(folder: Path | None) -> dict[str, object]:
+    return {"memory-tokens": 0} if folder is None else {"memory-folder": folder}
 
 
 def _model_flags(choice: ModelChoice) -> dict[str, object]:

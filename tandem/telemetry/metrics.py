@@ -101,6 +101,13 @@ class MethodSeries(Series):
         "Tokens drafted from the predictions of callers, by outcome: accepted or rejected.",
         more=("outcome",),
     )
+    memory_tokens = Metric(
+        Counter,
+        "memory_tokens_total",
+        "Tokens drafted from what is remembered (earlier texts of the tenant, the prompt, the"
+        " answer so far), by outcome: accepted or rejected.",
+        more=("outcome",),
+    )
     judged_tokens = Metric(
         Counter,
         "spec_decode_num_judged_tokens_total",
@@ -221,6 +228,11 @@ class MethodSeries(Series):
         """Count tokens of a caller's prediction."""
         for outcome, count in (("accepted", accepted), ("rejected", rejected)):
             MethodSeries.prediction_tokens.child(self, outcome=outcome).inc(count)
+
+    def recalled(self, accepted: int, rejected: int) -> None:
+        """Count tokens that were drafted from what is remembered."""
+        for outcome, count in (("accepted", accepted), ("rejected", rejected)):
+            MethodSeries.memory_tokens.child(self, outcome=outcome).inc(count)
 
     def judged(self, judged: int, agreed: int, side: Side) -> None:
         """Count drafts of `side` that were compared with the token that came, whoever tells."""

@@ -18,6 +18,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -57,6 +58,7 @@ class Suite:
     cloud_metrics: Metrics
     edge_metrics: Metrics
     front_metrics: Metrics
+    memory: DrafterMemory | None = None
 
     async def idle(self, timeout_s: float = IDLE_S) -> None:
         """Until no service holds a request, and both engines no session and no keys and values any
@@ -102,10 +104,11 @@ async def scripted_suite(
     path: Path | None = None,
     tokenizer: Tokenizer | None = None,
     splits: bool = True,
+    memory: MemoryLimits | None = None,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
-    first layers."""
+    first layers. `memory`: what the drafter remembers; None: nothing."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -125,7 +128,10 @@ async def scripted_suite(
                 address = await stack.enter_async_context(path(address))
             layers = partial(ScriptedLayers, draft.vocabulary_size, CONTEXT)
             split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
-            servicing = DrafterServicer(draft, tokenizer, address, limits, edge, split=split)
+            remembered = DrafterMemory.of(memory, draft)
+            servicing = DrafterServicer(
+                draft, tokenizer, address, limits, edge, split=split, memory=remembered
+            )
             running.append(drafter := await started(servicing))
             settings = settings or AggregatorSettings()
             settings = settings.model_copy(update={"drafter": drafter.target})
@@ -133,7 +139,7 @@ async def scripted_suite(
             running.append(aggregator := await started(servicer))
             async with AggregatorClient(aggregator.target) as client:
                 services = (verifier, drafter, aggregator, servicer)
-                yield Suite(*services, target, draft, client, cloud, edge, front)
+                yield Suite(*services, target, draft, client, cloud, edge, front, remembered)
         finally:  # whatever began, or a server that nobody stops holds up the process's end
             for each in reversed(running):
                 await each.drain(0.5)

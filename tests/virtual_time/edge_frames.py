@@ -1,5 +1,6 @@
 """An edge machine by hand, and frames as an honest cloud would send them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,18 @@ def edge_of(
     max_tokens: int = 12,
     predicted: TokenIds | None = None,
     seed: int = 1,
+    prompt_ids: TokenIds = (1, 2),
+    remembered: Sequence[TokenIds] = (),
 ) -> EdgeMachine:
     request = request_for(
-        chosen, MODELS, seed=seed, ends=ends, max_tokens=max_tokens, predicted=predicted
+        chosen,
+        MODELS,
+        seed=seed,
+        prompt_ids=prompt_ids,
+        ends=ends,
+        max_tokens=max_tokens,
+        predicted=predicted,
+        remembered=remembered,
     )
     return EdgeMachine(request, Liveness(lost_cloud, TIMES, now=0.0))
 
@@ -43,8 +53,11 @@ def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01, 0.0)
 
 
-def drafts_of(*token_ids: int, predicted: bool = False) -> list[Drafted]:
-    return [Drafted(token_id, PROBS, predicted=predicted) for token_id in token_ids]
+def drafts_of(*token_ids: int, predicted: bool = False, remembered: bool = False) -> list[Drafted]:
+    return [
+        Drafted(token_id, PROBS, predicted=predicted, remembered=remembered)
+        for token_id in token_ids
+    ]
 
 
 def sent(outputs: list[EdgeOutput]) -> list[Any]:

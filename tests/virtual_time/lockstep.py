@@ -4,10 +4,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 
-from tandem.core.probs import truncate, truncate_keeping
+from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyWork
@@ -32,9 +33,12 @@ from tandem.specdec.messages import (
     Open,
     Work,
 )
-from tandem.specdec.predicted_text import Alignment, PredictedText
+from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import Preset
-from tandem.specdec.tree_drafting import TreeGrowth
+from tandem.specdec.recalled_text import RecallTally, Recollection
+from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
+from tandem.specdec.text_memory import TextMemory
+from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
 from tests.virtual_time.cases import ModelPair, TokenIds
 
 VOCABULARY_HASH = "scripted"
@@ -53,16 +57,27 @@ def request_for(
     max_tokens: int = 12,
     ends: frozenset[int] = frozenset(),
     predicted: TokenIds | None = None,
+    remembered: Sequence[TokenIds] = (),
 ) -> EdgeRequest:
+    """`remembered`: earlier texts; where there are some, the answer is drafted from them."""
+    size = models.vocabulary_size
+    memory = TextMemory(quota=10_000)
+    tally = RecallTally()
+    for text in remembered:
+        memory.learn(text, ())
+        for _ in range(50):  # what is remembered was always right
+            tally.add(3, 1.0, True)
+            tally.add(5, 1.0, True)
     return EdgeRequest(
         session=7,
         prompt_ids=prompt_ids,
         vocabulary_hash=VOCABULARY_HASH,
         vocabulary_size=models.vocabulary_size,
         params=GenerationParams(sampling=models.sampling, seed=seed, max_tokens=max_tokens),
-        preset=chosen,
+        preset=replace(chosen, recalls=True) if remembered else chosen,
         eos_token_ids=ends,
-        predicted=None if predicted is None else PredictedText(predicted, models.vocabulary_size),
+        predicted=None if predicted is None else PredictedText(predicted, size),
+        memory=Recollection.of(prompt_ids, size, memory.blocks, tally) if remembered else None,
     )
 
 
@@ -105,8 +120,8 @@ class Pace:
 
 @dataclass(eq=False)
 class _Drafting:
-    """A work under way: the tokens not handed over yet, and the turns they take. What the caller
-    predicted takes none."""
+    """A work under way: the tokens not handed over yet, and the turns they take. What is from texts
+    takes none."""
 
     work: DraftTask
     drafts: list[Drafted]
@@ -118,18 +133,20 @@ class _Drafting:
     @property
     def due_turn(self) -> int:
         ready = self.drafts[:1] if self.work.stepwise else self.drafts
-        own = self.handed_own + sum(not drafted.predicted for drafted in ready)
+        own = self.handed_own + sum(not drafted.from_text for drafted in ready)
         return self.started_turn + self.turns_each * own
 
     @property
     def kv_length(self) -> int:
-        return self.work.position + (0 if self.work.expansion else self.handed - 1)
+        if self.work.expansion:
+            return self.work.position if self.handed_own else self.work.keep
+        return self.work.position + self.handed - 1
 
     def take_ready(self, turn: int) -> list[Drafted]:
         ready = 1 if self.work.stepwise else len(self.drafts)
         taken, self.drafts = self.drafts[:ready], self.drafts[ready:]
         self.handed += len(taken)
-        self.handed_own += sum(not drafted.predicted for drafted in taken)
+        self.handed_own += sum(not drafted.from_text for drafted in taken)
         return taken
 
 
@@ -154,9 +171,16 @@ class Lockstep:
         to_cloud: ToCloud = lambda cloud, message: None,
         to_edge: ToEdge = lambda edge, message: True,
         predicted: TokenIds | None = None,
+        remembered: Sequence[TokenIds] = (),
     ) -> None:
         request = request_for(
-            chosen, models, seed=seed, max_tokens=max_tokens, ends=ends, predicted=predicted
+            chosen,
+            models,
+            seed=seed,
+            max_tokens=max_tokens,
+            ends=ends,
+            predicted=predicted,
+            remembered=remembered,
         )
         liveness = Liveness(LostCloud.WAIT, LivenessTimes(), now=0.0)
         self.edge = EdgeMachine(request, liveness, rng=rng)
@@ -224,20 +248,21 @@ class Lockstep:
 
     def _drafts(self, work: DraftTask) -> list[Drafted]:
         if work.expansion:
-            return self._tree(work)
+            branch = self._from_texts(work, self.edge.texts(work), (), work.count)
+            return branch if len(branch) == work.count else self._tree(work)
         context, rule = self.edge.context(work), self.edge.rule
-        alignment = self.edge.alignment(work)
-        drafts = self._predicted(work, alignment, (), work.count + work.spare)
+        texts = self.edge.texts(work)
+        drafts = self._from_texts(work, texts, (), work.count + work.spare)
         if len(drafts) >= work.count or (drafts and drafts[-1].ends_chunk):
             return drafts
         if not self.edge.request.predicts_within_tasks:
-            alignment = None
+            texts = NO_TEXTS
         drafts = []
         threshold = self.edge.request.preset.confidence_threshold
         while len(drafts) < work.count and not (
             drafts and (drafts[-1].token_id in work.ends or drafts[-1].ends_chunk)
         ):
-            if found := self._predicted(work, alignment, drafts, 1):
+            if found := self._from_texts(work, texts, drafts, 1):
                 drafts += found
                 context = (*context, found[0].token_id)
                 continue
@@ -254,15 +279,13 @@ class Lockstep:
             context = (*context, token)
         return drafts
 
-    def _predicted(
-        self, work: DraftTask, alignment: Alignment | None, drafts: Sequence[Drafted], most: int
+    def _from_texts(
+        self, work: DraftTask, texts: TextDrafts, drafts: Sequence[Drafted], most: int
     ) -> list[Drafted]:
-        """What the prediction says follows the `drafts`, in the arithmetic of the models."""
-        if alignment is None:
-            return []
+        """What texts propose after the `drafts`, in the arithmetic of the models."""
         token_ids = tuple(drafted.token_id for drafted in drafts)
-        after = alignment.after(token_ids, confirmed=False)
-        found = forced_drafts(work, None, token_ids, most=most, by_token=False, alignment=after)
+        after = texts.after(token_ids, confirmed=False)
+        found = forced_drafts(work, None, token_ids, most=most, by_token=False, texts=after)
         if not self._models.draft_probs((1, 2)).dtype.hasobject:
             return found
         return [
@@ -272,11 +295,12 @@ class Lockstep:
 
     def _tree(self, work: DraftTask) -> list[Drafted]:
         growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}
+        texts = {-1: self.edge.texts(work)}
         truncation = self.edge.request.preset.truncation
         newest: Iterable[int] = (-1,)
         while True:
             distributions = [
-                truncate(self._models.draft_probs(contexts[n]), truncation) for n in newest
+                truncate(self._with_branch(contexts[n], texts[n]), truncation) for n in newest
             ]
             if growth.grow(distributions):
                 return growth.nodes
@@ -284,6 +308,15 @@ class Lockstep:
             for node in newest:
                 drafted = growth.nodes[node]
                 contexts[node] = (*contexts[drafted.parent], drafted.token_id)
+                texts[node] = texts[drafted.parent].after((drafted.token_id,), confirmed=False)
+
+    def _with_branch(self, context: TokenIds, texts: TextDrafts) -> Array:
+        """The draft model's distribution with what is remembered, in the arithmetic of the
+        models."""
+        probs, proposed = self._models.draft_probs(context), texts.proposed
+        if proposed is not None and probs.dtype.hasobject:
+            proposed = replace(proposed, chance=cast("float", Fraction(1, 2)))
+        return with_remembered(probs, proposed)
 
     def _judge(self) -> None:
         if self.cloud is None:

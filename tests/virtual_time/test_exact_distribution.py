@@ -230,6 +230,7 @@ def probs_through_the_machines(
     ends: frozenset[int] = frozenset(),
     models: ModelPair = MODELS,
     predicted: TokenIds | None = None,
+    remembered: Sequence[TokenIds] = (),
 ) -> dict[TokenIds, Fraction]:
     def answer(rng: ExactRandom) -> TokenIds:
         return Lockstep(
@@ -240,6 +241,7 @@ def probs_through_the_machines(
             pace=pace,
             rng=NumberPerDecision(rng),
             predicted=predicted,
+            remembered=remembered,
         ).run()
 
     return outcome_probs(answer, once=False)
@@ -347,6 +349,39 @@ def test_so_it_is_where_the_cloud_overtakes_a_prediction(method: str) -> None:
         predicted = PREDICTED[number % 2]
         probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, predicted=predicted)
         assert probs == exact_payload_probs(3, frozenset()), pace
+
+
+REMEMBERED: list[TokenIds] = [(1, 2, 0, 2, 1, 0), (1, 2, 1, 0, 2, 0), (1, 2, 2, 0, 0, 1)]
+"""One of them goes on after any first token."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("dsd, 2", "dsd, 3", "dsd, 2, sure ones", "dssd, M 3", "dssd, M 1, R 0", "dssd-full, 2"),
+        *("tslt, 2, K 2", "pipelined, chunks of two", "picospec, whole chunks", "predraft"),
+    ],
+)
+def test_so_it_is_where_drafts_are_from_earlier_texts(method: str) -> None:
+    chosen, max_tokens = METHODS[method]
+    probs = probs_through_the_machines(chosen, max_tokens, Pace(), remembered=REMEMBERED)
+    assert probs == exact_payload_probs(max_tokens, frozenset())
+
+
+@pytest.mark.parametrize("method", ["stream", "streaming, whole window"])
+def test_so_it_is_where_the_cloud_overtakes_them(method: str) -> None:
+    for pace in PACES[1:4:2]:
+        chosen = OWN_TOKENS[method]
+        probs = probs_through_the_machines(chosen, 3, pace, remembered=REMEMBERED)
+        assert probs == exact_payload_probs(3, frozenset()), pace
+
+
+@pytest.mark.parametrize("shape", ["2, 1", "1, 2, with replacement", "2, 2, K 2, three tokens"])
+def test_so_it_is_where_earlier_texts_are_branches_of_a_tree(shape: str) -> None:
+    """Or all of it, where they reach as deep."""
+    chosen, max_tokens = TREES[shape]
+    probs = probs_through_the_machines(chosen, max_tokens, Pace(), remembered=REMEMBERED)
+    assert probs == exact_payload_probs(max_tokens, frozenset())
 
 
 def test_chunks_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,13 +80,18 @@ SPECULATION = Dashboard(
                     ),
                 ),
                 Panel(
-                    "Tokens of predictions",
-                    "Tokens drafted from callers' predictions, by outcome.",
+                    "Tokens of texts",
+                    "Tokens drafted from callers' predictions and from what is remembered, by "
+                    "outcome.",
                     "suffix: tok/s",
                     (
                         Query(
                             or_zero(rate(Method.prediction_tokens, "outcome", AT_EDGE)),
-                            "{{outcome}}",
+                            "predicted, {{outcome}}",
+                        ),
+                        Query(
+                            or_zero(rate(Method.memory_tokens, "outcome", AT_EDGE)),
+                            "remembered, {{outcome}}",
                         ),
                     ),
                     stacked=True,

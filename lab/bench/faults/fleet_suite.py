@@ -133,7 +133,7 @@ async def fleet_suite(
         for number in range(shape.edges):
             http.append(next(ports))
             metrics.append(next(ports))
-            options = {"verifier": clouds, "metrics_port": metrics[-1]}
+            options = {"verifier": clouds, "metrics_port": metrics[-1], "memory_tokens": 0}
             add(f"{number}-drafter", "drafter", **model, **options, pace_first_s=pacing.draft_s)
             options = {"drafter": f"{HOST}:{port_of[f'{number}-drafter']}", "http_port": http[-1]}
             options |= {"max_running": shape.running, "max_waiting": ROOM}

@@ -183,6 +183,7 @@ async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: flo
         name: {"model": model, "pace-first-s": PACES[name][0], "pace-further-s": PACES[name][1]}
         for name, model in (("verifier", models.target), ("drafter", models.draft))
     }
+    settings["drafter"]["memory-tokens"] = 0  # the same chats are measured alone and beside others
     settings["aggregator"] = {"http-keys-file": folder / "edge.keys", "http-documents": "true"}
     settings["device-retriever"] = {"embedding": "auto"}
     arms = list[Arm]()

@@ -133,6 +133,7 @@ def running_suite(
             *("--dtype", models.draft_dtype),
             *_device(models.draft, models.device),
             *("--metrics-port", str(metrics_port)),
+            *("--memory-tokens", "0"),  # answers asked for again would be drafted from themselves
             *kept,
             *drafter_options,
         )

@@ -8,6 +8,7 @@ from tandem.control.objective import Aim, Prices, weights_of
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.services.drafter.cloud.listed import clouds_of
+from tandem.services.drafter.memory import MemoryLimits
 from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
 from tandem.specdec.presets import MAX_SPLIT_LAYERS, SPLIT_LAYERS
 
@@ -102,6 +103,25 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         description="Give up on the cloud if it is unreachable for this many seconds. The"
         " request's `lost_cloud` says what happens then.",
     )
+    memory_tokens: int = Field(
+        default=2**18,
+        ge=0,
+        le=2**24,
+        description="Tokens of earlier texts that are remembered of each tenant, to draft from."
+        " Beyond them the texts that were longest not repeated are forgotten. 0: remember nothing,"
+        " and look nothing up in prompts either.",
+    )
+    memory_total_tokens: int = Field(
+        default=2**20,
+        ge=0,
+        le=2**26,
+        description="Tokens that are remembered of all tenants together, at some 25 bytes each.",
+    )
+    memory_folder: Path | None = Field(
+        default=None,
+        description="Folder where remembered texts are kept, in files that only their owner can"
+        " read. Unset: they are forgotten when the drafter ends.",
+    )
     objective: str = Field(
         default="latency",
         description="Default objective of the preset auto: latency, cost (target passes, or"
@@ -129,6 +149,14 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         except InvalidArgument as error:
             raise ValueError(str(error)) from None
         return text
+
+
+def memory_limits(settings: DrafterSettings) -> MemoryLimits | None:
+    """Return what may be remembered; None where nothing is."""
+    if not settings.memory_tokens:
+        return None
+    total = max(settings.memory_tokens, settings.memory_total_tokens)
+    return MemoryLimits(settings.memory_tokens, total, settings.memory_folder)
 
 
 def aim_of(settings: DrafterSettings) -> Aim:

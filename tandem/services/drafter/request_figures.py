@@ -23,6 +23,8 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     series.accepted_at(stats.acceptance_histogram)
     if stats.proposed_prediction_tokens:
         series.predicted(stats.accepted_prediction_tokens, stats.rejected_prediction_tokens)
+    if stats.proposed_memory_tokens:
+        series.recalled(stats.accepted_memory_tokens, stats.rejected_memory_tokens)
     series.target_passes.inc(stats.target_passes)
     series.draft_window.observe(machine.schedule.window)
     series.uplink_bytes.inc(traffic.uplink_bytes)
@@ -35,8 +37,8 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     series.early_verdicts.inc(stats.early_verdicts)
     series.predraft_hits.inc(stats.predraft_hits)
     series.predraft_misses.inc(stats.predraft_misses)
-    if stats.drafted:
-        series.draft_step.observe(stats.draft_s / stats.drafted)
+    if stats.model_drafts > 0:
+        series.draft_step.observe(stats.draft_s / stats.model_drafts)
     for trip_s in estimates.trips_s:
         series.round_trip.observe(trip_s)
     for reason, count in controller.decisions.items():

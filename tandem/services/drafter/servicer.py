@@ -50,6 +50,7 @@ from tandem.services.drafter.answer_thinking import AnswerThinking, answer_think
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
+from tandem.services.drafter.memory import DrafterMemory
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
@@ -120,13 +121,16 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         tenants: TenantIds | None = None,
         public_prompts: PublicPrompts | None = None,
         split: SplitEdge | None = None,
+        memory: DrafterMemory | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
         the connection to it is plain. `tenants`: what stands for callers there; by default by a
-        secret of this servicer. `split`: the target's first layers, for split inference."""
+        secret of this servicer. `split`: the target's first layers, for split inference. `memory`:
+        what is remembered of texts; None: nothing."""
         self._engine = engine = reading_the_end(engine)
         self._tokenizer = tokenizer
         self._split = split
+        self._memory = memory
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
         self._prompts = PromptTokens(tokenizer, engine.context_length)
         self._limits = limits
@@ -196,6 +200,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         await asyncio.to_thread(self._thread.stop)
         if self._split is not None:
             await self._split.close()
+        if self._memory is not None:
+            await self._memory.close()
         await asyncio.to_thread(self._tracing.close)
 
     async def Describe(  # noqa: N802  # the RPC's name
@@ -404,11 +410,21 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             finally:
                 prefill.leave()
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
+                self._remember(machine, paying_tenant(request.tenant))
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)
         measured = machine.controller.estimates.snapshot(time.monotonic())
         predicted = edge_request.predicted is not None
         self._warm_starts.ended(request.preset, machine.target_name, measured, predicted)
+
+    def _remember(self, machine: EdgeMachine, tenant: Tenant) -> None:
+        """Have a text remembered as far as the target has said it."""
+        if self._memory is None or machine.request.memory is None:
+            return
+        prompt_ids = machine.request.prompt_ids
+        answer_ids = machine.committed.since(len(prompt_ids))
+        verified = len(answer_ids) - machine.stats.unverified_tokens
+        self._memory.learn(tenant, prompt_ids, answer_ids[:verified])
 
     async def _relay(
         self,
@@ -512,6 +528,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             predicted = await self._prompts.predicted(
                 request.prediction, engine.vocabulary_size, tenant=request.tenant
             )
+        memory = None
+        # Of a prompt with images, token ids do not say all.
+        if self._memory is not None and not (request.no_memory or request.params.images):
+            payer = paying_tenant(request.tenant)
+            memory = await self._memory.recollection(payer, prompt_ids)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
         params = replace(params, processors=thinking.processors(params.processors))
@@ -530,6 +551,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             tenant=self._tenants.id_of(tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
             predicted=predicted,
+            memory=memory,
         )
         return edge_request, thinking
 

@@ -30,6 +30,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "steps",
             "lookup",
             "prediction",
+            "memory",
             "prompts",
             "bytes",
             "batching",

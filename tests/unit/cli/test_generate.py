@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ FIELDS = {
     *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
     *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate", "draft_context"),
     *("early_verdicts", "lossy", "same_bits", "sampling"),
+    *("accepted_memory_tokens", "rejected_memory_tokens"),
 }
 
 
@@ -151,7 +153,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
     stopped = answer("--stop", "never", "--stop", third)
     assert stopped["text"] == free["text"][: free["text"].index(third)]
     assert stopped["finish_reason"] == "stop"
-    rounds = ("--preset", "coupled", "--draft-length")
+    rounds = ("--preset", "coupled", "--no-memory", "--draft-length")
     longer, shorter = (answer(*rounds, length) for length in ("8", "1"))
     assert longer["text"] == shorter["text"] == free["text"]
     assert longer["rounds"] < shorter["rounds"]
@@ -254,3 +256,22 @@ def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
     assert (choice_line(fixed), choice_estimates(fixed)) == ("", "")
     asked = ("--prompt", "hello", "--max-tokens", "4", "--explain", "--preset", "coupled")
     assert "coupled chose no schedule" in generate(*asked).stderr
+
+
+def test_a_second_call_is_drafted_from_what_the_first_one_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each has its own process's worth of services; only the folder is the same."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    asked = ("--preset", "coupled", "--seed", "7", "--max-tokens", "60")
+    first, second = answer(*asked), answer(*asked)
+    assert first["token_ids"] == second["token_ids"]
+    assert second["accepted_memory_tokens"] > first["accepted_memory_tokens"]
+    assert second["rounds"] < first["rounds"]
+    without = answer(*asked, "--no-memory")
+    assert without["token_ids"] == first["token_ids"]
+    assert (without["accepted_memory_tokens"], without["rejected_memory_tokens"]) == (0, 0)
+    (file,) = (tmp_path / "tandem" / "memory").glob("*.memory")
+    size = file.stat().st_size
+    answer("--seed", "8", "--no-memory")
+    assert file.stat().st_size == size

@@ -13,6 +13,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.prompt import Truncate
 from tandem.gateway.request_reading import RequestLimits, completion_requests
+from tandem.gateway.responses import ResponsesRequest, as_chat
 from tandem.gateway.schema import CompletionRequest
 from tandem.generation.request import GenerationRequest
 from tandem.generation.request_fields import RequestFields, fields_of, given_fields
@@ -68,6 +69,7 @@ def test_every_caller_s_values_reach_the_request() -> None:
         **{"min_tokens": 2, "include_stop_str_in_output": True},
         "thinking_token_budget": 0,
         "prediction": "an old text",
+        "no_memory": True,
     }
     assert set(values) == {row.name for row in fields_of(RequestFields)}
     # No request has a suffix and drops tokens, nor a suffix and documents.
@@ -88,4 +90,15 @@ def test_every_caller_s_values_reach_the_request() -> None:
         assert build_request(command.params) == over_http == from_python == expected
 
 
-IN_TANDEM = ("query", "documents", "lost_cloud")
+IN_TANDEM = ("query", "documents", "lost_cloud", "no_memory")
+
+
+@pytest.mark.parametrize(("store", "no_memory"), [(False, True), (True, False), (None, False)])
+def test_what_openai_s_client_does_not_want_stored_is_not_remembered(
+    store: bool | None, no_memory: bool
+) -> None:
+    body = {"model": "m", "prompt": "a", "store": store}
+    (completion,) = completion_requests(CompletionRequest.model_validate(body), RequestLimits())
+    assert completion.no_memory is no_memory
+    asked = ResponsesRequest.model_validate({"model": "m", "input": "a", "store": store})
+    assert as_chat(asked).store is store

@@ -24,6 +24,7 @@ from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.predicted_text import Alignment, PredictedText
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
+from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of
@@ -58,7 +59,7 @@ def drafts_of(
     name: str,
     work: DraftTask,
     handed: list[tuple[int, int]] | None = None,
-    alignment: Alignment | None = None,
+    texts: TextDrafts = NO_TEXTS,
 ) -> tuple[list[Drafted], int, int]:
     """The result of a job, and how many passes it took."""
     engine: Engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
@@ -73,7 +74,7 @@ def drafts_of(
         preset=chosen,
         on_draft=lambda drafted, kv_length, _: told.append((drafted.token_id, kv_length)),
         rows=rows,
-        alignment=alignment,
+        texts=texts,
     )
     job = DraftJob(session, request)
     while True:
@@ -170,15 +171,16 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
         await asyncio.to_thread(thread.stop)
 
 
-def after(predicted: tuple[int, ...], answer: tuple[int, ...] = ()) -> Alignment:
-    return Alignment(PredictedText(predicted, VOCABULARY)).after(answer, confirmed=True)
+def after(predicted: tuple[int, ...], answer: tuple[int, ...] = ()) -> TextDrafts:
+    texts = TextDrafts(Alignment(PredictedText(predicted, VOCABULARY)))
+    return texts.after(answer, confirmed=True)
 
 
 @pytest.mark.parametrize("name", ["coupled", "dsd", "dssd"])
 def test_predicted_tokens_cost_no_pass_and_are_certain(name: str) -> None:
     """The model drafts where the prediction ends."""
     work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=5)
-    drafts, kv_length, passes = drafts_of(None, name, work, alignment=after((5, 6, 7, 4)))
+    drafts, kv_length, passes = drafts_of(None, name, work, texts=after((5, 6, 7, 4)))
     assert [drafted.token_id for drafted in drafts][:4] == [5, 6, 7, 4]
     assert [drafted.predicted for drafted in drafts] == [True] * 4 + [False]
     assert (passes, kv_length) == (1, 2 + 4)
@@ -194,9 +196,10 @@ def test_a_draft_of_the_model_s_own_may_lead_back_into_the_prediction() -> None:
     first = alone[0].token_id
     others = [token_id for token_id in range(VOCABULARY) if token_id != first]
     elsewhere = after((*others, first, 0, 0), (others[3],))
+    assert elsewhere.prediction is not None
     assert elsewhere.proposed is not None
-    alignment = replace(elsewhere, place=None)
-    drafts, _, passes = drafts_of(None, "coupled", work, alignment=alignment)
+    lost = TextDrafts(replace(elsewhere.prediction, place=None))
+    drafts, _, passes = drafts_of(None, "coupled", work, texts=lost)
     assert [drafted.token_id for drafted in drafts][:3] == [first, 0, 0]
     assert [drafted.predicted for drafted in drafts][:3] == [False, True, True]
     assert passes < 6
@@ -204,9 +207,10 @@ def test_a_draft_of_the_model_s_own_may_lead_back_into_the_prediction() -> None:
 
 def test_after_a_short_match_a_chunk_ends_with_the_few_tokens_that_are_tried() -> None:
     work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
-    alignment = after((1, 2, 3, 4, 5, 6, 7, 0, 1, 2), (1, 2, 3, 0, 5))
-    assert alignment.matched == 1
-    found = forced_drafts(work, None, most=6, by_token=True, alignment=alignment)
+    texts = after((1, 2, 3, 4, 5, 6, 7, 0, 1, 2), (1, 2, 3, 0, 5))
+    assert texts.prediction is not None
+    assert texts.prediction.matched == 1
+    found = forced_drafts(work, None, most=6, by_token=True, texts=texts)
     assert [drafted.token_id for drafted in found] == [6, 7, 0, 1]
     assert [drafted.ends_chunk for drafted in found] == [False, False, False, True]
 
@@ -215,7 +219,7 @@ def test_what_a_grammar_forbids_is_not_proposed() -> None:
     """It would be rejected, and so would all after it."""
     work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
     mask = Decided((None, 5, None, None, 7, 1))
-    drafts, _, _ = drafts_of(mask, "coupled", work, alignment=after((3, 5, 4, 6, 7, 1)))
+    drafts, _, _ = drafts_of(mask, "coupled", work, texts=after((3, 5, 4, 6, 7, 1)))
     assert [drafted.token_id for drafted in drafts][:3] == [3, 5, 4]
     assert [drafted.predicted for drafted in drafts][:4] == [True, False, True, False]
     assert drafts[3].token_id in (3, 4)

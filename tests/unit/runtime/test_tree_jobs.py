@@ -10,6 +10,7 @@ import pytest
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.core.probs import SamplingParams, Truncation, probs_from_logits
 from tandem.core.randomness import SeededRandom
+from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftRequest, VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.cloud import VerifyWork
@@ -17,7 +18,10 @@ from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, Step
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.recalled_text import RecallTally, Recollection
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
+from tandem.specdec.text_drafts import TextDrafts
+from tandem.specdec.text_memory import TextMemory
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 12
@@ -184,3 +188,41 @@ def test_of_a_judged_tree_the_path_is_kept() -> None:
     after = VerifyJob(session, VerifyWork(2, (7,), 1, 0, judge, path=(0, 1, 3)), SamplingParams())
     engine.forward([after.request()])
     assert session.token_ids == (1, 2, 3, 4, 6, 7)
+
+
+def remembering(*texts: tuple[int, ...]) -> TextDrafts:
+    """What a memory proposes after (7, 1, 2) that was always right."""
+    memory, tally = TextMemory(quota=1000), RecallTally()
+    for text in texts:
+        memory.learn(text, ())
+        for length in (3, 5, 8):
+            for _ in range(100):
+                tally.add(length, 1.0, True)
+    source = Recollection.of((7, 1, 2), V, memory.blocks, tally)
+    return TextDrafts(recall=source.begin())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_remembered_is_a_branch_of_the_tree(temperature: float) -> None:
+    """Beside the draft model's candidates, from a distribution that has both."""
+    said = (7, 1, 2, 11, 10, 9, 8)
+    engine = Counted()
+    sampling = SamplingParams(temperature=temperature)
+    found = 0
+    for seed in range(20):
+        rule = RejectionRule(SeededRandom(seed))
+        request = DraftRequest(WORK, sampling, rule, PRESET, texts=remembering(said))
+        nodes, _ = run(engine, TreeDraftJob(engine.open(20, spare=14), request))
+        assert len(nodes) == 14, "the model has its candidates"
+        paths = {path_of(nodes, node) for node in range(len(nodes))}
+        found += (11, 10, 9) in paths
+        assert all(node.draft_probs[node.token_id] > 0 for node in nodes)
+        assert not any(node.remembered for node in nodes)
+    assert found >= (20 if temperature == 0 else 8)
+
+
+def test_a_branch_that_reaches_as_deep_as_the_tree_needs_no_pass() -> None:
+    texts = remembering((7, 1, 2, 11, 10, 9, 8))
+    found = forced_drafts(WORK, None, most=3, by_token=False, texts=texts)
+    assert [(node.token_id, node.parent) for node in found] == [(11, -1), (10, 0), (9, 1)]
+    assert all(node.remembered and node.draft_probs[node.token_id] == 1 for node in found)

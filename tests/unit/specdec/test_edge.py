@@ -1,5 +1,6 @@
 """The edge's machine on its own: how drafting, sending and committing start and stop."""
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.text_drafts import NO_TEXTS
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
     MODELS,
@@ -316,7 +318,7 @@ def test_alone_nothing_is_committed_that_the_caller_predicted() -> None:
     assert Commit((0, 2), unverified=True) in outputs
     work = edge.work(10.0)
     assert work is not None
-    assert (work.position, edge.alignment(work), edge.predicts) == (4, None, False)
+    assert (work.position, edge.texts(work), edge.predicts) == (4, NO_TEXTS, False)
     assert (edge.stats.accepted_prediction_tokens, edge.stats.rejected_prediction_tokens) == (0, 2)
 
 
@@ -361,6 +363,99 @@ def test_a_chunk_of_predicted_tokens_may_be_as_long_as_the_cloud_takes() -> None
     longer = drafts_of(0, 1, 0, 1, 0, predicted=True)
     (frame,) = sent(edge.drafted(work, longer, 0, 0.0, 0.0))
     assert (frame.token_ids, frame.end_of_chunk) == ((0, 1, 0, 1, 0), True)
+
+
+SAID = tuple(random.Random(5).randrange(3) for _ in range(100))
+
+
+def recall(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
+    """Do the draft work that is due, with these tokens of earlier texts."""
+    work = edge.work(0.0)
+    assert work is not None
+    drafts = drafts_of(*token_ids, remembered=True)
+    return edge.drafted(work, drafts, work.keep, 0.0, 0.0)
+
+
+def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> None:
+    edge = edge_of(preset("coupled", 3), max_tokens=20, remembered=[SAID])
+    edge.connect(0.0)
+    recall(edge, 0, 1, 2)
+    assert edge.kv_length == 0, "no model was fed for them"
+    edge.receive(verdict_of(edge, 2, True, 1), 0.0)
+    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (2, 1)
+    assert edge.stats.accepted == 2
+    estimates = edge.controller.estimates
+    assert (estimates.acceptance.judged, estimates.draft.seconds()) == (0, None)
+    work = edge.work(0.0)
+    assert work is not None
+    mixed = [*drafts_of(0, remembered=True), *drafts_of(1, 2)]
+    edge.drafted(work, mixed, work.position + 2, 0.02, 0.0)
+    edge.receive(verdict_of(edge, 2, True, 1), 0.0)
+    assert (estimates.acceptance.judged, estimates.acceptance.agreed) == (2, 1)
+    assert edge.stats.model_drafts == 2
+    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (3, 1)
+
+
+def test_the_cloud_s_own_token_may_confirm_a_remembered_one() -> None:
+    edge = edge_of(STREAM, remembered=[SAID])
+    edge.connect(0.0)
+    recall(edge, 0)
+    edge.receive(tokens_of(edge, 0), 0.0)
+    recall(edge, 1)
+    edge.receive(tokens_of(edge, 2), 0.0)
+    assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (1, 1)
+    assert edge.controller.estimates.acceptance.judged == 0
+
+
+def test_alone_nothing_is_committed_that_is_remembered() -> None:
+    edge = edge_of(
+        scheduled("coupled", Schedule(4, 2, bonus=False)),
+        LostCloud.EDGE,
+        max_tokens=20,
+        prompt_ids=SAID[:40],
+        remembered=[SAID],
+    )
+    edge.connect(0.0)
+    assert edge.predicts
+    draft(edge, 0, 2)
+    recall(edge, 1, 1)
+    outputs = time_passes(edge, 0.0, 10.0)
+    assert Commit((0, 2), unverified=True) in outputs
+    work = edge.work(10.0)
+    assert work is not None
+    assert (work.position, edge.texts(work), edge.predicts) == (42, NO_TEXTS, False)
+
+
+@pytest.mark.parametrize("name", ["auto", "stream"])
+def test_a_schedule_has_room_for_what_is_remembered(name: str) -> None:
+    """Even the cloud alone, with which `auto` begins: those drafts cost nothing."""
+    edge = edge_of(PRESETS[name], max_tokens=60, prompt_ids=SAID[:40], remembered=[SAID])
+    (opening,) = sent(edge.connect(0.0))
+    assert opening.settings.window == 64
+    edge.receive(Opened(*frame_of(edge), 32, 200, frozenset(), "scripted"), 0.0)
+    count = 0
+    while (work := edge.work(0.0)) is not None and count < 40:
+        ids = [*SAID[work.position : work.position + work.count]]
+        if work.stepwise:
+            for token_id in ids:
+                edge.drafted(work, drafts_of(token_id, remembered=True), work.keep, 0.0, 0.0)
+        else:
+            edge.drafted(work, drafts_of(*ids, remembered=True), work.keep, 0.0, 0.0)
+        count += len(ids)
+        if edge.texts(work).proposed is None:
+            break
+    assert count >= 12
+    assert edge.drafts_in_flight == SAID[40 : 40 + count]
+    edge.receive(tokens_of(edge, (SAID[40] + 1) % 3), 0.0)
+    assert edge.schedule.window <= PRESETS[name].schedule.window or not edge.predicts
+
+
+def test_without_a_memory_auto_begins_with_the_cloud_alone() -> None:
+    edge = edge_of(PRESETS["auto"], max_tokens=60, prompt_ids=SAID[:40])
+    (opening,) = sent(edge.connect(0.0))
+    assert opening.settings.window == PRESETS["auto"].schedule.window
+    edge.receive(Opened(*frame_of(edge), 32, 200, frozenset(), "scripted"), 0.0)
+    assert edge.work(0.0) is None
 
 
 def test_a_method_without_drafts_drafts_alone() -> None:

@@ -106,4 +106,3 @@ def test_a_token_that_is_everywhere_costs_a_bounded_search() -> None:
 def test_an_id_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"^prediction: \[1\] = 1000 is not in"):
         PredictedText((1, VOCABULARY), VOCABULARY)
-    assert PredictedText((1,), 3).certain(1).tolist() == [0, 1, 0]

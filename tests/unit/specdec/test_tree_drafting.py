@@ -1,5 +1,6 @@
 """Trees at the edge: what is drafted, sent, committed and kept; verdicts no honest cloud sends."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,14 @@ from tandem.specdec.messages import Draft, Open, Verdict
 from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
 from tandem.specdec.tree_drafting import TreeGrowth
 from tests.virtual_time.cases import tree
-from tests.virtual_time.edge_frames import PROBS, edge_of, sent, tokens_of
+from tests.virtual_time.edge_frames import (
+    PROBS,
+    drafts_of,
+    edge_of,
+    sent,
+    tokens_of,
+    verdict_of,
+)
 from tests.virtual_time.machine_state import state_of
 
 TREE = tree((2, 2))
@@ -107,6 +115,28 @@ def test_the_path_is_committed_and_its_keys_and_values_kept(
     assert work is not None
     assert (work.keep, work.path, work.token_ids) == (2, kept, fed)
     assert work.position == 2 + len(committed)
+
+
+def test_a_remembered_branch_was_not_fed_and_leaves_no_path() -> None:
+    """It is judged like any tree; what was accepted of it is fed with the next task."""
+    edge = edge_of(tree((2, 2)), max_tokens=12)
+    edge.connect(0.0)
+    task = edge.work(0.0)
+    assert task is not None
+    drafts = [
+        replace(drafted, parent=index - 1)
+        for index, drafted in enumerate(drafts_of(0, 1, remembered=True))
+    ]
+    edge.drafted(task, drafts, task.keep, 0.0, 0.0)
+    assert edge.kv_length == task.keep == 0
+    verdict = replace(verdict_of(edge, 2, outcome=2), path=(0, 1))
+    edge.receive(verdict, 0.0)
+    assert edge.committed.since(2) == (0, 1, 2)
+    following = edge.work(0.0)
+    assert following is not None
+    assert (following.keep, following.path) == (0, ())
+    assert following.token_ids == (1, 2, 0, 1, 2)
+    assert edge.stats.accepted_memory_tokens == 2
 
 
 def test_an_interrupted_task_gives_no_path_away() -> None:

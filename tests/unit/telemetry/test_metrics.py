@@ -31,6 +31,7 @@ PUBLISHED = {
     "tandem_spec_decode_num_accepted_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_accepted_tokens_per_pos_total": ("counter", METHOD | {"position"}),
     "tandem_prediction_tokens_total": ("counter", METHOD | {"outcome"}),
+    "tandem_memory_tokens_total": ("counter", METHOD | {"outcome"}),
     "tandem_spec_decode_num_judged_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_agreed_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_target_passes_total": ("counter", METHOD),
@@ -113,6 +114,7 @@ def touch_everything(metrics: Metrics) -> None:
     method = metrics.method(preset="dsd", model_name="m")
     method.accepted_at([1, 2])
     method.predicted(3, 1)
+    method.recalled(5, 2)
     metrics.http().answered("/v1/models", 200)
     metrics.access().certificate_valid.set(1)
     metrics.access().follow_keys_file("keys_file", KeysFileState)
