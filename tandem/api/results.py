@@ -63,7 +63,9 @@ class Figures:
     `draft_context`: tokens that the draft model reads at once, where the text was longer and it
     drafted after the text's end (0: it read all); `same_bits`: whether other requests change no bit
     of the target's logits, so that a coupled text does not depend on the load (None without a
-    cloud, and for two sides' documents).
+    cloud, and for two sides' documents); `exactness`: `bit_for_bit` where the text is what the
+    target alone gives, `up_to_rounding` where it may be another where two tokens all but tie,
+    `not_exact` where the preset is lossy or tokens were not verified (None as before).
     """
 
     preset: str
@@ -90,6 +92,7 @@ class Figures:
     lossy: bool
     draft_context: int
     same_bits: bool | None
+    exactness: str | None
     side_moves: int | None = None
     fetches: int | None = None
     device: SideFigures | None = None
