@@ -16,6 +16,7 @@ from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
 from tandem.netem.link_model import LinkShape
 from tandem.netem.link_trace import LinkTrace
 from tandem.specdec.messages import GenerationParams
@@ -130,6 +131,7 @@ async def check_presets(
 class _Run:
     def __init__(self, plan: LosslessPlan, advance: Advance) -> None:
         self._plan, self._advance = plan, advance
+        self._at_once = AT_ONCE
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def texts(
@@ -171,10 +173,21 @@ class _Run:
         )
 
     async def _ask(self, client: AggregatorClient, request: GenerationRequest) -> Generated:
-        async with self._slots:
-            answer = await client.generate(request)
-        self._advance()
-        return answer
+        """A target that has no room for so many sessions is asked for fewer at once from then
+        on."""
+        while True:
+            async with self._slots:
+                try:
+                    answer = await client.generate(request)
+                except Rejected as error:
+                    if error.code.name != "RESOURCE_EXHAUSTED" or self._at_once == 1:
+                        raise
+                else:
+                    self._advance()
+                    return answer
+            if self._at_once > 1:
+                self._at_once -= 1
+                await self._slots.acquire()
 
 
 def _target_probs(engine: Engine, prompt: tuple[int, ...]) -> Callable[[Prefix], Array]:

@@ -19,6 +19,7 @@ from tandem.commands.options import (
     link_words,
     model_options,
 )
+from tandem.generation.figures import BIT_FOR_BIT, UP_TO_ROUNDING
 from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS, find_preset
 from tandem.suite.models import ModelPair, choose_pair, load_pair
@@ -76,7 +77,8 @@ def verify_lossless(**options: Any) -> int:
     its draws, must equal those of the target alone. Presets that draw by the rejection rule give
     other texts of the same distribution: their short sequences are held against it by a chi-squared
     test, whose power is printed. A lossy preset fails, and its measured bias is shown. Exit code 1
-    on any difference.
+    on any difference. The last line says whether texts are the target's bit for bit, or up to
+    rounding: most engines compute a token's scores to slightly other values in a longer pass.
     """
     presets = [find_preset(name) for name in options["presets"] or ("coupled",)]
     configure_logging("critical")
@@ -112,7 +114,9 @@ def verify_lossless(**options: Any) -> int:
     if options["as_json"]:
         rows = [{**asdict(check), "passed": check.passed} for check in checks]
         certain = {"false_alarm": FALSE_ALARM, "power": POWER}
-        click.echo(json.dumps({"passed": passed, "seed": plan.seed, **certain, "rows": rows}))
+        exactness = BIT_FOR_BIT if pair.target.capabilities.batch_invariant else UP_TO_ROUNDING
+        said = {"passed": passed, "exactness": exactness, "seed": plan.seed, **certain}
+        click.echo(json.dumps({**said, "rows": rows}))
     else:
         _print(
             pair,
@@ -139,7 +143,8 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link:
     if not pair.target.capabilities.same_bits and any(any(c.different.values()) for c in checks):
         click.echo(
             f"{target} does not give the same bits in every batch: where two tokens tie to that"
-            " rounding, a text may be another. float32 on a CPU gives the same bits."
+            " rounding, a text may be another. float32 on a CPU gives the same bits, and so does a"
+            " GGUF file on llama.cpp with --batch-invariant."
         )
     sequences = [check.sequences for check in checks if check.sequences is not None]
     if sequences:
@@ -149,7 +154,7 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link:
             f" {POWER:.0%} of runs; a false alarm comes once in {1 / FALSE_ALARM:,.0f}."
         )
 
-    click.echo(_sign_off(checks, target))
+    click.echo(_sign_off(checks, target, pair.target.capabilities.batch_invariant))
 
 
 def _divergence_words(divergence: Divergence) -> str:
@@ -164,10 +169,11 @@ def _divergence_words(divergence: Divergence) -> str:
     return f"{where}, where the target's scores are {divergence.gap:.2g} apart: no rounding"
 
 
-def _sign_off(checks: list[PresetCheck], target: str) -> str:
+def _sign_off(checks: list[PresetCheck], target: str, batch_invariant: bool) -> str:
     """Return which presets may be relied on, and which not."""
+    exactly = "bit for bit" if batch_invariant else "up to rounding"
     kinds = {
-        f"as {target} alone": [check.preset for check in checks if check.passed],
+        f"as {target} alone, {exactly}": [check.preset for check in checks if check.passed],
         "lossy, as declared": [check.preset for check in checks if check.lossy],
         "DIFFERENT": [c.preset for c in checks if not (c.passed or c.lossy)],
     }

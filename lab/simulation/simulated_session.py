@@ -184,6 +184,7 @@ class SimulatedSession:
             layer_count=MANY_LAYERS,
             hidden_size=self.hidden_size,
             exit_temperatures=self.target.exit_temperatures,
+            row_share=self.verifier.row_share,
         )
         cloud = CloudMachine(opening, model, budget=self.verifier.budget)
         self._leave_verifier()

@@ -96,6 +96,9 @@ class SimulatedVerifier:
         self.passes = 0
         self.busy_s = 0.0
         self.budget = PassBudget()
+        first_s = pass_s(1)
+        self.row_share = min(1.0, max(0.0, pass_s(2) / first_s - 1)) if first_s > 0 else None
+        """What a verifier measures when it starts."""
         self._time = time
         self._pass_s, self._slowed, self._exit_s = pass_s, slowed, exit_s
         self._waiting: list[ServedSession] = []

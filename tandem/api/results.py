@@ -64,7 +64,10 @@ class Figures:
     drafted after the text's end (0: it read all); `accepted_memory_tokens`,
     `rejected_memory_tokens`: drafts from what the drafter remembers; `same_bits`: whether other
     requests change no bit of the target's logits, so that a coupled text does not depend on the
-    load (None without a cloud, and for two sides' documents)."""
+    load (None without a cloud, and for two sides' documents); `exactness`: `bit_for_bit` where the
+    text is what the target alone gives, `up_to_rounding` where it may be another where two tokens
+    all but tie, `not_exact` where the preset is lossy or tokens were not verified (None as before).
+    """
 
     preset: str
     ttft_s: float | None
@@ -92,6 +95,7 @@ class Figures:
     accepted_memory_tokens: int
     rejected_memory_tokens: int
     same_bits: bool | None
+    exactness: str | None
     side_moves: int | None = None
     fetches: int | None = None
     device: SideFigures | None = None

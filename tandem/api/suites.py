@@ -5,6 +5,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, Self, Unpack
 
@@ -239,6 +240,7 @@ def embedded_async(
     dtype_draft: str = "float32",
     dtype_target: str = "float32",
     exits: str = "auto",
+    batch_invariant: bool = False,
     device_documents: Iterable[Place] = (),
     cloud_documents: Iterable[Place] = (),
     index_folder: Place | None = None,
@@ -254,7 +256,8 @@ def embedded_async(
     `draft` and `target`: folders, GGUF files, names that `tandem models` lists, or hub models as
     NAME@COMMIT; `engine_…`: the back ends that compute them. A target without a draft has its
     drafts looked up in the text, and a warning is logged. `exits`: the target's early exits, a
-    folder, "none" or "auto". With `device_documents` or `cloud_documents` (files and folders),
+    folder, "none" or "auto". `batch_invariant`: compute each token of a GGUF target to the same
+    bits in every pass. With `device_documents` or `cloud_documents` (files and folders),
     answers can be asked for with `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps`
     (10^6 bit/s; `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between
     edge and cloud. The models are loaded when
@@ -269,6 +272,7 @@ def embedded_async(
         exits=exits,
         engine=engine_target,
     )
+    target_choice = replace(target_choice, batch_invariant=batch_invariant)
     looked_up = target is not None and draft is None and engine_draft == AUTO
     draft_choice = (draft_for(target_choice) if looked_up else None) or choose_model(
         _text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft

@@ -62,6 +62,7 @@ class ContextEngine(EngineDefaults):
             cancellation=True,
             exits=bool(self.exit_depths),
             same_bits=True,
+            batch_invariant=True,
         )
         self._open: set[ContextSession] = set()
         self.kv_copies = ContextCopies(self._open_session) if copies else None

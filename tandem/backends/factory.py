@@ -50,6 +50,9 @@ PARALLEL = ("vllm",)
 """Those that can spread a model over several devices."""
 SPLITTING = ("torch", "scripted")
 """Those that can run the first layers of a model alone."""
+INVARIANT = ("llamacpp", "scripted")
+"""Those that can compute each token to the same bits in every pass; a model may still be one whose
+products depend on the others."""
 LOOKUP_FIRST = "lookup+"
 """Before a back end's name: looks drafts up, and asks its model for what it does not find."""
 
@@ -70,7 +73,15 @@ def load_model(choice: ModelChoice) -> LoadedModel:
     if choice.first_layers and engine not in SPLITTING:
         why = f"the engine {engine!r} cannot run a model's first layers alone; use 'torch'"
         raise InvalidArgument("engine", why)
-    return LOADERS[engine](choice)
+    if choice.batch_invariant and engine not in INVARIANT:
+        why = f"the engine {engine!r} is not batch-invariant; use 'llamacpp' with a GGUF file"
+        raise InvalidArgument("batch_invariant", why)
+    loaded = LOADERS[engine](choice)
+    if choice.batch_invariant and not loaded.engine.capabilities.batch_invariant:
+        name = loaded.engine.model_name
+        why = f"{name} does not have the same bits in every pass on this machine; leave it out"
+        raise InvalidArgument("batch_invariant", why)
+    return loaded
 
 
 def _lookup_first(choice: ModelChoice) -> LoadedModel:
@@ -98,6 +109,7 @@ def load_served(
     target_tokenizer: str | None = None,
     parallel: Parallelism = ONE_DEVICE,
     kv_budget_bytes: int = 2 * 2**30,
+    batch_invariant: bool = False,
 ) -> LoadedModel:
     """Return the model of a service; `model` and what follows are settings of some services only. A
     draft model is translated to the vocabulary of `target_tokenizer`. The model has made a pass."""
@@ -114,6 +126,7 @@ def load_served(
         kv_budget_bytes=kv_budget_bytes,
         gpu_layers=settings.gpu_layers,
         kv_cells=settings.kv_cells,
+        batch_invariant=batch_invariant,
     )
     loaded = load_model(choice)
     if target_tokenizer is not None:

@@ -66,6 +66,10 @@ class Capabilities:
     """Other sequences in a pass change no bit of a sequence's logits. Then a coupled text does not
     depend on the load. How a sequence is cut into passes may change a score by some 1e-5, since
     attention rounds by the number of rows: a text turns only where two tokens tie to that."""
+    batch_invariant: bool = False
+    """Nor does it change a bit how a sequence is cut into passes: a row alone has the logits that
+    it has among others. Then the text is the target's bit for bit, whatever was drafted. An engine
+    that has it has `same_bits` too."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ class ModelChoice:
     time. `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers
     together. `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and
     tokens that there is room for (0: a default). `first_layers`: only so many run, and answer
-    their hidden states (0: all); of torch's Llama family alone.
+    their hidden states (0: all); of torch's Llama family alone. `batch_invariant`: an engine that
+    can must compute each row to the same bits in every pass, which takes longer.
     """
 
     source: str
@@ -70,6 +71,7 @@ class ModelChoice:
     gpu_layers: int | None = None
     kv_cells: int = 0
     first_layers: int = 0
+    batch_invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

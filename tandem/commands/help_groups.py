@@ -40,7 +40,7 @@ GROUPS = (
     OptionGroup(
         "Model",
         ("draft", "target", "dtype_draft", "dtype_target", "device_draft", "device_target"),
-        ("engine_draft", "engine_target", "exits"),
+        ("engine_draft", "engine_target", "exits", "batch_invariant"),
     ),
     OptionGroup(
         "Sampling",

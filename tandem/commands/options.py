@@ -111,6 +111,12 @@ model_options = together(
         " made by 'tandem train-exits', none, or auto: the folder beside the"
         " target, if it fits.",
     ),
+    click.option(
+        "--batch-invariant",
+        is_flag=True,
+        help="With a GGUF target on llama.cpp: compute each token to the same bits in every pass."
+        " Slower, but texts are the target's bit for bit.",
+    ),
 )
 """Both models, where and how precisely each computes, and the target's early exits."""
 

@@ -19,7 +19,8 @@ GROUPS = (
         ("model", "engine", "device", "dtype", "threads"),
         (
             *("revision", "target_tokenizer", "exits", "reranker", "gpu_layers", "kv_cells"),
-            *("tensor_parallel", "pipeline_parallel", "executor", "stuck_after_s"),
+            *("batch_invariant", "tensor_parallel", "pipeline_parallel", "executor"),
+            "stuck_after_s",
             *("split_model", "split_layers"),
             *("pace_first_s", "pace_further_s", "pace_batch_s"),
         ),

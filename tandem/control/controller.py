@@ -140,6 +140,12 @@ class Controller:
         self._apply()
         self.switched()
 
+    def opened(self, row_share: float | None) -> None:
+        """Record what the cloud measured of its engine before anybody asked: the time that a
+        further row of a pass adds, relative to the first. None: it does not say."""
+        if row_share is not None:
+            self.estimates.begin_with(row_share)
+
     def switched(self) -> None:
         """Note that the answers are another stream's from now on; they are not timed by when frames
         left."""

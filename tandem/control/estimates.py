@@ -315,6 +315,12 @@ class Estimates:
             self._share = further_s / max(first_s, TINY)
         self.first.add(seconds / (1 + self.row_share * drafts), now, busy=busy)
 
+    def begin_with(self, row_share: float) -> None:
+        """Begin with the engine's own measurement of a further row, unless an earlier answer
+        measured it, with what else the machine does."""
+        if self._earlier_share is None:
+            self._earlier_share = self._share = row_share
+
     @property
     def row_share(self) -> float:
         """Time that a further row of a pass adds, relative to the first."""

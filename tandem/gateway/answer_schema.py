@@ -148,10 +148,17 @@ class ChunkExtension(Strict):
     )
     same_bits: bool | None = Field(
         default=None,
-        description="True if the target model is batch-invariant: concurrent requests do not"
-        " change its logits, so a text with a coupled preset does not depend on"
-        " the load. Null if the cloud took no part, or for answers from"
-        " documents.",
+        description="True if concurrent requests do not change the target model's logits, so a"
+        " text with a coupled preset does not depend on the load. Null if the"
+        " cloud took no part, or for answers from documents.",
+    )
+    exactness: Literal["bit_for_bit", "up_to_rounding", "not_exact"] | None = Field(
+        default=None,
+        description="`bit_for_bit`: the target model is batch-invariant, so the text is exactly"
+        " what it alone would give. `up_to_rounding`: its logits may differ in their last bits"
+        " with the number of tokens in a pass; where two tokens tie to that, the text may be"
+        " another. `not_exact`: the preset is lossy, or some tokens were not verified. Null if"
+        " the cloud took no part, or for answers from documents.",
     )
     ttft_s: float | None = None
     tpot_s: float | None = None

@@ -11,6 +11,16 @@ from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
 from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Summary
 
+BIT_FOR_BIT = "bit_for_bit"
+"""No bit of the target's logits depends on what was drafted, or on other requests."""
+UP_TO_ROUNDING = "up_to_rounding"
+"""Its logits may differ in their last bits: where two tokens tie to that, the text may turn."""
+INEXACT = "not_exact"
+"""The preset is lossy, or the cloud was lost and did not verify all tokens."""
+_EXACTNESS_WORDS = {
+    BIT_FOR_BIT: "the target's text bit for bit",
+    UP_TO_ROUNDING: "the target's text up to rounding",
+}
 _COMPARABLE_TOKENS = 32
 _TOLD = (
     *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
@@ -45,6 +55,7 @@ def answer_figures(result: Generated) -> dict[str, Any]:
         "acceptance_rate": _rate(summary.accepted, summary.drafted),
         "predraft_miss_rate": _rate(summary.predraft_misses, resolved),
         "same_bits": summary.same_bits if summary.HasField("same_bits") else None,
+        "exactness": _exactness(summary, result.unverified),
         "unverified": result.unverified,
         **({"choice": _choice_figures(summary.choice)} if summary.HasField("choice") else {}),
         **(_two_sided_figures(summary) if summary.HasField("device") else {}),
@@ -158,6 +169,8 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
         parts.append(f"{recalled} tokens from memory")
     if turns := figures["predraft_hits"] + figures["predraft_misses"]:
         parts.append(f"pre-draft misses {figures['predraft_misses'] / turns:.0%}")
+    if words := _EXACTNESS_WORDS.get(figures.get("exactness") or ""):
+        parts.append(words)
     return "; ".join((*parts, *_warnings(figures)))
 
 
@@ -233,6 +246,18 @@ def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
         "accepted " + ", ".join(f"{rate:.0%} ({side})" for side, rate in rates.items()),
         f"{figures['side_moves']} side moves",
     ]
+
+
+def _exactness(summary: Summary, unverified: Sequence[int]) -> str | None:
+    """How the text relates to what the target alone would give. None where no cloud took part, for
+    documents of two sides, and of servers of earlier versions."""
+    if summary.HasField("device"):
+        return None
+    if summary.lossy or unverified:
+        return INEXACT
+    if not summary.HasField("batch_invariant"):
+        return None
+    return BIT_FOR_BIT if summary.batch_invariant else UP_TO_ROUNDING
 
 
 def _rate(part: int, whole: int) -> float | None:

@@ -91,6 +91,8 @@ class CloudModel:
     exits: int = 0
     exit_temperatures: tuple[float, ...] = ()
     same_bits: bool = False
+    batch_invariant: bool = False
+    row_share: float | None = None
     layer_count: int = 0
     hidden_size: int = 0
     """Of a hidden state between two layers; 0 where no session can be split."""
@@ -259,6 +261,8 @@ class CloudMachine:
             processes=True,
             cached_tokens=self.kv_length,
             same_bits=model.same_bits,
+            batch_invariant=model.batch_invariant,
+            row_share=model.row_share,
             tells_prompt_logprobs=True,
             processes_thinking=True,
         )

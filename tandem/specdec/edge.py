@@ -297,6 +297,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._drafting.opened(message)
                 self._choose_exits(message.exits)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
+                self.controller.opened(message.row_share)
                 self._text.take_eos(message.eos_token_ids)
             case PromptLogprobs():
                 check_prompt_tokens(message, self.request)
@@ -804,6 +805,8 @@ class EdgeStats:
     cached_tokens: int = 0
     same_bits: bool | None = None
     """Whether all clouds so far promise it; None before the first."""
+    batch_invariant: bool | None = None
+    """Likewise."""
     links_lost: int = 0
     departures: int = 0
     loss_noticed_s: float = 0.0
@@ -855,6 +858,7 @@ class EdgeStats:
         """Record what the cloud promises, and how much of the prompt it had cached when the first
         stream opened."""
         self.same_bits = opened.same_bits and self.same_bits is not False
+        self.batch_invariant = opened.batch_invariant and self.batch_invariant is not False
         if self._streams <= 1:
             self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
 

@@ -130,6 +130,11 @@ class Opened(Frame):
     cached_tokens: int = 0
     same_bits: bool = False
     """Whether other requests change no bit of the target's logits."""
+    batch_invariant: bool = False
+    """Whether it changes no bit of them either how a text is cut into passes."""
+    row_share: float | None = None
+    """What a further token adds to a pass, relative to the first, as the cloud measured it when it
+    started."""
     tells_prompt_logprobs: bool = False
     """Whether this cloud knows `prompt_logprobs`."""
     processes_thinking: bool = False

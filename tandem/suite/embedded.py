@@ -17,6 +17,7 @@ from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkShape
 from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.runtime.pass_times import measure_pass_times
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
@@ -108,6 +109,7 @@ class EmbeddedSuite:
             dtype=pair.dtype,
             documents=self._decoded(pair.target, target, "cloud"),
             default_sampling=NO_DEFAULTS if target is None else target.default_sampling,
+            pass_times=None if target is None else measure_pass_times(pair.target),
         )
         self.verifier_target = await _serve(stack, verifier)
         drafter = DrafterServicer(

@@ -193,6 +193,8 @@ class LocalSuite:
             name = "verifier" if number == 1 else f"{number}-verifier"
             target = _model_flags(settings.target)
             flags[name] = {"port": port, **target, "exits": settings.target.exits}
+            if settings.target.batch_invariant:
+                flags[name]["batch-invariant"] = "true"
         if settings.documents is not None:
             cloud = await self._through_link(stack, ports["cloud-aggregator"])
             retriever = f"{HOST}:{ports['device-retriever']}"

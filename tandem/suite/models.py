@@ -138,9 +138,11 @@ def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> Mode
         if looked_up is not None and options["engine_draft"] == AUTO:
             return looked_up
     device, dtype, engine = (options[f"{field}_{side}"] for field in ("device", "dtype", "engine"))
-    return choose_model(
+    choice = choose_model(
         given=options[side], demo=DEMO[side], device=device, dtype=dtype, exits=exits, engine=engine
     )
+    invariant = side == "target" and options.get("batch_invariant", False)
+    return replace(choice, batch_invariant=invariant)
 
 
 def choose_pair(options: dict[str, Any]) -> tuple[ModelChoice, ModelChoice]:
@@ -189,7 +191,7 @@ def load_model(choice: ModelChoice, side: str) -> LoadedModel:
     except InvalidArgument as error:
         if error.field in ("device", "dtype", "engine"):
             raise InvalidArgument(f"{error.field}_{side}", error.why) from error
-        if error.field == "exits":
+        if error.field in ("exits", "batch_invariant"):
             raise
         raise CannotLoad(f"{side}: {error.why}") from error
 

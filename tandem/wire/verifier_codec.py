@@ -182,6 +182,8 @@ class EdgeCodec:
             processes_thinking=opened.processes_thinking,
             cached_tokens=opened.cached_tokens,
             same_bits=opened.same_bits,
+            batch_invariant=opened.batch_invariant,
+            row_share=_row_share(opened),
             tells_prompt_logprobs=opened.tells_prompt_logprobs,
         )
 
@@ -281,6 +283,9 @@ class CloudCodec:
                 frame.opened.processes_thinking = message.processes_thinking
                 frame.opened.cached_tokens = message.cached_tokens
                 frame.opened.same_bits = message.same_bits
+                frame.opened.batch_invariant = message.batch_invariant
+                if message.row_share is not None:
+                    frame.opened.row_share = message.row_share
                 frame.opened.tells_prompt_logprobs = message.tells_prompt_logprobs
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case PromptLogprobs():
@@ -377,6 +382,14 @@ def _header_of(frame: pb.VerifyRequest | pb.VerifyResponse) -> FrameHeader:
         "base": frame.base,
         "prefix_hash": frame.prefix,
     }
+
+
+def _row_share(opened: pb.Opened) -> float | None:
+    if not opened.HasField("row_share"):
+        return None
+    if not 0 <= opened.row_share <= 1:  # False for NaN as well
+        raise InvalidArgument("row_share", f"{opened.row_share} is not in [0, 1]")
+    return opened.row_share
 
 
 def _fill_draft(proto: pb.Draft, draft: Draft, settings: VerifySettings) -> None:

@@ -388,6 +388,15 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     expect(ended(ask(page)).locator("p.plain")).to_have_text("50 tokens/s · 0 % by the small model")
 
 
+def test_the_figures_say_whether_a_text_is_the_large_model_s_bit_for_bit(page: Page) -> None:
+    for exactness, words in (("bit_for_bit", "bit for bit"), ("up_to_rounding", "up to rounding")):
+        answer_with(page, "one", exactness=exactness)
+        answer = ended(ask(page))
+        show_tokens(page)
+        expect(answer.get_by_text("The large model’s text")).to_be_visible()
+        expect(answer.get_by_text(words)).to_be_visible()
+
+
 def test_a_draft_model_that_read_the_end_alone_is_said_to_have(page: Page) -> None:
     answer_with(page, "one", draft_context=1024)
     answer = ended(ask(page))

@@ -3,11 +3,13 @@ wrong with which part of the choice."""
 
 import hashlib
 from functools import partial
+from math import ceil
 from pathlib import Path
 
 from tandem.backends.llamacpp.engine import LlamaCppEngine
+from tandem.backends.llamacpp.fixed_rows import MOST_FILLING
 from tandem.backends.llamacpp.gguf_tokenizer import GgufTokenizer
-from tandem.backends.llamacpp.native import KV_TYPES, LlamaContext, LlamaModel
+from tandem.backends.llamacpp.native import CELLS_STEP, KV_TYPES, LlamaContext, LlamaModel
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
 
@@ -16,6 +18,10 @@ POOL_BYTES = 2**28
 LEAST_CELLS = 2048
 MOST_CONTEXTS = 16
 """No more than this many full contexts unasked."""
+LEAST_APART = 4
+"""Sessions that there is room for where each has cells to itself; more where a share of the cells
+that is as long as the model's longest text leaves room for more."""
+MOST_APART = 64
 _AT_ONCE = 256
 """Tokens that llama.cpp computes without asking whether the pass was cancelled."""
 _AT_ONCE_ON_DEVICE = 512
@@ -24,8 +30,8 @@ _AT_ONCE_ON_DEVICE = 512
 def load_chosen(choice: ModelChoice) -> LoadedModel:
     """Load a GGUF model. `dtype` is that of keys and values; weights are as the file has them.
     `threads` are those of a pass. `gpu_layers` lie on the device; None: all, unless it is the CPU.
-    `kv_cells`: tokens that there is room for, of all sessions together. Raises InvalidArgument
-    naming the field."""
+    `kv_cells`: tokens that there is room for, of all sessions together; with `batch_invariant`
+    each session has an equal share of them. Raises InvalidArgument naming the field."""
     path = Path(choice.source)
     if choice.dtype not in KV_TYPES:
         raise InvalidArgument("dtype", f"{choice.dtype!r} is not one of {', '.join(KV_TYPES)}")
@@ -35,6 +41,10 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     tokenizer = GgufTokenizer(model)
     cell = model.kv_values_per_token * KV_TYPES[choice.dtype][1]
     cells = choice.kv_cells or _cells(cell, model.trained_length)
+    apart = 0
+    if choice.batch_invariant:
+        least = LEAST_APART * min(LEAST_CELLS, model.trained_length)
+        apart, cells = _cells_apart(choice.kv_cells or max(cells, least), model.trained_length)
     at_once = _AT_ONCE if choice.device == "cpu" else _AT_ONCE_ON_DEVICE
     engine = LlamaCppEngine(
         LlamaContext(
@@ -43,6 +53,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
             threads=choice.threads,
             kv_type=choice.dtype,
             most_tokens=min(at_once, cells),
+            apart=apart,
         ),
         model_name=path.resolve().name.removesuffix(".gguf"),
         vocabulary_hash=tokenizer.vocabulary_hash,
@@ -71,6 +82,14 @@ def _cells(cell_bytes: int, trained_length: int) -> int:
     least = min(LEAST_CELLS, trained_length)
     most = MOST_CONTEXTS * trained_length
     return min(max(POOL_BYTES // cell_bytes, least), most)
+
+
+def _cells_apart(cells: int, trained_length: int) -> tuple[int, int]:
+    """Return how many sessions are to have cells, and the cells of all: `cells` or somewhat more,
+    as each session has a multiple of `CELLS_STEP`."""
+    sessions = min(max(cells // trained_length, LEAST_APART), MOST_APART)
+    each = min(cells // sessions, trained_length + MOST_FILLING)
+    return sessions, sessions * ceil(each / CELLS_STEP) * CELLS_STEP
 
 
 def _content_hash(path: Path, dtype: str) -> str:

@@ -20,6 +20,8 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 
 MOST_SEQUENCES = 256
 """llama.cpp's own bound."""
+CELLS_STEP = 256
+"""A sequence that has cells to itself has a multiple of this number."""
 _ERROR_LINES: deque[str] = deque(maxlen=8)
 _ERROR_LEVEL = 3
 _NO_ROOM = 1  # what llama_decode returns
@@ -119,21 +121,32 @@ KV_TYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (30, 2)}
 
 class LlamaContext:
     """Cells for keys and values, and passes over them. A token's place is its position in one or
-    more of `MOST_SEQUENCES` sequences; it sees what precedes it in any of its own."""
+    more of `sequences` sequences; it sees what precedes it in any of its own."""
 
     def __init__(
-        self, model: LlamaModel, cells: int, threads: int, kv_type: str, most_tokens: int
+        self,
+        model: LlamaModel,
+        cells: int,
+        threads: int,
+        kv_type: str,
+        most_tokens: int,
+        apart: int = 0,
     ) -> None:
-        """`most_tokens` may be fed at once. Raises ResourceExhausted where memory does not suffice
-        for so many cells."""
+        """`most_tokens` may be fed at once. `apart`: so many sequences, each with an equal share of
+        the cells to itself, so that a token is in one of them only; 0: all that llama.cpp can have,
+        which share the cells. Raises ResourceExhausted where memory does not suffice for so many
+        cells."""
         self._model = model  # lives as long as its context
         self.cells = cells
+        self.apart = apart > 0
+        self.sequences = apart or MOST_SEQUENCES
+        self.cells_of_each = cells // apart if apart else cells
         self.most_tokens = most_tokens
         self._logits_per_row = int(library.llama_vocab_n_tokens(model.vocabulary))
         options = library.llama_context_default_params()
         options.n_ctx = cells
-        options.n_seq_max = MOST_SEQUENCES
-        options.kv_unified = True
+        options.n_seq_max = self.sequences
+        options.kv_unified = not self.apart
         options.n_batch = options.n_ubatch = max(most_tokens, MOST_SEQUENCES)
         options.n_threads = options.n_threads_batch = threads
         options.type_k = options.type_v = KV_TYPES[kv_type][0]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tandem.backends.interface import ForwardRequest
-from tandem.backends.llamacpp.native import MOST_SEQUENCES, LlamaContext
+from tandem.backends.llamacpp.native import LlamaContext
 from tandem.backends.request_checks import check_length
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.core.tree import check_path
@@ -24,7 +24,7 @@ class SequencePool:
     def __init__(self, context: LlamaContext) -> None:
         self.context = context
         self.sessions: set[LlamaSession] = set()
-        self._free = list(reversed(range(MOST_SEQUENCES)))
+        self._free = list(reversed(range(context.sequences)))
 
     @property
     def cells_in_use(self) -> int:
@@ -35,7 +35,8 @@ class SequencePool:
         """Return a free sequence that begins with the first `length` tokens of `source`. Raises
         ResourceExhausted where all are in use."""
         if not self._free:
-            why = f"all {MOST_SEQUENCES} sequences are in use, by sessions and branches of trees"
+            users = "sessions (raise kv_cells)" if self.context.apart else "sessions and branches"
+            why = f"all {self.context.sequences} sequences are in use, by {users}"
             raise ResourceExhausted(f"llama.cpp: {why}")
         sequence = self._free.pop()
         if source is not None:
@@ -70,6 +71,11 @@ class LlamaSession:
         self._tree: _Branches | None = None
         self._grown: _Branches | None = None
         pool.sessions.add(self)
+
+    @property
+    def sequence(self) -> int:
+        """The sequence of its committed tokens."""
+        return self._sequence
 
     @property
     def tree(self) -> tuple[int, ...] | None:

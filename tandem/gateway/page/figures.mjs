@@ -4,6 +4,8 @@ import { firstDifference, isOpen } from "./conversation.mjs";
 import { html } from "./html.mjs";
 import { kibibytes, many, milliseconds, number, say } from "./language.mjs";
 
+// How a text relates to what the large model alone gives.
+const EXACTNESS = { bit_for_bit: "exactBits", up_to_rounding: "exactRounding" };
 const REASONS = ["first", "acceptance", "round_trip", "load", "step_times", "trial"];
 
 // "46 tokens/s · 44 % by the small model · about 2.1 times as fast as the cloud alone (estimated)".
@@ -37,6 +39,7 @@ export function Figures({ figures }) {
         down: number(figures.downlink_bytes / tokens),
       }),
     ],
+    ["figureExactness", figures.exactness in EXACTNESS ? say(EXACTNESS[figures.exactness]) : null],
   ];
   return html`<dl class="figures">
       ${told.filter(([, value]) => value !== null).map(

@@ -6,6 +6,7 @@ from tandem.index.reranking import find_rescoring
 from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
+from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.prefix_cache import prefix_limits
 from tandem.services.verifier.config import VerifierSettings
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -26,6 +27,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
             settings.tensor_parallel, settings.pipeline_parallel, settings.executor
         ),
         kv_budget_bytes=settings.kv_budget_bytes,
+        batch_invariant=settings.batch_invariant,
     )
     model = pace_engine(model, settings)
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
@@ -49,6 +51,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         documents=Documents.from_settings(settings, model, rescore),
         tracing=tracing,
         default_sampling=model.default_sampling,
+        pass_times=measure_pass_times(model.engine),
     )
 
 

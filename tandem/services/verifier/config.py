@@ -42,6 +42,12 @@ class VerifierSettings(ModelSettings):
         description="Executor of the engine vllm: mp for one machine, ray for several."
         " Default: chosen by vLLM.",
     )
+    batch_invariant: bool = Field(
+        default=False,
+        description="Engine llamacpp: compute each token to the same bits in every pass, so that"
+        " texts are the target's bit for bit. A pass over one token then takes as long as one"
+        " over 2 to 8 tokens.",
+    )
     max_sessions: int = Field(default=64, ge=1, description="Maximum open sessions.")
     kv_budget_bytes: int = Field(
         default=2 * 2**30,

@@ -25,6 +25,7 @@ from tandem.net.stream_limits import served
 from tandem.net.tenant import Tenant, calling_tenant, paying_tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
@@ -76,6 +77,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         documents: Documents | None = None,
         tracing: Tracing = NO_TRACING,
         default_sampling: DefaultSampling = NO_DEFAULTS,
+        pass_times: PassTimes | None = None,
     ) -> None:
         self._engine = engine
         self._default_sampling = default_sampling
@@ -125,6 +127,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             exits=len(engine.exit_depths),
             exit_temperatures=engine.exit_temperatures,
             same_bits=engine.capabilities.same_bits,
+            batch_invariant=engine.capabilities.batch_invariant,
+            row_share=None if pass_times is None else pass_times.row_share,
             layer_count=engine.layer_count if engine.capabilities.splits else 0,
             hidden_size=engine.hidden_size if engine.capabilities.splits else 0,
         )

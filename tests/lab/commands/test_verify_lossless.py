@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 
 from lab.commands.verify_lossless import _divergence_words
 from lab.lossless import ROUNDING, LosslessPlan, _divergences
+from tandem.backends.interface import Session
 from tandem.cli import main
+from tandem.core.errors import ResourceExhausted
 from tandem.core.gumbel import gumbel
 from tandem.generation.client import Generated
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
@@ -46,7 +48,7 @@ def test_the_demo_pair_passes_over_a_slow_link() -> None:
     head, names, row, signed = ended.stdout.splitlines()
     what = "2 texts of 8 tokens, seed 0, round trip 10 ms, 50 Mbit/s"
     assert head == f"demo-draft drafts for demo-target: {what}"
-    assert signed == "as demo-target alone: coupled."
+    assert signed == "as demo-target alone, up to rounding: coupled."
     assert names.split()[:2] == ["preset", "result"]
     assert row.split()[:4] == ["coupled", "passed", "2/2", "2/2"]
 
@@ -60,7 +62,7 @@ def test_an_exact_preset_passes_and_a_lossy_one_shows_its_bias() -> None:
     assert exact.split()[:4] == ["dssd", "passed", "1/1", "-"]
     assert lossy.split()[:2] == ["picospec-top-k", "lossy"]
     assert "would be found in 99% of runs; a false alarm comes once in 10,000" in power
-    assert signed == "as scripted alone: dssd; lossy, as declared: picospec-top-k."
+    assert signed == "as scripted alone, bit for bit: dssd; lossy, as declared: picospec-top-k."
 
 
 @pytest.mark.usefixtures("scripted")
@@ -134,6 +136,42 @@ def test_a_target_that_rounds_differently_in_every_batch_is_named(
     assert ended.exit_code == 1
     assert ended.stdout.splitlines()[-1] == "DIFFERENT: dsd."
     assert ("does not give the same bits in every batch" in ended.stdout) is not same_bits
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(
+    ("batch_invariant", "exactness", "words"),
+    [(True, "bit_for_bit", "bit for bit"), (False, "up_to_rounding", "up to rounding")],
+)
+def test_it_says_whether_equal_texts_are_equal_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, batch_invariant: bool, exactness: str, words: str
+) -> None:
+    pair = scripted_pair()
+    own = replace(pair.target.capabilities, batch_invariant=batch_invariant)
+    monkeypatch.setattr(pair.target, "capabilities", own)
+    monkeypatch.setattr("lab.commands.verify_lossless.load_pair", lambda draft, target: pair)
+    said = verify("--prompt", "a")
+    assert said.exit_code == 0
+    assert words in said.stdout
+    assert json.loads(verify("--prompt", "a", "--json").stdout)["exactness"] == exactness
+
+
+def test_a_target_with_room_for_few_sessions_is_asked_for_fewer_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = scripted_pair()
+    target = pair.target
+    opened = target.open
+
+    def open_one_of_two(capacity: int, spare: int = 0) -> Session:
+        if target.sessions_open >= 2:
+            raise ResourceExhausted("room for two")
+        return opened(capacity, spare)
+
+    monkeypatch.setattr(target, "open", open_one_of_two)
+    monkeypatch.setattr("lab.commands.verify_lossless.load_pair", lambda draft, target: pair)
+    ended = verify(*(flag for text in "abcdef" for flag in ("--prompt", text)))
+    assert (ended.exit_code, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("preset", ["ar", "dragon", "nonesuch"])

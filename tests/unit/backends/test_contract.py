@@ -80,6 +80,7 @@ VARIANTS: dict[str, Callable[[], Engine]] = {
     "int4": narrow("demo-draft", "int4"),
     "toy": lambda: BigramEngine(1, VOCABULARY),
 }
+INVARIANT = "llamacpp-batch-invariant"
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draft_gguf(tmp_path_factory.mktemp("gguf"))
 
 
-@pytest.fixture(scope="module", params=[*LOADERS, *VARIANTS])
+@pytest.fixture(scope="module", params=[*LOADERS, *VARIANTS, INVARIANT])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """One for all tests, as in a service for all requests."""
     if request.param in VARIANTS:
@@ -116,6 +117,9 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "vllm":
         found: Engine = request.getfixturevalue("on_vllm")
         return found
+    if request.param == INVARIANT:
+        path = str(request.getfixturevalue("gguf_file"))
+        return load_model(ModelChoice(path, engine="llamacpp", batch_invariant=True)).engine
     source = SOURCES[request.param]
     if source == "TINY":
         source = str(request.getfixturevalue("tiny_folder"))

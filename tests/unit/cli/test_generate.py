@@ -21,7 +21,7 @@ FIELDS = {
     *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
     *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
     *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate", "draft_context"),
-    *("early_verdicts", "lossy", "same_bits", "sampling"),
+    *("early_verdicts", "lossy", "same_bits", "exactness", "sampling"),
     *("accepted_memory_tokens", "rejected_memory_tokens"),
 }
 
@@ -66,6 +66,26 @@ def test_an_answer_tells_whether_batching_may_change_its_text(
     monkeypatch.setattr(pair.target, "capabilities", own)
     monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: pair)
     assert answer()["same_bits"] is same_bits
+
+
+@pytest.mark.parametrize(
+    ("batch_invariant", "exactness", "words"),
+    [
+        (True, "bit_for_bit", "the target's text bit for bit"),
+        (False, "up_to_rounding", "the target's text up to rounding"),
+    ],
+)
+def test_an_answer_tells_whether_its_text_is_the_target_s_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, batch_invariant: bool, exactness: str, words: str
+) -> None:
+    pair = scripted_pair()
+    own = replace(pair.target.capabilities, batch_invariant=batch_invariant)
+    monkeypatch.setattr(pair.target, "capabilities", own)
+    monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: pair)
+    assert answer()["exactness"] == exactness
+    assert answer("--preset", "picospec-top-k")["exactness"] == "not_exact"
+    shown = generate("--prompt", "hello", "--max-tokens", "8", "--verbose")
+    assert words in shown.stderr
 
 
 @pytest.mark.parametrize("preset", list(PRESETS))

@@ -130,6 +130,22 @@ def test_drafts_before_anything_is_known_stay_within_the_window(window: int, dra
     assert (controller.schedule.window, controller.schedule.chunk) == (drafts, drafts)
 
 
+@pytest.mark.parametrize(("row_share", "window"), [(None, 16), (0.375, 4)])
+def test_the_first_drafts_are_as_many_as_the_engine_s_rows_are_worth(
+    row_share: float | None, window: int
+) -> None:
+    """Nobody has measured a pass over several rows yet; the cloud says what one costs."""
+    controller = auto()
+    controller.opened(row_share)
+    session = Session(controller, pass_s=0.0147, row_s=0.0055)
+    session.ping()
+    for _ in range(3):
+        controller.drafted(1, 0.002, session.now)
+        session.token()
+    assert controller.decision is not None
+    assert controller.decision.schedule.window == window
+
+
 def test_what_earlier_answers_measured_is_gone_by_from_the_first_token() -> None:
     assert auto(known(rate=0.9)).schedule.window > 0
     assert auto(known(rate=0.05)).schedule == ALONE

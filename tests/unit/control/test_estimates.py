@@ -201,6 +201,19 @@ def test_passes_that_are_linear_in_their_rows_are_recognised_within_ten_tokens()
     assert pair.verify_s(4) == pytest.approx(2.5 * 0.0147, rel=0.2)
 
 
+def test_what_the_engine_measured_of_a_row_is_believed_before_the_first_drafts() -> None:
+    """And after a few that took longer by chance; a process's own answers know it better."""
+    estimates = Estimates()
+    estimates.begin_with(0.375)
+    assert estimates.row_share == 0.375
+    for number, seconds in enumerate((0.0147, 0.0147, 0.06)):
+        estimates.passed(seconds, 2 * (number == 2), float(number), busy=number == 2)
+    assert estimates.row_share == pytest.approx(0.375, rel=0.2)
+    own = Estimates(WarmStart(row_share=0.1))
+    own.begin_with(0.375)
+    assert own.row_share == 0.1
+
+
 def test_passes_beside_drafting_tell_the_cost_of_a_row_too() -> None:
     estimates = Estimates()
     for number in range(24):

@@ -17,6 +17,7 @@ def test_nothing_is_counted_at_first() -> None:
     fields = {one.name: getattr(stats, one.name) for one in dataclasses.fields(stats)}
     assert fields.pop("round_overheads_s") == fields.pop("acceptance_histogram") == []
     assert fields.pop("_round_started_s") is fields.pop("same_bits") is None
+    assert fields.pop("batch_invariant") is None
     assert set(fields.values()) == {0}
     assert stats.resumes == 0
     stats.begin_stream()
@@ -138,14 +139,15 @@ def test_only_the_first_stream_tells_what_was_kept_of_the_prompt() -> None:
     assert other.cached_tokens == 8, "the prompt is no longer than that"
 
 
-def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them() -> None:
+@pytest.mark.parametrize("name", ["same_bits", "batch_invariant"])
+def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them(name: str) -> None:
     stats = EdgeStats()
-    told = [stats.same_bits]
+    told = [getattr(stats, name)]
     for promised in (True, True, False, True):
         stats.begin_stream()
-        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted", same_bits=promised)
-        stats.count_opened(terms, prompt_tokens=8)
-        told.append(stats.same_bits)
+        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted")
+        stats.count_opened(replace(terms, **{name: promised}), prompt_tokens=8)
+        told.append(getattr(stats, name))
     assert told == [None, True, True, False, False]
 
 

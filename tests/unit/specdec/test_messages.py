@@ -39,6 +39,8 @@ def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_promi
     opened = Opened(1, 0, 2, 9, 8, 64, frozenset(), "older")
     assert (opened.exits, opened.processes, opened.cached_tokens) == (0, False, 0)
     assert not opened.same_bits
+    assert not opened.batch_invariant
+    assert opened.row_share is None
 
 
 def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after() -> None:

@@ -67,6 +67,14 @@ def test_a_target_alone_has_its_drafts_looked_up(mine: Path) -> None:
     assert f"'tandem pair {mine}'" in note
 
 
+def test_the_target_alone_is_to_be_batch_invariant_and_refused_where_it_cannot() -> None:
+    draft, target = choose_pair(flags(batch_invariant=True))
+    assert (draft.batch_invariant, target.batch_invariant) == (False, True)
+    ended = generate("--batch-invariant")
+    assert ended.exit_code == 2
+    assert "--batch-invariant: the engine 'torch' is not batch-invariant" in ended.stderr
+
+
 def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
     for given in (
         flags(),

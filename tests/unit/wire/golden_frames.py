@@ -177,6 +177,9 @@ def _verify_response() -> Conversation:
         "opened.tells_prompt_logprobs": Opened(
             *(*HEAD, 64, 512, frozenset({0}), "target"), tells_prompt_logprobs=True
         ),
+        "opened.batch_invariant": Opened(
+            *(*HEAD, 64, 512, frozenset({0}), "target"), batch_invariant=True, row_share=0.375
+        ),
         "prompt_logprobs": PromptLogprobs(*HEAD, first=1, logprobs=told),
         "opened.processes": Opened(*HEAD, 64, 512, frozenset({0}), "target", processes=True),
         "verdict.token": Verdict(*HEAD, 2, False, 7, work, path=(0, 2), logprobs=told),

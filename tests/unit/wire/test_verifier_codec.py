@@ -104,6 +104,7 @@ EDGE_MESSAGES: list[EdgeMessage] = [
 CLOUD_MESSAGES: list[CloudMessage] = [
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
+    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", batch_invariant=True, row_share=0.0),
     EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
     EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
     Verdict(*HEAD, accepted=3, rejected=False, outcome=None, work=WORK),
@@ -307,6 +308,8 @@ BAD_ANSWERS = [
     (pb.VerifyResponse(tokens=pb.Tokens(token_ids=[1, VOCABULARY])), "token_ids"),
     (pb.VerifyResponse(full_distribution=pb.Distribution(probabilities=b"\0")), "probabilities"),
     (pb.VerifyResponse(), "message"),
+    (pb.VerifyResponse(opened=pb.Opened(row_share=1.5)), "row_share"),
+    (pb.VerifyResponse(opened=pb.Opened(row_share=math.nan)), "row_share"),
 ]
 
 

@@ -1,0 +1,53 @@
+"""What a pass takes over one token and over several, before anybody asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.runtime.pass_times import ROWS, PassTimes, measure_pass_times
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
+
+
+class Clock:
+    """Seconds that pass while an engine sleeps, and a few microseconds with each look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 5e-6
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def measured(first_s: float, further_s: float, context: int = 64) -> tuple[PassTimes | None, float]:
+    """The times, and how long it took to measure them."""
+    clock = Clock()
+    inner = ScriptedEngine(16, scripted_probs(3, 16), context_length=context)
+    engine = PacedEngine(inner, first_s, further_s, clock=clock, sleep=clock.sleep)
+    found = measure_pass_times(engine, clock)
+    assert (engine.sessions_open, engine.kv_bytes_in_use) == (0, 0)
+    return found, clock.now
+
+
+@pytest.mark.parametrize("row_share", [0.0, 0.05, 0.375, 1.0])
+def test_a_further_row_costs_what_the_engine_takes_for_it(row_share: float) -> None:
+    """0.375: five rows cost 2.5 times as much as one, as with llama.cpp on two cores."""
+    found, _ = measured(0.02, 0.02 * row_share)
+    assert found is not None
+    assert found.first_s == pytest.approx(0.02, rel=0.02)
+    assert found.row_share == pytest.approx(row_share, abs=0.02)
+
+
+def test_a_slow_model_is_not_asked_again_and_again() -> None:
+    found, took_s = measured(0.4, 0.2)
+    assert found is not None
+    assert found.row_share == pytest.approx(0.5, abs=0.02)
+    assert took_s < 2.0
+
+
+def test_a_context_that_is_too_short_is_not_measured() -> None:
+    assert measured(0.02, 0.01, context=ROWS - 1) == (None, 0.0)
