@@ -78,8 +78,8 @@ def test_a_group_that_has_no_point_yet_shares_what_others_told() -> None:
 
 
 def test_older_groups_count_for_less_with_each_point() -> None:
-    """A slope of 2 from before, of which two more points leave a quarter: squares of 1/3, where those
-    of now have 4/3 and a slope of 0."""
+    """A slope of 2 from before, of which two more points leave a quarter: squares of 1/3. Those
+    of now have 4/3, and a slope of 0."""
     line = fitted((0, 6), (2, 10), keep=0.5)
     line.regroup()
     for point in ((0, 20), (2, 20)):
