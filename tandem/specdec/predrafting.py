@@ -91,12 +91,10 @@ class Predrafting:
 
     def _diverges(self, outcome: LikelyOutcome) -> bool:
         offset = outcome.position - len(self._committed)
-        drafted = in_flight = self._drafting.token_ids
+        drafted = self._drafting.token_ids
         bonus = self._drafting.bonus_token
         if offset == len(drafted) and bonus is not None:
             drafted = (*drafted, bonus)
-        if not 0 <= offset <= len(in_flight):
-            return False
         return offset == len(drafted) or drafted[offset] != outcome.token_id
 
     def expect_likely(self) -> None:
@@ -188,9 +186,6 @@ class Predrafts:
         self._arrivals = count()
         self._branches: dict[tuple[int, int], Branch] = {}
 
-    def __len__(self) -> int:
-        return len(self._branches)
-
     @property
     def open_count(self) -> int:
         """Branches being drafted."""
@@ -207,9 +202,7 @@ class Predrafts:
             else:
                 known.outcome = max(known.outcome, outcome, key=lambda one: one.confidence)
         while len(self._branches) > self._capacity:
-            if not (waiting := self._waiting()):
-                return
-            self.drop(max(waiting, key=self._rank))
+            self.drop(max(self._waiting(), key=self._rank))
 
     def next_waiting(self) -> Branch | None:
         """Return the outcome to draft for next, if any waits."""

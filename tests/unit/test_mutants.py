@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
 import os
 import subprocess
@@ -12,6 +14,7 @@ import pytest
 
 from tests.programs import REPOSITORY
 from tools.mutants.equivalent import Equivalents
+from tools.mutants.in_place import LiveFunctions, changed_function, forget_results
 from tools.mutants.mutations import mutants_of
 from tools.mutants.selection import SUBJECTS, chosen_modules, files_to_ask
 
@@ -190,3 +193,24 @@ def test_a_module_s_own_tests_are_asked_first_and_all_of_its_room_at_last() -> N
     assert "tests/unit/specdec/test_edge.py" in others
     for module in chosen_modules(REPOSITORY, []):
         assert files_to_ask(REPOSITORY, module)
+
+
+@functools.cache
+def remembered(number: int) -> int:
+    return 2 * number
+
+
+def test_functions_are_found_though_the_garbage_collector_does_not_look_at_them() -> None:
+    """As `tests/conftest.py` leaves it after the imports: a function that is not found has to be
+    imported again with its mutant, which takes seconds for each."""
+    assert remembered(2) == 4
+    gc.freeze()
+    try:
+        functions = LiveFunctions(Path(__file__).parent)
+        assert remembered.__wrapped__.__code__ in functions
+        assert changed_function.__code__ not in functions, "it is another folder's"
+        gc.freeze()
+        forget_results()
+        assert remembered.cache_info().currsize == 0
+    finally:
+        gc.freeze()

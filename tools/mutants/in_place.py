@@ -50,7 +50,7 @@ class LiveFunctions:
     def __init__(self, folder: Path) -> None:
         self._by_code = defaultdict[CodeType, list[FunctionType]](list)
         within = f"{folder}/"
-        for thing in gc.get_objects():
+        for thing in _all_objects():
             if type(thing) is FunctionType and thing.__code__.co_filename.startswith(within):
                 self._by_code[thing.__code__].append(thing)
 
@@ -64,6 +64,13 @@ class LiveFunctions:
 
 def forget_results() -> None:
     """Of all functions that keep them: a mutant's may be others."""
-    for thing in gc.get_objects():
+    for thing in _all_objects():
         if isinstance(thing, functools._lru_cache_wrapper):
             thing.cache_clear()
+
+
+def _all_objects() -> list[object]:
+    """All that the collector knows, also what `tests/conftest.py` has taken out of its sight: what
+    was imported before the first test."""
+    gc.unfreeze()
+    return gc.get_objects()

@@ -253,3 +253,21 @@ def test_a_surer_exit_takes_its_place_before_those_that_wait() -> None:
     for first, second, spared in ((0.9, 0.5, 0.0), (0.5, 0.9, 0.040), (0.5, 0.5, 0.0)):
         judged = JudgedRound((Heard(0, WRONG, first, 0.040), Heard(1, RIGHT, second, 0.040)), RIGHT)
         assert spared_s(judged, plan(0, 1, branches=1), TIMES) == pytest.approx(spared)
+
+
+def test_one_branch_is_drafted_where_exits_say_how_sure_they_are() -> None:
+    """Two exits are right by turns, and know it. A second branch makes a step of 10 ms one of 14:
+    to draft both outcomes spares more than one exit does, and less than the surer one's alone."""
+    chooser, now = ExitChooser(most_branches=4, chunk=4), 0.0
+    for number in range(40):
+        chooser.drafted(0.040, 4, 1)
+        chooser.drafted(0.056, 4, 2)
+        chooser.sent(now)
+        for index in (0, 1) if chooser.exits is None else chooser.exits:
+            right = index == number % 2
+            outcome, sure = (RIGHT, 0.9) if right else ((9, 100 + index), 0.1)
+            chooser.heard(index, outcome, sure, now + 0.06)
+        now += 0.1
+        chooser.judged(0.06, 0.0, 1, now)
+        chooser.resolved(RIGHT)
+    assert (chooser.plan_exits, chooser.branches) == ({0, 1}, 1)

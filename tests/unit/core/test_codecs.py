@@ -7,6 +7,8 @@ import pytest
 
 from tandem.core.codecs import (
     Precision,
+    hidden_from_bytes,
+    hidden_to_bytes,
     probs_from_bytes,
     probs_to_bytes,
     wire_probs,
@@ -101,3 +103,41 @@ def test_torn_bytes_are_rejected() -> None:
 
 def test_decoded_distributions_may_be_written_to() -> None:
     probs_from_bytes(encoded([1.0, 0.0], "float32"), 2, "float32", "probs")[0] = 0
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_hidden_states_arrive_as_they_left(precision: Precision) -> None:
+    states = np.array([[0.5, -1.25, 3.0], [2.0**-12, 1000.0, -0.0]], dtype=np.float32)
+    raw = hidden_to_bytes(states, precision)
+    assert len(raw) == states.size * {"float32": 4, "float16": 2}[precision]
+    found = hidden_from_bytes(raw, 3, precision, "states")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, states)
+
+
+def test_numbers_that_half_precision_cannot_hold_become_its_largest() -> None:
+    states = np.array([[1e6, -1e6]], dtype=np.float32)
+    found = hidden_from_bytes(hidden_to_bytes(states, "float16"), 2, "float16", "states")
+    assert found.tolist() == [[65504.0, -65504.0]]
+    whole = hidden_from_bytes(hidden_to_bytes(states, "float32"), 2, "float32", "states")
+    assert whole.tolist() == [[1e6, -1e6]]
+
+
+@pytest.mark.parametrize(
+    ("raw", "hidden_size", "precision"),
+    [
+        (b"", 2, "float32"),
+        (b"\0" * 12, 2, "float32"),
+        (b"\0" * 7, 2, "float32"),
+        (b"\0" * 6, 2, "float16"),
+        (b"\0" * 8, 0, "float32"),
+    ],
+)
+def test_what_are_no_hidden_states_of_that_size(
+    raw: bytes, hidden_size: int, precision: Precision
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        hidden_from_bytes(raw, hidden_size, precision, "states")
+    assert refused.value.field == "states"
+    assert hidden_from_bytes(b"\0" * 8, 2, "float32", "states").shape == (1, 2)
+    assert hidden_from_bytes(b"\0" * 8, 2, "float16", "states").shape == (2, 2)

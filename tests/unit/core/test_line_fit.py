@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from tandem.core.line_fit import LineFit
@@ -46,3 +48,49 @@ def test_later_points_count_for_more() -> None:
     line = fitted((2, 10), (4, 11), (2, 11), keep=0.5)
     assert line.weight == 1.75
     assert line.fit() == pytest.approx((10.6, 0.1))
+
+
+def test_without_points_there_is_no_line() -> None:
+    with pytest.raises(ZeroDivisionError):
+        LineFit(1.0).fit()
+
+
+def test_what_is_believed_of_the_slope_counts_as_so_many_points() -> None:
+    """Points (0, 6) and (2, 10) lie on 6 + 2x, and are 1 from their mean: squares of 2 in all. The
+    belief is a slope of a fifth of the height, which through (1, 8) is 8 / 6."""
+    line = fitted((0, 6), (2, 10))
+    assert line.fit() == pytest.approx((6, 2))
+    believed = 0.2 * 8 / 1.2
+    assert line.fit(0.2, inf) == pytest.approx((8 - believed, believed))
+    half = (2 + believed) / 2
+    assert line.fit(0.2, 2.0) == pytest.approx((8 - half, half))
+    third = 2 + (believed - 2) / 3
+    assert line.fit(0.2, 1.0) == pytest.approx((8 - third, third))
+    assert fitted((1, 8), (1, 8)).fit(0.2, 1.0) == pytest.approx((8 - believed, believed))
+
+
+def test_a_group_that_has_no_point_yet_shares_what_others_told() -> None:
+    line = fitted((0, 6), (2, 10), keep=0.5)
+    line.regroup()
+    line.regroup()
+    line.add(3, 40)
+    assert line.fit() == pytest.approx((34, 2))
+
+
+def test_older_groups_count_for_less_with_each_point() -> None:
+    """A slope of 2 from before, of which two more points leave a quarter: squares of 1/3. Those
+    of now have 4/3, and a slope of 0."""
+    line = fitted((0, 6), (2, 10), keep=0.5)
+    line.regroup()
+    for point in ((0, 20), (2, 20)):
+        line.add(*point)
+    first, slope = line.fit()
+    assert slope == pytest.approx(2 / 5)
+    assert first == pytest.approx(20 - 2 / 5 * 4 / 3)
+
+
+def test_points_at_nearly_one_place_tell_no_slope() -> None:
+    """Squares of their distance of a twentieth of their weight, or less, are noise."""
+    for apart, slope in ((0.44, 0.0), (0.46, 1.0)):
+        line = fitted((5 - apart / 2, 50 - apart / 2), (5 + apart / 2, 50 + apart / 2))
+        assert line.fit()[1] == pytest.approx(slope)

@@ -10,8 +10,10 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import (
     MAX_VOCABULARY_SIZE,
     SamplingParams,
+    Truncation,
     batch_probs_from_logits,
     check_probs,
+    confidence,
     log_partition,
     most_likely,
     probs_from_logits,
@@ -298,3 +300,66 @@ def test_typical_tokens_are_those_of_the_definition(seed: int) -> None:
 def test_messages_are_bounded_by_the_largest_vocabulary() -> None:
     """A smaller bound would refuse models in use; a larger one, let a frame take what it likes."""
     assert MAX_VOCABULARY_SIZE == 4_194_304
+
+
+@pytest.mark.parametrize("logits", [[1.0, nan], [inf, 1.0]])
+def test_logits_without_a_mass_are_rejected(logits: list[float]) -> None:
+    with pytest.raises(InvalidArgument, match="logits"):
+        log_partition(np.array(logits, dtype=np.float32), 1.0)
+
+
+def test_confidence_is_the_largest_probability_at_the_temperature_that_calibrates_it() -> None:
+    logits = np.log(np.array([0.5, 0.25, 0.25], dtype=np.float32))
+    before = logits.copy()
+    assert confidence(logits) == pytest.approx(0.5)
+    assert confidence(logits, 0.5) == pytest.approx(4 / 6)
+    assert confidence(logits, 2.0) == pytest.approx(2**0.5 / (2**0.5 + 2))
+    assert (logits == before).all()
+    assert np.isnan(confidence(np.full(3, -inf, np.float32)))
+
+
+def test_a_distribution_sums_to_one_within_a_thousandth() -> None:
+    for total in (0.9991, 1.0, 1.0009):
+        check_probs(np.array([total - 0.5, 0.5]), 2, "probs")
+    for total in (0.9989, 1.0011):
+        with pytest.raises(InvalidArgument, match="probs: sums to"):
+            check_probs(np.array([total - 0.5, 0.5]), 2, "probs")
+
+
+def test_what_a_request_says_by_saying_nothing_cuts_nothing() -> None:
+    plain = SamplingParams()
+    assert (plain.temperature, plain.top_k, plain.top_p) == (1.0, 0, 1.0)
+    assert (plain.min_p, plain.typical_p) == (0.0, 1.0)
+    assert not plain.greedy
+    assert SamplingParams(0.0).greedy
+    assert not Truncation().cuts
+    assert Truncation(top_k=1).cuts
+    assert Truncation(top_p=0.99).cuts
+
+
+@pytest.mark.parametrize(
+    ("field", "sampling"),
+    [
+        ("", SamplingParams(0.0)),
+        ("temperature", SamplingParams(-0.01)),
+        ("temperature", SamplingParams(inf)),
+        ("", SamplingParams(top_k=5)),
+        ("top_k", SamplingParams(top_k=6)),
+        ("top_k", SamplingParams(top_k=-1)),
+        ("", SamplingParams(top_p=0.01)),
+        ("top_p", SamplingParams(top_p=1.01)),
+        ("", SamplingParams(min_p=1.0)),
+        ("min_p", SamplingParams(min_p=1.01)),
+        ("", SamplingParams(typical_p=0.01)),
+        ("typical_p", SamplingParams(typical_p=1.01)),
+    ],
+)
+def test_the_last_setting_that_is_taken_and_the_first_that_is_not(
+    field: str, sampling: SamplingParams
+) -> None:
+    if not field:
+        sampling.validate(5)
+        return
+    with pytest.raises(InvalidArgument) as refused:
+        sampling.validate(5)
+    assert refused.value.field == field

@@ -90,3 +90,9 @@ def test_positions_beyond_are_compared_with_what_follows() -> None:
     tokens.check(4, extend_prefix(EMPTY_PREFIX, (5, 6, 7, 8)), beyond=(7, 8, 9))
     with pytest.raises(PrefixMismatch):
         tokens.check(4, extend_prefix(EMPTY_PREFIX, (5, 6, 7, 9)), beyond=(7, 8, 9))
+
+
+def test_the_hash_before_each_position_is_kept() -> None:
+    tokens = PrefixedTokens((5, 6, 7))
+    hashes = [extend_prefix(EMPTY_PREFIX, (5, 6, 7)[:position]) for position in range(4)]
+    assert [tokens.prefix_at(position) for position in range(4)] == hashes

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tandem.core.acceptance import accepts, recover, sample_draft
+from tandem.core.codecs import SURE_FLOAT16, sparse_wire_probs
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import Array, Truncation, truncate
+from tandem.core.probs import Array, Truncation, truncate, truncate_keeping
 from tests.exact import ExactRandom, fractions, output_probs, probs_pairs, random_probs
 
 
@@ -91,3 +92,34 @@ def test_truncating_before_the_draw_is_exact_and_after_it_is_not() -> None:
 def test_the_widest_cuts_are_taken() -> None:
     for widest in (Truncation(), Truncation(top_k=4), Truncation(4, 1.0), Truncation(0, 1e-9)):
         widest.validate(4)
+
+
+def test_a_token_that_was_drawn_before_the_cut_stays_whatever_the_cut() -> None:
+    """Beside those that are left, as likely as it was; or a floor below the likeliest."""
+    probs = fractions([8, 4, 2, 1, 1])
+    kept = truncate_keeping(probs, Truncation(top_k=2), 2)
+    assert kept.tolist() == fractions([8, 4, 2, 0, 0]).tolist()
+    assert probs.tolist() == fractions([8, 4, 2, 1, 1]).tolist(), "the distribution was changed"
+    lifted = truncate_keeping(probs, Truncation(top_k=2), 3, floor=Fraction(1, 4))
+    assert lifted.tolist() == fractions([8, 4, 0, 2, 0]).tolist()
+    assert truncate_keeping(probs, Truncation(top_k=2), 1).tolist() == (
+        fractions([8, 4, 0, 0, 0]).tolist()
+    ), "a token that the cut leaves is cut around as ever"
+    assert truncate_keeping(probs, Truncation(top_k=2), 1, floor=Fraction(1, 2)).tolist() == (
+        fractions([8, 4, 0, 0, 0]).tolist()
+    ), "it reaches the floor"
+    assert truncate_keeping(probs, Truncation(top_k=2), 1, floor=Fraction(3, 4)).tolist() == (
+        fractions([8, 6, 0, 0, 0]).tolist()
+    )
+
+
+def test_what_reaches_the_floor_survives_half_precision() -> None:
+    """However it is rounded before: else a token that was drawn would arrive as impossible."""
+    probs = np.array([0.5, 0.5 - 2.0**-30, 2.0**-30], dtype=np.float32)
+    lost = sparse_wire_probs(truncate_keeping(probs, Truncation(top_k=2), 2), "float16")
+    assert lost[2] == 0
+    kept = truncate_keeping(probs, Truncation(top_k=2), 2, floor=SURE_FLOAT16)
+    assert kept[2] == pytest.approx(2.0**-14, rel=0.01)
+    arrived = sparse_wire_probs(kept, "float16")
+    assert arrived[2] > 0
+    assert arrived.argmin() == 2

@@ -347,3 +347,22 @@ def test_an_edge_learns_which_exit_is_worth_asking() -> None:
         edge.receive(replace(verdict_of(edge, 0, True, 1), work=cost), now)
     assert asked.count((2,)) > 20
     assert asked[-1] in {(2,), (), None}, "now and then none or all of them judge, to compare"
+
+
+def test_a_round_that_a_lost_stream_ended_tells_nothing_of_its_exits() -> None:
+    """The second round asks all exits, the third none: drafts that are sent again begin another."""
+    asked = {}
+    for loses in (False, True):
+        chosen = preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True)
+        edge = edge_of(chosen, max_tokens=100)
+        edge.connect(0.0)
+        terms = replace(cloud_with_exits(4, chosen).opened(), session=edge.request.session)
+        edge.receive(replace(terms, base=2, prefix_hash=edge.committed.prefix), 0.0)
+        frames = sent(draft(edge, 0, 1))
+        if loses:
+            edge.lost(0.1)
+            frames += sent(edge.connect(0.2))[1:]
+        edge.receive(verdict_of(edge, 2, outcome=2), 0.3)
+        frames += sent(draft(edge, 0, 1))
+        asked[loses] = [frame.exits for frame in frames]
+    assert asked == {False: [(), None], True: [(), (), ()]}

@@ -17,6 +17,7 @@ from tandem.specdec.cloud import CloudMachine, VocabularyMismatch
 from tandem.specdec.messages import (
     Draft,
     EdgeMessage,
+    HiddenStates,
     NeedFullDistribution,
     Recovered,
 )
@@ -416,3 +417,34 @@ def test_a_tree_beyond_the_answer(max_tokens: int, fits: bool) -> None:
         assert cloud.receive(message) == []
     else:
         check_refused(cloud, message, InvalidArgument, "token_ids")
+
+
+def test_one_tree_waits_at_a_time_and_starts_where_the_text_ends() -> None:
+    cloud = opened_cloud(tree((2, 1)))
+    first = tree_after(cloud, (0, 1), (-1, -1))
+    for base in (1, 3):
+        check_refused(cloud, replace(first, base=base), InvalidArgument, "base")
+    check_refused(cloud, replace(first, prefix_hash=1), PrefixMismatch)
+    assert cloud.receive(first) == []
+    check_refused(cloud, first, InvalidArgument, "draft_length")
+
+
+def test_drafts_have_the_shape_that_was_opened() -> None:
+    cloud = opened_cloud(tree((2, 1)))
+    whole = tree_after(cloud, (0, 1), (-1, -1))
+    check_refused(cloud, replace(whole, parents=None), InvalidArgument, "parents")
+    chain = opened_cloud(preset("coupled", 2))
+    check_refused(chain, draft_after(chain, (0, 1), parents=(-1, 0)), InvalidArgument, "parents")
+
+
+def test_what_belongs_to_an_older_epoch_is_dropped() -> None:
+    cloud = opened_cloud(preset("dssd", 2), epoch=3)
+    prefix = cloud.committed.prefix
+    for old in (
+        Recovered(7, 2, 2, prefix, token_id=0),
+        NeedFullDistribution(7, 2, 2, prefix),
+        HiddenStates(7, 2, 0, prefix, np.ones((1, 1), dtype=np.float32)),
+    ):
+        before = state_of(cloud)
+        assert cloud.receive(old) == []
+        assert state_of(cloud) == before

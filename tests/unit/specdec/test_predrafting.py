@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tandem.core.stopping import FinishReason
 from tandem.specdec.choices import Control, Predraft, PredraftOrder, Schedule
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Drafted, DraftTask, Interrupt
+from tandem.specdec.events import Drafted, DraftTask, Finish, Interrupt
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import preset, scheduled
@@ -376,3 +377,14 @@ def test_a_prediction_hinders_no_branch_after_a_text_that_the_model_was_fed() ->
     edge = waiting(predicted=(2, 2, 2, 2))
     expect(edge, 3, 0)
     assert outcomes(edge) == [(3, 0)]
+
+
+def test_what_was_drafted_past_the_token_that_ends_the_answer_is_neither_hit_nor_miss() -> None:
+    edge = in_flight(LIKELY, ends=frozenset({2}))
+    ahead = edge.work(0.0)
+    assert ahead is not None
+    edge.drafted(ahead, [Drafted(2, PROBS)], 4, 0.0, 0.0)
+    outputs = edge.receive(verdict_of(edge, 2, outcome=2), 0.1)
+    assert outputs[-1] == Finish(FinishReason.STOP)
+    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, 0)
+    assert edge.stats.drafted == 2

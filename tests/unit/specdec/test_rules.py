@@ -24,6 +24,7 @@ from tandem.specdec.rules import (
     payload_rule,
     probs_of,
 )
+from tests.exact import ExactRandom
 from tests.virtual_time.cases import preset
 
 RNG = SeededRandom(5)
@@ -225,3 +226,9 @@ def test_a_head_alone_is_as_long_as_the_preset_says() -> None:
         found = rule.payload(TARGET, Proposal((2,), 0.4), 7)
         assert isinstance(found, SparsePayload)
         assert (found.ids.tolist(), len(found.tail_ids)) == ([*range(top)], 0)
+
+
+def test_no_number_decides_where_another_generator_draws() -> None:
+    """One that enumerates all choices has no number to compare with."""
+    rule = RejectionRule(ExactRandom(()))
+    assert rule.least_prob(Proposal((2,), draft_prob=0.4), 3) is None

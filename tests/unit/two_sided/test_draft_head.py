@@ -12,7 +12,7 @@ import pytest
 from lab.analysis.dragon_equations import expected_acceptance, expected_head_acceptance
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
-from tandem.core.randomness import RandomSource, SeededRandom
+from tandem.core.randomness import Purpose, RandomSource, SeededRandom
 from tandem.two_sided.protocol.draft_head import (
     DraftHead,
     SentDraft,
@@ -20,7 +20,14 @@ from tandem.two_sided.protocol.draft_head import (
     head_and_rest,
 )
 from tandem.two_sided.protocol.local_drafting import local_draft
-from tandem.two_sided.protocol.mixture import Aggregated, Side, Weights, mixture
+from tandem.two_sided.protocol.mixture import (
+    Aggregated,
+    Side,
+    SideDraft,
+    Weights,
+    aggregate,
+    mixture,
+)
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     AggregationPreset,
@@ -263,3 +270,30 @@ def test_what_an_honest_side_sends_is_taken(head: DraftHead, token_id: int) -> N
 def test_a_little_more_or_less_is_refused(head: DraftHead, token_id: int) -> None:
     with pytest.raises(InvalidArgument, match=r"^probs"):
         head.validate(token_id, 4)
+
+
+def test_whole_distributions_are_aggregated_as_they_are() -> None:
+    """Where presets cut what is drawn from, all that is left is sent."""
+    source = np.random.default_rng(8)
+    weights = Weights(0.3, 0.7)
+    for seed in range(20):
+        device, cloud = source.dirichlet(np.full(5, 0.6), 2)
+        rng = SeededRandom(seed)
+        drafts = [
+            rng.categorical(probs, 0, Purpose.DRAFT, side)
+            for side, probs in zip(Side, (device, cloud), strict=True)
+        ]
+        found = aggregate_sent(
+            SentDraft(drafts[0], device),
+            SentDraft(drafts[1], cloud),
+            weights=weights,
+            rng=rng,
+            position=0,
+        )
+        assert found == aggregate(
+            SideDraft(drafts[0], device),
+            SideDraft(drafts[1], cloud),
+            weights=weights,
+            rng=rng,
+            position=0,
+        )

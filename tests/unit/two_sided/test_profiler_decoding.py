@@ -80,3 +80,16 @@ def test_what_cannot_have_been_measured_is_refused(
 def test_a_line_that_is_none_is_refused(numbers: tuple[float, float, float]) -> None:
     with pytest.raises(InvalidArgument):
         DecodeFit(*numbers)
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan")])
+def test_an_observation_has_a_weight_from_0_to_1(weight: float) -> None:
+    fit = DecodeFit(numerator=3.0, denominator=20_000.0, intercept_s=0.004)
+    with pytest.raises(InvalidArgument, match="weight"):
+        fit.updated(120, 0.01, weight=weight)
+    assert fit.updated(1, 0.0, weight=1.0) == DecodeFit(0.0, 1.0, 0.004)
+
+
+def test_the_least_that_may_have_been_measured() -> None:
+    assert fit_decoding([1, 2], [0.0, 0.0]).at(5) == 0.0
+    assert DecodeFit(0.0, 1.0, 0.0).at(1000) == 0.0
