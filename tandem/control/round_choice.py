@@ -17,6 +17,7 @@ Invariant: pure, `now` is passed in."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
@@ -75,6 +76,10 @@ class RoundChooser:
         sizes = self._options.sizes
         return sizes if len(sizes) > 1 else ()
 
+    def limit(self, most_nodes: int) -> None:
+        """Choose no round of more drafts than that: the cloud would refuse it."""
+        self._options = replace(self._options, most_nodes=most_nodes)
+
     # What happens to rounds.
 
     def cut(self, tails: Sequence[Tail]) -> None:
@@ -120,7 +125,10 @@ class RoundChooser:
         if conditions is None or now - self._chose_at < self._config.choose_every_s:
             return
         self._chose_at = now
-        best, best_s = cheapest_round(self._options, conditions, self._config)
+        found = cheapest_round(self._options, conditions, self._config)
+        if found is None:
+            return
+        best, best_s = found
         used_s = round_cost(self.setting, conditions, self._config)
         if best != self.setting and best_s < (1 - self._config.negligible) * used_s:
             self.setting = best

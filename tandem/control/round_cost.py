@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 from tandem.control.conditions import PairTimes
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
@@ -107,27 +109,29 @@ def round_costs(
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
     """What is chosen from. `shapes`: widths by layer; `ends_early`: each may also end after any of
-    its layers. `sizes`: entries that may be kept of a distribution."""
+    its layers. `sizes`: entries that may be kept of a distribution. `most_nodes`: drafts that a
+    frame may bring."""
 
     shapes: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...] = (0,)
     ends_early: bool = True
+    most_nodes: int = 64
 
 
 def cheapest_round(
     options: RoundOptions, conditions: RoundConditions, config: ControllerConfig = DEFAULT_CONFIG
-) -> tuple[RoundSetting, float]:
-    """Return the setting of least expected cost, and its seconds of a token. Sizes of which no tail
-    was seen are left out."""
+) -> tuple[RoundSetting, float] | None:
+    """Return the setting of least expected cost, and its seconds of a token; None where no shape is
+    small enough. Sizes of which no tail was seen are left out."""
     best: tuple[RoundSetting, float] | None = None
     for kept in (size for size in options.sizes if size in conditions.tails):
         for widths in options.shapes:
-            costs = enumerate(round_costs(widths, kept, conditions, config), start=1)
-            for depth, cost_s in costs:
+            nodes = accumulate(accumulate(widths, mul))
+            costs = zip(nodes, round_costs(widths, kept, conditions, config), strict=True)
+            for depth, (drafts, cost_s) in enumerate(costs, start=1):
                 ends = options.ends_early or depth == len(widths)
-                if ends and (best is None or cost_s < best[1]):
+                if ends and drafts <= options.most_nodes and (best is None or cost_s < best[1]):
                     best = RoundSetting(widths[:depth], kept), cost_s
-    assert best is not None, "there is a shape and a size"
     return best
 
 

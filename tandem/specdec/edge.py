@@ -308,6 +308,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.target_name = message.model_name
                 self._drafting.opened(message)
                 self._choose_exits(message.exits)
+                if self._round_chooser is not None:
+                    self._round_chooser.limit(message.max_draft_length)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self._text.take_eos(message.eos_token_ids)
             case PromptLogprobs():

@@ -50,6 +50,10 @@ class Override:
         return f"{self.field}={value}"
 
 
+FIXED_ROUNDS = (Override("adapts_rounds", False), Override("adapts_truncation", False))
+"""Nothing of a round is chosen while an answer is written, so that its text depends on no times."""
+
+
 def parse_override(text: str) -> Override:
     """Parse "field=value". Raises InvalidArgument naming `overrides`."""
     if len(text) > MAX_OVERRIDE_CHARACTERS:

@@ -30,6 +30,12 @@ NEAR = RoundConditions(
 CHAINS = RoundOptions(((1,) * 32,))
 
 
+def chosen(options: RoundOptions, conditions: RoundConditions) -> RoundSetting:
+    found = cheapest_round(options, conditions)
+    assert found is not None
+    return found[0]
+
+
 def chain(length: int, kept: int = 0) -> RoundSetting:
     return RoundSetting((1,) * length, kept)
 
@@ -72,7 +78,7 @@ def test_rounds_are_longer_the_farther_the_cloud_and_the_better_the_drafts() -> 
     def best(rate: float, rtt_s: float) -> int:
         link = LinkTimes(rtt_s)
         conditions = replace(NEAR, link=link, first_rate=rate, later_rate=rate)
-        return len(cheapest_round(CHAINS, conditions)[0].widths)
+        return len(chosen(CHAINS, conditions).widths)
 
     assert best(0.3, 0.0) < best(0.6, 0.0) < best(0.9, 0.0) < best(0.9, 0.3)
 
@@ -83,8 +89,8 @@ def test_a_narrow_uplink_shortens_rounds_and_keeps_fewer_entries() -> None:
     sizes = RoundBytes(frame=30, node=3, entry=3, verdict=40, rejection=40)
     wide = replace(NEAR, bytes=sizes, tails=tails, link=LinkTimes(0.1, up_s=8e-8))
     narrow = replace(wide, link=LinkTimes(0.1, up_s=3e-5))
-    at_wide, _ = cheapest_round(options, wide)
-    at_narrow, _ = cheapest_round(options, narrow)
+    at_wide = chosen(options, wide)
+    at_narrow = chosen(options, narrow)
     assert at_wide.kept == 2560
     assert at_narrow.kept == 32
     assert len(at_narrow.widths) < len(at_wide.widths)
@@ -93,5 +99,12 @@ def test_a_narrow_uplink_shortens_rounds_and_keeps_fewer_entries() -> None:
 def test_shapes_that_may_not_end_early_stay_whole() -> None:
     hopeless = replace(NEAR, first_rate=0.01, later_rate=0.01)
     whole = RoundOptions(((1, 1, 1, 1),), ends_early=False)
-    assert cheapest_round(whole, hopeless)[0] == chain(4)
-    assert cheapest_round(CHAINS, hopeless)[0] == chain(1)
+    assert chosen(whole, hopeless) == chain(4)
+    assert chosen(CHAINS, hopeless) == chain(1)
+
+
+def test_no_round_has_more_drafts_than_the_cloud_takes() -> None:
+    sure = replace(NEAR, link=LinkTimes(1.0), first_rate=0.95, later_rate=0.95, further_rate=0.9)
+    trees = RoundOptions(((1,) * 8, (2, 2, 2, 1)), most_nodes=5)
+    assert len(chosen(trees, sure).widths) == 5
+    assert cheapest_round(replace(trees, most_nodes=0), sure) is None
