@@ -27,6 +27,8 @@ from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 
 ALTERNATIVES = 4
 """Alternatives of a draft token that likely outcomes are made of."""
+MOST_BULK_BYTES = 8 * 2**20
+"""Of whole distributions in a frame whose length is chosen; services take messages of twice that."""
 FEW = 8
 """Tokens fed before a draft step that hardly lengthen it."""
 
@@ -491,6 +493,16 @@ def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
         precise = 4 if preset.uplink_precision == "float32" else 2
         distributions += precise * size * sum(len(frame.token_ids) for frame in frames)
     return distributions
+
+
+def most_drafts(allowed: int, request: EdgeRequest) -> int:
+    """Return how many drafts a chosen round may have, of the number that the cloud allows, so that
+    the whole distributions of a frame stay well below the size of a message."""
+    preset = request.preset
+    if preset.uplink is not Uplink.FULL_DISTRIBUTIONS:
+        return allowed
+    precise = 4 if preset.uplink_precision == "float32" else 2
+    return min(allowed, max(1, MOST_BULK_BYTES // (precise * request.vocabulary_size)))
 
 
 def draft_tails(probs: Array, sizes: Sequence[int], preset: Preset) -> tuple[Tail, ...]:

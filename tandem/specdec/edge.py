@@ -40,7 +40,7 @@ from tandem.core.sparse_payload import (
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
 from tandem.specdec.choices import Control, Predraft, Schedule, Uplink
-from tandem.specdec.drafting import bulk_bytes
+from tandem.specdec.drafting import bulk_bytes, most_drafts
 from tandem.specdec.events import (
     Commit,
     Drafted,
@@ -309,7 +309,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._drafting.opened(message)
                 self._choose_exits(message.exits)
                 if self._round_chooser is not None:
-                    self._round_chooser.limit(message.max_draft_length)
+                    most = most_drafts(message.max_draft_length, self.request)
+                    self._round_chooser.limit(most)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self._text.take_eos(message.eos_token_ids)
             case PromptLogprobs():
