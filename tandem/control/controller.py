@@ -92,8 +92,9 @@ class Controller:
         """`limits`: the preset's own schedule, which windows and chunks do not exceed.
         `drafts_ahead`: whether its edge drafts before verdicts. `max_tokens`: the longest that the
         answer may be. `weighs_frames`: whether what the bytes of its frames add to the link's
-        latency decides anything."""
-        self._weighs_frames = weighs_frames
+        latency must be known apart from it, which takes pings."""
+        self._tells_latency = weighs_frames
+        self._follows_link = weighs_frames or control is Control.LATENCY_AWARE
         self.on = limits.window > 0 and control is not Control.FIXED
         self.schedule = limits
         self.ahead = self.branches = drafts_ahead
@@ -191,7 +192,7 @@ class Controller:
         if sent is not None:
             trip_s = max(0.0, now - sent.at_s - work.verify_s - work.queue_s)
             self._tripped(trip_s, now)
-            if self._weighs_frames and sent.size_bytes and size_bytes:
+            if self._follows_link and sent.size_bytes and size_bytes:
                 self.link.exchanged(sent.size_bytes, size_bytes, trip_s)
                 self._down_bytes.add(size_bytes, now)
         self.estimates.acceptance.add(accepted, rejected)
@@ -228,7 +229,7 @@ class Controller:
         measures it; and by frames of one size alone a latency cannot be told from a bandwidth.
         """
         chooses = self._control is Control.LEAST_COST or not self.schedule.window
-        wanted = (self._weighs_frames and not waits) or (self.on and chooses)
+        wanted = (self._tells_latency and not waits) or (self.on and chooses)
         return wanted and now >= self._ping_at
 
     def pinged(self, now: float) -> None:
@@ -239,7 +240,7 @@ class Controller:
         """Record the answer to a ping; None: to one of long ago."""
         if trip_s is not None:
             self._tripped(trip_s, now)
-            if self._weighs_frames:
+            if self._follows_link:
                 frame_bytes = int(self._config.frame_bytes)
                 self.link.exchanged(frame_bytes, frame_bytes, trip_s)
             if not self._tokens:

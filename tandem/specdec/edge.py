@@ -39,7 +39,7 @@ from tandem.core.sparse_payload import (
 )
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
-from tandem.specdec.choices import Control, Predraft, Schedule, Uplink
+from tandem.specdec.choices import Predraft, Schedule, Uplink
 from tandem.specdec.drafting import bulk_bytes, most_drafts
 from tandem.specdec.events import (
     Commit,
@@ -78,7 +78,6 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.predicted_text import Alignment
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
-from tandem.specdec.presets import Preset
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
@@ -650,14 +649,8 @@ def _controller_of(request: EdgeRequest) -> Controller:
         drafts_ahead=preset.predraft is not Predraft.OFF,
         max_tokens=request.max_tokens,
         warm_start=request.warm_start,
-        weighs_frames=_weighs_frames(preset),
+        weighs_frames=preset.chooses_rounds or preset.chooses_truncation,
     )
-
-
-def _weighs_frames(preset: Preset) -> bool:
-    """Return whether anything is chosen by what the bytes of frames cost."""
-    chooses = preset.chooses_rounds or preset.chooses_truncation
-    return chooses or preset.control is Control.LATENCY_AWARE
 
 
 def _round_chooser_of(request: EdgeRequest) -> RoundChooser | None:
