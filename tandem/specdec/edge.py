@@ -59,6 +59,7 @@ from tandem.specdec.logprobs import (
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
+    Draft,
     EarlyVerdict,
     EdgeMessage,
     FrameHeader,

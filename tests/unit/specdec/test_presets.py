@@ -322,7 +322,8 @@ def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
 def test_what_the_draft_kv_holds_beside_the_text() -> None:
     """A branch is at most a window, a chunk and the outcome long, and no longer than the answer."""
     assert PRESETS["coupled"].spare_tokens(99) == 0
-    assert PRESETS["mc-dsd"].spare_tokens(9) == 14  # 2 + 4 + 8 nodes
+    assert PRESETS["mc-dsd"].fixed().spare_tokens(9) == 14  # 2 + 4 + 8 nodes
+    assert PRESETS["mc-dsd"].spare_tokens(9) == 54  # of the widest tree that may be chosen
     assert PRESETS["predraft"].spare_tokens(99) == 4 * (4 + 4 + 1)
     assert PRESETS["auto"].spare_tokens(99) == 8 * (16 + 8 + 1)
     assert PRESETS["auto"].spare_tokens(10) == 8 * 10
