@@ -57,9 +57,12 @@ class RoundChooser:
         self.changes = 0
         self._options = options
         self._config = config
-        self._first = AcceptanceRate(config, acceptance)
+        # Around the best setting costs are flat, so noise in a rate costs more than following it
+        # late: it is of four times as many drafts as where schedules are compared.
+        longer = replace(config, sentence_tokens=4 * config.sentence_tokens)
+        self._first = AcceptanceRate(longer, acceptance)
         guess = AcceptanceKnown(config.prior_further_acceptance, config.few_tokens)
-        self._further = AcceptanceRate(config, guess)
+        self._further = AcceptanceRate(longer, guess)
         self._node_bytes = _Mean(config.keep)
         self._entry_bytes = _Mean(config.keep)
         self._entries = _Mean(config.keep)
