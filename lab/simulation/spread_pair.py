@@ -47,7 +47,8 @@ def spread_pair(
         step = 2 * (word % (vocabulary_size // 2)) + 1  # odd, so that no rank comes twice
         first = (word >> 24) % vocabulary_size
         ranks = (step * ids + first) % vocabulary_size
-        return falling[ranks]
+        probs: NDArray[np.float64] = falling[ranks]
+        return probs
 
     @lru_cache(_KEPT)
     def target_of(length: int, recent: Context) -> Array:

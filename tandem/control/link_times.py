@@ -86,9 +86,11 @@ class LinkEstimate:
         What the exchanges leave open stays as it was, shared evenly by latency and bytes."""
         exchanges = self._exchanges
         scale = max(1, *(max(each.up_bytes, each.down_bytes) for each in exchanges))
-        rows = np.array([(1.0, each.up_bytes / scale, each.down_bytes / scale) for each in exchanges])
+        rows = np.array(
+            [(1.0, each.up_bytes / scale, each.down_bytes / scale) for each in exchanges]
+        )
         seconds = np.array([each.believed_s for each in exchanges])
-        weights = self._config.keep ** np.arange(len(seconds) - 1, -1, -1)
+        weights = np.array([self._config.keep**age for age in range(len(seconds))][::-1])
         before = self.times or LinkTimes(0.0)
         prior = np.array([before.latency_s, before.up_s * scale, before.down_s * scale])
         terms = [0, 1, 2]

@@ -77,7 +77,9 @@ class Drafting:
         self._fed_with_task = 0  # tokens that it feeds before its first draft
         self._reports = request.preset.control is Control.LATENCY_AWARE
         self._truncation: Truncation | None = None  # where it is chosen
-        self._tails = request.preset.round_options.sizes if request.preset.chooses_truncation else ()
+        self._tails = (
+            request.preset.round_options.sizes if request.preset.chooses_truncation else ()
+        )
 
     @property
     def drafts(self) -> tuple[Drafted, ...]:
@@ -508,7 +510,7 @@ def most_drafts(allowed: int, request: EdgeRequest) -> int:
 def draft_tails(probs: Array, sizes: Sequence[int], preset: Preset) -> tuple[Tail, ...]:
     """Return what would be left out of the draft model's distribution [V], after sampling settings,
     if so many entries of it were kept, as they travel."""
-    floor = 0.0 if preset.uplink_precision == "float32" else SMALLEST_FLOAT16
+    floor = 0.0 if preset.uplink_precision == "float32" else float(SMALLEST_FLOAT16)
     return tails_of(probs, sizes, floor)
 
 

@@ -285,9 +285,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.controller.carried(message.base, size_bytes, now)
         if self._round_chooser is not None:
             sparse = self.request.preset.uplink is Uplink.SPARSE_DISTRIBUTIONS
-            carried = message.distributions
-            count = 0 if carried is None else len(carried)
-            entries = int(np.count_nonzero(carried)) if count and sparse else count
+            count = entries = 0
+            if message.distributions is not None:
+                count = len(message.distributions)
+                entries = int(np.count_nonzero(message.distributions)) if sparse else count
             self._round_chooser.sent(len(message.token_ids), count, entries, size_bytes)
 
     def receive(self, message: CloudMessage, now: float, size_bytes: int = 0) -> list[EdgeOutput]:
@@ -349,8 +350,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             size_bytes=size_bytes,
         )
         if self._round_chooser is not None:
-            outcome = self._drafting.outcome(verdict)
-            self._round_chooser.judged(outcome.ranks, outcome.refused, size_bytes)
+            candidates = self._drafting.outcome(verdict)
+            self._round_chooser.judged(candidates.ranks, candidates.refused, size_bytes)
             self._round_chooser.choose(self.controller.estimates, self.controller.link, now)
         if self._exit_chooser is not None:
             work = verdict.work

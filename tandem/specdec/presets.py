@@ -553,9 +553,7 @@ _STREAM = replace(
 _AR = replace(_COUPLED, name="ar", schedule=Schedule(window=0, chunk=0, decode_when_idle=True))
 _SPLIT = replace(_AR, name="split", uplink=Uplink.HIDDEN_STATES, split_layers=SPLIT_LAYERS)
 
-_DSSD_FULL = replace(
-    _DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION
-)
+_DSSD_FULL = replace(_DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION)
 _MC_DSD = replace(_TSLT, name="mc-dsd", schedule=_stop_and_wait(3), expansion=(2, 2, 2))
 
 _LISTED = (

@@ -22,7 +22,16 @@ from lab.bench.speculation.auto_rows import keep_row, read_rows, time_left
 ON_AVERAGE, AT_WORST = 0.97, 0.93
 FINALISTS = 3
 """So many of the fixed settings that are best with the first seed are compared with every seed."""
-COLUMNS = ("preset", "mbps_up", "mbps_down", "rtt_s", "declared", "tokens_per_s", "best", "over_best")
+COLUMNS = (
+    "preset",
+    "mbps_up",
+    "mbps_down",
+    "rtt_s",
+    "declared",
+    "tokens_per_s",
+    "best",
+    "over_best",
+)
 
 
 def run(

@@ -146,9 +146,7 @@ def aggregate_sent(
     ids = np.union1d(heads[Side.DEVICE].ids, heads[Side.CLOUD].ids)
     drafted = (device.token_id, cloud.token_id)
     named = [_named(drafted[side], heads[side], ids, side) for side in Side]
-    decided = aggregate(
-        *named, weights=weights, rng=rng, position=position, favoured=favoured
-    )
+    decided = aggregate(*named, weights=weights, rng=rng, position=position, favoured=favoured)
     side = decided.side
     if decided.token_id == named[side].token_id:
         token_id = drafted[side]

@@ -77,4 +77,5 @@ def test_noise_makes_no_term_negative() -> None:
         exchange(link, LinkTimes(0.010), up, 40, more_s=noise.uniform(0, 0.004))
         assert link.times is not None
         assert min(link.times.latency_s, link.times.up_s, link.times.down_s) >= 0
+    assert link.times is not None
     assert link.times.exchange_s(60, 40) == pytest.approx(0.012, abs=0.002)

@@ -217,7 +217,9 @@ def test_a_coin_that_always_falls_to_one_side_gives_the_mixture_and_takes_most_o
                 return found.token_id, found.accepted(favoured)
 
             probs = outcome_probs(decided)
-            tokens = [sum(probs.get((token, kept), 0) for kept in (True, False)) for token in range(V)]
+            tokens = [
+                sum(probs.get((token, kept), 0) for kept in (True, False)) for token in range(V)
+            ]
             assert tokens == list(mixture(device, cloud, weights))
             accepted[coin] = sum(mass for (_, kept), mass in probs.items() if kept)
         own, other = (device, cloud) if favoured is Side.DEVICE else (cloud, device)
