@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.simulation.model_pair import Context, SimulatedPair
 from tandem.core.errors import InvalidArgument
@@ -39,15 +38,15 @@ def spread_pair(
     if vocabulary_size < 2 or vocabulary_size & (vocabulary_size - 1):
         raise InvalidArgument("vocabulary_size", f"{vocabulary_size} is not a power of two")
     ids = np.arange(vocabulary_size)
-    falling = (1.0 + ids) ** -exponent
+    falling: Array = (1.0 + ids) ** -exponent
     falling /= falling.sum()
 
-    def ordered(purpose: int, length: int, recent: Context) -> NDArray[np.float64]:
+    def ordered(purpose: int, length: int, recent: Context) -> Array:
         word = hash_words(seed, purpose, length, *recent)
         step = 2 * (word % (vocabulary_size // 2)) + 1  # odd, so that no rank comes twice
         first = (word >> 24) % vocabulary_size
         ranks = (step * ids + first) % vocabulary_size
-        probs: NDArray[np.float64] = falling[ranks]
+        probs: Array = falling[ranks]
         return probs
 
     @lru_cache(_KEPT)
@@ -67,7 +66,7 @@ def spread_pair(
     )
 
 
-def _sealed(probs: NDArray[np.float64]) -> Array:
-    sealed = probs.astype(np.float32)
+def _sealed(probs: Array) -> Array:
+    sealed: Array = probs.astype(np.float32)
     sealed.setflags(write=False)
     return sealed

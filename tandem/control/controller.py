@@ -222,8 +222,8 @@ class Controller:
         self._sent.clear()
 
     def trip_wanted(self, now: float, *, waits: bool = False) -> bool:
-        """Return whether a ping should measure the round trip. `waits`: a frame that was sent is not
-        answered yet, behind which a ping may have to wait.
+        """Return whether a ping should measure the round trip. `waits`: a frame that was sent
+        is not answered yet, behind which a ping may have to wait.
 
         This is so now and then: drafts wait for passes, and where none are sent nothing else
         measures it; and by frames of one size alone a latency cannot be told from a bandwidth.

@@ -28,7 +28,7 @@ from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 ALTERNATIVES = 4
 """Alternatives of a draft token that likely outcomes are made of."""
 MOST_BULK_BYTES = 8 * 2**20
-"""Of whole distributions in a frame whose length is chosen; services take messages of twice that."""
+"""Of whole distributions in a frame whose length is chosen; services take twice that in one."""
 FEW = 8
 """Tokens fed before a draft step that hardly lengthen it."""
 

@@ -408,7 +408,7 @@ async def test_health_and_reflection_answer_on_every_service() -> None:
 async def test_metrics_count_what_happened() -> None:
     async with scripted_suite() as suite:
         generated = await suite.client.generate(
-            GenerationRequest("m", "dssd", GenerationParams(max_tokens=30))
+            GenerationRequest("m", "dssd", GenerationParams(max_tokens=30), overrides=FIXED_ROUNDS)
         )
         await suite.idle()
         labels = {"preset": "dssd", "model_name": "scripted", "side": "device"}

@@ -59,8 +59,8 @@ def run(
     report.add("Virtual time", COLUMNS, rows)
     report.goals += goals(rows)
     report.notes.append(
-        "best: the fixed setting that is fastest in hindsight, over all seeds; over_best: tokens per"
-        " second relative to it. Draft distributions of tslt and mc-dsd follow Zipf's law over 8192"
+        "best: the fixed setting that is fastest in hindsight, over all seeds; over_best: tokens"
+        " per second relative to it. Draft distributions of tslt and mc-dsd follow Zipf's law over 8192"
         " tokens; those of the other presets count as if the vocabulary had 32,000."
     )
 
