@@ -27,9 +27,14 @@ RATES = (0.3, 0.6, 0.9)
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TRUNCATED_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 KEPT = (8, 32, 128, 320, 1280, 5120)
-EXPANSIONS = ((2, 2, 2), *(widths[:depth] for widths in TREES for depth in (1, 2, 3, 4, 6, 8)))
-"""The paper's, and others that a tree may be."""
+EXPANSIONS = tuple(
+    dict.fromkeys(widths[:depth] for widths in TREES for depth in (1, 2, 3, 4, 6, 8))
+)
+"""Trees, the paper's ⟨2,2,2⟩ among them."""
+TREE_KEPT = (32, 320, 1280)
 TOKENS = 400
+FIRST_TOKENS = 80
+"""Of the answers by which most of many fixed settings are left out."""
 VOCABULARY = 32_000
 """That whole distributions count as: TSLT's and DSSD's."""
 WORDS = 64
@@ -63,7 +68,7 @@ class Cell:
         """Return what is chosen from in hindsight, by words."""
         return dict(_fixed(self.chosen))
 
-    def tokens_per_s(self, preset: Preset, seed: int) -> float:
+    def tokens_per_s(self, preset: Preset, seed: int, tokens: int = TOKENS) -> float:
         """Return tokens a second of one answer, from its first token on."""
         shape = shape_from(self.rtt_s, mbps_up=self.mbps_up, mbps_down=self.mbps_down)
         spread = self.preset in TRUNCATED
@@ -71,7 +76,7 @@ class Cell:
             ModelTimes(), link=shape, padded_vocabulary=None if spread else VOCABULARY
         )
         pair = _pair(self.rate, seed, spread)
-        answer = simulate_answer(preset, pair, conditions, (1, seed % WORDS), TOKENS, seed)
+        answer = simulate_answer(preset, pair, conditions, (1, seed % WORDS), tokens, seed)
         assert answer.tpot_s is not None, "several tokens"
         return 1 / answer.tpot_s
 
@@ -82,7 +87,7 @@ def _fixed(preset: Preset) -> Iterator[tuple[str, Preset]]:
         for length in LENGTHS:
             yield f"{length} drafts", fixed.with_draft_length(length)
         return
-    for kept in KEPT:
+    for kept in TREE_KEPT if preset.expansion else KEPT:
         cut = replace(fixed, truncation=Truncation(top_k=kept))
         if preset.expansion:
             for widths in EXPANSIONS:
