@@ -8,8 +8,7 @@ of layer l is accepted after those above it were, a round of L layers takes
     L·draft + latency + up·(bytes of the frame) + wait + pass(nodes) + down·E[bytes of the verdict]
 
 seconds for 1 + Σ_l A_1·…·A_l tokens. What is truncated off a draft distribution changes acceptance
-by at most its mass σ (TSLT, theorem 3.2). The part of acceptance that lies in the tail goes with
-it, so rates are taken to be proportional to 1 - σ. Pure arithmetic."""
+by at most its mass σ (TSLT, theorem 3.2); see `kept_share`. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -76,6 +75,17 @@ class RoundConditions:
     tails: Mapping[int, CutTail] = field(default_factory=dict)
 
 
+def kept_share(mass: float) -> float:
+    """Return the share of acceptance that is left once such a mass is truncated.
+
+    A share of acceptance as large as the mass lies in the tail and is lost. What is left is
+    renormalised: where the draft model is less sure of a token than the target, on half of what
+    they have in common, acceptance gains as much again. So half is lost of a small mass, and more
+    of a large one, which leaves less to gain. With the demo pair `tandem bench truncation` has 0.54
+    to 0.78 times the mass for masses of 0.04 to 0.33, and this 0.54 to 0.83."""
+    return 1 - mass * min(1.0, 0.5 + mass)
+
+
 def round_costs(
     widths: Sequence[int],
     kept: int,
@@ -85,7 +95,7 @@ def round_costs(
     """Yield the seconds of a token in rounds of the first layer of `widths`, of the first two, and
     so on."""
     tail = conditions.tails.get(kept, CutTail(0.0, conditions.seen_cut))
-    share = (1 - tail.mass) / max(1 - conditions.seen_cut, TINY)
+    share = kept_share(tail.mass) / max(kept_share(conditions.seen_cut), TINY)
     sizes = conditions.bytes
     tokens = reaches = 1.0
     nodes = expanded = 0

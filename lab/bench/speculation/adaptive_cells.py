@@ -46,8 +46,8 @@ SEEDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is declared. `rate`: acceptance of every draft, or where truncation counts, what the
-    draft model's distributions have in common with the target's at the least."""
+    """What is declared. `rate`: acceptance of every draft, or where truncation counts, of those
+    from whole distributions on average."""
 
     preset: str
     mbps_up: float

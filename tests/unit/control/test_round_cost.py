@@ -15,6 +15,7 @@ from tandem.control.round_cost import (
     RoundOptions,
     RoundSetting,
     cheapest_round,
+    kept_share,
     round_cost,
 )
 
@@ -67,11 +68,14 @@ def test_a_tree_pays_for_nodes_and_gains_from_further_candidates() -> None:
     assert cost_s == pytest.approx(seconds / (1 + first + first * second))
 
 
-def test_what_is_cut_off_costs_acceptance_in_proportion() -> None:
+def test_what_is_cut_off_costs_less_acceptance_than_its_mass() -> None:
     cut = replace(NEAR, seen_cut=0.1, tails={8: CutTail(8, 0.4), 64: CutTail(64, 0.1)})
     seconds = 0.024 + 0.030 + 0.075
     assert round_cost(chain(1, 64), cut) == pytest.approx(seconds / 1.6)
-    assert round_cost(chain(1, 8), cut) == pytest.approx(seconds / (1 + 0.6 * 0.6 / 0.9))
+    left = (1 - 0.4 * 0.9) / (1 - 0.1 * 0.6)
+    assert round_cost(chain(1, 8), cut) == pytest.approx(seconds / (1 + 0.6 * left))
+    for mass in (0.0, 0.04, 0.3, 0.6, 1.0):
+        assert 1 - mass <= kept_share(mass) <= 1, "the bound of the theorem"
 
 
 def test_rounds_are_longer_the_farther_the_cloud_and_the_better_the_drafts() -> None:
