@@ -21,8 +21,6 @@ from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import (
     LONGEST_ROUND,
     MAX_DRAFT_LENGTH,
-    MAX_PAYLOAD_TAIL_DRAWS,
-    MAX_PAYLOAD_TOP,
     PRESETS,
     TREES,
     Preset,
