@@ -1,0 +1,142 @@
+"""Adapting a draft model while it is used: what an engine offers for it, without the library that
+computes it.
+
+An adapter is a vector of low-rank weights beside the model's own, which never change. A session
+begins with an adapter, or with none, and keeps it to its end: what it drafts from one distribution
+must be judged by that distribution. Invariants: `use` takes a session that holds no token yet;
+sessions with different adapters may run at the same time, and none sees another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.backends.interface import Engine, Session, never
+from tandem.backends.wrapped_session import WrappedSession
+from tandem.core.errors import InvalidArgument
+
+Weights = NDArray[np.float32]
+"""The weights of an adapter, one after the other, [n]; the engine's `layout` says what each is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownProbs:
+    """What is known of a target distribution: `probs` [n] of the tokens `ids` [n]."""
+
+    ids: NDArray[np.int32]
+    probs: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedText:
+    """A text whose tokens from index `first` on, at least 1, are the target's.
+
+    `temperature` is the one they were sampled at. `known_probs`: by the index of a token, what is
+    known of the target distribution that it was drawn from."""
+
+    token_ids: NDArray[np.int32]
+    first: int
+    temperature: float
+    known_probs: Mapping[int, KnownProbs] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def judged(self) -> int:
+        """How many of its tokens are the target's."""
+        return len(self.token_ids) - self.first
+
+    def part(self, start: int, end: int, context: int = 1) -> JudgedText:
+        """Return tokens `start`…`end` - 1, of which the first `context` are not asked for."""
+        first = max(self.first - start, context)
+        probs = {
+            index - start: known
+            for index, known in self.known_probs.items()
+            if start + first <= index < end
+        }
+        return replace(
+            self, token_ids=self.token_ids[start:end], first=first, known_probs=probs
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Expected acceptance of drafts for one text: `accepted` of `tokens` tokens."""
+
+    accepted: float
+    tokens: int
+
+
+class AdapterTrainer(Protocol):
+    """An adapter in training; on the engine thread."""
+
+    def step(self, texts: Sequence[JudgedText], cancelled: Callable[[], bool] = never) -> float:
+        """Take one step and return the mean loss over the texts. `cancelled` is asked before each
+        layer; on True ForwardCancelled is raised, and nothing has changed."""
+
+    def weights(self) -> Weights:
+        """Return the adapter as it is now: a mean over the last steps."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return what `Adaptation.trainer` needs to go on from here."""
+
+
+class Adaptation(Protocol):
+    """The adapters of one draft model. On the engine thread, where nothing else is said."""
+
+    @property
+    def layout(self) -> str:
+        """What the weights of an adapter mean; those of another layout do not fit."""
+
+    @property
+    def size(self) -> int:
+        """Number of weights of an adapter."""
+
+    def place(self, weights: Weights) -> object:
+        """Return the adapter as passes use it; on any thread. Raises InvalidArgument("adapter") for
+        weights that do not fit."""
+
+    def use(self, session: Session, adapter: object) -> None:
+        """Have a session that holds nothing yet use what `place` returned. Raises
+        InvalidArgument("session") for one that holds tokens."""
+
+    def trainer(self, weights: Weights | None, state: Mapping[str, NDArray[Any]]) -> AdapterTrainer:
+        """Return the training of an adapter that begins as `weights` (None: as one that changes
+        nothing), or goes on from a `state`, which may be empty. Raises InvalidArgument("adapter")
+        for what does not fit."""
+
+    def overlap(
+        self, adapter: object | None, text: JudgedText, cancelled: Callable[[], bool] = never
+    ) -> Overlap:
+        """Return the expected acceptance with an adapter, or without any: at a token whose target
+        distribution is known the overlap of both distributions; at temperature 0 whether the
+        likeliest token is the target's; else the probability of the target's token. Raises
+        ForwardCancelled as `AdapterTrainer.step` does."""
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """An engine that may have adapters; None where its model cannot have any."""
+
+    @property
+    def adaptation(self) -> Adaptation | None: ...
+
+
+def adaptation_of(engine: Engine) -> Adaptation | None:
+    """Return the adapters of an engine's model, where it can have any."""
+    return engine.adaptation if isinstance(engine, Adapting) else None
+
+
+def innermost(session: Session) -> Session:
+    """Return the model's own session of one that other engines have wrapped."""
+    while isinstance(session, WrappedSession):
+        session = session.inner
+    if session.length:
+        raise InvalidArgument("session", "an adapter is chosen before the first token")
+    return session

@@ -1,0 +1,186 @@
+"""The texts that a draft learns from, in one bounded file of one tenant.
+
+The file begins with a magic number and a digest of the vocabulary; records follow, oldest first,
+each with its length and a checksum. Invariants: the file is never larger than its limit; a file, or
+the end of one, that cannot be read is left out with one warning, and nothing of it is believed; a
+record that a killed process wrote only in part is such an end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tandem.backends.adaptation import JudgedText, KnownProbs
+from tandem.learning.private_files import append_privately, replace_privately
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+MAGIC = b"TDMLRN01"
+DIGEST_BYTES = 16
+MOST_PROMPT, MOST_ANSWER = 512, 2048
+"""Tokens that are kept of a text: the end of its prompt, the beginning of its answer."""
+MOST_KNOWN = 32
+"""Tokens that are kept of a target distribution: the likeliest."""
+KEPT_SHARE = 0.75
+"""Of the limit: what is left of a full file when it is written anew."""
+_HEADER = struct.Struct("<II")
+_TEXT = struct.Struct("<IIfI")
+_PROBS = struct.Struct("<II")
+
+
+class Damaged(Exception):
+    """A record that is not what was written."""
+
+
+class ReplayStore:
+    """The file at `path`, of at most `most_bytes`, for token ids below `vocabulary_size` of the
+    vocabulary with this hash. Not for two threads at once; every method may raise OSError."""
+
+    def __init__(
+        self, path: Path, most_bytes: int, vocabulary_hash: str, vocabulary_size: int
+    ) -> None:
+        self._path = path
+        self._most_bytes = most_bytes
+        digest = hashlib.sha256(vocabulary_hash.encode()).digest()
+        self._start = MAGIC + digest[:DIGEST_BYTES]
+        self._vocabulary_size = vocabulary_size
+        self._records: list[bytes] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file, once it was read."""
+        return len(self._start) + sum(map(len, self._records or ()))
+
+    def read(self) -> list[JudgedText]:
+        """Return the texts, oldest first; what cannot be read is left out, and overwritten by the
+        next `add`."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            self._records = None
+            return []
+        texts: list[JudgedText] = []
+        records: list[bytes] = []
+        why = "" if content.startswith(self._start) else "it is of another vocabulary or format"
+        if not why:
+            try:
+                for record in _records(content[len(self._start) :]):
+                    texts.append(_decoded(record[_HEADER.size :], self._vocabulary_size))
+                    records.append(record)
+            except Damaged as error:
+                why = str(error)
+        if why:
+            left = len(content) - (len(self._start) + sum(map(len, records)) if records else 0)
+            log.warning(
+                "texts to learn from are left out", file=str(self._path), bytes=left, reason=why
+            )
+        # None: the file must be written anew.
+        self._records = None if why else records
+        if why and records:
+            self._records = records
+            self._write()
+        return texts
+
+    def add(self, text: JudgedText) -> None:
+        """Add a text; the oldest ones go where it would not fit."""
+        record = _encoded(trimmed(text))
+        if self._records is None:
+            self._records = []
+            self._write()
+        self._records.append(record)
+        if self.size_bytes <= self._most_bytes:
+            try:
+                append_privately(self._path, record)
+            except FileNotFoundError:  # what it held was deleted on purpose
+                self._records = [record]
+                self._write()
+            except OSError:
+                self._records.pop()
+                raise
+            return
+        while self._records and self.size_bytes > KEPT_SHARE * self._most_bytes:
+            del self._records[0]
+        self._write()
+
+    def _write(self) -> None:
+        replace_privately(self._path, self._start + b"".join(self._records or ()))
+
+
+def trimmed(text: JudgedText) -> JudgedText:
+    """Return the part of a text that is kept."""
+    start = max(0, text.first - MOST_PROMPT)
+    part = text.part(start, min(len(text), text.first + MOST_ANSWER))
+    return part
+
+
+def _encoded(text: JudgedText) -> bytes:
+    parts = [
+        _TEXT.pack(len(text), text.first, text.temperature, len(text.known_probs)),
+        text.token_ids.astype("<u4").tobytes(),
+    ]
+    for index, known in sorted(text.known_probs.items()):
+        kept = np.argsort(-known.probs, kind="stable")[:MOST_KNOWN]
+        parts += [
+            _PROBS.pack(index, len(kept)),
+            known.ids[kept].astype("<u4").tobytes(),
+            known.probs[kept].astype("<f4").tobytes(),
+        ]
+    payload = b"".join(parts)
+    return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _records(content: bytes) -> Iterator[bytes]:
+    """Return the records with their headers. Raises Damaged at the first that is not whole."""
+    at = 0
+    while at < len(content):
+        if at + _HEADER.size > len(content):
+            raise Damaged("the last text is not whole")
+        length, checksum = _HEADER.unpack_from(content, at)
+        end = at + _HEADER.size + length
+        payload = content[at + _HEADER.size : end]
+        if len(payload) != length:
+            raise Damaged("the last text is not whole")
+        if zlib.crc32(payload) != checksum:
+            raise Damaged("a checksum is wrong")
+        yield content[at:end]
+        at = end
+
+
+def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
+    """Raises Damaged for what no text can be."""
+    try:
+        count, first, temperature, known_count = _TEXT.unpack_from(payload)
+        at = _TEXT.size
+        ids = _ids(payload, at, count, vocabulary_size)
+        at += 4 * count
+        known_probs = {}
+        for _ in range(known_count):
+            index, size = _PROBS.unpack_from(payload, at)
+            at += _PROBS.size
+            known_ids = _ids(payload, at, size, vocabulary_size)
+            probs = np.frombuffer(payload, "<f4", size, at + 4 * size).astype(np.float32)
+            at += 8 * size
+            if not first <= index < count or not ((probs >= 0) & (probs <= 1)).all():
+                raise Damaged("probabilities that cannot be")
+            known_probs[index] = KnownProbs(known_ids, probs)
+    except (struct.error, ValueError) as error:
+        raise Damaged("a text is shorter than it says") from error
+    if at != len(payload) or not 1 <= first < count or not 0 <= temperature < 100:
+        raise Damaged("a text that cannot be")
+    return JudgedText(ids, first, temperature, known_probs)
+
+
+def _ids(payload: bytes, at: int, count: int, vocabulary_size: int) -> np.ndarray[
+    tuple[int], np.dtype[np.int32]
+]:
+    ids = np.frombuffer(payload, "<u4", count, at)
+    if (ids >= vocabulary_size).any():
+        raise Damaged("token ids outside the vocabulary")
+    return ids.astype(np.int32)

@@ -1,0 +1,66 @@
+"""How much is trained, and when what was learned is judged. Pure.
+
+Each text may be trained on a few times, and no more: without new texts there is nothing more to
+learn, and a device must come to rest. What is rejected several times in a row is given up until
+there are new texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PASSES = 4
+"""So often each token is trained on, at most, when it is new."""
+STEPS_BEFORE_JUDGING = 40
+MOST_REJECTIONS = 3
+MOST_BACKLOG = 50_000
+"""Tokens: what a device that is never idle for long leaves out."""
+
+
+@dataclass(slots=True)
+class TrainingSchedule:
+    """`backlog` counts the tokens that are still to be trained on."""
+
+    backlog: int = 0
+    steps: int = 0
+    """Since the last judgement."""
+    rejections: int = 0
+    """In a row."""
+
+    def recorded(self, tokens: int) -> None:
+        """Note a new text of which so many tokens can be trained on."""
+        self.backlog = min(MOST_BACKLOG, self.backlog + PASSES * tokens)
+
+    def trained(self, tokens: int) -> None:
+        """Note a step over so many tokens."""
+        self.backlog = max(0, self.backlog - tokens)
+        self.steps += 1
+
+    @property
+    def judges(self) -> bool:
+        """True if what was learned is to be judged next."""
+        return self.steps >= STEPS_BEFORE_JUDGING or (self.steps > 0 and not self.backlog)
+
+    def judged(self, adopted: bool) -> bool:
+        """Note a judgement; returns whether what is being trained is to be given up."""
+        self.steps = 0
+        self.rejections = 0 if adopted else self.rejections + 1
+        if self.rejections < MOST_REJECTIONS:
+            return False
+        self.rejections = 0
+        self.backlog = 0
+        return True
+
+
+@dataclass(slots=True)
+class StepSize:
+    """How many tokens a step has: as many as take `AIM_S` seconds."""
+
+    tokens: int = 64
+
+    AIM_S = 0.06
+    LEAST, MOST = 32, 512
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """Note a step's tokens and seconds."""
+        wanted = self.AIM_S * tokens / max(seconds, 1e-6)
+        self.tokens = int(min(max(wanted, self.LEAST, self.tokens / 2), self.MOST, self.tokens * 2))
