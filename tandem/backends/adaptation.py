@@ -98,6 +98,10 @@ class Adaptation(Protocol):
     def size(self) -> int:
         """Number of weights of an adapter."""
 
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a text that is trained on or judged."""
+
     def place(self, weights: Weights) -> object:
         """Return the adapter as passes use it; on any thread. Raises InvalidArgument("adapter") for
         weights that do not fit."""

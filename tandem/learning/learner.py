@@ -48,7 +48,7 @@ def adapted_tenant(tenant: Tenant, used: UsedAdapter) -> Tenant:
 
 class Learner:
     """Used on the event loop. `busy`: whether a request is open; asked on both threads.
-    `idle_s`: how long none must have been."""
+    `idle_s`: how long none must have been; `rest`: see `REST`."""
 
     def __init__(
         self,
@@ -58,7 +58,9 @@ class Learner:
         series: LearningSeries,
         busy: Callable[[], bool],
         idle_s: float = IDLE_S,
+        rest: float = REST,
     ) -> None:
+        self._rest = rest
         self._thread = thread
         self._setup = setup
         self._folders = folders
@@ -108,6 +110,11 @@ class Learner:
         self._recording.add(task)
         task.add_done_callback(self._recording.discard)
 
+    @property
+    def waiting(self) -> int:
+        """Number of texts that are being recorded."""
+        return len(self._recording)
+
     async def settled(self) -> None:
         """Wait until nothing is left to learn; for tests and measurements."""
         while self._recording or (not self.failed and self._due() is not None):
@@ -152,7 +159,7 @@ class Learner:
                 await self._keep_training(learning)
                 await asyncio.sleep(POLL_S)
             else:
-                await asyncio.sleep(REST * await self._work(learning))
+                await asyncio.sleep(self._rest * await self._work(learning))
 
     def _due(self) -> TenantLearning | None:
         """Return the tenant that asked last, of those with something to learn."""
@@ -166,8 +173,8 @@ class Learner:
             return False
         return now >= self._busy_s + self._idle_s
 
-    def _interrupted(self) -> bool:
-        """The `cancelled` of a step; on the engine thread."""
+    def interrupted(self) -> bool:
+        """Return whether a step must end now; on the engine thread."""
         return self._busy() or self._thread.waiting > 0
 
     async def _work(self, learning: TenantLearning) -> float:
@@ -195,7 +202,7 @@ class Learner:
         def step() -> bool:
             began_s, cpu_s = time.monotonic(), time.thread_time()
             try:
-                return learning.work(self._interrupted)
+                return learning.work(self.interrupted)
             finally:
                 took_s, took_cpu_s = time.monotonic() - began_s, time.thread_time() - cpu_s
                 learning.seconds += took_s

@@ -102,6 +102,7 @@ class TenantLearning:
 
     def __init__(self, folder: Path, setup: LearningSetup) -> None:
         self._setup = setup
+        self._part = min(PART_TOKENS, setup.adaptation.most_tokens)
         self._versions = AdapterVersions(folder, setup.model)
         self._store = ReplayStore(
             folder / TEXTS, setup.most_bytes, setup.vocabulary_hash, setup.vocabulary_size
@@ -134,7 +135,7 @@ class TenantLearning:
         """True if there is something to train or to judge."""
         if self._judging is not None:
             return True
-        tokens = sum(judged_part(text, PART_TOKENS).judged for text in self._held_back)
+        tokens = sum(judged_part(text, self._part).judged for text in self._held_back)
         judges = enough_to_judge(len(self._held_back), tokens)
         trains = self.schedule.backlog > 0 or self.schedule.judges
         return trains and judges and len(self._texts) >= LEAST_TEXTS
@@ -246,7 +247,7 @@ class TenantLearning:
             weights = None if self.used is None else self.used.weights
             self._trainer = self._setup.adaptation.trainer(weights, {})
         began_s = time.perf_counter()
-        length = min(PART_TOKENS, self._size.tokens)
+        length = min(self._part, self._size.tokens)
         parts = [
             drawn_part(self._texts[drawn_index(len(self._texts), self._rng)], length, self._rng)
             for _ in range(max(1, self._size.tokens // length))
@@ -263,7 +264,7 @@ class TenantLearning:
         if self.used is not None:
             adapters[_USED] = self.used.placed
         adapters[_NEW] = self._setup.adaptation.place(weights)
-        parts = [judged_part(text, PART_TOKENS) for text in self._held_back]
+        parts = [judged_part(text, self._part) for text in self._held_back]
         self._judging = _Judging(parts, weights, adapters)
 
     def _take(self, text: JudgedText) -> bool:

@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from tandem.backends.adaptation import Weights
 from tandem.learning.private_files import make_private_folder, replace_privately
@@ -110,7 +108,7 @@ class AdapterVersions:
                 if (current.generation, current.used) != (state.generation, state.used):
                     return None
             number = state.newest + 1
-            replace_privately(self._path(number), save({_TENSOR: weights}))
+            replace_privately(self._path(number), _packed({_TENSOR: weights}))
             versions = (*state.versions, replace(version, number=number))[-MOST_VERSIONS:]
             after = replace(state, used=number, newest=number, versions=versions)
             self._write(after)
@@ -148,7 +146,7 @@ class AdapterVersions:
                 self._write(state)
             elif current.generation != state.generation:
                 return
-            content = save(dict(tensors), {"begins": _begins(state)})
+            content = _packed(tensors, {"begins": _begins(state)})
             replace_privately(self.folder / TRAINING, content, durable=False)
 
     def training(self, state: LearningState) -> dict[str, NDArray[Any]]:
@@ -195,12 +193,13 @@ def read_state(folder: Path) -> LearningState | None:
     path = folder / STATE
     try:
         content = json.loads(path.read_text("utf-8"))
-        assert content.pop("format") == _FORMAT
+        if content.pop("format") != _FORMAT:
+            raise ValueError("another format")
         versions = tuple(Version(**each) for each in content.pop("versions"))
         return LearningState(**content, versions=versions)
     except FileNotFoundError:
         return None
-    except (AssertionError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         log.warning("what was learned is left out", file=str(path), reason=repr(error))
         return None
 
@@ -209,7 +208,21 @@ def _begins(state: LearningState) -> str:
     return f"{state.generation} {state.used}"
 
 
+# safetensors is imported where it is used: a drafter that learns nothing may lack it.
+
+
+def _packed(
+    tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None
+) -> bytes:
+    from safetensors.numpy import save
+
+    return save(dict(tensors), metadata)
+
+
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     try:
         return load(path.read_bytes())
     except FileNotFoundError:

@@ -41,6 +41,8 @@ FIRST_BETA, SECOND_BETA, EPSILON = 0.9, 0.99, 1e-8
 MEAN_BETA = 0.95
 """Of the mean over the last steps, which is what is used: single steps see few tokens."""
 GREEDY_TEMPERATURE = 0.5
+LEAST_TOKENS = 64
+"""Of a text: a model that sees less at once learns nothing."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.3, 2.0
 SEED = 1
 _STATE = ("weights", "mean", "first_moment", "second_moment")
@@ -53,7 +55,7 @@ class LlamaAdaptation:
         """`like` has dtype and device of activations; texts have at most `most_tokens`."""
         self._forward = forward
         self._like = like
-        self._most_tokens = most_tokens
+        self.most_tokens = most_tokens
         self._shapes = forward.product_shapes
         self.size = weight_count(self._shapes)
         sides = ",".join(f"{shape.inputs}x{shape.outputs}" for shape in self._shapes)
@@ -107,8 +109,8 @@ class LlamaAdaptation:
     ) -> Tensor:
         """Return float32 logits [judged tokens, head tokens], one row for each of the target's
         tokens."""
-        if len(text) > self._most_tokens:
-            raise InvalidArgument("text", f"{len(text)} tokens; at most {self._most_tokens}")
+        if len(text) > self.most_tokens:
+            raise InvalidArgument("text", f"{len(text)} tokens; at most {self.most_tokens}")
 
         def check() -> None:
             if cancelled():

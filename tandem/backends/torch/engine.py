@@ -25,7 +25,7 @@ from tandem.backends.request_checks import (
     check_length,
     check_sessions,
 )
-from tandem.backends.torch.adapter_training import LlamaAdaptation
+from tandem.backends.torch.adapter_training import LEAST_TOKENS, LlamaAdaptation
 from tandem.backends.torch.exit_adapters import EarlyExits, ExitAdapters
 from tandem.backends.torch.generic_forward import GenericForward
 from tandem.backends.torch.kv_cache import KvPool, KvSession
@@ -120,8 +120,10 @@ class HuggingFaceEngine(EngineDefaults):
         self.adaptation: Adaptation | None = None
         learns = single_rows and bits is None and not first_layers
         if learns and isinstance(self._run, LlamaForward):
-            window = min((layer.window for layer in layers if layer.window), default=0)
-            self.adaptation = LlamaAdaptation(self._run, self._like, window or self.context_length)
+            windows = [layer.window for layer in layers if layer.window]
+            sees = min([self.context_length, *windows])
+            if sees >= LEAST_TOKENS:
+                self.adaptation = LlamaAdaptation(self._run, self._like, sees)
         self._pool = KvPool(layers, dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
         self.kv_files = self.kv_copies = TorchKvFiles(self._pool)

@@ -28,6 +28,7 @@ from tandem.generation.request import (
 )
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.grammar.draft_mask import DraftMask
+from tandem.learning.learner import Learner
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -188,6 +189,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     @property
     def open_requests(self) -> int:
         return self._admission.sessions
+
+    @property
+    def learner(self) -> Learner | None:
+        """What teaches the draft model, if it learns."""
+        return self._learning.learner
 
     @property
     def fault(self) -> str:
