@@ -18,7 +18,7 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.learning.tenant_folders import tenant_folders
-from tandem.learning.versions import AdapterVersions, read_state
+from tandem.learning.versions import read_state
 from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.messages import GenerationParams
@@ -87,8 +87,8 @@ def texts(answers: Sequence[Generated]) -> list[tuple[int, ...]]:
 
 
 def acceptance(answers: Sequence[Generated]) -> float:
-    accepted = sum(answer.summary.accepted for answer in answers)
-    return accepted / sum(answer.summary.drafted for answer in answers)
+    summaries = [answer.summary for answer in answers if answer.summary is not None]
+    return sum(each.accepted for each in summaries) / sum(each.drafted for each in summaries)
 
 
 @pytest.mark.parametrize("preset", ["coupled", "dssd"])
@@ -138,11 +138,8 @@ async def test_keys_and_values_of_another_adapter_are_not_found(
         state = read_state(folder)
         assert state is not None and state.used
         adapted = await hits(suite)
-        assert adapted > before, "its own are"
-        AdapterVersions(folder, state.model).reset()
-        after = await hits(suite)
-    # The first answer with each adapter finds none of the long prompt.
-    assert before - again < 4 * 64 and after - adapted < 4 * 64
+    assert before == again, "those of the draft without an adapter are not found with one"
+    assert adapted > before, "its own are"
 
 
 def test_a_draft_that_cannot_learn_is_refused_at_the_start(tmp_path: Path) -> None:
