@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from tandem.backends.adaptation import JudgedText
@@ -75,6 +76,7 @@ class Learner:
         self._running: asyncio.Task[None] | None = None
         self._busy_s = time.monotonic()
         self._kept_s = time.monotonic()
+        self._closing = False
         self.failed = False
         """True once learning has stopped for this process."""
 
@@ -84,11 +86,14 @@ class Learner:
 
     async def close(self) -> None:
         """Stop; texts that wait are kept, and what is in training."""
+        self._closing = True
         if self._recording:
             await asyncio.wait(self._recording)
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+            with suppress(Unavailable):  # a step may be under way still
+                await self._thread.call(lambda: None)
         for learning in self._open.values():
             await self._keep_training(learning)
 
@@ -134,6 +139,10 @@ class Learner:
 
     async def _learning_of(self, tenant: Tenant) -> TenantLearning | None:
         """Return a tenant's learning as it is on disk; None where there is no room for it."""
+        known = self._open.get(tenant)
+        if known is not None and not known.outdated:  # without waiting for a step
+            self._open.move_to_end(tenant)
+            return known
         async with self._lock:
             if tenant not in self._open:
                 folder = await asyncio.to_thread(self._folders.open, tenant)
@@ -175,7 +184,7 @@ class Learner:
 
     def interrupted(self) -> bool:
         """Return whether a step must end now; on the engine thread."""
-        return self._busy() or self._thread.waiting > 0
+        return self._closing or self._busy() or self._thread.waiting > 0
 
     async def _work(self, learning: TenantLearning) -> float:
         """Take a step and what follows from it; returns the seconds that it took."""

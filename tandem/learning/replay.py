@@ -52,11 +52,9 @@ class ReplayStore:
         self._start = MAGIC + digest[:DIGEST_BYTES]
         self._vocabulary_size = vocabulary_size
         self._records: list[bytes] | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file, once it was read."""
-        return len(self._start) + sum(map(len, self._records or ()))
+        """Those of the file; None where it must be written anew."""
+        self.size_bytes = 0
+        """Of the file, as far as it is believed."""
 
     def read(self) -> list[JudgedText]:
         """Return the texts, oldest first; what cannot be read is left out, and overwritten by the
@@ -64,7 +62,7 @@ class ReplayStore:
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
-            self._records = None
+            self._keep(None)
             return []
         texts: list[JudgedText] = []
         records: list[bytes] = []
@@ -81,33 +79,34 @@ class ReplayStore:
             log.warning(
                 "texts to learn from are left out", file=str(self._path), bytes=left, reason=why
             )
-        # None: the file must be written anew.
-        self._records = None if why else records
+        self._keep(records if records or not why else None)
         if why and records:
-            self._records = records
             self._write()
         return texts
 
     def add(self, text: JudgedText) -> None:
         """Add a text; the oldest ones go where it would not fit."""
         record = _encoded(trimmed(text))
-        if self._records is None:
-            self._records = []
-            self._write()
-        self._records.append(record)
-        if self.size_bytes <= self._most_bytes:
+        records = self._records
+        if records is not None and self.size_bytes + len(record) <= self._most_bytes:
             try:
                 append_privately(self._path, record)
             except FileNotFoundError:  # what it held was deleted on purpose
-                self._records = [record]
+                self._keep([record])
                 self._write()
-            except OSError:
-                self._records.pop()
-                raise
+            else:
+                records.append(record)
+                self.size_bytes += len(record)
             return
-        while self._records and self.size_bytes > KEPT_SHARE * self._most_bytes:
-            del self._records[0]
+        self._keep([*(records or ()), record])
+        assert self._records is not None, "kept just now"
+        while len(self._records) > 1 and self.size_bytes > KEPT_SHARE * self._most_bytes:
+            self.size_bytes -= len(self._records.pop(0))
         self._write()
+
+    def _keep(self, records: list[bytes] | None) -> None:
+        self._records = records
+        self.size_bytes = len(self._start) + sum(map(len, records or ()))
 
     def _write(self) -> None:
         replace_privately(self._path, self._start + b"".join(self._records or ()))

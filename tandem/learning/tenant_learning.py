@@ -109,6 +109,7 @@ class TenantLearning:
         )
         self._texts: deque[JudgedText] = deque(maxlen=MOST_TEXTS)
         self._held_back: deque[JudgedText] = deque(maxlen=MOST_HELD_BACK)
+        self._judging_tokens = 0
         self._state: LearningState | None = None
         self.used: UsedAdapter | None = None
         """What sessions that begin now use."""
@@ -135,8 +136,7 @@ class TenantLearning:
         """True if there is something to train or to judge."""
         if self._judging is not None:
             return True
-        tokens = sum(judged_part(text, self._part).judged for text in self._held_back)
-        judges = enough_to_judge(len(self._held_back), tokens)
+        judges = enough_to_judge(len(self._held_back), self._judging_tokens)
         trains = self.schedule.backlog > 0 or self.schedule.judges
         return trains and judges and len(self._texts) >= LEAST_TEXTS
 
@@ -269,9 +269,13 @@ class TenantLearning:
 
     def _take(self, text: JudgedText) -> bool:
         """Take a text into memory; returns whether it is held back."""
-        held_back = is_held_back(text)
-        (self._held_back if held_back else self._texts).append(text)
-        return held_back
+        if not is_held_back(text):
+            self._texts.append(text)
+            return False
+        self._held_back.append(text)
+        parts = (judged_part(each, self._part) for each in self._held_back)
+        self._judging_tokens = sum(part.judged for part in parts)
+        return True
 
     def _placed(self, number: int) -> UsedAdapter | None:
         weights = self._versions.weights(number) if number else None
@@ -304,6 +308,7 @@ class TenantLearning:
     def _forget(self) -> None:
         self._texts.clear()
         self._held_back.clear()
+        self._judging_tokens = 0
         self.schedule = TrainingSchedule()
         self._drop_training()
 

@@ -62,6 +62,9 @@ def test_the_oldest_texts_go_when_the_file_is_full(tmp_path: Path) -> None:
     path = tmp_path / "texts.bin"
     texts = filled(path, 200)
     assert path.stat().st_size <= LIMIT
+    again = store(path)
+    again.read()
+    assert again.size_bytes == path.stat().st_size
     back = store(path).read()
     assert 20 < len(back) < 200
     assert ids(back) == ids(texts[-len(back) :])
