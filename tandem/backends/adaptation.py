@@ -60,9 +60,7 @@ class JudgedText:
             for index, known in self.known_probs.items()
             if start + first <= index < end
         }
-        return replace(
-            self, token_ids=self.token_ids[start:end], first=first, known_probs=probs
-        )
+        return replace(self, token_ids=self.token_ids[start:end], first=first, known_probs=probs)
 
 
 @dataclass(frozen=True, slots=True)

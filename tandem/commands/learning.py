@@ -14,7 +14,6 @@ from tandem.core.errors import InvalidArgument, TandemError
 from tandem.learning.tenant_folders import default_folder, tenant_folders
 from tandem.learning.versions import TEXTS, AdapterVersions, LearningState, Version, read_state
 
-
 _FOLDER = click.option(
     "--folder",
     type=FOLDER,

@@ -46,9 +46,7 @@ def enough_to_judge(texts: int, tokens: int) -> bool:
     return texts >= LEAST_TEXTS and tokens >= LEAST_TOKENS
 
 
-def judge(
-    frozen: Sequence[Overlap], used: Sequence[Overlap], new: Sequence[Overlap]
-) -> Judgement:
+def judge(frozen: Sequence[Overlap], used: Sequence[Overlap], new: Sequence[Overlap]) -> Judgement:
     """Compare three adapters over the same texts, in the same order; `frozen` is none, and `used`
     the same as that where none is in use."""
     means = [acceptance(overlaps) for overlaps in (frozen, used, new)]

@@ -176,9 +176,9 @@ def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
     return JudgedText(ids, first, temperature, known_probs)
 
 
-def _ids(payload: bytes, at: int, count: int, vocabulary_size: int) -> np.ndarray[
-    tuple[int], np.dtype[np.int32]
-]:
+def _ids(
+    payload: bytes, at: int, count: int, vocabulary_size: int
+) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     ids = np.frombuffer(payload, "<u4", count, at)
     if (ids >= vocabulary_size).any():
         raise Damaged("token ids outside the vocabulary")

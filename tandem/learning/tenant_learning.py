@@ -1,4 +1,4 @@
-"""What the draft model learns from one tenant's texts: the texts, the adapter in use, and the one in
+"""What the draft model learns from one tenant's texts: these, the adapter in use, and the one in
 training.
 
 Methods say where they run. On the worker they read and write files, one at a time; `work` runs on
@@ -192,7 +192,8 @@ class TenantLearning:
         """Do what a judgement says, once it has ended; returns what was done. Raises OSError, with
         the adapter in use unchanged."""
         judging, self._judging = self._judging, None
-        assert judging is not None and self._state is not None, "nothing was judged"
+        assert judging is not None, "nothing was judged"
+        assert self._state is not None, "it was read"
         adopted = False
         if judgement.outcome is Outcome.ADOPTED:
             version = Version(

@@ -3,8 +3,9 @@ training.
 
 One JSON file says what is in use; adapters and the state of training are safetensors beside it.
 Another process may roll back or reset meanwhile: every change reads the file first, under a lock,
-and `changed` tells a reader to read it again. Invariants: files are private and replaced as a whole;
-what is in use was complete on disk before it was; the adapters of another model are never read.
+and `changed` tells a reader to read it again. Invariants: files are private, and replaced as a
+whole; what is in use was complete on disk before it was; the adapters of another model are never
+read.
 """
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ class AdapterVersions:
         """Keep an adapter as the next version, and use it. Returns the new state; None, with
         nothing changed, where somebody rolled back or reset meanwhile."""
         with self._changing() as current:
-            if current is not None and current.model == self._model:
-                if (current.generation, current.used) != (state.generation, state.used):
-                    return None
+            same_model = current is not None and current.model == self._model
+            if current is not None and same_model and _begins(current) != _begins(state):
+                return None
             number = state.newest + 1
             replace_privately(self._path(number), _packed({_TENSOR: weights}))
             versions = (*state.versions, replace(version, number=number))[-MOST_VERSIONS:]
@@ -211,9 +212,7 @@ def _begins(state: LearningState) -> str:
 # safetensors is imported where it is used: a drafter that learns nothing may lack it.
 
 
-def _packed(
-    tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None
-) -> bytes:
+def _packed(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> bytes:
     from safetensors.numpy import save
 
     return save(dict(tensors), metadata)

@@ -110,7 +110,8 @@ async def test_answers_stay_and_acceptance_rises(
         assert texts(adapted) == texts(frozen), "the target's own texts, whatever drafts"
     (folder,) = tenant_folders(tmp_path)
     state = read_state(folder)
-    assert state is not None and state.version is not None
+    assert state is not None
+    assert state.version is not None
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
@@ -136,7 +137,8 @@ async def test_keys_and_values_of_another_adapter_are_not_found(
         before = await hits(suite)
         (folder,) = tenant_folders(tmp_path)
         state = read_state(folder)
-        assert state is not None and state.used
+        assert state is not None
+        assert state.used
         adapted = await hits(suite)
     assert before == again, "those of the draft without an adapter are not found with one"
     assert adapted > before, "its own are"

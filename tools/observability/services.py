@@ -222,8 +222,8 @@ SERVICES = Dashboard(
             (
                 Panel(
                     "Acceptance on held-back texts",
-                    "Of a draft model that learns: without an adapter, and with the one in use, when"
-                    " an adapter was last judged.",
+                    "Of a draft model that learns: without an adapter, and with the one in use,"
+                    " when an adapter was last judged.",
                     "percentunit",
                     (
                         Query(average(Learning.acceptance_before, BY_ENGINE, MODEL), "without"),

@@ -76,8 +76,8 @@ class Asked:
 
 def run(report: Report, models: Models, tasks: Path | None = None) -> None:
     """Rows for each window and temperature; goals for the last window, and for questions of another
-    kind. `tasks`: folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz; without
-    them held-out texts of this repository, which are fewer."""
+    kind. `tasks`: folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz;
+    without them held-out texts of this repository, which are fewer."""
     quick = report.quick
     stream = questions(tasks)[: QUICK_QUESTIONS if quick else QUESTIONS]
     others = other_questions(tasks)[: QUICK_OTHERS if quick else OTHERS]
@@ -139,9 +139,7 @@ def _records(path: Path, field: str) -> list[dict[str, str]]:
     return records
 
 
-def window_rows(
-    answers: Sequence[Asked], kind: str, temperature: float, size: int
-) -> list[Row]:
+def window_rows(answers: Sequence[Asked], kind: str, temperature: float, size: int) -> list[Row]:
     """A row for each whole window of answers; of fewer answers than one, a row of all."""
     size = min(size, len(answers)) or 1
     firsts = range(0, len(answers) - size + 1, size)

@@ -164,8 +164,8 @@ class HuggingFaceEngine(EngineDefaults):
         self, batch: Sequence[ForwardRequest], sessions: Sequence[KvSession]
     ) -> list[list[int]]:
         """Return the indices of the requests that share each pass: those that begin with the same
-        layer and have the same adapter. Where weights are laid out for single rows, few and many rows are multiplied
-        differently, so that a prompt must not share one with single tokens."""
+        layer and have the same adapter. Where weights are laid out for single rows, few and many
+        rows are multiplied differently, so that a prompt must not share one with single tokens."""
         passes = dict[tuple[int, bool, int], list[int]]()
         for number, (request, session) in enumerate(zip(batch, sessions, strict=True)):
             few = self._single_rows and len(request.token_ids) <= FEW_ROWS

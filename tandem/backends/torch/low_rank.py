@@ -48,7 +48,7 @@ class DraftAdapter(NamedTuple):
 
 
 class TrainedProduct(NamedTuple):
-    """A `LowRank` of two matrices, down [in, rank] and up [rank, out], that gradients go through."""
+    """A `LowRank` of matrices that gradients go through: down [in, rank] and up [rank, out]."""
 
     down: Tensor
     up: Tensor
@@ -74,7 +74,7 @@ def weight_count(shapes: Sequence[ProductShape]) -> int:
 
 
 def fresh_weights(shapes: Sequence[ProductShape], seed: int) -> Tensor:
-    """Return the weights [n] of an adapter that changes nothing yet: `up` is zero, `down` random."""
+    """Return the weights [n] of an adapter that changes nothing yet: each `up` is zero."""
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for shape in shapes:
@@ -106,7 +106,6 @@ def _products(weights: Tensor, shapes: Sequence[ProductShape]) -> Iterator[Train
 def _adapter(products: Sequence[LowRank]) -> DraftAdapter:
     size = len(LayerAdapter._fields)
     layers = [
-        LayerAdapter(*products[first : first + size])
-        for first in range(0, len(products) - 1, size)
+        LayerAdapter(*products[first : first + size]) for first in range(0, len(products) - 1, size)
     ]
     return DraftAdapter(tuple(layers), products[-1])

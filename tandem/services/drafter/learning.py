@@ -1,8 +1,8 @@
 """Learning from the verdicts of one drafter: which adapter an answer drafts with, and what is kept
 of the answer to learn from.
 
-Invariants: an answer has one adapter, from its first token to its last, and keys and values computed
-with another are never found; only tokens that the target said are learned from."""
+Invariants: an answer has one adapter, from its first token to its last, and finds no keys and
+values that were computed with another; only tokens that the target said are learned from."""
 
 from __future__ import annotations
 

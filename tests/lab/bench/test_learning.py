@@ -50,14 +50,18 @@ def test_goals_are_of_the_last_window_and_of_the_other_kind() -> None:
         *window_rows([asked(5, 4)] * 4, OTHER, 0.0, 4),
     ]
     last, elsewhere, tpot, same = goals(rows, 0.0)
-    assert last.met and not elsewhere.met and tpot.met and same.met
+    assert last.met
+    assert not elsewhere.met
+    assert tpot.met
+    assert same.met
     assert (last.figure, elsewhere.figure) == (pytest.approx(1.2), pytest.approx(0.8))
     rows = window_rows([asked(5, 5), asked(5, 5, same=False)], STREAM, 0.0, 2)
     assert not goals(rows, 0.0)[-1].met, "another text is not the target's"
 
 
 def test_questions_come_from_files_or_from_the_repository(tmp_path: Path) -> None:
-    assert len(questions(None)) >= 50 and len(other_questions(None)) >= 6
+    assert len(questions(None)) >= 50
+    assert len(other_questions(None)) >= 6
     assert not any(each.startswith("Question:") for each in questions(None))
     assert questions(tmp_path) == questions(None)
     (tmp_path / "gsm8k-train.jsonl").write_text(json.dumps({"question": "1 + 1?"}) + "\n")

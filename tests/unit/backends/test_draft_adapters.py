@@ -134,7 +134,9 @@ def test_a_branch_drafts_with_its_parent_s_adapter(engine: Engine) -> None:
     parent.close()
 
 
-@pytest.mark.parametrize("wrap", [reading_the_end, LookupFirstEngine, lambda e: PacedEngine(e, 0, 0)])
+@pytest.mark.parametrize(
+    "wrap", [reading_the_end, LookupFirstEngine, lambda e: PacedEngine(e, 0, 0)]
+)
 def test_engines_around_the_draft_hand_its_adapters_on(engine: Engine, wrap: Any) -> None:
     wrapped = wrap(engine)
     assert adaptation_of(wrapped) is adaptation_of(engine)
@@ -193,7 +195,8 @@ def test_greedy_texts_teach_which_token_is_the_likeliest(engine: Engine) -> None
     for _ in range(50):
         trainer.step([text])
     found = adaptation.overlap(adaptation.place(trainer.weights()), text)
-    assert found.tokens == 30 and found.accepted >= 28
+    assert found.tokens == 30
+    assert found.accepted >= 28
 
 
 def test_known_probabilities_teach_more_than_the_token_that_was_drawn(engine: Engine) -> None:
@@ -263,7 +266,8 @@ def test_a_reduced_head_learns_and_proposes_its_own_tokens_alone(
         trainer.step([text])
     adapter = adaptation.place(trainer.weights())
     found = adaptation.overlap(adapter, text)
-    assert found.tokens == 30 and 10 < found.accepted <= 15
+    assert found.tokens == 30
+    assert 10 < found.accepted <= 15
     rows = logits(reduced, text.token_ids.tolist(), adapter)
     assert np.isneginf(np.delete(rows, HEAD, axis=1)).all()
     assert (rows[text.first - 1 :: 2].argmax(1) == 21).mean() > 0.9

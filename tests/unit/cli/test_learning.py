@@ -59,7 +59,9 @@ def test_rolling_back_ends_with_the_draft_as_it_was_installed(root: Path) -> Non
     with pytest.raises(Exception, match="no adapter is in use"):
         run("rollback", "--folder", str(root))
     state = read_state(folder)
-    assert state is not None and state.used == 0 and (folder / TEXTS).exists()
+    assert state is not None
+    assert state.used == 0
+    assert (folder / TEXTS).exists()
 
 
 def test_a_reset_deletes_texts_and_adapters_of_all_or_of_one(root: Path) -> None:

@@ -83,8 +83,10 @@ def test_a_part_asks_only_for_the_target_s_tokens_and_leaves_context() -> None:
     seen = set[int]()
     for _ in range(300):
         part = drawn_part(long, 64, rng)
-        assert len(part) == 64 and part.judged > 0
-        assert part.token_ids[part.first] >= 400 and part.first >= LEAST_CONTEXT
+        assert len(part) == 64
+        assert part.judged > 0
+        assert part.token_ids[part.first] >= 400
+        assert part.first >= LEAST_CONTEXT
         seen |= set(part.token_ids[part.first :].tolist())
     assert seen == set(range(400, 1000)), "every token of the answer is asked for"
     whole = drawn_part(text(20, 3), 64, rng)
@@ -93,7 +95,8 @@ def test_a_part_asks_only_for_the_target_s_tokens_and_leaves_context() -> None:
 
 def test_the_judged_part_is_the_same_each_time() -> None:
     part = judged_part(text(1000, 400), 64)
-    assert part.token_ids[0] == 368 and (len(part), part.first) == (64, 32)
+    assert part.token_ids[0] == 368
+    assert (len(part), part.first) == (64, 32)
     assert judged_part(text(1000, 1), 64).first == 1
 
 

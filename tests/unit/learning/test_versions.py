@@ -45,9 +45,11 @@ def test_a_version_is_used_from_the_next_reading_on(tmp_path: Path) -> None:
     assert other.changed
     assert other.read() == state
     assert not other.changed
-    assert state.used == 2 and state.version is not None
+    assert state.used == 2
+    assert state.version is not None
     found = other.weights(2)
-    assert found is not None and found.tolist() == [2.0] * 8
+    assert found is not None
+    assert found.tolist() == [2.0] * 8
 
 
 def test_only_the_last_versions_are_kept_and_all_are_private(tmp_path: Path) -> None:
@@ -68,7 +70,8 @@ def test_rolling_back_goes_one_version_at_a_time(tmp_path: Path) -> None:
     assert used == [1, 0]
     # A later version has a number of its own: nothing is confused with what was rolled back.
     after = versions.add(versions.read(), weights(9), VERSION)
-    assert after is not None and after.used == 3
+    assert after is not None
+    assert after.used == 3
 
 
 def test_nothing_is_adopted_that_began_before_a_rollback_or_a_reset(tmp_path: Path) -> None:
@@ -90,18 +93,22 @@ def test_a_reset_deletes_everything(tmp_path: Path) -> None:
     versions.reset()
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
     after = versions.read()
-    assert after.used == 0 and not after.versions and after.generation != state.generation
+    assert after.used == 0
+    assert not after.versions
+    assert after.generation != state.generation
 
 
 def test_adapters_of_another_model_are_not_used(tmp_path: Path) -> None:
     added(tmp_path, 2)
     other = AdapterVersions(tmp_path, "another model")
     state = other.read()
-    assert state.used == 0 and state.versions == ()
+    assert state.used == 0
+    assert state.versions == ()
     other.keep_training(state, {"logits": weights(3)})
     assert other.training(state)["logits"].tolist() == [3.0] * 8
     after = other.add(state, weights(1), VERSION)
-    assert after is not None and AdapterVersions(tmp_path, "another model").read() == after
+    assert after is not None
+    assert AdapterVersions(tmp_path, "another model").read() == after
 
 
 def test_training_goes_on_only_from_where_it_began(tmp_path: Path) -> None:
@@ -109,7 +116,8 @@ def test_training_goes_on_only_from_where_it_began(tmp_path: Path) -> None:
     versions.keep_training(state, {"logits": weights(5)})
     assert versions.training(state)["logits"].tolist() == [5.0] * 8
     after = versions.add(state, weights(2), VERSION)
-    assert after is not None and versions.training(after) == {}
+    assert after is not None
+    assert versions.training(after) == {}
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 60])
@@ -148,11 +156,12 @@ def test_each_tenant_has_a_folder_of_its_own(tmp_path: Path) -> None:
     folders = TenantFolders(tmp_path / "learning")
     tenants = [Tenant(""), Tenant("a"), Tenant("a", b"1"), Tenant("a", b"2"), Tenant("b", b"1")]
     opened = [folders.open(tenant) for tenant in tenants]
-    assert len(set(opened)) == len(tenants) and None not in opened
+    assert len(set(opened)) == len(tenants)
+    assert None not in opened
     assert [folders.open(tenant) for tenant in tenants] == opened
-    assert {stat.S_IMODE(path.stat().st_mode) for path in tenant_folders(tmp_path / "learning")} == {
-        0o700
-    }
+    assert {
+        stat.S_IMODE(path.stat().st_mode) for path in tenant_folders(tmp_path / "learning")
+    } == {0o700}
 
 
 def test_a_caller_with_many_tenants_displaces_its_own_alone(tmp_path: Path) -> None:
@@ -160,6 +169,7 @@ def test_a_caller_with_many_tenants_displaces_its_own_alone(tmp_path: Path) -> N
     other = folders.open(Tenant("other"))
     for number in range(MOST_TENANTS + 5):
         assert folders.open(Tenant("crowd", str(number).encode())) is not None
-    assert other is not None and other.is_dir()
+    assert other is not None
+    assert other.is_dir()
     assert len(tenant_folders(tmp_path)) == MOST_TENANTS
     assert folders.open(Tenant("late")) is None, "there is no room, and nobody else gives way"
