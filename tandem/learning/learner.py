@@ -163,7 +163,10 @@ class Learner:
             learning = self._due()
             if learning is None:
                 self._woken.clear()
-                await self._woken.wait()
+                for each in list(self._open.values()):
+                    await self._keep_training(each)
+                if self._due() is None:
+                    await self._woken.wait()
             elif not self._is_idle():
                 await self._keep_training(learning)
                 await asyncio.sleep(POLL_S)

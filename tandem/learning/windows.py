@@ -25,7 +25,9 @@ def drawn_part(text: JudgedText, most_tokens: int, rng: random.Random) -> Judged
     it."""
     first = max(0, text.first - most_tokens // 2)
     last = max(first, len(text) - most_tokens)
-    return _part(text, rng.randint(first, last), most_tokens)
+    # Beyond the last start: else the end would be in few parts.
+    start = min(last, rng.randint(first, last + most_tokens // 2))
+    return _part(text, start, most_tokens)
 
 
 def drawn_index(count: int, rng: random.Random) -> int:

@@ -184,7 +184,7 @@ def test_a_few_steps_raise_acceptance_on_texts_that_were_not_trained_on(engine: 
     adapter = adaptation.place(trainer.weights())
     before = sum(adaptation.overlap(None, text).accepted for text in texts[8:])
     after = sum(adaptation.overlap(adapter, text).accepted for text in texts[8:])
-    assert before < 10 < 40 < after, "of 120 tokens, of which half can be said at most"
+    assert after > 20 > 4 * before, "of 120 tokens"
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) / 2
 
 
@@ -232,7 +232,7 @@ def test_a_cancelled_step_changes_nothing(engine: Engine) -> None:
     trainer = adaptation.trainer(None, {})
     trainer.step([judged(tokens(20, 8))])
     before = trainer.state()
-    for after_calls in range(6):
+    for after_calls in range(5):
         calls = iter([False] * after_calls + [True] * 20)
         with pytest.raises(ForwardCancelled):
             trainer.step([judged(tokens(20, 9))], lambda calls=calls: next(calls))  # type: ignore[misc]

@@ -117,8 +117,9 @@ async def test_an_adapter_that_has_fallen_behind_is_given_up(tmp_path: Path) -> 
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
         assert await device.learner.used_by(ME) is not None
-        # The target says something else now; what was learned is worse than nothing.
-        await device.hear(answers(COUNT, likely=9))
+        # The target says something else now: what was learned is worse than nothing, and the
+        # texts that judge are soon of the new kind alone.
+        await device.hear(answers(3 * COUNT, likely=9))
         used = await device.learner.used_by(ME)
         assert used is None or int(np.argmax(used.weights)) == 9
 
@@ -268,8 +269,9 @@ async def test_a_full_disk_ends_learning_and_no_answer(
             monkeypatch.setattr(AdapterVersions, "roll_back", full)
             monkeypatch.setattr(AdapterVersions, "keep_training", full)
         with caplog.at_level(logging.WARNING):
-            await device.hear(answers(COUNT, likely=9))
-        assert device.learner.failed
+            await device.hear(answers(3 * COUNT, likely=9))
+            while not device.learner.failed:
+                await asyncio.sleep(0.001)
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
         after = await device.learner.used_by(ME)
         assert after is not None

@@ -26,7 +26,7 @@ def ids(texts: list[JudgedText]) -> list[list[int]]:
 
 
 def filled(path: Path, count: int = 3) -> list[JudgedText]:
-    texts = [text_of(number, [number, 5, 6]) for number in range(count)]
+    texts = [text_of(number, [number % VOCABULARY, 5, 6]) for number in range(count)]
     kept = store(path)
     assert kept.read() == []
     for text in texts:
