@@ -146,7 +146,8 @@ class Learner:
         async with self._lock:
             if tenant not in self._open:
                 folder = await asyncio.to_thread(self._folders.open, tenant)
-                self._open[tenant] = folder and TenantLearning(folder, self._setup)
+                opened = None if folder is None else TenantLearning(folder, self._setup)
+                self._open[tenant] = opened
                 if len(self._open) > MOST_OPEN:
                     _, displaced = self._open.popitem(last=False)
                     if displaced is not None:

@@ -129,14 +129,12 @@ class AnswerLearning:
         if self.learning.learner is None:
             return
         if isinstance(payload, FullPayload):
-            ids = most_likely(payload.target_probs, MOST_KNOWN)
+            ids = most_likely(payload.target_probs, MOST_KNOWN).astype(np.int32)
             probs = payload.target_probs[ids]
         else:
-            ids, probs = payload.ids, payload.probs
+            ids, probs = payload.ids.astype(np.int32), payload.probs
         if len(ids):
-            self.known_probs[position] = KnownProbs(
-                np.asarray(ids, np.int32), np.asarray(probs, np.float32)
-            )
+            self.known_probs[position] = KnownProbs(ids, probs.astype(np.float32))
 
     def ended(self, machine: EdgeMachine) -> None:
         """Keep the answer to learn from, if all of it is the target's own text."""
