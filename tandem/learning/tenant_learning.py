@@ -75,9 +75,10 @@ class UsedAdapter:
 
 @dataclass(slots=True)
 class _Judging:
-    """A new adapter while it is judged: the parts of held-back texts, and what is known of them so
-    far, by the name of the adapter and the index of the part."""
+    """A new adapter while it is judged: held-back texts, the parts of them that judge, and what is
+    known of these so far, by the name of the adapter and the index of the part."""
 
+    texts: list[JudgedText]
     parts: list[JudgedText]
     weights: Weights
     adapters: dict[str, object | None]
@@ -118,6 +119,10 @@ class TenantLearning:
         self._rng = random.Random(folder.name)
         self._trainer: AdapterTrainer | None = None
         self._judging: _Judging | None = None
+        self._scores: dict[tuple[bytes, int], Overlap] = {}
+        """Of held-back texts, by the digest of an adapter and the identity of the text."""
+        self._scored: list[JudgedText] = []
+        """Those texts, which live as long as their identities are used."""
         self._trained_tokens = 0
         self.seconds = self.cpu_seconds = 0.0
         """Of training and judging, since the last version."""
@@ -183,7 +188,7 @@ class TenantLearning:
         if self._trainer is None or self._state is None or not self.unsaved:
             return
         schedule = self.schedule
-        numbers = [schedule.backlog, schedule.steps, schedule.rejections, self._trained_tokens]
+        numbers = [schedule.backlog, schedule.unjudged, schedule.failures, self._trained_tokens]
         tensors = {**self._trainer.state(), _SCHEDULE: np.array(numbers, dtype=np.int64)}
         self.unsaved = False
         self._versions.keep_training(self._state, tensors)
@@ -194,7 +199,6 @@ class TenantLearning:
         judging, self._judging = self._judging, None
         assert judging is not None, "nothing was judged"
         assert self._state is not None, "it was read"
-        adopted = False
         if judgement.outcome is Outcome.ADOPTED:
             version = Version(
                 number=0,
@@ -211,7 +215,6 @@ class TenantLearning:
             if state is None:  # reset or rolled back meanwhile
                 self.read()
                 return Outcome.REJECTED
-            adopted = True
             self._state = state
             self.used = _used(judging.adapters[_NEW], judging.weights)
             self._trained_tokens = 0
@@ -222,7 +225,7 @@ class TenantLearning:
             self._state = self._versions.read()
             self.used = self._placed(self._state.used)
             self._drop_training()
-        if self.schedule.judged(adopted):
+        if self.schedule.judged(gained=judgement.after > judgement.before):
             self._drop_training()
         return judgement.outcome
 
@@ -236,9 +239,11 @@ class TenantLearning:
         if (judging := self._judging) is not None:
             if (key := judging.next()) is not None:
                 name, index = key
-                judging.overlaps[key] = self._setup.adaptation.overlap(
+                judging.overlaps[key] = overlap = self._setup.adaptation.overlap(
                     judging.adapters[name], judging.parts[index], cancelled
                 )
+                if name != _NEW:
+                    self._scores[self._identity_of(name), id(judging.texts[index])] = overlap
             return False
         self._step(cancelled)
         return True
@@ -265,8 +270,20 @@ class TenantLearning:
         if self.used is not None:
             adapters[_USED] = self.used.placed
         adapters[_NEW] = self._setup.adaptation.place(weights)
-        parts = [judged_part(text, self._part) for text in self._held_back]
-        self._judging = _Judging(parts, weights, adapters)
+        texts = list(self._held_back)
+        parts = [judged_part(text, self._part) for text in texts]
+        self._judging = judging = _Judging(texts, parts, weights, adapters)
+        before, self._scores = self._scores, {}
+        self._scored = texts
+        for name in (_FROZEN, _USED):
+            for index, text in enumerate(texts):
+                key = self._identity_of(name), id(text)
+                if name in adapters and key in before:
+                    self._scores[key] = judging.overlaps[name, index] = before[key]
+
+    def _identity_of(self, name: str) -> bytes:
+        """Return the digest of the adapter that has this name in a judgement; b"" of none."""
+        return self.used.identity if name == _USED and self.used is not None else b""
 
     def _take(self, text: JudgedText) -> bool:
         """Take a text into memory; returns whether it is held back."""
@@ -300,8 +317,8 @@ class TenantLearning:
             except InvalidArgument as error:
                 log.warning("training is begun anew", reason=error.why)
             else:
-                backlog, steps, rejections, self._trained_tokens = map(int, numbers)
-                self.schedule = TrainingSchedule(backlog, steps, rejections)
+                backlog, unjudged, failures, self._trained_tokens = map(int, numbers)
+                self.schedule = TrainingSchedule(backlog, unjudged, failures)
                 return
         if not state.newest:
             self.schedule.recorded(sum(text.judged for text in self._texts))
@@ -309,6 +326,7 @@ class TenantLearning:
     def _forget(self) -> None:
         self._texts.clear()
         self._held_back.clear()
+        self._scores.clear()
         self._judging_tokens = 0
         self.schedule = TrainingSchedule()
         self._drop_training()

@@ -10,9 +10,9 @@ from tandem.backends.adaptation import JudgedText, KnownProbs
 from tandem.learning.held_back import HELD_BACK_OF, is_held_back
 from tandem.learning.schedule import (
     MOST_BACKLOG,
-    MOST_REJECTIONS,
+    MOST_FAILURES,
     PASSES,
-    STEPS_BEFORE_JUDGING,
+    TOKENS_BEFORE_JUDGING,
     StepSize,
     TrainingSchedule,
 )
@@ -31,30 +31,30 @@ def test_training_ends_once_each_new_token_was_seen_a_few_times() -> None:
         schedule.trained(50)
         steps += 1
     assert steps == PASSES * 2
-    assert schedule.judges, "what was learned last is judged before the device rests"
-    assert not schedule.judged(adopted=True)
-    assert not schedule.judges
+    assert not schedule.judges, "a judgement costs more than that"
 
 
-def test_long_training_is_judged_now_and_then() -> None:
+def test_what_was_trained_is_judged_now_and_then() -> None:
     schedule = TrainingSchedule()
     schedule.recorded(10**9)
     assert schedule.backlog == MOST_BACKLOG
-    for _ in range(STEPS_BEFORE_JUDGING):
-        assert not schedule.judges
-        schedule.trained(1)
+    schedule.trained(TOKENS_BEFORE_JUDGING - 1)
+    assert not schedule.judges
+    schedule.trained(1)
     assert schedule.judges
+    assert not schedule.judged(gained=True)
+    assert not schedule.judges
 
 
-def test_what_is_rejected_again_and_again_is_given_up() -> None:
+def test_what_gains_nothing_again_and_again_is_given_up() -> None:
     schedule = TrainingSchedule()
     schedule.recorded(1000)
-    assert [schedule.judged(adopted=False) for _ in range(MOST_REJECTIONS)] == [False, False, True]
+    given_up = [schedule.judged(gained=False) for _ in range(MOST_FAILURES)]
+    assert given_up == [*[False] * (MOST_FAILURES - 1), True]
     assert schedule.backlog == 0
-    schedule.recorded(10)
-    schedule.judged(adopted=False)
-    assert not schedule.judged(adopted=True)
-    assert not schedule.judged(adopted=False), "an adoption begins the count anew"
+    for _ in range(2 * MOST_FAILURES):
+        assert not schedule.judged(gained=False)
+        assert not schedule.judged(gained=True), "a gain, however small, begins the count anew"
 
 
 def test_a_step_has_as_many_tokens_as_its_time_allows() -> None:
