@@ -17,7 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from tandem.backends.adaptation import JudgedText, KnownProbs
-from tandem.learning.private_files import append_privately, replace_privately
+from tandem.learning.private_files import (
+    append_privately,
+    make_private_folder,
+    replace_privately,
+)
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -109,6 +113,7 @@ class ReplayStore:
         self.size_bytes = len(self._start) + sum(map(len, records or ()))
 
     def _write(self) -> None:
+        make_private_folder(self._path.parent)  # somebody may have deleted it
         replace_privately(self._path, self._start + b"".join(self._records or ()))
 
 
