@@ -9,7 +9,7 @@ sessions with different adapters may run at the same time, and none sees another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,10 +26,20 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownProbs:
-    """What is known of a target distribution: `probs` [n] of the tokens `ids` [n]."""
+    """What is known of the target distribution at a token whose draft was rejected: `probs` [n] of
+    the tokens `ids` [n], and `draft_probs` [n], what the draft was drawn from."""
 
     ids: NDArray[np.int32]
     probs: NDArray[np.float32]
+    draft_probs: NDArray[np.float32]
+
+    @property
+    def rest(self) -> NDArray[np.float32]:
+        """The distribution that the token in the place of the draft was drawn from, as far as it is
+        known: norm(max(0, target - draft))."""
+        rest = np.maximum(self.probs - self.draft_probs, 0)
+        mass = rest.sum()
+        return rest / mass if mass > 0 else self.probs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,12 +84,13 @@ class Overlap:
 class AdapterTrainer(Protocol):
     """An adapter in training; on the engine thread."""
 
-    def step(self, texts: Sequence[JudgedText], cancelled: Callable[[], bool] = never) -> float:
-        """Take one step and return the mean loss over the texts. `cancelled` is asked before each
-        layer; on True ForwardCancelled is raised, and nothing has changed."""
+    def step(self, text: JudgedText, cancelled: Callable[[], bool] = never) -> float:
+        """Learn from a text and return the mean loss of its tokens. `cancelled` is asked before
+        each layer, on the way back as well; on True ForwardCancelled is raised, and nothing has
+        changed."""
 
     def weights(self) -> Weights:
-        """Return the adapter as it is now: a mean over the last steps."""
+        """Return the adapter as it is now: a mean over the last updates."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what `Adaptation.trainer` needs to go on from here."""

@@ -1,9 +1,10 @@
 """Learning beside the answers of one draft engine: when it runs, and what it may take.
 
-Training runs on the engine's own thread, a step of some 60 ms at a time, and only while no request
-is open: the next request ends the step between two layers. After each step the thread rests for as
-long as the step took. Invariants: an answer keeps the adapter that it began with; what belongs to
-one tenant is learned from and used for that tenant alone; whatever fails here, answers go on.
+Training runs on the engine's own thread, a step over some 100 tokens at a time, and only while no
+request is open: the next request ends the step between two layers. After each step the thread rests
+for as long as the step took. Invariants: an answer keeps the adapter that it began with; what
+belongs to one tenant is learned from and used for that tenant alone; whatever fails here, answers
+go on.
 """
 
 from __future__ import annotations

@@ -135,6 +135,7 @@ def _encoded(text: JudgedText) -> bytes:
             _PROBS.pack(index, len(kept)),
             known.ids[kept].astype("<u4").tobytes(),
             known.probs[kept].astype("<f4").tobytes(),
+            known.draft_probs[kept].astype("<f4").tobytes(),
         ]
     payload = b"".join(parts)
     return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
@@ -169,11 +170,11 @@ def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
             index, size = _PROBS.unpack_from(payload, at)
             at += _PROBS.size
             known_ids = _ids(payload, at, size, vocabulary_size)
-            probs = np.frombuffer(payload, "<f4", size, at + 4 * size).astype(np.float32)
-            at += 8 * size
-            if not first <= index < count or not ((probs >= 0) & (probs <= 1)).all():
+            both = np.frombuffer(payload, "<f4", 2 * size, at + 4 * size).astype(np.float32)
+            at += 12 * size
+            if not first <= index < count or not ((both >= 0) & (both <= 1)).all():
                 raise Damaged("probabilities that cannot be")
-            known_probs[index] = KnownProbs(known_ids, probs)
+            known_probs[index] = KnownProbs(known_ids, both[:size], both[size:])
     except (struct.error, ValueError) as error:
         raise Damaged("a text is shorter than it says") from error
     if at != len(payload) or not 1 <= first < count or not 0 <= temperature < 100:

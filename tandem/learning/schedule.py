@@ -51,18 +51,3 @@ class TrainingSchedule:
         self.failures = 0
         self.backlog = 0
         return True
-
-
-@dataclass(slots=True)
-class StepSize:
-    """How many tokens a step has: as many as take `AIM_S` seconds."""
-
-    tokens: int = 64
-
-    AIM_S = 0.06
-    LEAST, MOST = 32, 512
-
-    def took(self, tokens: int, seconds: float) -> None:
-        """Note a step's tokens and seconds."""
-        wanted = self.AIM_S * tokens / max(seconds, 1e-6)
-        self.tokens = int(min(max(wanted, self.LEAST, self.tokens / 2), self.MOST, self.tokens * 2))

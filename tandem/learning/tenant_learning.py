@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.learning.adoption import Judgement, Outcome, enough_to_judge, judge
 from tandem.learning.held_back import is_held_back
 from tandem.learning.replay import ReplayStore
-from tandem.learning.schedule import StepSize, TrainingSchedule
+from tandem.learning.schedule import TrainingSchedule
 from tandem.learning.versions import TEXTS, AdapterVersions, LearningState, Version
 from tandem.learning.windows import drawn_index, drawn_part, judged_part
 from tandem.telemetry.logging import get_logger
@@ -115,7 +114,6 @@ class TenantLearning:
         self.used: UsedAdapter | None = None
         """What sessions that begin now use."""
         self.schedule = TrainingSchedule()
-        self._size = StepSize()
         self._rng = random.Random(folder.name)
         self._trainer: AdapterTrainer | None = None
         self._judging: _Judging | None = None
@@ -252,17 +250,11 @@ class TenantLearning:
         if self._trainer is None:
             weights = None if self.used is None else self.used.weights
             self._trainer = self._setup.adaptation.trainer(weights, {})
-        began_s = time.perf_counter()
-        length = min(self._part, self._size.tokens)
-        parts = [
-            drawn_part(self._texts[drawn_index(len(self._texts), self._rng)], length, self._rng)
-            for _ in range(max(1, self._size.tokens // length))
-        ]
-        tokens = sum(map(len, parts))
-        self._trainer.step(parts, cancelled)
-        self._size.took(tokens, time.perf_counter() - began_s)
-        self.schedule.trained(sum(part.judged for part in parts))
-        self._trained_tokens += tokens
+        text = self._texts[drawn_index(len(self._texts), self._rng)]
+        part = drawn_part(text, self._part, self._rng)
+        self._trainer.step(part, cancelled)
+        self.schedule.trained(part.judged)
+        self._trained_tokens += len(part)
         self.unsaved = True
 
     def _begin_judging(self, weights: Weights) -> None:

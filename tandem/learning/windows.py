@@ -1,5 +1,5 @@
-"""The parts of texts that are trained on and judged: a draft step sees few tokens at a time, so
-that it ends soon. Pure; randomness is passed in."""
+"""The parts of texts that are trained on and judged: a training step sees few tokens, so that it
+ends soon. Pure; randomness is passed in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 from tandem.backends.adaptation import JudgedText
 
-LEAST_CONTEXT = 8
+LEAST_CONTEXT = 32
 """Tokens at the start of a part that has lost its beginning: nothing is asked for there."""
 NEWER_FIRST = 0.5
 """Exponent: at 1 every text is as likely as any other, below that the newer ones are likelier."""
@@ -25,9 +25,10 @@ def drawn_part(text: JudgedText, most_tokens: int, rng: random.Random) -> Judged
     it."""
     first = max(0, text.first - most_tokens // 2)
     last = max(first, len(text) - most_tokens)
-    # Beyond the last start: else the end would be in few parts.
-    start = min(last, rng.randint(first, last + most_tokens // 2))
-    return _part(text, start, most_tokens)
+    # Beyond both ends: else the beginning and the end would be in few parts.
+    beyond = most_tokens // 2
+    start = rng.randint(first - beyond, last + beyond)
+    return _part(text, min(max(start, first), last), most_tokens)
 
 
 def drawn_index(count: int, rng: random.Random) -> int:

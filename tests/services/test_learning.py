@@ -12,6 +12,7 @@ import pytest
 
 from tandem.backends.context_engine import ContextEngine
 from tandem.backends.interface import Engine
+from tandem.backends.torch import adapter_training
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
@@ -103,7 +104,12 @@ async def prefix_hits(suite: Suite, draft: Engine) -> float:
     return told("tandem_prefix_hit_tokens_total", labels) or 0.0
 
 
-async def test_answers_stay_and_acceptance_rises(draft: Engine, tmp_path: Path) -> None:
+async def test_answers_stay_and_acceptance_rises(
+    draft: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tiny model that knows nothing learns with larger steps, and more of them.
+    monkeypatch.setattr(adapter_training, "LEARNING_RATE", 4e-3)
+    monkeypatch.setattr(adapter_training, "BATCH_TOKENS", 32)
     later = range(1000, 1000 + TOLD)
     async with learning_suite(draft, None) as suite:
         frozen = await ask(suite, later)

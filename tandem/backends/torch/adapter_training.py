@@ -1,8 +1,11 @@
 """Training a draft's low-rank adapter on what the target said, over the weights that the engine
 drafts with: there is no second copy of them.
 
-The loss is the cross entropy of the draft's distribution with the target's tokens, or with its
-probabilities where they are known; both have the same minimum. Texts of temperature 0 say only
+The loss is the cross entropy of the draft's distribution with the target's tokens. Where a
+rejection told of the target's distribution, the token was drawn from what is left of it after the
+draft's, so all of that takes the place of the one token: the expectation is the same, and the noise
+less. (The target's distribution in its place would favour what the draft says already, since
+accepted tokens are learned from as well.) Texts of temperature 0 say only
 which token is the likeliest; they are learned at `GREEDY_TEMPERATURE`, so that a draft that is sure
 already is not made ever surer. The optimizer is AdamW over one vector, written out: torch's own
 imports its compiler, which takes seconds.
@@ -10,7 +13,8 @@ imports its compiler, which takes seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,20 +36,32 @@ from tandem.backends.torch.low_rank import (
 )
 from tandem.core.errors import InvalidArgument
 
-LEARNING_RATE = 2e-3
-WARM_UP_STEPS = 10
+LEARNING_RATE = 5e-4
+WARM_UP_UPDATES = 10
+BATCH_TOKENS = 256
+"""Of the target's tokens in each update: a step has fewer, so that it ends soon."""
 WEIGHT_DECAY = 0.01
 MOST_NORM = 1.0
-"""Of a step's gradient."""
+"""Of an update's gradient."""
 FIRST_BETA, SECOND_BETA, EPSILON = 0.9, 0.99, 1e-8
-MEAN_BETA = 0.95
-"""Of the mean over the last steps, which is what is used: single steps see few tokens."""
+MEAN_BETA = 0.9
+"""Of the mean over the last updates, which is what is used: a single one sees few tokens."""
 GREEDY_TEMPERATURE = 0.5
 LEAST_TOKENS = 64
 """Of a text: a model that sees less at once learns nothing."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.3, 2.0
 SEED = 1
-_STATE = ("weights", "mean", "first_moment", "second_moment")
+_VECTORS = ("weights", "mean", "first_moment", "second_moment", "gradient")
+_NUMBERS = "numbers"
+
+
+class _Kind(Enum):
+    """What stands for a token whose target distribution is known: the token alone, the
+    distribution, or what is left of it after the draft's."""
+
+    TOKENS = auto()
+    PROBS = auto()
+    REST = auto()
 
 
 class LlamaAdaptation:
@@ -78,13 +94,15 @@ class LlamaAdaptation:
 
     def trainer(self, weights: Weights | None, state: Mapping[str, NDArray[Any]]) -> LowRankTrainer:
         if state:
-            if set(state) != {*_STATE, "steps"}:
+            if set(state) != {*_VECTORS, _NUMBERS} or state[_NUMBERS].shape != (2,):
                 raise InvalidArgument("adapter", "is not a state of training")
-            vectors = [self._checked(state[name]) for name in _STATE]
-            return LowRankTrainer(self, *vectors, steps=int(state["steps"][0]))
+            updates, tokens = map(int, state[_NUMBERS])
+            vectors = {name: self._checked(state[name]) for name in _VECTORS}
+            return LowRankTrainer(self, vectors, updates=updates, tokens=tokens)
         start = fresh_weights(self._shapes, SEED) if weights is None else self._checked(weights)
-        zeros = torch.zeros_like(start)
-        return LowRankTrainer(self, start, start.clone(), zeros, zeros.clone(), steps=0)
+        vectors = {name: torch.zeros_like(start) for name in _VECTORS}
+        vectors |= {"weights": start, "mean": start.clone()}
+        return LowRankTrainer(self, vectors)
 
     def overlap(
         self, adapter: object | None, text: JudgedText, cancelled: Callable[[], bool] = never
@@ -93,11 +111,11 @@ class LlamaAdaptation:
         with torch.inference_mode():
             logits = self.logits(text, adapter, cancelled)
             if text.temperature == 0:
-                labels = self._labels(text, greedy=True)
+                labels = self._labels(text, _Kind.TOKENS)
                 drafted = logits.argmax(-1)[labels.rows]
                 return Overlap(float((drafted == labels.places).sum()), text.judged)
             probs = torch.softmax(logits / text.temperature, -1)
-            labels = self._labels(text)
+            labels = self._labels(text, _Kind.PROBS)
             drafted = probs[labels.rows, labels.places]
             # Of a single token that was drawn, the expected overlap is the draft's probability.
             known = torch.minimum(drafted, labels.weights)
@@ -122,30 +140,33 @@ class LlamaAdaptation:
     def loss(
         self, text: JudgedText, adapter: DraftAdapter, cancelled: Callable[[], bool]
     ) -> Tensor:
-        """Return the mean loss of the judged tokens; 0 where the head has none of them."""
+        """Return the loss over all judged tokens; 0 where the head has none of them."""
         logits = self.logits(text, adapter, cancelled) / learned_temperature(text.temperature)
-        labels = self._labels(text, greedy=text.temperature == 0)
+        # At temperature 0 a distribution says no more than the token.
+        labels = self._labels(text, _Kind.REST if text.temperature else _Kind.TOKENS)
         logs = torch.log_softmax(logits, -1)[labels.rows, labels.places]
-        return -(logs * labels.weights).sum() / max(1, text.judged)
+        return -(logs * labels.weights).sum()
 
-    def _labels(self, text: JudgedText, greedy: bool = False) -> Labels:
-        """Return the tokens to be drafted after each row; at temperature 0 probabilities say no
-        more than the token."""
+    def _labels(self, text: JudgedText, kind: _Kind) -> Labels:
+        """Return the tokens to be drafted after each row."""
         rows: list[int] = []
         ids: list[int] = []
         weights: list[float] = []
         drawn: list[bool] = []
         for row, index in enumerate(range(text.first, len(text))):
-            known = None if greedy else text.known_probs.get(index)
+            known = None if kind is _Kind.TOKENS else text.known_probs.get(index)
+            token_id = int(text.token_ids[index])
+            if known is not None and kind is _Kind.REST and token_id not in known.ids:
+                known = None  # it was drawn from the rest that is not known
             if known is None:
                 rows.append(row)
-                ids.append(int(text.token_ids[index]))
+                ids.append(token_id)
                 weights.append(1.0)
                 drawn.append(True)
             else:
                 rows += [row] * len(known.ids)
                 ids += known.ids.tolist()
-                weights += known.probs.tolist()
+                weights += (known.probs if kind is _Kind.PROBS else known.rest).tolist()
                 drawn += [False] * len(known.ids)
         labels = Labels(
             torch.tensor(rows, dtype=torch.long),
@@ -193,54 +214,52 @@ def learned_temperature(temperature: float) -> float:
 
 
 class LowRankTrainer:
-    """Implements `AdapterTrainer`; all vectors are float32 [size]."""
+    """Implements `AdapterTrainer`; `vectors` are float32 [size], `updates` those made so far, and
+    `tokens` how many the gradient has that waits for the next."""
 
     def __init__(
         self,
         adaptation: LlamaAdaptation,
-        weights: Tensor,
-        mean: Tensor,
-        first_moment: Tensor,
-        second_moment: Tensor,
+        vectors: Mapping[str, Tensor],
         *,
-        steps: int,
+        updates: int = 0,
+        tokens: int = 0,
     ) -> None:
         self._adaptation = adaptation
-        self._weights = weights.requires_grad_()
-        self._mean = mean
-        self._first_moment = first_moment
-        self._second_moment = second_moment
-        self._steps = steps
+        self._weights = vectors["weights"].requires_grad_()
+        self._mean = vectors["mean"]
+        self._first_moment = vectors["first_moment"]
+        self._second_moment = vectors["second_moment"]
+        self._gradient = vectors["gradient"]
+        self._updates = updates
+        self._tokens = tokens
 
-    def step(self, texts: Sequence[JudgedText], cancelled: Callable[[], bool] = never) -> float:
-        self._weights.grad = None
-        total = 0.0
+    def step(self, text: JudgedText, cancelled: Callable[[], bool] = never) -> float:
         with torch.inference_mode(False), torch.enable_grad():
-            for text in texts:
-                adapter = self._adaptation.trained(self._weights)
-                loss = self._adaptation.loss(text, adapter, cancelled) / len(texts)
-                if cancelled():
-                    raise ForwardCancelled("cancelled before the backward pass")
-                loss.backward()
-                total += float(loss.detach())
-        gradient = self._weights.grad
-        self._weights.grad = None
-        if gradient is None or not bool(torch.isfinite(gradient).all()):
-            return total
+            adapter = self._adaptation.trained(self._weights)
+            loss = self._adaptation.loss(text, adapter, cancelled)
+            (gradient,) = torch.autograd.grad(loss, self._weights)
+        if not bool(torch.isfinite(gradient).all()):
+            return float(loss.detach())
         with torch.no_grad():
-            self._apply(gradient)
-        return total
+            self._gradient += gradient
+            self._tokens += text.judged
+            if self._tokens >= BATCH_TOKENS:
+                self._apply(self._gradient / self._tokens)
+                self._gradient.zero_()
+                self._tokens = 0
+        return float(loss.detach()) / max(1, text.judged)
 
     def _apply(self, gradient: Tensor) -> None:
         gradient *= min(1.0, MOST_NORM / (float(gradient.norm()) + EPSILON))
-        self._steps += 1
+        self._updates += 1
         self._first_moment.lerp_(gradient, 1 - FIRST_BETA)
         self._second_moment.mul_(SECOND_BETA).addcmul_(gradient, gradient, value=1 - SECOND_BETA)
-        rate = LEARNING_RATE * min(1.0, self._steps / WARM_UP_STEPS)
-        scale = (self._second_moment / (1 - SECOND_BETA**self._steps)).sqrt_().add_(EPSILON)
+        rate = LEARNING_RATE * min(1.0, self._updates / WARM_UP_UPDATES)
+        scale = (self._second_moment / (1 - SECOND_BETA**self._updates)).sqrt_().add_(EPSILON)
         self._weights.mul_(1 - rate * WEIGHT_DECAY)
         self._weights.addcdiv_(
-            self._first_moment, scale, value=-rate / (1 - FIRST_BETA**self._steps)
+            self._first_moment, scale, value=-rate / (1 - FIRST_BETA**self._updates)
         )
         self._mean.lerp_(self._weights, 1 - MEAN_BETA)
 
@@ -248,7 +267,10 @@ class LowRankTrainer:
         return self._mean.numpy().copy()
 
     def state(self) -> dict[str, NDArray[Any]]:
-        vectors = (self._weights.detach(), self._mean, self._first_moment, self._second_moment)
-        named = zip(_STATE, vectors, strict=True)
+        vectors = (
+            *(self._weights.detach(), self._mean, self._first_moment, self._second_moment),
+            self._gradient,
+        )
+        named = zip(_VECTORS, vectors, strict=True)
         state: dict[str, NDArray[Any]] = {name: vector.numpy().copy() for name, vector in named}
-        return state | {"steps": np.array([self._steps], dtype=np.int64)}
+        return state | {_NUMBERS: np.array([self._updates, self._tokens], dtype=np.int64)}

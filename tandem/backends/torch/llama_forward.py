@@ -156,6 +156,8 @@ class LlamaForward:
         for index, layer in enumerate(self._layers):
             check()
             hidden = layer.whole_text(hidden, turn, adapter.layers[index] if adapter else None)
+            if hidden.requires_grad:  # asked on the way back, too
+                hidden.register_hook(lambda gradient: check())
         check()
         normed = self._norm(hidden[first:])
         head = self._head

@@ -16,7 +16,7 @@ import numpy as np
 from tandem.backends.adaptation import Adaptation, JudgedText, KnownProbs, adaptation_of
 from tandem.backends.interface import Engine, Session
 from tandem.core.errors import InvalidArgument
-from tandem.core.probs import most_likely
+from tandem.core.probs import Array, most_likely
 from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.learning.learner import IDLE_S, Learner, adapted_tenant
@@ -124,8 +124,11 @@ class AnswerLearning:
         if self.used is not None:
             await self.learning.adapt(session, self.used)
 
-    def heard(self, position: int, payload: FullPayload | SparsePayload) -> None:
-        """Keep what a rejection told of the target distribution at a position."""
+    def heard(
+        self, position: int, payload: FullPayload | SparsePayload, draft_probs: Array
+    ) -> None:
+        """Keep what a rejection told of the target distribution at a position, whose draft was
+        drawn from `draft_probs` [V]."""
         if self.learning.learner is None:
             return
         if isinstance(payload, FullPayload):
@@ -134,7 +137,9 @@ class AnswerLearning:
         else:
             ids, probs = payload.ids.astype(np.int32), payload.probs
         if len(ids):
-            self.known_probs[position] = KnownProbs(ids, probs.astype(np.float32))
+            self.known_probs[position] = KnownProbs(
+                ids, probs.astype(np.float32), draft_probs[ids].astype(np.float32)
+            )
 
     def ended(self, machine: EdgeMachine) -> None:
         """Keep the answer to learn from, if all of it is the target's own text."""

@@ -35,17 +35,17 @@ def filled(path: Path, count: int = 3) -> list[JudgedText]:
 
 
 def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
-    known = KnownProbs(np.array([4, 9], np.int32), np.array([0.25, 0.5], np.float32))
+    halves = np.array([0.25, 0.5], np.float32)
+    known = KnownProbs(np.array([4, 9], np.int32), halves, halves[::-1])
     text = JudgedText(np.array([1, 2, 3, 4], np.int32), 2, 0.7, {3: known})
     path = tmp_path / "texts.bin"
     store(path).add(text)
     (back,) = store(path).read()
     assert ids([back]) == ids([text])
     assert (back.first, round(back.temperature, 6)) == (2, 0.7)
-    assert sorted(zip(back.known_probs[3].ids, back.known_probs[3].probs, strict=True)) == [
-        (4, 0.25),
-        (9, 0.5),
-    ]
+    found = back.known_probs[3]
+    rows = zip(found.ids, found.probs, found.draft_probs, strict=True)
+    assert sorted(rows) == [(4, 0.25, 0.5), (9, 0.5, 0.25)]
 
 
 def test_nobody_else_may_read_the_file(tmp_path: Path) -> None:
@@ -131,7 +131,8 @@ def test_a_file_that_was_deleted_on_purpose_does_not_come_back(tmp_path: Path) -
 def test_long_texts_are_kept_in_part(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     token_ids = rng.integers(0, VOCABULARY, 6000).astype(np.int32)
-    probs = KnownProbs(np.arange(15, dtype=np.int32), np.full(15, 1 / 16, np.float32))
+    sixteenths = np.full(15, 1 / 16, np.float32)
+    probs = KnownProbs(np.arange(15, dtype=np.int32), sixteenths, sixteenths)
     text = JudgedText(token_ids, 3000, 1.0, {3005: probs, 5900: probs})
     path = tmp_path / "texts.bin"
     large = ReplayStore(path, 2**20, "v", VOCABULARY)

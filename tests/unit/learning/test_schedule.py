@@ -13,7 +13,6 @@ from tandem.learning.schedule import (
     MOST_FAILURES,
     PASSES,
     TOKENS_BEFORE_JUDGING,
-    StepSize,
     TrainingSchedule,
 )
 from tandem.learning.windows import LEAST_CONTEXT, drawn_index, drawn_part, judged_part
@@ -57,16 +56,6 @@ def test_what_gains_nothing_again_and_again_is_given_up() -> None:
         assert not schedule.judged(gained=True), "a gain, however small, begins the count anew"
 
 
-def test_a_step_has_as_many_tokens_as_its_time_allows() -> None:
-    size = StepSize()
-    for _ in range(10):
-        size.took(size.tokens, size.tokens * 0.002)
-    assert size.tokens == StepSize.LEAST
-    for _ in range(10):
-        size.took(size.tokens, size.tokens * 0.0002)
-    assert 250 <= size.tokens <= 310
-
-
 def test_texts_with_the_same_prompt_are_on_the_same_side() -> None:
     sides = []
     for number in range(200):
@@ -101,7 +90,11 @@ def test_the_judged_part_is_the_same_each_time() -> None:
 
 
 def test_probabilities_stay_with_their_tokens() -> None:
-    known = {500: KnownProbs(np.array([1], np.int32), np.array([0.5], np.float32))}
+    known = {
+        500: KnownProbs(
+            np.array([1], np.int32), np.array([0.5], np.float32), np.zeros(1, np.float32)
+        )
+    }
     whole = JudgedText(np.arange(1000, dtype=np.int32), 400, 1.0, known)
     assert set(whole.part(480, 520).known_probs) == {20}
     assert not whole.part(501, 520).known_probs

@@ -61,15 +61,15 @@ class UnigramTrainer:
         self._adaptation = adaptation
         self._logits = logits
 
-    def step(self, texts: Sequence[JudgedText], cancelled: Callable[[], bool] = never) -> float:
+    def step(self, text: JudgedText, cancelled: Callable[[], bool] = never) -> float:
         if cancelled():
             raise ForwardCancelled("cancelled")
         if self._adaptation.fails is not None:
             raise self._adaptation.fails
-        tokens = np.concatenate([text.token_ids[text.first :] for text in texts])
+        tokens = text.token_ids[text.first :]
         shares = np.bincount(tokens, minlength=VOCABULARY) / len(tokens)
         probs = np.exp(self._logits) / np.exp(self._logits).sum()
-        self._logits = (self._logits + shares - probs).astype(np.float32)
+        self._logits = (self._logits + 0.3 * (shares - probs)).astype(np.float32)
         return float(-(shares * np.log(probs)).sum())
 
     def weights(self) -> Weights:
