@@ -46,12 +46,16 @@ class KnownProbs:
 class JudgedText:
     """A text whose tokens from index `first` on, at least 1, are the target's.
 
-    `temperature` is the one they were sampled at. `known_probs`: by the index of a token, what is
-    known of the target distribution that it was drawn from."""
+    `temperature` is the one they were sampled at. `seed`: of the Gumbel noise that they were drawn
+    with, and a draft would be; None where they were drawn otherwise. `position`: where its first
+    token stood in the whole text. `known_probs`: by the index of a token, what is known of the
+    target distribution there."""
 
     token_ids: NDArray[np.int32]
     first: int
     temperature: float
+    seed: int | None = None
+    position: int = 0
     known_probs: Mapping[int, KnownProbs] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -70,7 +74,13 @@ class JudgedText:
             for index, known in self.known_probs.items()
             if start + first <= index < end
         }
-        return replace(self, token_ids=self.token_ids[start:end], first=first, known_probs=probs)
+        return replace(
+            self,
+            token_ids=self.token_ids[start:end],
+            first=first,
+            position=self.position + start,
+            known_probs=probs,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +137,11 @@ class Adaptation(Protocol):
     def overlap(
         self, adapter: object | None, text: JudgedText, cancelled: Callable[[], bool] = never
     ) -> Overlap:
-        """Return the expected acceptance with an adapter, or without any: at a token whose target
-        distribution is known the overlap of both distributions; at temperature 0 whether the
-        likeliest token is the target's; else the probability of the target's token. Raises
-        ForwardCancelled as `AdapterTrainer.step` does."""
+        """Return the expected acceptance with an adapter, or without any. At temperature 0 a draft
+        is accepted if the likeliest token is the target's; with Gumbel noise if the token that the
+        same noise takes is. Otherwise, by the tokens whose target distribution is known, it is the
+        overlap of both distributions, and where none is known the probability of the target's
+        token. Raises ForwardCancelled as `AdapterTrainer.step` does."""
 
 
 @runtime_checkable

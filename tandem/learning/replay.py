@@ -35,7 +35,7 @@ MOST_KNOWN = 32
 KEPT_SHARE = 0.75
 """Of the limit: what is left of a full file when it is written anew."""
 _HEADER = struct.Struct("<II")
-_TEXT = struct.Struct("<IIfI")
+_TEXT = struct.Struct("<IIfBQQI")
 _PROBS = struct.Struct("<II")
 
 
@@ -126,7 +126,10 @@ def trimmed(text: JudgedText) -> JudgedText:
 
 def _encoded(text: JudgedText) -> bytes:
     parts = [
-        _TEXT.pack(len(text), text.first, text.temperature, len(text.known_probs)),
+        _TEXT.pack(
+            *(len(text), text.first, text.temperature, text.seed is not None),
+            *(text.seed or 0, text.position, len(text.known_probs)),
+        ),
         text.token_ids.astype("<u4").tobytes(),
     ]
     for index, known in sorted(text.known_probs.items()):
@@ -161,7 +164,8 @@ def _records(content: bytes) -> Iterator[bytes]:
 def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
     """Raises Damaged for what no text can be."""
     try:
-        count, first, temperature, known_count = _TEXT.unpack_from(payload)
+        header = _TEXT.unpack_from(payload)
+        count, first, temperature, seeded, seed, position, known_count = header
         at = _TEXT.size
         ids = _ids(payload, at, count, vocabulary_size)
         at += 4 * count
@@ -179,7 +183,14 @@ def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
         raise Damaged("a text is shorter than it says") from error
     if at != len(payload) or not 1 <= first < count or not 0 <= temperature < 100:
         raise Damaged("a text that cannot be")
-    return JudgedText(ids, first, temperature, known_probs)
+    return JudgedText(
+        token_ids=ids,
+        first=first,
+        temperature=temperature,
+        seed=seed if seeded else None,
+        position=position,
+        known_probs=known_probs,
+    )
 
 
 def _ids(

@@ -1,7 +1,12 @@
 """Training a draft's low-rank adapter on what the target said, over the weights that the engine
 drafts with: there is no second copy of them.
 
-The loss is the cross entropy of the draft's distribution with the target's tokens. Where a
+With Gumbel coupling the target's token is the one that the noise takes of its distribution, and the
+draft's that which the same noise takes of the draft's: so the noise is added before the loss, the
+cross entropy with the target's token. It is small where the draft would be accepted, as at
+temperature 0; sampled tokens without their noise would be far noisier labels.
+
+Otherwise it is the cross entropy of the draft's distribution with the target's tokens. Where a
 rejection told of the target's distribution, the token was drawn from what is left of it after the
 draft's, so all of that takes the place of the one token: the expectation is the same, and the noise
 less. (The target's distribution in its place would favour what the draft says already, since
@@ -35,6 +40,7 @@ from tandem.backends.torch.low_rank import (
     weight_count,
 )
 from tandem.core.errors import InvalidArgument
+from tandem.core.gumbel import gumbel
 
 LEARNING_RATE = 5e-4
 WARM_UP_UPDATES = 10
@@ -47,6 +53,9 @@ FIRST_BETA, SECOND_BETA, EPSILON = 0.9, 0.99, 1e-8
 MEAN_BETA = 0.9
 """Of the mean over the last updates, which is what is used: a single one sees few tokens."""
 GREEDY_TEMPERATURE = 0.5
+NOISY_TEMPERATURE = 0.5
+CANDIDATES = 256
+"""Tokens of a draft that noise chooses among: others are hardly ever taken."""
 LEAST_TOKENS = 64
 """Of a text: a model that sees less at once learns nothing."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.3, 2.0
@@ -114,13 +123,16 @@ class LlamaAdaptation:
                 labels = self._labels(text, _Kind.TOKENS)
                 drafted = logits.argmax(-1)[labels.rows]
                 return Overlap(float((drafted == labels.places).sum()), text.judged)
+            if text.seed is not None:
+                scores = self._noisy(logits, text, text.seed)
+                return Overlap(float((scores.argmax(-1) == 0).sum()), text.judged)
             probs = torch.softmax(logits / text.temperature, -1)
             labels = self._labels(text, _Kind.PROBS)
             drafted = probs[labels.rows, labels.places]
-            # Of a single token that was drawn, the expected overlap is the draft's probability.
-            known = torch.minimum(drafted, labels.weights)
-            accepted = torch.where(labels.drawn, drafted, known)
-            return Overlap(float(accepted.sum()), text.judged)
+            if not text.known_probs:
+                return Overlap(float(drafted.sum()), text.judged)
+            known = torch.minimum(drafted, labels.weights)[~labels.drawn]
+            return Overlap(float(known.sum()), len(text.known_probs))
 
     def logits(
         self, text: JudgedText, adapter: DraftAdapter | None, cancelled: Callable[[], bool]
@@ -141,11 +153,34 @@ class LlamaAdaptation:
         self, text: JudgedText, adapter: DraftAdapter, cancelled: Callable[[], bool]
     ) -> Tensor:
         """Return the loss over all judged tokens; 0 where the head has none of them."""
-        logits = self.logits(text, adapter, cancelled) / learned_temperature(text.temperature)
+        logits = self.logits(text, adapter, cancelled)
+        if text.temperature and text.seed is not None:
+            scores = self._noisy(logits, text, text.seed) / NOISY_TEMPERATURE
+            return -torch.log_softmax(scores, -1)[:, 0].sum()
         # At temperature 0 a distribution says no more than the token.
         labels = self._labels(text, _Kind.REST if text.temperature else _Kind.TOKENS)
+        logits = logits / learned_temperature(text.temperature)
         logs = torch.log_softmax(logits, -1)[labels.rows, labels.places]
         return -(logs * labels.weights).sum()
+
+    def _noisy(self, logits: Tensor, text: JudgedText, seed: int) -> Tensor:
+        """Return what Gumbel coupling chooses by, logits / temperature + noise [tokens, candidates
+        + 1]: first of the target's token, then of the likeliest others. Without tokens that the
+        head lacks: their drafts are never accepted."""
+        labels = self._labels(text, _Kind.TOKENS)
+        rows, mine = labels.rows, labels.places[:, None]
+        logits = logits[rows] / text.temperature
+        likeliest = logits.detach().topk(min(CANDIDATES, logits.shape[1]), -1).indices
+        places = torch.cat([mine, likeliest], -1)
+        tokens = self._forward.head_tokens
+        ids = (places if tokens is None else tokens.to(places.device)[places]).cpu().numpy()
+        first = text.position + text.first
+        noise = [
+            gumbel(seed, first + row, some) for row, some in zip(rows.tolist(), ids, strict=True)
+        ]
+        scores = logits.gather(-1, places) + torch.from_numpy(np.array(noise)).to(logits)
+        again = torch.cat([torch.zeros_like(mine, dtype=torch.bool), likeliest == mine], -1)
+        return scores.masked_fill(again, float("-inf"))
 
     def _labels(self, text: JudgedText, kind: _Kind) -> Labels:
         """Return the tokens to be drafted after each row."""

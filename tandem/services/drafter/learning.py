@@ -26,6 +26,7 @@ from tandem.learning.tenant_learning import LearningSetup, UsedAdapter
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefix_cache import KeptText, PrefixCache
+from tandem.specdec.choices import Acceptance
 from tandem.specdec.edge import EdgeMachine
 from tandem.telemetry.metrics import Metrics
 
@@ -150,8 +151,13 @@ class AnswerLearning:
         if self.learning.learner is None or not own or not plain:
             return
         token_ids = np.asarray(machine.committed.since(0), dtype=np.int32)
+        coupled = request.preset.acceptance is Acceptance.GUMBEL
         text = JudgedText(
-            token_ids, len(request.prompt_ids), params.sampling.temperature, self.known_probs
+            token_ids=token_ids,
+            first=len(request.prompt_ids),
+            temperature=params.sampling.temperature,
+            seed=params.seed if coupled else None,
+            known_probs=self.known_probs,
         )
         self.learning.record(self.tenant, text)
 

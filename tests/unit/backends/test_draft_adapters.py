@@ -21,6 +21,8 @@ from tandem.backends.torch import adapter_training
 from tandem.backends.torch.loading import load_engine
 from tandem.backends.torch.low_rank import RANK
 from tandem.core.errors import InvalidArgument
+from tandem.core.gumbel import coupled_token
+from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.unit.backends.reference_models import VOCABULARY, tokens
@@ -207,6 +209,41 @@ def test_greedy_texts_teach_which_token_is_the_likeliest(engine: Engine) -> None
     assert found.accepted >= 28
 
 
+def test_with_gumbel_noise_acceptance_is_that_of_coupled_drafts(engine: Engine) -> None:
+    """Counted token by token, as drafter and verifier do."""
+    adaptation = adapting(engine)
+    adapter = adaptation.place(random_weights(adaptation))
+    sampling = SamplingParams(temperature=0.7)
+    token_ids = tokens(6, 3)
+    for number in range(20):
+        row = logits(engine, token_ids, adapter)[-1]
+        draft = coupled_token(probs_from_logits(row, sampling), 5, 100 + len(token_ids))
+        refused = number % 4 == 3  # the target said something else
+        token_ids.append((draft + 1) % VOCABULARY if refused else draft)
+    text = judged(token_ids[6:], token_ids[:6], seed=5, position=100, temperature=0.7)
+    found = adaptation.overlap(adapter, text)
+    assert (found.accepted, found.tokens) == (15, 20)
+    part = adaptation.overlap(adapter, text.part(3, 20))
+    assert part.tokens == 14, "positions are those of the whole text"
+
+
+def test_noise_teaches_the_distribution(engine: Engine) -> None:
+    """Tokens drawn from 0.6, 0.3, 0.1 by noise: the draft comes to draw the same ones."""
+    adaptation = adapting(engine)
+    probs = np.zeros(VOCABULARY)
+    probs[[17, 40, 99]] = 0.6, 0.3, 0.1
+    texts = [
+        judged([coupled_token(probs, seed, 6 + index) for index in range(30)], seed=seed)
+        for seed in range(12)
+    ]
+    trainer = adaptation.trainer(None, {})
+    for step in range(60):
+        trainer.step(texts[step % 8])
+    adapter = adaptation.place(trainer.weights())
+    accepted = sum(adaptation.overlap(adapter, text).accepted for text in texts[8:])
+    assert accepted > 0.75 * 120, "independent draws would agree 46 times of 100"
+
+
 def test_what_a_rejection_told_teaches_all_that_the_token_was_drawn_from(engine: Engine) -> None:
     """The target says 9 or 70, the draft had said 9 too often: its token came from the rest."""
     adaptation = adapting(engine)
@@ -222,7 +259,8 @@ def test_what_a_rejection_told_teaches_all_that_the_token_was_drawn_from(engine:
         trainer.step(text)
     adapter = adaptation.place(trainer.weights())
     said = [adaptation.overlap(adapter, judged([token] * 24)).accepted / 24 for token in (70, 71)]
-    assert adaptation.overlap(adapter, text).accepted > 0.7 * 24
+    found = adaptation.overlap(adapter, text)
+    assert found.accepted > 0.7 * found.tokens
     drawn = [adaptation.overlap(None, judged([token] * 24)).accepted / 24 for token in (70, 71)]
     assert said[0] > 0.4 > drawn[0]
     assert said[1] > 0.05 > drawn[1], "it was never the token, but might have been"
@@ -237,7 +275,7 @@ def test_the_overlap_is_that_of_both_distributions(engine: Engine) -> None:
     target[[4, 30, 31]] = 0.5, 0.3, 0.2
     ids = np.array([4, 30, 31], np.int32)
     known = KnownProbs(ids, target[ids], np.zeros(3, np.float32))
-    one = JudgedText(text.token_ids[:-1], text.first, 0.8, {text.first: known})
+    one = JudgedText(text.token_ids[:-1], text.first, 0.8, known_probs={text.first: known})
     assert adaptation.overlap(None, one).accepted == pytest.approx(
         np.minimum(probs, target).sum(), abs=1e-4
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +38,17 @@ def filled(path: Path, count: int = 3) -> list[JudgedText]:
 def test_texts_come_back_as_they_were(tmp_path: Path) -> None:
     halves = np.array([0.25, 0.5], np.float32)
     known = KnownProbs(np.array([4, 9], np.int32), halves, halves[::-1])
-    text = JudgedText(np.array([1, 2, 3, 4], np.int32), 2, 0.7, {3: known})
+    token_ids = np.array([1, 2, 3, 4], np.int32)
+    text = JudgedText(token_ids, 2, 0.7, seed=2**64 - 1, position=9, known_probs={3: known})
     path = tmp_path / "texts.bin"
     store(path).add(text)
     (back,) = store(path).read()
     assert ids([back]) == ids([text])
     assert (back.first, round(back.temperature, 6)) == (2, 0.7)
+    assert (back.seed, back.position) == (2**64 - 1, 9)
+    store(tmp_path / "plain.bin").add(replace(text, seed=None))
+    (plain,) = store(tmp_path / "plain.bin").read()
+    assert plain.seed is None
     found = back.known_probs[3]
     rows = zip(found.ids, found.probs, found.draft_probs, strict=True)
     assert sorted(rows) == [(4, 0.25, 0.5), (9, 0.5, 0.25)]
@@ -133,12 +139,13 @@ def test_long_texts_are_kept_in_part(tmp_path: Path) -> None:
     token_ids = rng.integers(0, VOCABULARY, 6000).astype(np.int32)
     sixteenths = np.full(15, 1 / 16, np.float32)
     probs = KnownProbs(np.arange(15, dtype=np.int32), sixteenths, sixteenths)
-    text = JudgedText(token_ids, 3000, 1.0, {3005: probs, 5900: probs})
+    text = JudgedText(token_ids, 3000, 1.0, known_probs={3005: probs, 5900: probs})
     path = tmp_path / "texts.bin"
     large = ReplayStore(path, 2**20, "v", VOCABULARY)
     large.add(text)
     (back,) = large.read()
     assert (back.first, len(back)) == (MOST_PROMPT, MOST_PROMPT + MOST_ANSWER)
+    assert back.position == 3000 - MOST_PROMPT
     assert list(back.known_probs) == [MOST_PROMPT + 5]
     assert len(back.known_probs[MOST_PROMPT + 5].ids) <= MOST_KNOWN
 

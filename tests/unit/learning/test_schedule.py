@@ -95,8 +95,9 @@ def test_probabilities_stay_with_their_tokens() -> None:
             np.array([1], np.int32), np.array([0.5], np.float32), np.zeros(1, np.float32)
         )
     }
-    whole = JudgedText(np.arange(1000, dtype=np.int32), 400, 1.0, known)
+    whole = JudgedText(np.arange(1000, dtype=np.int32), 400, 1.0, known_probs=known)
     assert set(whole.part(480, 520).known_probs) == {20}
+    assert whole.part(480, 520).part(5, 30).position == 485
     assert not whole.part(501, 520).known_probs
     assert not whole.part(495, 520, context=8).known_probs, "it is not asked for"
 
