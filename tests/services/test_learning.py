@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tandem.backends.context_engine import ContextEngine
@@ -18,8 +19,9 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
+from tandem.learning.replay import ReplayStore
 from tandem.learning.tenant_folders import tenant_folders
-from tandem.learning.versions import read_state
+from tandem.learning.versions import TEXTS, read_state
 from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.messages import GenerationParams
@@ -123,6 +125,14 @@ async def test_answers_stay_and_acceptance_rises(
         state = read_state(folder)
         assert state is not None
         assert state.version is not None
+        kept = ReplayStore(folder / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY).read()
+        told = [text for text in kept if text.known_probs]
+        assert len(told) > QUESTIONS / 2, "rejections tell of the target's distribution"
+        assert {text.seed is None for text in told} == {True}, "no noise couples these"
+        for text in told:
+            for index, known in text.known_probs.items():
+                place = np.flatnonzero(known.ids == text.token_ids[index])
+                assert (known.rest[place] > 0).all(), "what took the rejected draft's place"
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
         before, adapted_hits = [await prefix_hits(suite, draft) for _ in range(2)]
