@@ -20,6 +20,7 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.runtime.pass_times import measure_pass_times
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
@@ -43,7 +44,8 @@ class EmbeddedSuite:
     """Serves `pair` inside an asynchronous context; requests go to `target`. `link` emulates each
     direction between device and cloud; `emulator` changes and cuts that of drafter and verifier.
     `http` opens the HTTP API at `http_url`. `documents` allow answers from two sides. `memory`:
-    what the drafter remembers of texts; None: nothing."""
+    what the drafter remembers of texts; None: nothing. `learning`: where the draft model learns, if
+    it does."""
 
     def __init__(
         self,
@@ -57,8 +59,10 @@ class EmbeddedSuite:
         http: bool = False,
         documents: SuiteDocuments | None = None,
         memory: MemoryLimits | None = None,
+        learning: LearningPlace | None = None,
     ) -> None:
         self._pair = pair
+        self._learning = learning
         self._documents = documents
         self._memory = memory
         self._http = http
@@ -121,6 +125,7 @@ class EmbeddedSuite:
             documents=self._decoded(pair.draft, draft, "device"),
             split=self._split_edge(),
             memory=DrafterMemory.of(self._memory, pair.draft),
+            learning=self._learning,
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.

@@ -18,6 +18,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
@@ -105,10 +106,12 @@ async def scripted_suite(
     tokenizer: Tokenizer | None = None,
     splits: bool = True,
     memory: MemoryLimits | None = None,
+    learning: LearningPlace | None = None,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
-    first layers. `memory`: what the drafter remembers; None: nothing."""
+    first layers. `memory`: what the drafter remembers; None: nothing. `learning`: where the draft
+    model learns, if it does."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -130,7 +133,14 @@ async def scripted_suite(
             split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
             remembered = DrafterMemory.of(memory, draft)
             servicing = DrafterServicer(
-                draft, tokenizer, address, limits, edge, split=split, memory=remembered
+                draft,
+                tokenizer,
+                address,
+                limits,
+                edge,
+                split=split,
+                memory=remembered,
+                learning=learning,
             )
             running.append(drafter := await started(servicing))
             settings = settings or AggregatorSettings()

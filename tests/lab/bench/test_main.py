@@ -32,6 +32,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "prediction",
             "memory",
             "prompts",
+            "learning",
             "bytes",
             "batching",
             "prefix",
