@@ -11,7 +11,7 @@ import pytest
 from tandem.core.codecs import Precision, sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array, Truncation, truncate
-from tandem.specdec.choices import Control, Schedule
+from tandem.specdec.choices import Control, RejectionPayload, Schedule
 from tandem.specdec.drafting import bulk_bytes, draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, EdgeRequest, Interrupt
@@ -295,6 +295,7 @@ def test_a_chunk_carries_what_its_uplink_names() -> None:
     [
         ("dsd", {}, 3 * 2 * 1000),
         ("dsd", {"uplink_precision": "float32"}, 3 * 4 * 1000),
+        ("dsd", {"rejection_payload": RejectionPayload.FULL_DISTRIBUTION}, (4 + 3 * 2) * 1000),
         ("dssd-full", {}, 4 * 1000),
         ("dssd", {}, 0),
         ("tslt", {}, 0),

@@ -809,3 +809,17 @@ def test_the_cloud_s_ends_take_the_place_of_those_assumed() -> None:
     taken = text()
     taken.take_eos(frozenset({1}))
     assert taken.append((0, 1)) == ((0, 1), FinishReason.STOP)
+
+
+@pytest.mark.parametrize(("kv_length", "measured"), [(19, True), (12, True), (11, False)])
+def test_steps_that_few_tokens_were_fed_with_are_measured(kv_length: int, measured: bool) -> None:
+    """Eight of the twenty before the first draft at most, however long the text is."""
+    long = tuple(number % 3 for number in range(20))
+    request = replace(request_for(PRESETS["stream"], MODELS, max_tokens=40), prompt_ids=long)
+    edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
+    edge.adopt_prefix(kv_length)
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    edge.drafted(work, drafts_of(0), 20, 0.01, 0.0)
+    assert (edge.controller.estimates.draft.seconds() is not None) is measured

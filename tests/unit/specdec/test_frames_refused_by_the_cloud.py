@@ -448,3 +448,17 @@ def test_what_belongs_to_an_older_epoch_is_dropped() -> None:
         before = state_of(cloud)
         assert cloud.receive(old) == []
         assert state_of(cloud) == before
+
+
+@pytest.mark.parametrize(
+    ("parents", "fits"),
+    [((-1, -1, 0, 1), True), ((-1, 0, 0), False), ((-1, 0, 1, 1), True), ((-1, 0, 1, 1, 1), False)],
+)
+def test_each_layer_has_its_own_number_of_candidates(parents: tuple[int, ...], fits: bool) -> None:
+    """Two, then one, then two."""
+    cloud = opened_cloud(tree((2, 1, 2)))
+    message = tree_after(cloud, (0, 1, 2, 0, 1)[: len(parents)], parents)
+    if fits:
+        assert cloud.receive(message) == []
+    else:
+        check_refused(cloud, message, InvalidArgument, "parents")

@@ -388,3 +388,17 @@ def test_what_was_drafted_past_the_token_that_ends_the_answer_is_neither_hit_nor
     assert outputs[-1] == Finish(FinishReason.STOP)
     assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, 0)
     assert edge.stats.drafted == 2
+
+
+def test_runners_up_are_named_where_outcomes_are_made_of_them_and_wanted() -> None:
+    """Naming them costs a pass over the vocabulary for each draft."""
+    for chosen, asked in (
+        (LIKELY, 4),
+        (preset("coupled", 2, **EARLY), 0),
+        (preset("coupled", 2), 0),
+    ):
+        edge = edge_of(chosen)
+        edge.connect(0.0)
+        task = edge.work(0.0)
+        assert task is not None
+        assert task.alternatives == asked

@@ -219,3 +219,11 @@ def test_an_older_cloud_is_not_asked_for_them() -> None:
     )
     with pytest.raises(FailedPrecondition, match="log-probabilities of prompts"):
         edge.receive(opened, 0.1)
+
+
+def test_large_logits_are_read_as_small_ones() -> None:
+    """What is added to all of them changes no probability, and overflows nothing."""
+    reader = PromptReader((0, 1, 0), 0)
+    reader.read(0, np.array([[900.0, 901.0], [-900.0, -901.0]], dtype=np.float32))
+    expected = math.log(1 / (1 + math.exp(-1)))
+    assert [told.logprob for told in reader.result()] == pytest.approx([expected] * 2)

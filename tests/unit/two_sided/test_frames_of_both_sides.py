@@ -11,6 +11,7 @@ import pytest
 
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
+from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, TokenSource, extend_prefix
 from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.decoder_machine import DecoderMachine, LocalDraft
@@ -38,7 +39,7 @@ from tandem.two_sided.protocol.messages import (
     ToDecoder,
     ToPeer,
 )
-from tandem.two_sided.protocol.mixture import Side, log_mass
+from tandem.two_sided.protocol.mixture import Side, coupled_side, log_mass, side_weights
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     Draw,
@@ -368,3 +369,25 @@ def test_no_documents_are_a_plain_sequence_of_no_weight() -> None:
     work = plain.work()
     assert work is not None
     assert (work.mixture.weights, work.mixture.log_mass) == ((1.0,), -math.inf)
+
+
+def test_a_whole_answer_that_is_decided_at_once_is_one_side_s_too() -> None:
+    """Its drafts were there before the decoder said what its documents weigh."""
+    request = request_for("drdg-sw", max_tokens=2)
+    machine = SideMachine(Side.CLOUD, request, peer_log_mass=-90.0)
+    for answer in ((), (0,)):
+        assert machine.drafted(own(answer), 0.0) == []
+    (target,) = told(machine.opened(0.0, 0.0), TargetFrame)
+    assert target.token_ids == (0, 0)
+    assert target.token_sources == (TokenSource.CLOUD,) * 2
+
+
+def test_both_ends_may_be_given_another_generator_than_the_seed_s() -> None:
+    """A coin of that generator says whose draft is the token."""
+    weights = side_weights(0.0, 0.0)
+    for seed in range(8):
+        rng = SeededRandom(seed)
+        machine = SideMachine(Side.CLOUD, request_for("dragon-coupled"), peer_log_mass=0.0, rng=rng)
+        machine.opened(0.0, 0.0)
+        decided = machine.drafted(own(probs=None), 0.0) != []
+        assert decided is (coupled_side(weights, rng, 2) is Side.CLOUD), seed

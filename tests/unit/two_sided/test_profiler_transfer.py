@@ -87,3 +87,27 @@ def test_what_cannot_have_been_measured_is_refused(
     with pytest.raises(InvalidArgument) as refused:
         TransferEstimate().exchanged(*exchanged)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize(("ratio", "believed"), [(0.5, False), (0.7, True)])
+def test_a_limit_is_believed_where_it_explains_sixteen_times_what_chance_would(
+    ratio: float, believed: bool
+) -> None:
+    """Half of what it adds, over the noise: squared and times some 47 exchanges, of which the
+    others are forgotten, that is 12 or 23."""
+    estimate, noise_s = TransferEstimate(), 0.01
+    for number in range(400):
+        bulk = number % 2
+        error_s = noise_s if number % 4 < 2 else -noise_s
+        estimate.exchanged(20_000 * bulk, 100, 0.1 + error_s + 2 * ratio * noise_s * bulk)
+    assert (estimate.up_bytes_per_s < float("inf")) is believed
+    assert estimate.down_bytes_per_s == float("inf")
+
+
+def test_too_few_exchanges_show_no_limit_however_clear() -> None:
+    for exchanges, believed in ((6, False), (8, True)):
+        estimate = TransferEstimate()
+        for number in range(exchanges):
+            bulk = number % 2
+            estimate.exchanged(20_000 * bulk, 100, 0.1 + 0.1 * bulk + 1e-4 * (number % 4 < 2))
+        assert (estimate.up_bytes_per_s < float("inf")) is believed

@@ -213,6 +213,9 @@ def test_drafts_of_a_stretch_whose_weights_are_unknown_wait() -> None:
     outputs = machine.receive(sure, 0.0)
     assert tokens(outputs) == [0, 0], "the device has all the weight"
     assert [sent.base for sent in told(outputs, SideDraftFrame)] == [3]
+    (fourth,) = told(machine.drafted(own((0, 0), probs=None), 0.0), SideDraftFrame)
+    assert fourth.base == 4, "the first of the next stretch"
+    assert told(machine.drafted(own((0, 0, 0), probs=None), 0.0), SideDraftFrame) == []
 
 
 def test_the_other_side_s_likely_token_counts_even_where_it_is_none_of_ours() -> None:

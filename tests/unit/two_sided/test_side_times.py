@@ -199,6 +199,9 @@ def test_the_side_that_hands_over_sends_its_drafts_and_no_last_token_does() -> N
     back = TargetFrame(1, 0, 3, head((0,)), (0,), hands_over=True)
     machine.receive(back, 0.0)
     assert [*moved, machine.aggregation_side] == [Side.CLOUD, Side.DEVICE]
+    machine.drafted(own((0, 0)), 0.0)
+    machine.receive(frame((0, 0), committed=4), 0.0)
+    assert machine.stats.side_moves == 2
     last = SideMachine(
         Side.DEVICE,
         request_for("dragon-device", max_tokens=1),
