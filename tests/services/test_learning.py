@@ -155,3 +155,28 @@ def test_a_draft_that_cannot_learn_is_refused_at_the_start(tmp_path: Path) -> No
             Metrics(new_registry(), "device"),
             learning=LearningPlace(tmp_path, 2**20, "scripted"),
         )
+
+
+async def test_an_answer_that_is_not_to_be_kept_is_not_learned_from(
+    draft: Engine, tmp_path: Path
+) -> None:
+    params = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
+    kept, not_kept = (
+        GenerationRequest("a question", "coupled", params, no_memory=no_memory)
+        for no_memory in (False, True)
+    )
+    async with learning_suite(draft, tmp_path) as suite:
+        await suite.client.generate(not_kept)
+        await learned(suite)
+        assert kept_texts(tmp_path, draft) == 0
+        await suite.client.generate(kept)
+        await learned(suite)
+        assert kept_texts(tmp_path, draft) == 1
+
+
+def kept_texts(folder: Path, draft: Engine) -> int:
+    stores = (
+        ReplayStore(tenant / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY)
+        for tenant in tenant_folders(folder)
+    )
+    return sum(len(store.read()) for store in stores)
