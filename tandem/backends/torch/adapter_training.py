@@ -42,7 +42,7 @@ from tandem.backends.torch.low_rank import (
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import gumbel
 
-LEARNING_RATE = 5e-4
+LEARNING_RATE = 3e-4
 WARM_UP_UPDATES = 10
 BATCH_TOKENS = 256
 """Of the target's tokens in each update: a step has fewer, so that it ends soon."""
