@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tandem.backends.adaptation import adaptation_of
 from tandem.backends.interface import (
     Engine,
     ForwardCancelled,
@@ -80,6 +81,7 @@ class PacedEngine:
         self.layer_count = engine.layer_count
         self.hidden_size = engine.hidden_size
         self.exit_temperatures = engine.exit_temperatures
+        self.adaptation = adaptation_of(engine)
 
     def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
         return open_session(self._engine, owner, capacity, spare)

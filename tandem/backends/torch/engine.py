@@ -9,6 +9,7 @@ from itertools import accumulate
 import torch
 from transformers import PreTrainedModel
 
+from tandem.backends.adaptation import Adaptation
 from tandem.backends.interface import (
     Capabilities,
     EngineDefaults,
@@ -24,6 +25,7 @@ from tandem.backends.request_checks import (
     check_length,
     check_sessions,
 )
+from tandem.backends.torch.adapter_training import LEAST_TOKENS, LlamaAdaptation
 from tandem.backends.torch.exit_adapters import EarlyExits, ExitAdapters
 from tandem.backends.torch.generic_forward import GenericForward
 from tandem.backends.torch.kv_cache import KvPool, KvSession
@@ -115,6 +117,13 @@ class HuggingFaceEngine(EngineDefaults):
             )
         elif early:
             generic.read(early)
+        self.adaptation: Adaptation | None = None
+        learns = single_rows and bits is None and not first_layers
+        if learns and isinstance(self._run, LlamaForward):
+            windows = [layer.window for layer in layers if layer.window]
+            sees = min([self.context_length, *windows])
+            if sees >= LEAST_TOKENS:
+                self.adaptation = LlamaAdaptation(self._run, self._like, sees)
         self._pool = KvPool(layers, dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
         self.kv_files = self.kv_copies = TorchKvFiles(self._pool)
@@ -144,21 +153,24 @@ class HuggingFaceEngine(EngineDefaults):
         sessions = [self._open_session(request.session) for request in batch]
         check_batch(batch, self)
         by_number: dict[int, Logits] = {}
-        for numbers in self._passes(batch):
+        for numbers in self._passes(batch, sessions):
             some = [batch[number] for number in numbers]
             logits = self._pass(some, [sessions[number] for number in numbers], cancelled)
             by_number |= zip(numbers, logits, strict=True)
             cancelled = never  # what has run stands, so the rest must run as well
         return [by_number[number] for number in range(len(batch))]
 
-    def _passes(self, batch: Sequence[ForwardRequest]) -> list[list[int]]:
+    def _passes(
+        self, batch: Sequence[ForwardRequest], sessions: Sequence[KvSession]
+    ) -> list[list[int]]:
         """Return the indices of the requests that share each pass: those that begin with the same
-        layer. Where weights are laid out for single rows, few and many rows are multiplied
-        differently, so that a prompt must not share one with single tokens."""
-        passes = dict[tuple[int, bool], list[int]]()
-        for number, request in enumerate(batch):
+        layer and have the same adapter. Where weights are laid out for single rows, few and many
+        rows are multiplied differently, so that a prompt must not share one with single tokens."""
+        passes = dict[tuple[int, bool, int], list[int]]()
+        for number, (request, session) in enumerate(zip(batch, sessions, strict=True)):
             few = self._single_rows and len(request.token_ids) <= FEW_ROWS
-            passes.setdefault((request.first_layer, few), []).append(number)
+            key = (request.first_layer, few, id(session.adapter))
+            passes.setdefault(key, []).append(number)
         return list(passes.values())
 
     def _pass(

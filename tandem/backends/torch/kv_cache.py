@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tandem.backends.request_checks import check_length
 from tandem.backends.torch.image_embeddings import ImageEmbeddings
+from tandem.backends.torch.low_rank import DraftAdapter
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
 
@@ -80,6 +81,7 @@ class KvPool:
             slots=capacity,
         )
         session.image_embeddings = parent.image_embeddings
+        session.adapter = parent.adapter
         return session
 
     def adopt(self, keys: list[Tensor], values: list[Tensor]) -> "KvSession":
@@ -134,6 +136,8 @@ class KvSession:
         self._tail = tail
         self.tree: tuple[int, ...] | None = None
         self.image_embeddings: ImageEmbeddings | None = None
+        self.adapter: DraftAdapter | None = None
+        """What its keys and values are computed with; chosen before the first of them."""
         pool.sessions.add(self)
 
     def rollback(self, length: int) -> None:

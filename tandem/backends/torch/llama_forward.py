@@ -7,6 +7,7 @@ no second copy, but can no longer run. Nor does the file: what it was read from 
 of it, which any view keeps in memory. Equal to the generic path within 1e-5 in float32.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from tandem.backends.torch.linear import (
     make_guessing_linear,
     make_linear,
 )
+from tandem.backends.torch.low_rank import DraftAdapter, LayerAdapter, ProductShape
 from tandem.backends.torch.owned_weights import owned
 from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.backends.torch.reduced_head import MakeLinear, ReducedHead
@@ -97,6 +99,13 @@ class LlamaForward:
                 if head_tokens is None
                 else ReducedHead(head, head_tokens, make)
             )
+            self.head_tokens = head_tokens
+            outputs = head.shape[0] if head_tokens is None else len(head_tokens)
+            self.product_shapes = [
+                *(shape for layer in self._layers for shape in layer.product_shapes),
+                ProductShape(head.shape[1], outputs),
+            ]
+            """Of what an adapter is added to, in the order of its weights."""
             self._early_head = make_guessing_linear(head, self._head) if exits else self._head
 
     @torch.inference_mode()
@@ -121,7 +130,40 @@ class LlamaForward:
         hidden = self._layers[-1](hidden, turn, packed, rows)
         if not self._is_whole:
             return hidden
-        return self._head(self._norm(hidden), packed.few_logits)
+        normed = self._norm(hidden)
+        if packed.adapter is None:
+            return self._head(normed, packed.few_logits)
+        return self._adapted_logits(normed, packed.adapter, packed.few_logits)
+
+    def _adapted_logits(self, normed: Tensor, adapter: DraftAdapter, few: bool) -> Tensor:
+        if isinstance(self._head, ReducedHead):
+            inside = self._head.inside(normed, few)
+            return self._head.spread(adapter.head.add_to(inside, normed, few))
+        return adapter.head.add_to(self._head(normed, few), normed, few)
+
+    def whole_text(
+        self,
+        token_ids: Tensor,
+        first: int,
+        adapter: DraftAdapter | None,
+        check: Callable[[], None],
+    ) -> Tensor:
+        """Logits [tokens - first, head tokens] after the tokens from index `first` on, of one text
+        from its beginning, without keys and values of a session. Gradients go through the adapter,
+        so that the weights must not be quantised. `check` is called before each layer."""
+        hidden = functional.embedding(token_ids, self._embedding).to(self._dtype)
+        turn = self._rotary.first(len(token_ids))
+        for index, layer in enumerate(self._layers):
+            check()
+            hidden = layer.whole_text(hidden, turn, adapter.layers[index] if adapter else None)
+            if hidden.requires_grad:  # asked on the way back, too
+                hidden.register_hook(lambda gradient: check())
+        check()
+        normed = self._norm(hidden[first:])
+        head = self._head
+        inside = head.inside if isinstance(head, ReducedHead) else head
+        logits = inside(normed, False)
+        return adapter.head.add_to(logits, normed, False) if adapter else logits
 
     def _early_logits(self, hidden: Tensor) -> Tensor:
         """[rows, size] -> [rows, vocabulary]; what an exit says is a guess and may be rounded."""
@@ -134,10 +176,17 @@ class _Layer:
     def __init__(self, layer: Module, index: int, shape: LayerShape, make: MakeLinear) -> None:
         attention = layer.self_attn
         mlp = layer.mlp
+        self._number = index
         self._attention = AttentionLayer(index, attention.scaling, shape.window)
         self._head_size = shape.key_size
         self._kv_heads = shape.kv_heads
         self._heads = attention.q_proj.weight.shape[0] // shape.key_size
+        self.product_shapes = [
+            _product_shape(attention.q_proj, attention.k_proj, attention.v_proj),
+            _product_shape(attention.o_proj),
+            _product_shape(mlp.gate_proj, mlp.up_proj),
+            _product_shape(mlp.down_proj),
+        ]
         take_over = partial(_take_over, make=make)
         self._qkv = take_over(attention.q_proj, attention.k_proj, attention.v_proj)
         self._out = take_over(attention.o_proj)
@@ -153,7 +202,11 @@ class _Layer:
         """hidden [tokens, size] -> the same, or only `rows` of it after attention."""
         tokens = hidden.shape[0]
         turned_heads = self._heads + self._kv_heads
-        heads = self._qkv(self._norm(hidden), packed.few)
+        adapter = None if packed.adapter is None else packed.adapter.layers[self._number]
+        normed = self._norm(hidden)
+        heads = self._qkv(normed, packed.few)
+        if adapter is not None:
+            heads = adapter.qkv.add_to(heads, normed, packed.few)
         if tokens == 1:  # an operation less for a draft step
             heads = heads.view(-1, 1, self._head_size)
         else:
@@ -171,8 +224,45 @@ class _Layer:
             seen = seen[rows]
             few = packed.few_logits
         hidden = self._out.add_to(hidden, seen, few)
+        if adapter is not None:
+            hidden = adapter.out.add_to(hidden, seen, few)
+            return self._adapted_mlp(hidden, adapter, few)
         gate, up = self._gate_up(self._mlp_norm(hidden), few).chunk(2, -1)
         return self._down.add_to(hidden, functional.silu(gate).mul_(up), few)
+
+    def _adapted_mlp(self, hidden: Tensor, adapter: LayerAdapter, few: bool) -> Tensor:
+        normed = self._mlp_norm(hidden)
+        halves = adapter.gate_up.add_to(self._gate_up(normed, few), normed, few)
+        gate, up = halves.chunk(2, -1)
+        inner = functional.silu(gate) * up
+        return adapter.down.add_to(self._down.add_to(hidden, inner, few), inner, few)
+
+    def whole_text(
+        self, hidden: Tensor, turn: tuple[Tensor, Tensor], adapter: LayerAdapter | None
+    ) -> Tensor:
+        """hidden [tokens, size] of a whole text -> the same; each token sees those before it."""
+        tokens = hidden.shape[0]
+        normed = self._norm(hidden)
+        heads = self._qkv(normed, False)
+        if adapter is not None:
+            heads = adapter.qkv.add_to(heads, normed, False)
+        heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
+        turned = self._turned(heads[: self._heads + self._kv_heads], turn)
+        group = self._heads // self._kv_heads
+        seen = functional.scaled_dot_product_attention(
+            turned[None, : self._heads],
+            turned[None, self._heads :].repeat_interleave(group, 1),
+            heads[None, self._heads + self._kv_heads :].repeat_interleave(group, 1),
+            is_causal=True,
+            scale=self._attention.scaling,
+        )
+        joined = seen[0].transpose(0, 1).reshape(tokens, -1)
+        hidden = self._out.add_to(hidden, joined, False)
+        if adapter is not None:
+            hidden = adapter.out.add_to(hidden, joined, False)
+            return self._adapted_mlp(hidden, adapter, False)
+        gate, up = self._gate_up(self._mlp_norm(hidden), False).chunk(2, -1)
+        return self._down.add_to(hidden, functional.silu(gate) * up, False)
 
     def _turned(self, heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Rotary position embedding of query and key heads [heads, tokens, size]."""
@@ -232,6 +322,12 @@ class _Rotary:
         positions = packed.positions()
         return self._cos[positions], self._sin[positions]
 
+    def first(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """As `at`, of the first positions; copies, which a backward pass may keep."""
+        if tokens > self._cos.shape[0]:
+            self._grow(tokens)
+        return self._cos[:tokens].clone(), self._sin[:tokens].clone()
+
     def _grow(self, positions: int) -> None:
         count = max(256, 1 << (positions - 1).bit_length())
         cos, sin = self._module(self._like, torch.arange(count, device=self._like.device)[None])
@@ -248,6 +344,11 @@ def _widen_norms(decoder: Module) -> None:
     for module in decoder.modules():
         if hasattr(module, "variance_epsilon"):
             module.float()
+
+
+def _product_shape(*linears: Module) -> ProductShape:
+    """Shape of the one product for several linear layers of one input."""
+    return ProductShape(linears[0].in_features, sum(linear.out_features for linear in linears))
 
 
 def _take_over(*linears: Module, make: MakeLinear) -> Linear:

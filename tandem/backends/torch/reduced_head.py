@@ -43,10 +43,14 @@ class ReducedHead:
     def __init__(self, weight: Tensor, tokens: Tensor, make: MakeLinear) -> None:
         self._tokens = tokens.to(weight.device)
         self._size = weight.shape[0]
-        self._inside = make(weight[self._tokens], None)
+        self.inside = make(weight[self._tokens], None)
+        """The product with the rows of those tokens alone."""
 
     def __call__(self, rows: Tensor, few: bool) -> Tensor:
-        logits = self._inside(rows, few)
+        return self.spread(self.inside(rows, few))
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """[rows, head tokens] -> [rows, vocabulary]."""
         whole = logits.new_full((logits.shape[0], self._size), float("-inf"))
         return whole.index_copy_(1, self._tokens, logits)
 
