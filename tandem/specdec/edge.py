@@ -85,6 +85,7 @@ from tandem.specdec.tree_drafting import drafting_for
 ALONE_CHUNK = 8
 """Tokens that are drafted at once, and committed unverified, with the cloud lost."""
 _DRAWING = "drawing a recovered token"
+OnTargetProbs = Callable[[int, FullPayload | SparsePayload, Array], None]
 
 
 class EdgeMachine(Resumable[Send | Commit | Interrupt]):
@@ -99,6 +100,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         liveness: Liveness,
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
+        on_target_probs: OnTargetProbs | None = None,
     ) -> None:
         """Begin a request, with no stream yet.
 
@@ -106,7 +108,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             request: its prompt, preset and limits.
             liveness: when the cloud counts as silent, dead, and given up.
             completes_stop: called once per committed token: whether a stop string ends with it.
-            rng: in place of the one that the request's seed gives; for tests."""
+            rng: in place of the one that the request's seed gives; for tests.
+            on_target_probs: called with the position of a rejected draft, what the cloud told of
+                the target distribution there, and the draft's distribution, before the token that
+                takes its place is committed."""
         super().__init__(liveness)
         rng = rng or SeededRandom(request.params.seed)
         self.request = request
@@ -125,6 +130,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
+        self._on_target_probs = on_target_probs
         self._logprobs_buffer = LogprobsBuffer(params.logprobs, params.top_logprobs)
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
@@ -395,7 +401,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         rejected = self._drafting.drafts[0]
         token = self._recovery.start(payload, rejected, len(self.committed))
         if token is not None:
-            return self._draw(token, payload)
+            return self._draw(token, payload, rejected)
         self.stats.full_distribution_requests += 1
         ahead = map(Interrupt, self._drafting.discard_ahead())
         header = self._header()
@@ -411,12 +417,16 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             token = self._recovery.finish(message.target_probs, rejected, message.base)
         except InvalidArgument as error:
             raise ProtocolError(_DRAWING, "FullDistribution", str(error)) from error
-        return self._draw(token, FullPayload(message.target_probs))
+        return self._draw(token, FullPayload(message.target_probs), rejected)
 
-    def _draw(self, token: int, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
+    def _draw(
+        self, token: int, payload: FullPayload | SparsePayload, rejected: Drafted
+    ) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
         header = self._header()  # of the text before the token
         self._logprobs_buffer.drawn(header["base"], token, payload)
+        if self._on_target_probs is not None:
+            self._on_target_probs(header["base"], payload, rejected.draft_probs)
         outputs = self._diverge(token, new_epoch=True)
         if self.phase is Phase.DONE:
             return outputs
