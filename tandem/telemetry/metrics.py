@@ -30,6 +30,7 @@ from tandem.telemetry.document_series import (
     SchedulerSeries,
 )
 from tandem.telemetry.engine_series import EngineSeries
+from tandem.telemetry.learning_series import LearningSeries
 from tandem.telemetry.metric import (
     COUNT_BUCKETS,
     REQUEST_BUCKETS_S,
@@ -345,7 +346,7 @@ class BuildSeries(Series):
 ALL_SERIES: tuple[type[Series], ...] = (
     *(MethodSeries, EngineSeries, SchedulerSeries, MeasuredSideSeries),
     *(RetrieverSeries, HttpSeries, AccessSeries, HolderSeries, LoopSeries, BuildSeries),
-    *(CloudSeries, OtherSideSeries),
+    *(CloudSeries, OtherSideSeries, LearningSeries),
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
@@ -382,6 +383,11 @@ class Metrics:
         """Return the series of the engine that runs `model_name` in this process."""
         model_name = self.admit("model_name", model_name)
         return EngineSeries(self._exported, {"model_name": model_name, "side": self.side})
+
+    def learning(self, model_name: str) -> LearningSeries:
+        """Return the series of the draft model of this process, which learns."""
+        model_name = self.admit("model_name", model_name)
+        return LearningSeries(self._exported, {"model_name": model_name, "side": self.side})
 
     def scheduler(self) -> SchedulerSeries:
         return SchedulerSeries(self._exported, {"side": self.side})

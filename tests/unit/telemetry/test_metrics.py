@@ -67,6 +67,15 @@ PUBLISHED = {
     "tandem_pass_tokens": ("histogram", ENGINE),
     "tandem_engine_pass_seconds": ("histogram", ENGINE),
     "tandem_engine_working": ("gauge", ENGINE),
+    "tandem_learning_acceptance_before": ("gauge", ENGINE),
+    "tandem_learning_acceptance_after": ("gauge", ENGINE),
+    "tandem_learning_judgements_total": ("counter", ENGINE | {"outcome"}),
+    "tandem_learning_steps_total": ("counter", ENGINE),
+    "tandem_learning_interrupted_total": ("counter", ENGINE),
+    "tandem_learning_seconds_total": ("counter", ENGINE),
+    "tandem_learning_cpu_seconds_total": ("counter", ENGINE),
+    "tandem_learning_backlog_tokens": ("gauge", ENGINE),
+    "tandem_learning_stored_bytes": ("gauge", ENGINE),
     "tandem_scheduler_decisions_total": ("counter", {"side", "reason"}),
     "tandem_scheduler_gain_seconds": ("gauge", {"side"}),
     "tandem_scheduler_decode_seconds": ("gauge", {"side"}),
@@ -113,6 +122,17 @@ def touch_everything(metrics: Metrics) -> None:
     method = metrics.method(preset="dsd", model_name="m")
     method.accepted_at([1, 2])
     method.predicted(3, 1)
+    learning = metrics.learning("m")
+    learning.judged("adopted", 0.4, 0.5)
+    for counter in (
+        learning.steps,
+        learning.interrupted,
+        learning.seconds,
+        learning.cpu_seconds,
+    ):
+        counter.inc()
+    learning.backlog_tokens.set(1)
+    learning.stored_bytes.set(1)
     metrics.http().answered("/v1/models", 200)
     metrics.access().certificate_valid.set(1)
     metrics.access().follow_keys_file("keys_file", KeysFileState)

@@ -1,0 +1,334 @@
+"""What the draft model learns from one tenant's texts: these, the adapter in use, and the one in
+training.
+
+Methods say where they run. On the worker they read and write files, one at a time; `work` runs on
+the engine thread, one training step or one judged text at a time, and ends early when it is
+cancelled. Invariant: a step that is cancelled, or killed with the process, changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from tandem.backends.adaptation import (
+    Adaptation,
+    AdapterTrainer,
+    JudgedText,
+    Overlap,
+    Weights,
+)
+from tandem.core.errors import InvalidArgument
+from tandem.learning.adoption import Judgement, Outcome, enough_to_judge, judge
+from tandem.learning.held_back import is_held_back
+from tandem.learning.replay import ReplayStore
+from tandem.learning.schedule import TrainingSchedule
+from tandem.learning.versions import TEXTS, AdapterVersions, LearningState, Version
+from tandem.learning.windows import drawn_index, drawn_part, judged_part
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+MOST_HELD_BACK = 24
+"""Texts: the newest ones judge."""
+MOST_TEXTS = 2000
+"""That are trained on; the newest ones."""
+PART_TOKENS = 128
+"""Of a text, at once."""
+LEAST_TEXTS = 4
+_SCHEDULE = "schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSetup:
+    """What all tenants share: the draft model's `adaptation`, its vocabulary, a hash of its
+    weights, and the most bytes of texts that are kept for each tenant."""
+
+    adaptation: Adaptation
+    vocabulary_hash: str
+    vocabulary_size: int
+    model_hash: str
+    most_bytes: int
+
+    @property
+    def model(self) -> str:
+        """What adapters belong to."""
+        text = f"{self.model_hash}\n{self.adaptation.layout}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class UsedAdapter:
+    """An adapter as sessions use it, and its weights; `identity` is a digest of these."""
+
+    placed: object
+    weights: Weights
+    identity: bytes
+
+
+@dataclass(slots=True)
+class _Judging:
+    """A new adapter while it is judged: held-back texts, the parts of them that judge, and what is
+    known of these so far, by the name of the adapter and the index of the part."""
+
+    texts: list[JudgedText]
+    parts: list[JudgedText]
+    weights: Weights
+    adapters: dict[str, object | None]
+    overlaps: dict[tuple[str, int], Overlap] = field(default_factory=dict)
+
+    def next(self) -> tuple[str, int] | None:
+        """Return an adapter and a part that are still to be scored."""
+        keys = ((name, index) for name in self.adapters for index in range(len(self.parts)))
+        return next((key for key in keys if key not in self.overlaps), None)
+
+    def of(self, name: str) -> list[Overlap]:
+        """Return the scores of an adapter; where none is in use, those without any."""
+        name = name if name in self.adapters else _FROZEN
+        return [self.overlaps[name, index] for index in range(len(self.parts))]
+
+
+_FROZEN, _USED, _NEW = "frozen", "used", "new"
+
+
+class TenantLearning:
+    """One tenant's learning, in its folder."""
+
+    def __init__(self, folder: Path, setup: LearningSetup) -> None:
+        self._setup = setup
+        self._part = min(PART_TOKENS, setup.adaptation.most_tokens)
+        self._versions = AdapterVersions(folder, setup.model)
+        self._store = ReplayStore(
+            folder / TEXTS, setup.most_bytes, setup.vocabulary_hash, setup.vocabulary_size
+        )
+        self._texts: deque[JudgedText] = deque(maxlen=MOST_TEXTS)
+        self._held_back: deque[JudgedText] = deque(maxlen=MOST_HELD_BACK)
+        self._judging_tokens = 0
+        self._state: LearningState | None = None
+        self.used: UsedAdapter | None = None
+        """What sessions that begin now use."""
+        self.schedule = TrainingSchedule()
+        self._rng = random.Random(folder.name)
+        self._trainer: AdapterTrainer | None = None
+        self._judging: _Judging | None = None
+        self._scores: dict[tuple[bytes, int], Overlap] = {}
+        """Of held-back texts, by the digest of an adapter and the identity of the text."""
+        self._scored: list[JudgedText] = []
+        """Those texts, which live as long as their identities are used."""
+        self._trained_tokens = 0
+        self.seconds = self.cpu_seconds = 0.0
+        """Of training and judging, since the last version."""
+        self.unsaved = False
+        """True if steps were taken since the training was kept on disk."""
+
+    # On the event loop.
+
+    @property
+    def outdated(self) -> bool:
+        """True if the files must be read before an answer begins."""
+        return self._state is None or self._versions.changed
+
+    @property
+    def due(self) -> bool:
+        """True if there is something to train or to judge."""
+        if self._judging is not None:
+            return True
+        judges = enough_to_judge(len(self._held_back), self._judging_tokens)
+        trains = self.schedule.backlog > 0 or self.schedule.judges
+        return trains and judges and len(self._texts) >= LEAST_TEXTS
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """The outcome of a judgement that has ended; None while there is none."""
+        judging = self._judging
+        if judging is None or judging.next() is not None:
+            return None
+        return judge(judging.of(_FROZEN), judging.of(_USED), judging.of(_NEW))
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._store.size_bytes
+
+    # On the worker.
+
+    def read(self) -> None:
+        """Read what is on disk, and drop what is in memory of another state. Raises OSError."""
+        state = self._versions.read()
+        before = self._state
+        if before is None or state.generation != before.generation:
+            self._forget()
+            for text in self._store.read():
+                self._take(text)
+        elif state.used != before.used:  # somebody rolled back: new texts are to say more
+            self._drop_training()
+            self.schedule = TrainingSchedule()
+        self._state = state
+        self.used = self._placed(state.used)
+        if before is None:
+            self._resume(state)
+
+    def record(self, text: JudgedText) -> None:
+        """Keep a text to learn from. Raises OSError."""
+        if self.outdated:
+            self.read()
+        self._store.add(text)
+        if not self._take(text):
+            self.schedule.recorded(text.judged)
+
+    def keep_training(self) -> None:
+        """Keep what is in training on disk. Raises OSError."""
+        if self._trainer is None or self._state is None or not self.unsaved:
+            return
+        schedule = self.schedule
+        numbers = [schedule.backlog, schedule.unjudged, schedule.failures, self._trained_tokens]
+        tensors = {**self._trainer.state(), _SCHEDULE: np.array(numbers, dtype=np.int64)}
+        self.unsaved = False
+        self._versions.keep_training(self._state, tensors)
+
+    def conclude(self, judgement: Judgement) -> Outcome:
+        """Do what a judgement says, once it has ended; returns what was done. Raises OSError, with
+        the adapter in use unchanged."""
+        judging, self._judging = self._judging, None
+        assert judging is not None, "nothing was judged"
+        assert self._state is not None, "it was read"
+        if judgement.outcome is Outcome.ADOPTED:
+            version = Version(
+                number=0,
+                frozen=judgement.frozen,
+                before=judgement.before,
+                after=judgement.after,
+                held_back_tokens=sum(part.judged for part in judging.parts),
+                trained_tokens=self._trained_tokens,
+                seconds=self.seconds,
+                cpu_seconds=self.cpu_seconds,
+                made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            state = self._versions.add(self._state, judging.weights, version)
+            if state is None:  # reset or rolled back meanwhile
+                self.read()
+                return Outcome.REJECTED
+            self._state = state
+            self.used = _used(judging.adapters[_NEW], judging.weights)
+            self._trained_tokens = 0
+            self.seconds = self.cpu_seconds = 0.0
+            self.unsaved = True
+        elif judgement.outcome is Outcome.ROLLED_BACK:
+            self._versions.roll_back()
+            self._state = self._versions.read()
+            self.used = self._placed(self._state.used)
+            self._drop_training()
+        if self.schedule.judged(gained=judgement.after > judgement.before):
+            self._drop_training()
+        return judgement.outcome
+
+    # On the engine thread.
+
+    def work(self, cancelled: Callable[[], bool]) -> bool:
+        """Take one training step, or judge one text; returns whether it was a step. Raises
+        ForwardCancelled."""
+        if self._judging is None and self.schedule.judges and self._trainer is not None:
+            self._begin_judging(self._trainer.weights())
+        if (judging := self._judging) is not None:
+            if (key := judging.next()) is not None:
+                name, index = key
+                judging.overlaps[key] = overlap = self._setup.adaptation.overlap(
+                    judging.adapters[name], judging.parts[index], cancelled
+                )
+                if name != _NEW:
+                    self._scores[self._identity_of(name), id(judging.texts[index])] = overlap
+            return False
+        self._step(cancelled)
+        return True
+
+    def _step(self, cancelled: Callable[[], bool]) -> None:
+        if self._trainer is None:
+            weights = None if self.used is None else self.used.weights
+            self._trainer = self._setup.adaptation.trainer(weights, {})
+        text = self._texts[drawn_index(len(self._texts), self._rng)]
+        part = drawn_part(text, self._part, self._rng)
+        self._trainer.step(part, cancelled)
+        self.schedule.trained(part.judged)
+        self._trained_tokens += len(part)
+        self.unsaved = True
+
+    def _begin_judging(self, weights: Weights) -> None:
+        adapters: dict[str, object | None] = {_FROZEN: None}
+        if self.used is not None:
+            adapters[_USED] = self.used.placed
+        adapters[_NEW] = self._setup.adaptation.place(weights)
+        texts = list(self._held_back)
+        parts = [judged_part(text, self._part) for text in texts]
+        self._judging = judging = _Judging(texts, parts, weights, adapters)
+        before, self._scores = self._scores, {}
+        self._scored = texts
+        for name in (_FROZEN, _USED):
+            for index, text in enumerate(texts):
+                key = self._identity_of(name), id(text)
+                if name in adapters and key in before:
+                    self._scores[key] = judging.overlaps[name, index] = before[key]
+
+    def _identity_of(self, name: str) -> bytes:
+        """Return the digest of the adapter that has this name in a judgement; b"" of none."""
+        return self.used.identity if name == _USED and self.used is not None else b""
+
+    def _take(self, text: JudgedText) -> bool:
+        """Take a text into memory; returns whether it is held back."""
+        if not is_held_back(text):
+            self._texts.append(text)
+            return False
+        self._held_back.append(text)
+        parts = (judged_part(each, self._part) for each in self._held_back)
+        self._judging_tokens = sum(part.judged for part in parts)
+        return True
+
+    def _placed(self, number: int) -> UsedAdapter | None:
+        weights = self._versions.weights(number) if number else None
+        if weights is None:
+            return None
+        try:
+            placed = self._setup.adaptation.place(weights)
+        except InvalidArgument as error:
+            log.warning("an adapter is left out", version=number, reason=error.why)
+            return None
+        return _used(placed, weights)
+
+    def _resume(self, state: LearningState) -> None:
+        """Go on with the training that an earlier process kept; without any, learn from the texts
+        that are there."""
+        kept = self._versions.training(state)
+        numbers = kept.pop(_SCHEDULE, None)
+        if kept and numbers is not None and numbers.shape == (4,):
+            try:
+                self._trainer = self._setup.adaptation.trainer(None, kept)
+            except InvalidArgument as error:
+                log.warning("training is begun anew", reason=error.why)
+            else:
+                backlog, unjudged, failures, self._trained_tokens = map(int, numbers)
+                self.schedule = TrainingSchedule(backlog, unjudged, failures)
+                return
+        if not state.newest:
+            self.schedule.recorded(sum(text.judged for text in self._texts))
+
+    def _forget(self) -> None:
+        self._texts.clear()
+        self._held_back.clear()
+        self._scores.clear()
+        self._judging_tokens = 0
+        self.schedule = TrainingSchedule()
+        self._drop_training()
+
+    def _drop_training(self) -> None:
+        self._trainer = None
+        self._judging = None
+        self._trained_tokens = 0
+        self.unsaved = False
+
+
+def _used(placed: object, weights: Weights) -> UsedAdapter:
+    return UsedAdapter(placed, weights, hashlib.sha256(weights.tobytes()).digest()[:8])

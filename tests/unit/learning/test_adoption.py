@@ -1,0 +1,64 @@
+"""When a new adapter is used: only if acceptance on held-back texts rises by more than chance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tandem.backends.adaptation import Overlap
+from tandem.learning.adoption import Outcome, acceptance, judge, rises
+
+
+def overlaps(*shares: float, tokens: int = 50) -> list[Overlap]:
+    return [Overlap(share * tokens, tokens) for share in shares]
+
+
+LOW = overlaps(0.40, 0.45, 0.50, 0.38, 0.42, 0.47)
+HIGH = overlaps(0.46, 0.50, 0.57, 0.42, 0.49, 0.52)
+
+
+def test_an_adapter_that_is_better_on_every_text_is_adopted() -> None:
+    judgement = judge(LOW, LOW, HIGH)
+    assert judgement.outcome is Outcome.ADOPTED
+    assert (judgement.frozen, judgement.before) == (acceptance(LOW), acceptance(LOW))
+    assert judgement.after == acceptance(HIGH)
+
+
+def test_one_that_is_better_by_chance_alone_is_rejected() -> None:
+    # On average better by 0.02, but the texts disagree by far more.
+    erratic = overlaps(0.70, 0.15, 0.80, 0.13, 0.72, 0.24)
+    assert acceptance(erratic) > acceptance(LOW) + 0.01
+    assert judge(LOW, LOW, erratic).outcome is Outcome.REJECTED
+
+
+def test_a_gain_that_does_not_pay_is_rejected_however_sure() -> None:
+    barely = [Overlap(each.accepted + 0.1, each.tokens) for each in LOW]
+    assert judge(LOW, LOW, barely).outcome is Outcome.REJECTED
+
+
+def test_too_few_texts_or_tokens_judge_nothing() -> None:
+    assert judge(LOW[:3], LOW[:3], HIGH[:3]).outcome is Outcome.REJECTED
+    few, more = overlaps(*[0.4] * 6, tokens=5), overlaps(*[0.9] * 6, tokens=5)
+    assert judge(few, few, more).outcome is Outcome.REJECTED
+
+
+def test_one_that_beats_the_one_in_use_but_not_the_draft_itself_is_rejected() -> None:
+    worst = overlaps(0.30, 0.35, 0.41, 0.29, 0.33, 0.36)
+    assert judge(LOW, worst, overlaps(0.36, 0.41, 0.46, 0.34, 0.38, 0.43)).outcome is (
+        Outcome.ROLLED_BACK
+    )
+
+
+def test_one_in_use_that_fell_behind_the_draft_itself_is_given_up() -> None:
+    assert judge(HIGH, LOW, LOW).outcome is Outcome.ROLLED_BACK
+    assert judge(HIGH, HIGH, LOW).outcome is Outcome.REJECTED
+
+
+def test_of_equal_adapters_few_are_adopted() -> None:
+    """One-sided at 1.64 standard errors: some 5 %."""
+    rng = np.random.default_rng(1)
+    adopted = 0
+    for _ in range(400):
+        before = [Overlap(float(x), 50) for x in rng.binomial(50, 0.5, 20)]
+        after = [Overlap(float(x), 50) for x in rng.binomial(50, 0.5, 20)]
+        adopted += rises(before, after)
+    assert adopted < 40

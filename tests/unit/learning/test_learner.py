@@ -1,0 +1,293 @@
+"""Learning beside answers: what is adopted, refused, given back, and never in an answer's way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.backends.adaptation import JudgedText
+from tandem.learning.learner import Learner, adapted_tenant
+from tandem.learning.tenant_folders import TenantFolders, tenant_folders
+from tandem.learning.versions import TEXTS, TRAINING, AdapterVersions, read_state
+from tandem.net.tenant import Tenant
+from tandem.runtime.engine_thread import EngineThread
+from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tests.unit.learning.unigrams import (
+    LIKELY,
+    VOCABULARY,
+    Unigrams,
+    answers,
+    nonsense,
+    setup,
+)
+
+ME, YOU = Tenant("me"), Tenant("you")
+COUNT = 60
+
+
+@dataclass(slots=True)
+class Drafter:
+    """A learner with what stands around it."""
+
+    learner: Learner
+    metrics: Metrics
+    unigrams: Unigrams
+    thread: EngineThread
+    busy: threading.Event = field(default_factory=threading.Event)
+
+    async def hear(self, texts: Sequence[JudgedText], tenant: Tenant = ME) -> None:
+        """Have texts recorded, one after the other, and learned from."""
+        for text in texts:
+            self.learner.record(tenant, text)
+            await asyncio.sleep(0)
+            while self.learner.waiting:
+                await asyncio.sleep(0)
+        await asyncio.wait_for(self.learner.settled(), 30)
+
+    def told(self, name: str, **labels: str) -> float:
+        more = {"side": "device", "model_name": "draft", **labels}
+        return self.metrics.registry.get_sample_value(f"tandem_learning_{name}", more) or 0.0
+
+
+@asynccontextmanager
+async def drafter(root: Path, model_hash: str = "model") -> AsyncIterator[Drafter]:
+    engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
+    thread, metrics = EngineThread(engine, "test"), Metrics(new_registry(), "device")
+    unigrams, busy = Unigrams(), threading.Event()
+    learner = Learner(
+        thread,
+        setup(unigrams, model_hash),
+        TenantFolders(root),
+        metrics.learning("draft"),
+        busy.is_set,
+        idle_s=0.0,
+        rest=0.0,
+    )
+    learner.start()
+    try:
+        yield Drafter(learner, metrics, unigrams, thread, busy)
+    finally:
+        await learner.close()
+        await asyncio.to_thread(thread.stop)
+
+
+async def test_what_raises_acceptance_is_used_by_the_next_answer(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        assert await device.learner.used_by(ME) is None
+        await device.hear(answers(COUNT))
+        used = await device.learner.used_by(ME)
+        assert used is not None
+        assert int(np.argmax(used.weights)) == LIKELY
+        assert device.told("judgements_total", outcome="adopted") >= 1
+        before, after = device.told("acceptance_before"), device.told("acceptance_after")
+        assert before == pytest.approx(1 / VOCABULARY)
+        assert after > 0.5
+        assert device.told("cpu_seconds_total") > 0
+        assert device.told("backlog_tokens") == 0
+    (folder,) = tenant_folders(tmp_path)
+    state = read_state(folder)
+    assert state is not None
+    assert state.version is not None
+    assert state.version.after > state.version.before
+    assert state.version.trained_tokens > 0
+    assert state.version.held_back_tokens > 100
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+async def test_nonsense_is_refused(tmp_path: Path) -> None:
+    """A store that somebody filled with random pairs teaches nothing that counts."""
+    async with drafter(tmp_path) as device:
+        await device.hear(nonsense(COUNT))
+        assert device.told("steps_total") > 0
+        assert device.told("judgements_total", outcome="rejected") >= 1
+        assert device.told("judgements_total", outcome="adopted") == 0
+        assert await device.learner.used_by(ME) is None
+
+
+async def test_an_adapter_that_has_fallen_behind_is_given_up(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        assert await device.learner.used_by(ME) is not None
+        # The target says something else now: what was learned is worse than nothing, and the
+        # texts that judge are soon of the new kind alone.
+        await device.hear(answers(3 * COUNT, likely=9))
+        used = await device.learner.used_by(ME)
+        assert used is None or int(np.argmax(used.weights)) == 9
+
+
+async def test_a_restart_goes_on_with_what_was_learned(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        before = await device.learner.used_by(ME)
+    async with drafter(tmp_path) as device:
+        after = await device.learner.used_by(ME)
+        assert before is not None
+        assert after is not None
+        assert after.identity == before.identity
+        assert device.told("steps_total") == 0
+    async with drafter(tmp_path, model_hash="another model") as device:
+        assert await device.learner.used_by(ME) is None
+
+
+async def test_one_tenant_s_answers_change_nothing_for_another(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        await device.hear(answers(COUNT, likely=9), YOU)
+        mine, yours = [await device.learner.used_by(tenant) for tenant in (ME, YOU)]
+        nobody = await device.learner.used_by(Tenant("me", b"another"))
+        assert mine is not None
+        assert yours is not None
+        assert nobody is None
+        assert int(np.argmax(mine.weights)) == LIKELY
+        assert int(np.argmax(yours.weights)) == 9
+        assert adapted_tenant(ME, mine) != adapted_tenant(ME, yours) != ME
+    assert len([each for each in tenant_folders(tmp_path) if read_state(each)]) == 2
+
+
+@pytest.mark.parametrize("change", ["roll_back", "reset"])
+async def test_another_process_rolls_back_and_resets(change: str, tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        used = await device.learner.used_by(ME)
+        (folder,) = tenant_folders(tmp_path)
+        state = read_state(folder)
+        assert state is not None
+        versions = AdapterVersions(folder, state.model)
+        for _ in range(state.used):
+            getattr(versions, change)()
+        after = await device.learner.used_by(ME)
+        assert used is not None
+        assert after is None
+        assert (folder / TEXTS).exists() is (change == "roll_back")
+        # Without new answers nothing is learned again.
+        await asyncio.wait_for(device.learner.settled(), 30)
+        assert await device.learner.used_by(ME) is None
+
+
+async def test_nothing_is_trained_while_a_request_is_open(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        device.busy.set()
+        for text in answers(COUNT):
+            device.learner.record(ME, text)
+        while device.learner.waiting:
+            await asyncio.sleep(0.001)
+        for _ in range(20):  # what was woken would have had its turn on both threads
+            await device.thread.call(lambda: None)
+        assert device.told("steps_total") == 0
+        device.busy.clear()
+        await asyncio.wait_for(device.learner.settled(), 30)
+        assert device.told("steps_total") > 0
+
+
+async def test_a_request_stops_the_step_that_is_under_way(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        began, goes_on = threading.Event(), threading.Event()
+        interrupted = device.learner.interrupted
+
+        def cancelled() -> bool:
+            began.set()
+            goes_on.wait(10)
+            return interrupted()
+
+        device.learner.interrupted = cancelled  # type: ignore[method-assign]
+        for text in answers(COUNT):
+            device.learner.record(ME, text)
+        await asyncio.to_thread(began.wait, 10)
+        device.busy.set()
+        goes_on.set()
+        # The thread is free at once, and the step has changed nothing.
+        await asyncio.wait_for(device.thread.call(lambda: None), 10)
+        while not device.told("interrupted_total"):
+            await asyncio.sleep(0.001)
+        assert device.told("steps_total") == 0
+        device.busy.clear()
+        await asyncio.wait_for(device.learner.settled(), 30)
+        assert await device.learner.used_by(ME) is not None
+
+
+async def test_an_answer_keeps_the_adapter_that_it_began_with(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        used = await device.learner.used_by(ME)
+        assert used is not None
+        weights = used.weights.copy()
+        await device.hear(answers(2 * COUNT)[COUNT:])
+        assert (used.weights == weights).all()
+        assert (np.asarray(used.placed) == weights).all()
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("name", [TEXTS, TRAINING, "adapter-1.safetensors"])
+async def test_a_file_that_a_kill_left_in_part_costs_no_more_than_itself(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+    (folder,) = tenant_folders(tmp_path)
+    state = read_state(folder)
+    assert state is not None
+    if name.startswith("adapter"):
+        name = f"adapter-{state.used}.safetensors"
+    _cut(folder / name)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        async with drafter(tmp_path) as device:
+            used = await device.learner.used_by(ME)
+            assert (used is None) is name.startswith("adapter")
+            assert len(caplog.records) == 1
+            await device.hear(answers(2 * COUNT)[COUNT:])
+            assert await device.learner.used_by(ME) is not None
+
+
+@pytest.mark.parametrize("at", ["texts", "adapter"])
+async def test_a_full_disk_ends_learning_and_no_answer(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    places = {"texts": "tandem.learning.replay.append_privately", "adapter": ""}
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        used = await device.learner.used_by(ME)
+        if at == "texts":
+            monkeypatch.setattr(places[at], full)
+        else:
+            monkeypatch.setattr(AdapterVersions, "add", full)
+            monkeypatch.setattr(AdapterVersions, "roll_back", full)
+            monkeypatch.setattr(AdapterVersions, "keep_training", full)
+        with caplog.at_level(logging.WARNING):
+            await device.hear(answers(3 * COUNT, likely=9))
+            while not device.learner.failed:
+                await asyncio.sleep(0.001)
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        after = await device.learner.used_by(ME)
+        assert after is not None
+        assert used is not None
+        assert after.identity == used.identity
+        assert (await device.thread.call(lambda: 5)) == 5
+
+
+async def test_a_step_that_fails_ends_learning_and_no_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with drafter(tmp_path) as device:
+        device.unigrams.fails = MemoryError("no memory")
+        with caplog.at_level(logging.WARNING):
+            await device.hear(answers(COUNT))
+        assert device.learner.failed
+        assert len(caplog.records) == 1
+        assert await device.learner.used_by(ME) is None
+        assert (await device.thread.call(lambda: 5)) == 5
