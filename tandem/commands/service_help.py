@@ -16,11 +16,11 @@ HELP_ALL = "--help-all"
 GROUPS = (
     OptionGroup(
         "Model",
-        ("model", "engine", "device", "dtype", "threads"),
+        ("model", "engine", "device", "dtype", "threads", "learn"),
         (
             *("revision", "target_tokenizer", "exits", "reranker", "gpu_layers", "kv_cells"),
             *("tensor_parallel", "pipeline_parallel", "executor", "stuck_after_s"),
-            *("split_model", "split_layers"),
+            *("split_model", "split_layers", "learn_folder", "learn_bytes"),
             *("pace_first_s", "pace_further_s", "pace_batch_s"),
         ),
     ),

@@ -19,6 +19,7 @@ from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -40,7 +41,8 @@ GIVE_UP_AFTER_S = 30.0
 class EmbeddedSuite:
     """Serves `pair` inside an asynchronous context; requests go to `target`. `link` emulates each
     direction between device and cloud; `emulator` changes and cuts that of drafter and verifier.
-    `http` opens the HTTP API at `http_url`. `documents` allow answers from two sides."""
+    `http` opens the HTTP API at `http_url`. `documents` allow answers from two sides. `learning`:
+    where the draft model learns, if it does."""
 
     def __init__(
         self,
@@ -53,8 +55,10 @@ class EmbeddedSuite:
         drafter_limits: DrafterLimits | None = None,
         http: bool = False,
         documents: SuiteDocuments | None = None,
+        learning: LearningPlace | None = None,
     ) -> None:
         self._pair = pair
+        self._learning = learning
         self._documents = documents
         self._http = http
         self._link = link
@@ -114,6 +118,7 @@ class EmbeddedSuite:
             metrics=self.metrics["drafter"],
             documents=self._decoded(pair.draft, draft, "device"),
             split=self._split_edge(),
+            learning=self._learning,
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.

@@ -18,6 +18,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -102,10 +103,11 @@ async def scripted_suite(
     path: Path | None = None,
     tokenizer: Tokenizer | None = None,
     splits: bool = True,
+    learning: LearningPlace | None = None,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
-    first layers."""
+    first layers. `learning`: where the draft model learns, if it does."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -122,7 +124,9 @@ async def scripted_suite(
             address = await stack.enter_async_context(path(address))
         layers = partial(ScriptedLayers, draft.vocabulary_size, CONTEXT)
         split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
-        servicing = DrafterServicer(draft, tokenizer, address, limits, edge, split=split)
+        servicing = DrafterServicer(
+            draft, tokenizer, address, limits, edge, split=split, learning=learning
+        )
         drafter = await started(servicing)
         settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
         servicer = AggregatorServicer(settings, front)

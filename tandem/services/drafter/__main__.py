@@ -1,9 +1,10 @@
 """`python -m tandem.services.drafter`: the drafter as a process."""
 
 from tandem.backends.factory import load_first_layers, load_served
-from tandem.backends.model_source import only_drafts
+from tandem.backends.model_source import LoadedModel, only_drafts
 from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
+from tandem.learning.tenant_folders import default_folder
 from tandem.net.access import client_access, loaded
 from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
@@ -12,6 +13,7 @@ from tandem.net.tenant import tenant_ids
 from tandem.runtime.prefix_cache import prefix_limits
 from tandem.services.drafter.cloud.listed import clouds_in
 from tandem.services.drafter.config import DrafterSettings, aim_of
+from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
@@ -80,6 +82,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         tenants=tenant_ids(access),
         public_prompts=public_prompts,
         split=_split(settings),
+        learning=_learning(settings, model),
     )
 
 
@@ -90,6 +93,14 @@ def _split(settings: DrafterSettings) -> SplitEdge | None:
     layers = load_first_layers(settings, settings.split_model, settings.split_layers)
     engine = pace_engine(layers, settings).engine
     return SplitEdge(settings.split_layers, lambda: engine, settings.stuck_after_s)
+
+
+def _learning(settings: DrafterSettings, model: LoadedModel) -> LearningPlace | None:
+    """Return where the draft model learns; None where it does not."""
+    if not settings.learn:
+        return None
+    folder = settings.learn_folder or default_folder()
+    return LearningPlace(folder, settings.learn_bytes, model.content_hash())
 
 
 if __name__ == "__main__":

@@ -83,6 +83,24 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         le=MAX_SPLIT_LAYERS,
         description="How many of the layers of `split_model` run here.",
     )
+    learn: bool = Field(
+        default=False,
+        description="Let the draft model learn from what the target answers, on this device,"
+        " while no request is open. Answers stay the same; drafts are accepted more"
+        " often. Keeps texts of answers in `learn_folder`. Engine torch only.",
+    )
+    learn_folder: Path | None = Field(
+        default=None,
+        description="Folder for what is learned, private to the user of this process. Unset:"
+        " tandem/learning in $XDG_STATE_HOME or ~/.local/state.",
+    )
+    learn_bytes: int = Field(
+        default=4 * 2**20,
+        ge=2**16,
+        le=2**30,
+        description="Maximum size of the texts kept to learn from, for each tenant, in bytes."
+        " The oldest ones are dropped first.",
+    )
     max_sessions: int = Field(default=32, ge=1, description="Maximum requests served concurrently.")
     kv_budget_bytes: int = Field(
         default=2**30, ge=2**20, description="Maximum KV cache of all requests together, in bytes."

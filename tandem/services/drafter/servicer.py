@@ -28,6 +28,7 @@ from tandem.generation.request import (
 )
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.grammar.draft_mask import DraftMask
+from tandem.learning.learner import Learner
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -50,6 +51,7 @@ from tandem.services.drafter.answer_thinking import AnswerThinking, answer_think
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
+from tandem.services.drafter.learning import LearningPlace, draft_learning
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
@@ -120,10 +122,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         tenants: TenantIds | None = None,
         public_prompts: PublicPrompts | None = None,
         split: SplitEdge | None = None,
+        learning: LearningPlace | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
         the connection to it is plain. `tenants`: what stands for callers there; by default by a
-        secret of this servicer. `split`: the target's first layers, for split inference."""
+        secret of this servicer. `split`: the target's first layers, for split inference.
+        `learning`: where the draft model learns, if it does."""
         self._engine = engine = reading_the_end(engine)
         self._tokenizer = tokenizer
         self._split = split
@@ -136,6 +140,14 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._admission = served_engine.admission
         self._thread = served_engine.thread
         self._prefixes = served_engine.prefixes
+        self._learning = draft_learning(
+            engine,
+            thread=self._thread,
+            prefixes=self._prefixes,
+            place=learning,
+            metrics=metrics,
+            busy=lambda: self._admission.sessions > 0,
+        )
         self._sharing = limits.prefixes.sharing
         self._tenants = tenants or TenantIds()
         self._public_prompts = public_prompts or PublicPrompts()
@@ -170,12 +182,18 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
         self._decoding.register(server)
         self._clouds.begin()
+        self._learning.start()
         if self._prometheus is not None:
             self._prometheus.start()
 
     @property
     def open_requests(self) -> int:
         return self._admission.sessions
+
+    @property
+    def learner(self) -> Learner | None:
+        """What teaches the draft model, if it learns."""
+        return self._learning.learner
 
     @property
     def fault(self) -> str:
@@ -193,6 +211,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await self._prometheus.close()
         await self._clouds.close()
         await self._decoding.close()
+        await self._learning.close()
         await asyncio.to_thread(self._thread.stop)
         if self._split is not None:
             await self._split.close()
@@ -356,20 +375,26 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         text = thinking.text(self._tokenizer, request)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
-        prompt = KeptText(
-            tenant,
-            edge_request.prompt_ids,
-            public_tokens=edge_request.public_tokens,
-            keeps=not request.params.images and capacity <= self._engine.context_length,
+        learned = await self._learning.begin(paying_tenant(request.tenant))
+        prompt = learned.kept_text(
+            KeptText(
+                tenant,
+                edge_request.prompt_ids,
+                public_tokens=edge_request.public_tokens,
+                keeps=not request.params.images and capacity <= self._engine.context_length,
+            )
         )
         async with (
             self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv,
             layers_session(layers, capacity, tenant) as layers_kv,
         ):
+            await learned.adapt(kv)
             await images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
-            machine = EdgeMachine(edge_request, liveness, text.completes_stop)
+            machine = EdgeMachine(
+                edge_request, liveness, text.completes_stop, on_target_probs=learned.heard
+            )
             prefill = DraftPrefill(
                 machine=machine,
                 thread=self._thread,
@@ -403,6 +428,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 await self._relay(stream, session, text, request)
             finally:
                 prefill.leave()
+                learned.ended(machine)
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)

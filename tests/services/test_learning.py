@@ -1,0 +1,157 @@
+"""A draft that learns, through real services: texts stay the same while drafts change between
+answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.backends.context_engine import ContextEngine
+from tandem.backends.interface import Engine
+from tandem.backends.torch import adapter_training
+from tandem.backends.torch.loading import load_engine
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.learning.replay import ReplayStore
+from tandem.learning.tenant_folders import tenant_folders
+from tandem.learning.versions import TEXTS, read_state
+from tandem.services.drafter.learning import LearningPlace
+from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.specdec.messages import GenerationParams
+from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedTokenizer, scripted_probs
+from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, draft_engine, scripted_suite
+from tests.services.test_kept_prefixes import tiny_model
+
+TOKENS = 24
+QUESTIONS = 36
+TOLD = 8
+LONG = "abcdefghijklmnop" * 16
+"""Four blocks of keys and values."""
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return load_engine(tiny_model(tmp_path_factory.mktemp("draft")), drafts=True)
+
+
+def target(draft: Engine) -> Engine:
+    """Likes the same few tokens whatever came before, which a draft can learn."""
+    return ContextEngine(
+        VOCABULARY,
+        scripted_probs(4, VOCABULARY, order=0, sharpness=25.0),
+        model_name="target",
+        vocabulary_hash=draft.vocabulary_hash,
+        context_length=CONTEXT,
+    )
+
+
+@asynccontextmanager
+async def learning_suite(draft: Engine, folder: Path | None) -> AsyncIterator[Suite]:
+    place = None if folder is None else LearningPlace(folder, 2**20, "tiny", idle_s=0.0)
+    async with scripted_suite(target=target(draft), draft=draft, learning=place) as suite:
+        yield suite
+
+
+async def ask(
+    suite: Suite, numbers: Sequence[int], preset: str = "coupled", temperature: float = 1.0
+) -> list[Generated]:
+    """Answers to questions that are all different."""
+
+    async def one(number: int) -> Generated:
+        params = GenerationParams(
+            sampling=SamplingParams(temperature=temperature),
+            max_tokens=TOKENS,
+            seed=number,
+            ignore_eos=True,
+        )
+        prompt = f"question {number * number} of {number}"
+        return await suite.client.generate(GenerationRequest(prompt, preset, params))
+
+    return list(await asyncio.gather(*map(one, numbers)))
+
+
+async def learned(suite: Suite) -> None:
+    servicer = suite.drafter.service
+    assert isinstance(servicer, DrafterServicer)
+    learner = servicer.learner
+    assert learner is not None
+    await suite.idle()
+    await asyncio.wait_for(learner.settled(), 60)
+
+
+def texts(answers: Sequence[Generated]) -> list[tuple[int, ...]]:
+    return [tuple(answer.token_ids) for answer in answers]
+
+
+def acceptance(answers: Sequence[Generated]) -> float:
+    summaries = [answer.summary for answer in answers if answer.summary is not None]
+    return sum(each.accepted for each in summaries) / sum(each.drafted for each in summaries)
+
+
+async def prefix_hits(suite: Suite, draft: Engine) -> float:
+    """Tokens found in the prefix cache so far, after one more answer to a long prompt."""
+    params = GenerationParams(max_tokens=8, seed=1, ignore_eos=True)
+    await suite.client.generate(GenerationRequest(LONG, "coupled", params))
+    await suite.idle()
+    labels = {"side": "device", "model_name": draft.model_name}
+    told = suite.edge_metrics.registry.get_sample_value
+    return told("tandem_prefix_hit_tokens_total", labels) or 0.0
+
+
+async def test_answers_stay_and_acceptance_rises(
+    draft: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tiny model that knows nothing learns with larger steps, and more of them.
+    monkeypatch.setattr(adapter_training, "LEARNING_RATE", 4e-3)
+    monkeypatch.setattr(adapter_training, "BATCH_TOKENS", 32)
+    later = range(1000, 1000 + TOLD)
+    async with learning_suite(draft, None) as suite:
+        frozen = await ask(suite, later)
+        greedy = await ask(suite, later, temperature=0.0)
+    async with learning_suite(draft, tmp_path) as suite:
+        first, again = [await prefix_hits(suite, draft) for _ in range(2)]
+        for begin in range(0, QUESTIONS, 12):
+            await ask(suite, range(begin, begin + 12), "dssd" if begin else "coupled")
+        await learned(suite)
+        (folder,) = tenant_folders(tmp_path)
+        state = read_state(folder)
+        assert state is not None
+        assert state.version is not None
+        kept = ReplayStore(folder / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY).read()
+        told = [text for text in kept if text.known_probs]
+        assert len(told) > QUESTIONS / 2, "rejections tell of the target's distribution"
+        assert {text.seed is None for text in told} == {True}, "no noise couples these"
+        for text in told:
+            for index, known in text.known_probs.items():
+                place = np.flatnonzero(known.ids == text.token_ids[index])
+                assert (known.rest[place] > 0).all(), "what took the rejected draft's place"
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+        before, adapted_hits = [await prefix_hits(suite, draft) for _ in range(2)]
+        adapted = await ask(suite, later)
+        assert texts(await ask(suite, later, temperature=0.0)) == texts(greedy)
+    assert texts(adapted) == texts(frozen), "the target's own texts, whatever drafts"
+    assert acceptance(adapted) > acceptance(frozen) + 0.1
+    assert first == 0 < again
+    assert before == again, "keys and values without an adapter are not found with one"
+    assert adapted_hits > before, "those with the same adapter are"
+
+
+def test_a_draft_that_cannot_learn_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"learn: .*engine torch"):
+        DrafterServicer(
+            draft_engine(),
+            ScriptedTokenizer(VOCABULARY),
+            "127.0.0.1:1",
+            DrafterLimits(),
+            Metrics(new_registry(), "device"),
+            learning=LearningPlace(tmp_path, 2**20, "scripted"),
+        )
