@@ -24,6 +24,7 @@ _SUMMARIES = {
     "models": "List the models on this machine.",
     "pull": "Download a model of the Hugging Face hub.",
     "pair": "Find models that can draft for a target.",
+    "learning": "Show, roll back or reset what the draft model has learned.",
     "presets": "List the decoding methods that --preset can name.",
     "doctor": "Check the installation, the models and both ends.",
 }

@@ -1,0 +1,89 @@
+"""`tandem learning`: what was learned is shown, rolled back and deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tandem.cli import main
+from tandem.learning.tenant_folders import TenantFolders
+from tandem.learning.versions import TEXTS, AdapterVersions, Version, read_state
+from tandem.net.tenant import Tenant
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "learning"
+
+
+def learned(root: Path, tenant: Tenant, versions: int = 2) -> Path:
+    folder = TenantFolders(root).open(tenant)
+    assert folder is not None
+    kept = AdapterVersions(folder, "model")
+    state = kept.read()
+    for number in range(versions):
+        version = Version(0, 0.4, 0.4, 0.5 + number / 100, 500, 9000, 7.0, 6.5, "2026-01-01")
+        added = kept.add(state, np.zeros(4, np.float32), version)
+        assert added is not None
+        state = added
+    (folder / TEXTS).write_bytes(b"texts")
+    return folder
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["learning", *arguments], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_versions_are_shown_with_their_acceptance(root: Path) -> None:
+    folder = learned(root, Tenant(""))
+    shown = json.loads(run("show", "--folder", str(root), "--json"))
+    (tenant,) = shown["tenants"]
+    assert (tenant["tenant"], tenant["used"], tenant["text_bytes"]) == (folder.name, 2, 5)
+    assert [each["acceptance_after"] for each in tenant["versions"]] == [0.5, 0.51]
+    lines = run("show", "--folder", str(root)).splitlines()
+    assert len(lines) == 3
+    assert "version 2 (in use): acceptance 0.400 without, 0.400 before, 0.510 after" in lines[2]
+
+
+def test_rolling_back_ends_with_the_draft_as_it_was_installed(root: Path) -> None:
+    folder = learned(root, Tenant(""))
+    assert json.loads(run("rollback", "--folder", str(root), "--json"))["used"] == 1
+    assert "without an adapter" in run("rollback", "--folder", str(root))
+    with pytest.raises(Exception, match="no adapter is in use"):
+        run("rollback", "--folder", str(root))
+    state = read_state(folder)
+    assert state is not None
+    assert state.used == 0
+    assert (folder / TEXTS).exists()
+
+
+def test_a_reset_deletes_texts_and_adapters_of_all_or_of_one(root: Path) -> None:
+    mine, yours = learned(root, Tenant("me")), learned(root, Tenant("you"))
+    run("reset", "--folder", str(root), "--tenant", yours.name)
+    assert [path.name for path in yours.iterdir()] == ["learning.json"]
+    assert (mine / TEXTS).exists()
+    assert json.loads(run("reset", "--folder", str(root), "--json"))["reset"] == sorted(
+        [mine.name, yours.name]
+    )
+    assert [path.name for path in mine.iterdir()] == ["learning.json"]
+
+
+def test_of_several_tenants_one_must_be_named(root: Path) -> None:
+    for name in ("me", "you"):
+        learned(root, Tenant(name))
+    with pytest.raises(Exception, match=r"--tenant: is needed: there are 2 tenants|tenant: is"):
+        run("rollback", "--folder", str(root))
+    with pytest.raises(Exception, match="'nobody' is not in"):
+        run("reset", "--folder", str(root), "--tenant", "nobody")
+
+
+def test_where_nothing_was_learned_there_is_nothing_to_show(root: Path) -> None:
+    assert "nothing has been learned" in run("show", "--folder", str(root))
+    assert json.loads(run("reset", "--folder", str(root), "--json")) == {"reset": []}
