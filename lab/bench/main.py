@@ -165,6 +165,12 @@ _TASKS = click.option(
     help="Folder with texts of tasks: HumanEval.jsonl.gz, gsm8k-test.jsonl, wikitext2-valid.txt,"
     " mt-bench.jsonl, alpaca_data.json, spec-bench.jsonl; those that are there.",
 )
+_QUESTIONS = click.option(
+    "--tasks",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz; those that"
+    " are there. Default: held-out texts of this repository.",
+)
 _PRICES = click.option(
     "--prices",
     nargs=4,
@@ -259,6 +265,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     "bytes": Experiment(
         "lab.bench.wire.wire_bytes",
         "Serialized bytes of a round per preset, vocabulary 151,936, synthetic distributions.",
+    ),
+    "learning": Experiment(
+        "lab.bench.speculation.learning",
+        "Acceptance of a draft that learns while it is used, against one that does not.",
+        (_QUESTIONS,),
     ),
     "auto": Experiment(
         "lab.bench.speculation.auto",

@@ -31,6 +31,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "lookup",
             "prediction",
             "prompts",
+            "learning",
             "bytes",
             "batching",
             "prefix",

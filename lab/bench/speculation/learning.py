@@ -1,0 +1,302 @@
+"""`bench learning`: the acceptance of a draft that learns while it is used, against the same draft
+that does not.
+
+Two suites run side by side as processes, one with a drafter that learns. Both answer the same
+stream of questions with the same seeds, one question after the other; in between, the learning
+drafter has time to learn: until it has nothing left to do, but no longer than `MOST_PAUSE_S`. Every
+fifth question comes at once, and interrupts it. After the stream come questions of another kind,
+which show whether what was learned harms elsewhere.
+
+Acceptance is the share of the drafts sent that were accepted, over windows of 50 questions. Answers
+of both suites to a question are the same text (Gumbel coupling), so that they are compared on the
+same tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from lab.bench.harness.plots import panels
+from lab.bench.harness.report import Goal, Report, Row, counted, make_row
+from lab.bench.harness.suite import Models, Suite, running_suite
+from lab.bench.harness.texts import NoTexts, held_out
+from lab.bench.harness.workload import ANSWER_TIMEOUT_S
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import Turn
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.process import run_loop
+from tandem.specdec.messages import GenerationParams
+
+PRESET = "coupled"
+TEMPERATURES = (0.0, 1.0)
+QUESTIONS, QUICK_QUESTIONS = 400, 24
+OTHERS, QUICK_OTHERS = 100, 6
+WINDOW, QUICK_WINDOW = 50, 8
+TOKENS, QUICK_TOKENS = 128, 48
+MOST_PAUSE_S, QUICK_PAUSE_S = 30.0, 6.0
+SETTLING_S = 1.0
+"""After an answer, before a drafter that has nothing to learn is believed: it learns when idle."""
+INTERRUPTS_EVERY = 5
+LEAST_GAIN = 1.15
+LEAST_ELSEWHERE = 0.97
+MOST_TPOT = 1.05
+STREAM, OTHER = "stream", "another kind"
+GSM8K_FILES = ("gsm8k-test.jsonl", "gsm8k-train.jsonl")
+HUMANEVAL_FILE = "HumanEval.jsonl.gz"
+COLUMNS = (
+    *("kind", "temperature", "window", "questions", "frozen_acceptance", "acceptance_rate"),
+    *("gain", "frozen_tpot_s", "tpot_s", "same_text"),
+)
+LEARNED_COLUMNS = (
+    *("temperature", "adopted", "rejected", "rolled_back", "steps", "interrupted"),
+    *("training_s", "training_cpu_s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question's answers by the draft that stays as it is, and by the one that learns."""
+
+    frozen: Generated
+    learning: Generated
+
+
+def run(report: Report, models: Models, tasks: Path | None = None) -> None:
+    """Rows for each window and temperature; goals for the last window, and for questions of another
+    kind. `tasks`: folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz;
+    without them held-out texts of this repository, which are fewer."""
+    quick = report.quick
+    stream = questions(tasks)[: QUICK_QUESTIONS if quick else QUESTIONS]
+    others = other_questions(tasks)[: QUICK_OTHERS if quick else OTHERS]
+    window = QUICK_WINDOW if quick else WINDOW
+    learned = []
+    for temperature in TEMPERATURES:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            frozen = stack.enter_context(running_suite(models, shares_cores=True))
+            options = ("--learn", "true", "--learn-folder", folder)
+            learning = stack.enter_context(
+                running_suite(models, shares_cores=True, drafter_options=options)
+            )
+            asking = _Asking(frozen, learning, temperature, report.seed, quick)
+            answers = run_loop(asking.ask_all([*stream, *others]))
+            learned.append(_learned_row(learning, temperature, report.seed))
+        rows = [
+            *window_rows(answers[: len(stream)], STREAM, temperature, window),
+            *window_rows(answers[len(stream) :], OTHER, temperature, max(1, len(others))),
+        ]
+        for row in rows:
+            row["seed"] = report.seed
+        report.add(f"Acceptance at temperature {temperature:g}", COLUMNS, rows)
+        report.goals += goals(rows, temperature)
+    report.add("Learning", LEARNED_COLUMNS, learned)
+    report.notes.append(
+        f"{len(stream)} questions of GSM8K, then {len(others)} of another kind; at most"
+        f" {QUICK_TOKENS if quick else TOKENS} tokens each, preset {PRESET}. `gain`: acceptance ÷"
+        " that of the draft that does not learn, on the same questions."
+    )
+
+
+def questions(tasks: Path | None) -> list[str]:
+    """Questions of GSM8K: the test split, else the training split, else the held-out texts here."""
+    for name in GSM8K_FILES:
+        if tasks is not None and (tasks / name).exists():
+            return [record["question"] for record in _records(tasks / name, "question")]
+    prompts = [record["prompt"] for record in held_out() if record["source"] == "gsm8k"]
+    return [each.removeprefix("Question: ").removesuffix("\nAnswer:") for each in prompts]
+
+
+def other_questions(tasks: Path | None) -> list[str]:
+    """Functions to complete, else beginnings of PEPs to go on with."""
+    if tasks is not None and (tasks / HUMANEVAL_FILE).exists():
+        records = _records(tasks / HUMANEVAL_FILE, "prompt")
+        return [f"Complete this function:\n\n{record['prompt']}" for record in records]
+    prompts = [record["prompt"] for record in held_out() if record["source"] == "peps"]
+    return [f"Go on with this text:\n\n{prompt}" for prompt in prompts]
+
+
+def _records(path: Path, field: str) -> list[dict[str, str]]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as lines:
+            records = [json.loads(line) for line in lines if line.strip()]
+        if not all(isinstance(record[field], str) for record in records):
+            raise ValueError(f"{field} is not always a text")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NoTexts(f"{path}: cannot be read: {error!r}") from None
+    return records
+
+
+def window_rows(answers: Sequence[Asked], kind: str, temperature: float, size: int) -> list[Row]:
+    """A row for each whole window of answers; of fewer answers than one, a row of all."""
+    size = min(size, len(answers)) or 1
+    firsts = range(0, len(answers) - size + 1, size)
+    return [
+        _window_row(answers[first : first + size], kind, temperature, number)
+        for number, first in enumerate(firsts, start=1)
+    ]
+
+
+def _window_row(answers: Sequence[Asked], kind: str, temperature: float, window: int) -> Row:
+    frozen = _acceptance([each.frozen for each in answers])
+    learning = _acceptance([each.learning for each in answers])
+    same = [each.frozen.token_ids == each.learning.token_ids for each in answers]
+    return make_row(
+        preset=PRESET,
+        kind=kind,
+        temperature=temperature,
+        window=window,
+        questions=len(answers),
+        frozen_acceptance=frozen,
+        acceptance_rate=learning,
+        gain=learning / frozen if frozen else None,
+        frozen_tpot_s=_tpot_s([each.frozen for each in answers]),
+        tpot_s=_tpot_s([each.learning for each in answers]),
+        same_text=sum(same) / len(same),
+    )
+
+
+def goals(rows: Sequence[Row], temperature: float) -> list[Goal]:
+    """What a draft that learns has to reach at this temperature."""
+    stream = [row for row in rows if row["kind"] == STREAM]
+    others = [row for row in rows if row["kind"] == OTHER]
+    at = f"temperature {temperature:g}"
+    found = [
+        Goal(
+            f"{at}: acceptance in the last window ÷ the frozen draft's",
+            stream[-1]["gain"] or 0.0,
+            LEAST_GAIN,
+            "at least",
+        )
+    ]
+    if others:
+        found.append(
+            Goal(
+                f"{at}: the same on questions of another kind",
+                min(row["gain"] or 0.0 for row in others),
+                LEAST_ELSEWHERE,
+                "at least",
+            )
+        )
+    times = [row for row in rows if row["tpot_s"] and row["frozen_tpot_s"]]
+    if times:
+        ratio = fmean(row["tpot_s"] / row["frozen_tpot_s"] for row in times)
+        found.append(Goal(f"{at}: TPOT ÷ the frozen draft's", ratio, MOST_TPOT, "at most"))
+    same = min(row["same_text"] for row in rows)
+    found.append(Goal(f"{at}: share of answers with the same text", same, 1.0, "at least"))
+    return found
+
+
+def draw(report: Report, folder: Path) -> None:
+    """Acceptance over the windows of the stream, with learning and without."""
+    rows = [row for row in report.rows if row.get("kind") == STREAM]
+    curves = [
+        {**row, "draft": draft, "acceptance": row[name], "stream": "GSM8K"}
+        for row in rows
+        for draft, name in (("learning", "acceptance_rate"), ("frozen", "frozen_acceptance"))
+    ]
+    panels(
+        folder / "learning.png",
+        curves,
+        x="window",
+        y="acceptance",
+        columns="stream",
+        lines="temperature",
+        by="draft",
+        title="Acceptance of a draft that learns",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Asks both suites the same questions."""
+
+    frozen: Suite
+    learning: Suite
+    temperature: float
+    seed: int
+    quick: bool
+
+    async def ask_all(self, texts: Sequence[str]) -> list[Asked]:
+        answers = []
+        async with (
+            AggregatorClient(self.frozen.aggregator) as frozen,
+            AggregatorClient(self.learning.aggregator) as learning,
+        ):
+            for number, text in enumerate(counted(texts, lambda _: "question")):
+                request = self._request(text, number)
+                pair = [
+                    await client.generate(request, ANSWER_TIMEOUT_S)
+                    for client in (frozen, learning)
+                ]
+                answers.append(Asked(*pair))
+                if number % INTERRUPTS_EVERY:
+                    await asyncio.to_thread(self._pause)
+        return answers
+
+    def _request(self, text: str, number: int) -> GenerationRequest:
+        params = GenerationParams(
+            sampling=SamplingParams(temperature=self.temperature),
+            max_tokens=QUICK_TOKENS if self.quick else TOKENS,
+            seed=self.seed + number,
+        )
+        return GenerationRequest((Turn("user", text),), PRESET, params)
+
+    def _pause(self) -> None:
+        """Wait until the drafter has nothing left to learn, but not for ever."""
+        ends_s = time.monotonic() + (QUICK_PAUSE_S if self.quick else MOST_PAUSE_S)
+        time.sleep(SETTLING_S)
+        while time.monotonic() < ends_s and learning_figures(self.learning)["backlog_tokens"]:
+            time.sleep(0.2)
+
+
+def learning_figures(suite: Suite) -> dict[str, float]:
+    """What the drafter's metrics say of its learning, by their names without the prefix; judgements
+    by their outcome."""
+    with urlopen(f"http://{suite.drafter_metrics}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    figures = {"backlog_tokens": 0.0}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name.removeprefix("tandem_learning_")
+            if name != sample.name:
+                figures[sample.labels.get("outcome", name)] = sample.value
+    return figures
+
+
+def _learned_row(suite: Suite, temperature: float, seed: int) -> Row:
+    figures = learning_figures(suite)
+    return make_row(
+        preset=PRESET,
+        seed=seed,
+        temperature=temperature,
+        **{name: int(figures.get(name, 0)) for name in ("adopted", "rejected", "rolled_back")},
+        steps=int(figures.get("steps_total", 0)),
+        interrupted=int(figures.get("interrupted_total", 0)),
+        training_s=figures.get("seconds_total", 0.0),
+        training_cpu_s=figures.get("cpu_seconds_total", 0.0),
+    )
+
+
+def _acceptance(answers: Sequence[Generated]) -> float:
+    """Over all drafts of several answers."""
+    summaries = [answer.summary for answer in answers if answer.summary is not None]
+    drafted = sum(summary.drafted for summary in summaries)
+    return sum(summary.accepted for summary in summaries) / drafted if drafted else 0.0
+
+
+def _tpot_s(answers: Sequence[Generated]) -> float | None:
+    times = [answer.tpot_s for answer in answers if answer.tpot_s is not None]
+    return fmean(times) if times else None
