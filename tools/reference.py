@@ -231,6 +231,7 @@ def _title(series: type[Series]) -> str:
         "BuildSeries": "Build",
         "CloudSeries": "Clouds of a drafter",
         "OtherSideSeries": "Other sides of a device",
+        "LearningSeries": "A draft that learns",
     }
     return titles[series.__name__]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tandem.telemetry.document_series import RetrieverSeries as Retriever
 from tandem.telemetry.engine_series import EngineSeries as Engine
+from tandem.telemetry.learning_series import LearningSeries as Learning
 from tandem.telemetry.metrics import AccessSeries as Access
 from tandem.telemetry.metrics import HolderSeries as Holder
 from tandem.telemetry.metrics import HttpSeries as Http
@@ -213,6 +214,59 @@ SERVICES = Dashboard(
                             f"budget {ENGINE}",
                         ),
                     ),
+                ),
+            ),
+        ),
+        Row(
+            "Learning",
+            (
+                Panel(
+                    "Acceptance on held-back texts",
+                    "Of a draft model that learns: without an adapter, and with the one in use,"
+                    " when an adapter was last judged.",
+                    "percentunit",
+                    (
+                        Query(average(Learning.acceptance_before, BY_ENGINE, MODEL), "without"),
+                        Query(average(Learning.acceptance_after, BY_ENGINE, MODEL), "in use"),
+                    ),
+                    highest=1.0,
+                ),
+                Panel(
+                    "Adapters judged",
+                    "Adapters judged on held-back texts, by outcome.",
+                    "short",
+                    (Query(rate(Learning.judgements, "outcome", MODEL), "{{outcome}}"),),
+                ),
+                Panel(
+                    "Time for learning",
+                    "Share of the time that a draft model learns, and of a processor that this"
+                    " takes. It learns only while no request is open.",
+                    "percentunit",
+                    (
+                        Query(rate(Learning.seconds, BY_ENGINE, MODEL), f"time {ENGINE}"),
+                        Query(rate(Learning.cpu_seconds, BY_ENGINE, MODEL), f"processor {ENGINE}"),
+                    ),
+                ),
+                Panel(
+                    "Training steps",
+                    "Steps of training, and those that a request interrupted.",
+                    "ops",
+                    (
+                        Query(rate(Learning.steps, BY_ENGINE, MODEL), f"steps {ENGINE}"),
+                        Query(rate(Learning.interrupted, BY_ENGINE, MODEL), f"given up {ENGINE}"),
+                    ),
+                ),
+                Panel(
+                    "Left to learn",
+                    "Tokens still to be trained on, each counted per pass.",
+                    "short",
+                    (Query(total(Learning.backlog_tokens, BY_ENGINE, MODEL), ENGINE),),
+                ),
+                Panel(
+                    "Texts to learn from",
+                    "Size of the texts kept on the device to learn from.",
+                    "bytes",
+                    (Query(total(Learning.stored_bytes, BY_ENGINE, MODEL), ENGINE),),
                 ),
             ),
         ),
