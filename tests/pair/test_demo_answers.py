@@ -53,6 +53,7 @@ def demonstration() -> Iterator[Demonstration]:
         yield Demonstration(suite, of_documents.questions)
 
 
+@pytest.mark.timeout(600)  # loading two models takes a minute, on a busy machine two
 @pytest.mark.parametrize("seed", with_long_cases(range(1, 6), [1]))
 def test_each_side_s_documents_are_answered_from(demonstration: Demonstration, seed: int) -> None:
     """Whatever the seed is: nothing is drawn at the temperature of the demonstration."""
