@@ -354,7 +354,8 @@ class Controller:
             return Plan(self._limits)
         link = (self.estimates.rtt_s or 0.0) >= self._config.same_machine_s
         if self._shared or (link and not self._tokens):
-            return Plan(replace(self._limits, window=2, chunk=2))
+            window = min(2, self._limits.window)
+            return Plan(replace(self._limits, window=window, chunk=min(2, self._limits.chunk)))
         return Plan(cloud_alone(self._limits))
 
     def _decide(self, conditions: Conditions) -> None:

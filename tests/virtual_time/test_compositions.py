@@ -1,7 +1,7 @@
 """Any valid composition, over any link, under any faults: it ends, with the right text."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -9,6 +9,7 @@ from lab.simulation.simulator import ModelTimes, SimulationResult
 from lab.simulation.virtual_time import Faults
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, Truncation
+from tandem.netem.link_model import link_from
 from tandem.specdec.choices import (
     Acceptance,
     Control,
@@ -18,9 +19,9 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import PRESETS, Preset
 from tests.long_runs import with_long_cases
-from tests.virtual_time.cases import ModelPair, faults_of, model_pair, preset, run
+from tests.virtual_time.cases import ModelPair, faults_of, model_pair, preset, run, scheduled
 
 SAMPLINGS = [
     SamplingParams(),
@@ -144,3 +145,27 @@ def test_random_compositions(block: int) -> None:
             kinds.add("uncut")
             assert result.token_ids == case.run(faults=Faults()).token_ids, case
     assert kinds == {"ar", "uncut"}
+
+
+@pytest.mark.parametrize("uplink", [Uplink.FULL_DISTRIBUTIONS, PRESETS["auto"].uplink])
+@pytest.mark.parametrize("window", [1, 2])
+def test_no_more_drafts_than_the_window_while_nothing_is_known(uplink: Uplink, window: int) -> None:
+    """Over a link `auto` drafts while the cloud computes the prompt. It began with two drafts
+    whatever the window was, and a cloud refuses more than it was told of."""
+    narrow = replace(PRESETS["auto"].schedule, window=window, chunk=1)
+    chosen = scheduled("auto", narrow, uplink=uplink)
+    times = ModelTimes(draft_s=0.02, verify_first_s=0.3, verify_further_s=0.0)
+    for seed in range(3):
+        result, alone = (
+            run(
+                each,
+                MODELS[0],
+                seed,
+                max_tokens=12,
+                times=times,
+                link=link_from(0.06, None, 0.0, seed),
+            )
+            for each in (chosen, preset("ar"))
+        )
+        assert result.token_ids == alone.token_ids
+        assert result.stats.drafted > 0

@@ -120,6 +120,16 @@ def test_it_begins_with_the_cloud_alone_and_measures_it() -> None:
     assert controller.decision.alone_measured
 
 
+@pytest.mark.parametrize(("window", "drafts"), [(1, 1), (2, 2), (32, 2)])
+def test_drafts_before_anything_is_known_stay_within_the_window(window: int, drafts: int) -> None:
+    """There were two whatever the window was, more than the cloud had been told of."""
+    limits = replace(LIMITS, window=window, chunk=min(window, LIMITS.chunk))
+    controller = Controller(Control.LEAST_COST, limits)
+    controller.connected(0.0)
+    controller.ponged(0.05, 0.05)
+    assert (controller.schedule.window, controller.schedule.chunk) == (drafts, drafts)
+
+
 def test_what_earlier_answers_measured_is_gone_by_from_the_first_token() -> None:
     assert auto(known(rate=0.9)).schedule.window > 0
     assert auto(known(rate=0.05)).schedule == ALONE
