@@ -16,13 +16,10 @@ from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.specdec.liveness import LivenessTimes
-from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
 from tandem.testing.paced import pace_engine
 from tandem.two_sided.interface import Documents
-
-log = get_logger(__name__)
 
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
@@ -34,11 +31,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer
     model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
-    if only_drafts(settings.model):
-        log.warning(
-            "the model was trained only to draft: from the device's documents it writes nonsense",
-            model=settings.model,
-        )
     model = pace_engine(model, settings)
     if model.tokenizer is None:
         raise InvalidArgument("model", f"{settings.model} has no tokenizer")
@@ -73,7 +65,9 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         limits=limits,
         metrics=metrics,
         access=access.to_cloud(),
-        documents=Documents.from_settings(settings, model, rescore),
+        documents=Documents.from_settings(
+            settings, model, rescore, only_drafts=only_drafts(settings.model)
+        ),
         tracing=tracing,
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,

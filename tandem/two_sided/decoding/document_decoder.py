@@ -28,6 +28,7 @@ from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
+from tandem.telemetry.logging import get_logger
 from tandem.text import ConversationTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.text.chat_rendering import read_variables
@@ -64,6 +65,8 @@ from tandem.two_sided.protocol.decoder_messages import (
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_draft
 
+log = get_logger(__name__)
+
 SEPARATOR = "\n\n"
 """What stands between a document and the prompt."""
 
@@ -83,17 +86,24 @@ Rescore = Callable[[str, Sequence[str]], Sequence[float]]
 class Documents:
     """The parts of a service that decode documents. Without a tokenizer there are only token ids;
     without files documents stay in memory, without `weights` (reads the model's content hash) in
-    this process; `rescore` judges how relevant texts are to a query, slowly, on any thread."""
+    this process; `rescore` judges how relevant texts are to a query, slowly, on any thread;
+    `only_drafts`: the model was trained to draft for another one, and can answer from none."""
 
     tokenizer: Tokenizer | None = None
     budget_bytes: int = 2**29
     files: DocumentFiles | None = None
     rescore: Rescore | None = None
     weights: Callable[[], str] | None = None
+    only_drafts: bool = False
 
     @classmethod
     def from_settings(
-        cls, settings: ModelSettings, model: LoadedModel, rescore: Rescore | None
+        cls,
+        settings: ModelSettings,
+        model: LoadedModel,
+        rescore: Rescore | None,
+        *,
+        only_drafts: bool = False,
     ) -> Documents:
         """Return what a service's settings say of decoding documents. Raises InvalidArgument for a
         folder that cannot be used."""
@@ -109,6 +119,7 @@ class Documents:
             ),
             rescore=rescore,
             weights=weights,
+            only_drafts=only_drafts,
         )
 
     @classmethod
@@ -154,6 +165,7 @@ class DocumentDecoder:
         self._thread = thread
         self._tokenizer = documents.tokenizer
         self._rescore = documents.rescore
+        self._warns_of_drafts = documents.only_drafts
         self._store = store = DocumentStore(
             thread, documents.budget_bytes, documents.files, series.document_found
         )
@@ -198,6 +210,12 @@ class DocumentDecoder:
             least = opening.processors.min_tokens
             text = AnswerText(tokenizer, opening.stop, min_tokens=least)
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
+        if opening.documents and self._warns_of_drafts:
+            self._warns_of_drafts = False  # once: it is as true of every further answer
+            log.warning(
+                "the model was trained only to draft: from documents it writes nonsense",
+                model=self.model_name,
+            )
         store = self._store
         estimate = self._estimate
         return DecodingRun(

@@ -24,6 +24,8 @@ from tandem.services.drafter.__main__ import build as build_drafter
 from tandem.services.drafter.config import DrafterSettings
 from tandem.suite.models import choose_pair, notes_on
 from tandem.telemetry.metrics import Metrics, new_registry
+from tests.services.decoding_peer import DOCUMENTS, aggregator_peer, opening
+from tests.services.scripted_suite import started
 from tools.write_gguf import write_gguf
 
 LOOKED_UP = "no draft model: drafts are looked up in the text"
@@ -77,9 +79,7 @@ def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
         assert notes_on(draft, target) == []
 
 
-def test_a_model_that_only_drafts_is_named_where_it_is_to_answer(
-    mine: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_only_drafts_is_named_where_it_is_to_answer(mine: Path) -> None:
     whole, draft = ModelChoice(str(demo_folder("demo-target"))), ModelChoice(str(mine))
     assert notes_on(draft, whole, from_documents=True) == []
     (mine / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
@@ -89,10 +89,25 @@ def test_a_model_that_only_drafts_is_named_where_it_is_to_answer(
     assert "--draft a model that can answer" in note
     (note,) = notes_on(ModelChoice(str(demo_folder("demo-draft"))), draft, from_documents=True)
     assert note.startswith("target: mine was trained only to draft: from the cloud's documents")
+
+
+async def test_a_drafter_warns_of_such_a_model_once_there_are_documents(
+    mine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It warned at each start, also where nobody has any."""
+    (mine / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
     caplog.set_level(logging.WARNING)
     settings = DrafterSettings(insecure=True, model=str(mine), verifier="127.0.0.1:1")
-    build_drafter(settings, Metrics(new_registry(), "device"))
-    assert "was trained only to draft" in caplog.text
+    running = await started(build_drafter(settings, Metrics(new_registry(), "device")))
+    warnings = []
+    try:
+        for documents in ((), DOCUMENTS, DOCUMENTS):
+            async with aggregator_peer(running) as peer:
+                await peer.open(opening(documents=documents))
+            warnings.append(caplog.text.count("was trained only to draft"))
+    finally:
+        await running.drain(0.0)
+    assert warnings == [0, 1, 1]
 
 
 def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:
