@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tandem.core.probs import Array, most_likely
-from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
+from tandem.index.relevance import COVERAGE_ALONE
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.two_sided.protocol.mixture import log_mass, mixture, side_weights
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
@@ -52,7 +52,7 @@ async def sampled(
     async with served(folder, engines=engines, tokenizer=tokenizer) as (suite, http):
         masses = [
             log_mass(
-                [RELEVANCE_SCALE * hit.coverage for hit in (await each.search("heron", 1)).hits]
+                [COVERAGE_ALONE * hit.coverage for hit in (await each.search("heron", 1)).hits]
             )
             for each in suite.retrievers
         ]

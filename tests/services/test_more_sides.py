@@ -20,10 +20,9 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
+from tandem.services.aggregator.retrieval import documents_of
 from tandem.specdec.liveness import LostCloud
 from tandem.two_sided.many_sides import coupled_number, mixture_of, shares_of
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import Side, log_mass
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
@@ -40,8 +39,7 @@ async def text_of_all(suite: TwoSides, request: GenerationRequest) -> list[int]:
     choices = local_drafting(AGGREGATION_PRESETS[request.preset], request.params.sampling)
     opens, masses = [], []
     for number, retriever in enumerate(suite.retrievers):
-        hits = (await retriever.search(QUERY, 2)).hits
-        found = tuple(ContextDocument(hit.text, RELEVANCE_SCALE * hit.coverage) for hit in hits)
+        found = documents_of((await retriever.search(QUERY, 2)).hits)
         masses.append(log_mass([each.relevance for each in found]))
         opens.append(
             opening(

@@ -24,7 +24,7 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
-from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
+from tandem.services.aggregator.retrieval import documents_of
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.overrides import parse_overrides
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer
@@ -66,7 +66,7 @@ EXACT = ["dragon", "dragon-cloud", "dragon-random", "drdg-tw", "dragon-coupled"]
 async def found(suite: TwoSides, side: Side) -> tuple[ContextDocument, ...]:
     """The documents of a side, weighed as its aggregator weighs them."""
     answer = await suite.retrievers[side].search(QUERY, 2)
-    return tuple(ContextDocument(hit.text, RELEVANCE_SCALE * hit.coverage) for hit in answer.hits)
+    return documents_of(answer.hits)
 
 
 async def central_text(

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from statistics import fmean, median
 
@@ -31,12 +32,14 @@ from tandem.index.chunking import Chunking
 from tandem.index.dense import DenseIndex
 from tandem.index.document_index import DocumentIndex
 from tandem.index.embedding import MINILM, load_embedder
-from tandem.index.records import Document
+from tandem.index.records import Document, Hit
+from tandem.index.relevance import falling, relevance
 from tandem.index.searcher import SearchMode
 
 Vectors = NDArray[np.float32]
 
 DEPTH, NEIGHBOURS = 5, 10
+WEIGHED_HITS = 4
 RECALL_LIMIT, P50_LIMIT_S = 0.95, 3e-3
 NOISE = 0.3
 BLENDED_AT_ONCE = 50_000
@@ -47,6 +50,7 @@ DENSE = (
     *("index", "vectors", "dimension", "recall_at_10", "search_p50_s", "search_p99_s"),
     *("build_s", "reopen_s", "memory_bytes", "disk_bytes"),
 )
+WEIGHED = ("relevance", "queries", "own_weight", "own_log_weight")
 INGEST = ("embedding", "documents", "chunks", "bytes_per_s", "chunks_per_s", "memory_bytes")
 
 
@@ -78,6 +82,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
         index = DocumentIndex(place / "hybrid", embedder, Chunking())
         ingests.append(_ingested(index, MINILM, labelled))
         rows = [_found(index, mode, documents) for mode in SearchMode]
+        weights = _weighed(index, documents)
         vectors = stored_vectors(index)
         index.close()
         queries = embedder.embed([document.title for document in documents])
@@ -88,6 +93,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
         lost = _kill_trials(place, size.kills, report.seed)
     report.add("Ingest, one core, synced", INGEST, ingests)
     report.add("Titles of PEPs find their text", FOUND, rows)
+    report.add(f"Weight of a title's own text among {WEIGHED_HITS} hits", WEIGHED, weights)
     report.add("Nearest vectors, one query at a time", DENSE, dense)
     for row in report.rows:
         row["seed"] = report.seed
@@ -139,6 +145,44 @@ def _found(index: DocumentIndex, mode: SearchMode, documents: Sequence[Document]
         chunk_recall_at_5=fmean(shares),
         search_p50_s=median(times_s),
     )
+
+
+def _weighed(index: DocumentIndex, documents: Sequence[Document]) -> list[Row]:
+    """How much of the weight of an answer's documents is on those that are asked for, where some of
+    the hits are and some are not."""
+    shares: dict[str, list[float]] = {name: [] for name in RELEVANCES}
+    for document in documents:
+        hits = index.search(document.title, WEIGHED_HITS)
+        own = [hit.document_id == document.id for hit in hits]
+        if any(own) and not all(own):
+            for name, relevances in RELEVANCES.items():
+                shares[name].append(own_weight(relevances(hits), own))
+    return [
+        make_row(
+            relevance=name,
+            queries=len(found),
+            own_weight=fmean(found) if found else None,
+            own_log_weight=fmean(map(log, found)) if found else None,
+        )
+        for name, found in shares.items()
+    ]
+
+
+def own_weight(relevances: Sequence[float], own: Sequence[bool]) -> float:
+    """The share of exp R that is on the chunks that are `own`."""
+    masses = np.exp(np.array(relevances) - max(relevances))
+    return float(masses[np.array(own)].sum() / masses.sum())
+
+
+def _by_both(hits: Sequence[Hit]) -> list[float]:
+    return falling([relevance(hit.similarity, hit.coverage) or 0.0 for hit in hits])
+
+
+def _by_cosine(hits: Sequence[Hit]) -> list[float]:
+    return [10.0 * (hit.similarity or 0.0) for hit in hits]
+
+
+RELEVANCES = {"vectors and words, as services weigh": _by_both, "ten times the cosine": _by_cosine}
 
 
 def stored_vectors(index: DocumentIndex) -> Vectors:

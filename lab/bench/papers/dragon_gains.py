@@ -48,9 +48,9 @@ DECLARED = (
     f"text together, the paper's limit: texts of {WINDOW_TOKENS} tokens, of which the first "
     f"{QUERY_TOKENS} are the query, and documents of {DOCUMENT_TOKENS} from the rest of the same "
     "texts. They are found by the services' default search, embeddings in FAISS fused with words, "
-    "and weighed as the services weigh them. The better half is the cloud's. DRAGON's distribution "
-    "is the mixture, with a sequence for each document; CRCG and DRCG put documents into one "
-    "context until it is full."
+    "and weighed by ten times the similarity of their vectors to the query's. The better half is "
+    "the cloud's. DRAGON's distribution is the mixture, with a sequence for each document; CRCG "
+    "and DRCG put documents into one context until it is full."
 )
 PRINTED = (
     "The paper's training set of WikiText-2 is not here: documents come from other parts of the "

@@ -20,6 +20,7 @@ from lab.bench.papers.dragon_gains import (
 from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from lab.bench.papers.testbed import Testbed
 from lab.bench.two_sided.dragon_corpus import (
+    MEASURE_SCALE,
     QUERY_TOKENS,
     WINDOW_TOKENS,
     Window,
@@ -30,7 +31,6 @@ from lab.bench.two_sided.dragon_quality import Predictor, Probabilities
 from tandem.backends.interface import Engine
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.index.lexical import LexicalIndex
-from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import document_weights
 
@@ -109,7 +109,7 @@ def _nats(engine: Engine, tokenizer: Tokenizer, window: Window) -> dict[int, flo
         end = QUERY_TOKENS + token
         latest = text_of(tokenizer, window.token_ids[max(0, end - LATEST_TOKENS) : end])
         coverages = dict(index.rank(latest, len(documents)))
-        return [RELEVANCE_SCALE * coverages.get(number, 0.0) for number in range(len(documents))]
+        return [MEASURE_SCALE * coverages.get(number, 0.0) for number in range(len(documents))]
 
     nats = {
         every: float(-np.log(reweighed(distributions, every, relevances)).mean()) for every in EVERY

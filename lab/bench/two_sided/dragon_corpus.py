@@ -21,7 +21,6 @@ from tandem.core.errors import TandemError
 from tandem.index.document_index import open_index
 from tandem.index.lexical import LexicalIndex
 from tandem.index.records import Document, Hit
-from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import Side
 
@@ -29,6 +28,9 @@ WINDOW_TOKENS, QUERY_TOKENS, DOCUMENT_TOKENS = 256, 32, 64
 WINDOWS_PER_TEXT = 2
 ADDED_AT_ONCE = 256
 CHUNKS_PER_DOCUMENT = 2
+MEASURE_SCALE = 10.0
+"""What a whole unit of similarity, or of coverage, counts here. The services weigh by both together
+(`tandem.index.relevance`); the figures were measured with one of them, and stay comparable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def word_search(texts: Sequence[str]) -> Iterator[Find]:
 @contextmanager
 def default_search(texts: Sequence[str]) -> Iterator[Find]:
     """As the services search by default: embeddings in FAISS, fused with words, where MiniLM is
-    installed, else words alone. Relevances are those that the services weigh by."""
+    installed, else words alone. Relevances are those of `relevance_of`."""
     with TemporaryDirectory() as folder, closing(open_index(Path(folder))) as index:
         for start in range(0, len(texts), ADDED_AT_ONCE):
             added = enumerate(texts[start : start + ADDED_AT_ONCE], start)
@@ -93,9 +95,9 @@ def default_search(texts: Sequence[str]) -> Iterator[Find]:
 
 
 def relevance_of(hit: Hit) -> float:
-    """As the aggregators weigh it: ten times its similarity, or its coverage of the query."""
+    """Ten times its similarity or, without an embedding, its coverage of the query."""
     known = hit.coverage if hit.similarity is None else hit.similarity
-    return RELEVANCE_SCALE * (known or 0.0)
+    return MEASURE_SCALE * (known or 0.0)
 
 
 def read_windows(peps: Path, tokenizer: Tokenizer, documents: int, seed: int) -> list[Window]:

@@ -12,6 +12,7 @@ import grpc
 from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.index.names import shown
 from tandem.index.owners import DocumentQuotaExceeded
+from tandem.index.relevance import falling, relevance
 from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload, messages_of
 from tandem.net.status import Rejected, actual_status, details_of, upstream_rejection
@@ -31,9 +32,6 @@ EMBEDDED_CHARACTERS_AT_ONCE = 2**18
 goes alone."""
 CHARACTERS_PER_TOKEN = 4
 """Roughly, for texts that come as token ids."""
-RELEVANCE_SCALE = 10.0
-"""What a whole unit of cosine similarity, or of coverage, counts in the exponent of a document's
-weight."""
 
 
 class Retrieval:
@@ -62,7 +60,7 @@ class Retrieval:
                 ]
         except grpc.aio.AioRpcError as error:
             raise _refused(error) from None
-        return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)
+        return documents_of(found.hits)
 
     async def embed(
         self,
@@ -191,19 +189,31 @@ def _refused(error: grpc.aio.AioRpcError) -> Rejected:
     return upstream_rejection(code, named)
 
 
-def _document(hit: pb.Hit, rank: int) -> ContextDocument:
-    """R(d, query) must mean the same on both sides: similarity where there is an embedding, else
-    how much of the query's words the document has. A retriever that tells neither is older; of its
-    documents the rank alone counts, by which the two sides' best weigh the same."""
-    relevance = -math.log(rank)
-    for field in ("similarity", "coverage"):
-        if hit.HasField(field) and math.isfinite(getattr(hit, field)):
-            relevance = RELEVANCE_SCALE * getattr(hit, field)
-            break
-    content_hash = hashlib.sha256(hit.text.encode()).hexdigest()
-    return ContextDocument(
-        hit.text, relevance, content_hash, name=shown(hit.document_id), owner=hit.owner
+def documents_of(hits: Sequence[pb.Hit]) -> tuple[ContextDocument, ...]:
+    """Return the hits of one search, best first, with their relevances. A retriever that tells of
+    neither vectors nor words is older; of its documents the rank alone counts, by which the two
+    sides' best weigh the same."""
+    relevances = falling([_relevance(hit, rank) for rank, hit in enumerate(hits, 1)])
+    return tuple(
+        ContextDocument(
+            hit.text,
+            found,
+            hashlib.sha256(hit.text.encode()).hexdigest(),
+            name=shown(hit.document_id),
+            owner=hit.owner,
+        )
+        for hit, found in zip(hits, relevances, strict=True)
+        if hit.text
     )
+
+
+def _relevance(hit: pb.Hit, rank: int) -> float:
+    cosine, coverage = (
+        getattr(hit, field) if hit.HasField(field) and math.isfinite(getattr(hit, field)) else None
+        for field in ("similarity", "coverage")
+    )
+    found = relevance(cosine, coverage)
+    return -math.log(rank) if found is None else found
 
 
 def embedding_groups(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.bench.documents.retriever import blended
+from lab.bench.documents.retriever import blended, own_weight
 from lab.bench.documents.retriever_kill import change, expected
 from lab.bench.harness.texts import read_peps
 from tandem.core.errors import TandemError
@@ -26,6 +26,12 @@ def test_brute_force_lists_the_nearest_first() -> None:
     rows = np.eye(12, dtype=np.float32)
     query = np.arange(12, dtype=np.float32)
     assert exact_neighbours(rows, query[None], 10).tolist() == [list(range(11, 1, -1))]
+
+
+def test_the_weight_of_one_s_own_is_its_share_of_the_exponentials() -> None:
+    relevances = [1000.0 + np.log(weight) for weight in (5, 3, 2)]
+    assert own_weight(relevances, [True, False, True]) == pytest.approx(0.7)
+    assert own_weight(relevances, [False, True, False]) == pytest.approx(0.3)
 
 
 def test_the_writer_s_changes_can_be_computed_without_it() -> None:
