@@ -63,6 +63,11 @@ class Fit:
     def fits(self) -> bool:
         return self.statistic <= self.limit
 
+    @property
+    def p_value(self) -> float:
+        """The probability that a sample of the distribution has as large a statistic."""
+        return tail_probability(self.statistic, max(1, self.cells - 1))
+
 
 def choose_cells(next_probs: Callable[[Prefix], Array], length: int, samples: int) -> Cells:
     """Cells for `samples` sequences of `length` tokens. `next_probs` gives the distribution [V] of
@@ -117,6 +122,13 @@ def upper_quantile(freedom: int, deviations: float) -> float:
     """The chi-squared quantile at so many deviations of the normal distribution."""
     spread = 2 / (9 * freedom)
     return freedom * (1 - spread + deviations * math.sqrt(spread)) ** 3
+
+
+def tail_probability(statistic: float, freedom: int) -> float:
+    """The probability that a chi-squared variable is larger."""
+    spread = 2 / (9 * freedom)
+    deviations = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    return 0.5 * math.erfc(deviations / math.sqrt(2))
 
 
 def _noncentrality(freedom: int) -> float:

@@ -339,6 +339,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Bytes, acceptance, time and bias of what a draft brings of its distribution, by entries.",
         (_PEPS,),
     ),
+    "dragon-mixture": Experiment(
+        "lab.bench.two_sided.mixture_fit",
+        "Chi-squared test of answers over HTTP against the mixture of both sides' distributions.",
+        exact=True,
+    ),
     "more-sides": Experiment(
         "lab.bench.two_sided.more_sides",
         "Tokens a second of answers from documents on 2, 3 and 5 sides.",

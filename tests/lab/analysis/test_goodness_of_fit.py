@@ -13,6 +13,7 @@ from lab.analysis.goodness_of_fit import (
     Prefix,
     choose_cells,
     fit,
+    tail_probability,
     upper_quantile,
 )
 from tandem.core.probs import Array
@@ -86,3 +87,23 @@ def test_quantiles_leave_the_stated_mass_above_them(freedom: int) -> None:
     half = upper_quantile(freedom, 3.719) / 2
     terms = (math.exp(k * math.log(half) - math.lgamma(k + 1) - half) for k in range(freedom // 2))
     assert sum(terms) == pytest.approx(FALSE_ALARM, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "freedom", "probability"),
+    [(5.991, 2, 0.05), (18.307, 10, 0.05), (135.807, 100, 0.01), (10.0, 10, 0.4405)],
+)
+def test_tail_probabilities_are_those_of_tables(
+    statistic: float, freedom: int, probability: float
+) -> None:
+    assert tail_probability(statistic, freedom) == pytest.approx(probability, rel=0.03)
+
+
+def test_a_p_value_says_the_same_as_the_limit() -> None:
+    cells = choose_cells(next_probs, 2, samples=2000)
+    own = fit(cells, drawn(2000))
+    assert own.p_value > FALSE_ALARM
+    other = fit(cells, drawn(2000, np.array([0.4, 0.4, 0.19, 0.01])))
+    assert not other.fits
+    assert other.p_value < FALSE_ALARM
+    assert tail_probability(own.limit, own.cells - 1) == pytest.approx(FALSE_ALARM, rel=0.01)
