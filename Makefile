@@ -100,7 +100,7 @@ test: setup proto deploy-tools ## every test that needs no Docker and no browser
 	  -p no:schemathesis --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: setup proto ## the rest of the grids of which make test runs a part (minutes)
-	$(BIN)/python -m pytest -m long -n 2 -p no:schemathesis tests/virtual_time $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m long -n 2 -p no:schemathesis tests/virtual_time tests/pair $(PYTEST_ARGS)
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
