@@ -21,8 +21,10 @@ from tests.gateway.http_suite import MODEL, chat_body, http_suite
 from tests.services.scripted_suite import CONTEXT
 
 BODY_BYTES = 2 * 2**20
-CPU_S = 1.0
-"""Of one 2 MiB body, on any machine; they take some 0.06 s, and took up to 10 s."""
+CPU_S, TRIES = 1.0, 3
+"""Of one 2 MiB body, on any machine; they take some 0.06 s, and took up to 10 s. On processors that
+others share, the shortest of a few tries."""
+READY_S = 60.0
 
 
 def hostile_bodies() -> Iterator[tuple[str, type[CommonParameters], bytes]]:
@@ -61,7 +63,7 @@ def hostile_bodies() -> Iterator[tuple[str, type[CommonParameters], bytes]]:
 def test_no_body_costs_much(
     kind: type[CommonParameters], raw: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = []
+    noted = list[int]()
 
     def count(error: ValidationError, kind: type[CommonParameters]) -> ApiError:
         noted.append(error.error_count())
@@ -69,12 +71,17 @@ def test_no_body_costs_much(
 
     monkeypatch.setattr(body_parsing, "validation_error", count)
     assert len(raw) <= BODY_BYTES
-    began_s = time.process_time()
-    with pytest.raises(ApiError) as refused:
-        parse_body(raw, kind, 2**17)
-    assert time.process_time() - began_s < CPU_S
-    assert refused.value.status in (400, 413)
-    assert sum(noted) <= MAX_VALUES
+    for _ in range(TRIES):
+        noted.clear()
+        began_s = time.thread_time()  # what other threads of this process do is not its cost
+        with pytest.raises(ApiError) as refused:
+            parse_body(raw, kind, 2**17)
+        took_s = time.thread_time() - began_s
+        assert refused.value.status in (400, 413)
+        assert sum(noted) <= MAX_VALUES
+        if took_s < CPU_S:
+            break
+    assert took_s < CPU_S
 
 
 @pytest.mark.parametrize("prompts", [1, 2])
@@ -125,7 +132,9 @@ def test_a_long_conversation_is_no_fault() -> None:
 
 async def test_the_suite_s_context_bounds_a_prompt_and_others_are_answered_meanwhile() -> None:
     async with http_suite() as served:
-        assert (await served.http.get("/readyz")).status_code == 200
+        async with asyncio.timeout(READY_S):
+            while (await served.http.get("/readyz")).status_code != 200:
+                await asyncio.sleep(0.02)
         body = {"model": MODEL, "prompt": [1] * (BODY_BYTES // 3), "n": 8}
         asked = asyncio.create_task(served.post("/v1/completions", body))
         assert (await served.http.get("/healthz")).status_code == 200

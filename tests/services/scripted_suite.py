@@ -112,28 +112,31 @@ async def scripted_suite(
     tokenizer = tokenizer or ScriptedTokenizer(draft.vocabulary_size)
     # Its tokenizer is for grammars alone, which a scripted one cannot be asked for.
     documents = None if isinstance(tokenizer, ScriptedTokenizer) else Documents(tokenizer)
-    verifier = await started(
-        VerifierServicer(target, verifier_limits or VerifierLimits(), cloud, documents=documents)
-    )
     limits = drafter_limits or DrafterLimits()
+    running: list[RunningService] = []
     async with AsyncExitStack() as stack:
-        address = verifier.target
-        if path is not None:
-            address = await stack.enter_async_context(path(address))
-        layers = partial(ScriptedLayers, draft.vocabulary_size, CONTEXT)
-        split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
-        servicing = DrafterServicer(draft, tokenizer, address, limits, edge, split=split)
-        drafter = await started(servicing)
-        settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
-        servicer = AggregatorServicer(settings, front)
-        aggregator = await started(servicer)
         try:
+            verifying = VerifierServicer(
+                target, verifier_limits or VerifierLimits(), cloud, documents=documents
+            )
+            running.append(verifier := await started(verifying))
+            address = verifier.target
+            if path is not None:
+                address = await stack.enter_async_context(path(address))
+            layers = partial(ScriptedLayers, draft.vocabulary_size, CONTEXT)
+            split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
+            servicing = DrafterServicer(draft, tokenizer, address, limits, edge, split=split)
+            running.append(drafter := await started(servicing))
+            settings = settings or AggregatorSettings()
+            settings = settings.model_copy(update={"drafter": drafter.target})
+            servicer = AggregatorServicer(settings, front)
+            running.append(aggregator := await started(servicer))
             async with AggregatorClient(aggregator.target) as client:
                 services = (verifier, drafter, aggregator, servicer)
                 yield Suite(*services, target, draft, client, cloud, edge, front)
-        finally:
-            for running in (aggregator, drafter, verifier):
-                await running.drain(0.5)
+        finally:  # whatever began, or a server that nobody stops holds up the process's end
+            for each in reversed(running):
+                await each.drain(0.5)
 
 
 @asynccontextmanager

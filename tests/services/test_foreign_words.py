@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -28,8 +29,29 @@ from tests.services.two_sided_suite import two_sides
 
 TOKENS = 24
 GIVE_UP_S = 0.6
+"""Of an idle machine; a busy one needs longer to be heard at all."""
 LASTING = ["FAILED_PRECONDITION", "UNIMPLEMENTED", "UNAUTHENTICATED", "PERMISSION_DENIED"]
-SOON = DrafterLimits(liveness=LivenessTimes(0.2, 0.5, GIVE_UP_S))
+PATIENT = DrafterLimits(liveness=LivenessTimes(0.8, 20.0, 40.0))
+"""For what ends without a cloud being given up."""
+
+
+async def give_up_s() -> float:
+    """As short as this machine allows now: many times what it takes to connect and be answered."""
+    took_s = []
+    async with RudeCloud().before("127.0.0.1:1") as address:
+        for _ in range(3):
+            began_s = time.monotonic()
+            async with grpc.aio.insecure_channel(address) as channel:
+                health: Any = health_pb2_grpc.HealthStub(channel)
+                await health.Check(health_pb2.HealthCheckRequest())
+            took_s.append(time.monotonic() - began_s)
+    return max(GIVE_UP_S, 30 * max(took_s))
+
+
+async def soon() -> DrafterLimits:
+    """A cloud is given up soon."""
+    after_s = await give_up_s()
+    return DrafterLimits(liveness=LivenessTimes(0.2, 0.85 * after_s, after_s))
 
 
 def request(policy: LostCloud = LostCloud.FAIL, tokens: int = TOKENS) -> GenerationRequest:
@@ -77,7 +99,7 @@ async def test_grpc_callers_and_the_log_are_told_them_so_too(
 ) -> None:
     caplog.set_level(logging.INFO)
     cloud = RudeCloud()
-    async with scripted_suite(path=cloud.before, drafter_limits=SOON) as suite:
+    async with scripted_suite(path=cloud.before, drafter_limits=await soon()) as suite:
         with pytest.raises(Rejected) as refused:
             await answer_of(suite, LostCloud.FAIL)
         await suite.idle()
@@ -92,7 +114,8 @@ async def test_grpc_callers_and_the_log_are_told_them_so_too(
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "DATA_LOSS", "INVALID_ARGUMENT", *LASTING])
 async def test_no_status_of_a_cloud_passes_its_words_on_as_they_are(code: str) -> None:
     cloud = RudeCloud(grpc.StatusCode[code])
-    async with scripted_suite(path=cloud.before, drafter_limits=SOON) as suite:
+    limits = await soon() if code == "UNAVAILABLE" else PATIENT
+    async with scripted_suite(path=cloud.before, drafter_limits=limits) as suite:
         with pytest.raises(Rejected) as refused:
             await answer_of(suite, LostCloud.FAIL)
         await suite.idle()
@@ -137,7 +160,7 @@ async def test_readiness_and_models_show_nothing_unfit() -> None:
 
 async def test_another_cloud_is_asked_where_one_has_no_room_for_ever() -> None:
     cloud = RudeCloud()
-    async with scripted_suite(path=cloud.beside) as suite:
+    async with scripted_suite(path=cloud.beside, drafter_limits=PATIENT) as suite:
         text, requests = await undisturbed(), 0
         while not cloud.streams or requests < 4:  # chance sends some of them to it first
             generated = await answer_of(suite, LostCloud.FAIL)
@@ -158,8 +181,7 @@ async def test_clouds_that_all_have_no_room_are_asked_in_turn_until_one_has() ->
     """The one that was full is not out for good."""
     full, soon = RudeCloud(retry_after="0"), RudeCloud(refusing=2, retry_after="0")
     path = lambda verifier: two_rude(full, soon, verifier)  # noqa: E731
-    limits = DrafterLimits(liveness=LivenessTimes(0.8, 2.4, 30.0))
-    async with scripted_suite(path=path, drafter_limits=limits) as suite:
+    async with scripted_suite(path=path, drafter_limits=PATIENT) as suite:
         generated = await answer_of(suite, LostCloud.WAIT)
         await suite.idle()
     assert generated.token_ids == await undisturbed()
@@ -169,7 +191,7 @@ async def test_clouds_that_all_have_no_room_are_asked_in_turn_until_one_has() ->
 
 async def test_with_the_policy_edge_a_full_cloud_is_a_lost_one() -> None:
     cloud = RudeCloud()
-    async with scripted_suite(path=cloud.before, drafter_limits=SOON) as suite:
+    async with scripted_suite(path=cloud.before, drafter_limits=await soon()) as suite:
         assert alone(await answer_of(suite, LostCloud.EDGE))
         await suite.idle()
 
@@ -177,7 +199,7 @@ async def test_with_the_policy_edge_a_full_cloud_is_a_lost_one() -> None:
 @pytest.mark.parametrize("code", LASTING)
 async def test_so_is_one_that_refuses_for_another_reason(code: str) -> None:
     cloud = RudeCloud(grpc.StatusCode[code])
-    async with scripted_suite(path=cloud.before, drafter_limits=SOON) as suite:
+    async with scripted_suite(path=cloud.before, drafter_limits=await soon()) as suite:
         assert alone(await answer_of(suite, LostCloud.EDGE))
         for policy in (LostCloud.FAIL, LostCloud.WAIT):  # neither waits for what does not change
             with pytest.raises(Rejected):
@@ -190,7 +212,8 @@ async def test_a_cloud_that_takes_a_request_and_then_has_no_room_ends_nowhere(
     policy: LostCloud,
 ) -> None:
     cloud = RudeCloud(admitting=10**9, retry_after="0")
-    async with scripted_suite(path=cloud.before, drafter_limits=SOON) as suite:
+    limits = await soon() if policy is LostCloud.EDGE else PATIENT
+    async with scripted_suite(path=cloud.before, drafter_limits=limits) as suite:
         if policy is LostCloud.EDGE:
             generated = await answer_of(suite, policy)
             assert len(generated.token_ids) == TOKENS
@@ -205,7 +228,7 @@ async def test_a_cloud_that_takes_a_request_and_then_has_no_room_ends_nowhere(
 
 async def test_with_the_policy_wait_a_full_cloud_is_waited_for() -> None:
     cloud = RudeCloud(refusing=2, retry_after="0")
-    async with scripted_suite(path=cloud.before, drafter_limits=SOON) as suite:
+    async with scripted_suite(path=cloud.before, drafter_limits=PATIENT) as suite:
         generated = await answer_of(suite, LostCloud.WAIT)
         await suite.idle()
     assert generated.token_ids == await undisturbed()
@@ -237,7 +260,7 @@ async def rude_side(address: str) -> AsyncIterator[str]:
 async def test_the_cloud_s_side_of_an_answer_from_documents_is_quoted_as_well(
     preset: str, tmp_path: Path
 ) -> None:
-    async with two_sides(tmp_path, way=rude_side, give_up_after_s=GIVE_UP_S) as suite:
+    async with two_sides(tmp_path, way=rude_side, give_up_after_s=await give_up_s()) as suite:
         asked = GenerationRequest("heron?", preset, GenerationParams(max_tokens=8), query="heron")
         with pytest.raises(Rejected) as refused:
             await suite.client.generate(asked, timeout_s=60)
@@ -248,7 +271,7 @@ async def test_the_cloud_s_side_of_an_answer_from_documents_is_quoted_as_well(
 
 
 async def test_with_the_policy_edge_the_device_goes_on_without_such_a_side(tmp_path: Path) -> None:
-    async with two_sides(tmp_path, way=rude_side, give_up_after_s=GIVE_UP_S) as suite:
+    async with two_sides(tmp_path, way=rude_side, give_up_after_s=await give_up_s()) as suite:
         asked = GenerationRequest(
             "heron?",
             "dragon-device",

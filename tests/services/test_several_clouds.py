@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,6 +23,7 @@ from tandem.net.lifecycle import RunningService
 from tandem.net.reloaded import BadFile
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.routing import router
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_in, clouds_of
 from tandem.services.drafter.cloud.route import CloudRoute
@@ -30,58 +31,72 @@ from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
+from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
+from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
 
 WAIT_S = 60.0
+PATIENT = LivenessTimes(give_up_after_s=WAIT_S)
 USABLE = "tandem_cloud_usable"
 
 
-def paced() -> Engine:
-    """Slow enough for a request to be moved on its way."""
-    return PacedEngine(target_engine(), 0.004, 0.0)
-
-
 class Standstill:
-    """Of the first engine that has made so many passes, until `goes_on` is set."""
+    """Of the first engine that has made so many passes, until `go_on`: what a test does meanwhile
+    happens in the middle of answers, however slow the machine is."""
 
     def __init__(self, passes: int) -> None:
-        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self._begun, self._goes_on = threading.Event(), threading.Event()
         self._passes, self._choosing = passes, threading.Lock()
         self._stands: object = None
 
     def met(self, engine: object, passes: int) -> None:
+        """Wait on the engine's thread, if it is this engine that stands."""
         with self._choosing:
             if passes >= self._passes and self._stands is None:
                 self._stands = engine
         if self._stands is engine:
-            self.begun.set()
-            self.goes_on.wait(WAIT_S)
+            self._begun.set()
+            self._goes_on.wait(WAIT_S)
+
+    async def begun(self) -> None:
+        """Until an engine stands. No thread waits, which would outlive a test that fails."""
+        async with asyncio.timeout(WAIT_S):
+            while not self._begun.is_set():
+                await asyncio.sleep(0.005)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
 
 
-class CountingEngine(PacedEngine):
-    passes = 0
+class CloudEngine(PacedEngine):
+    """Slow enough for a request to be moved on its way; counts its passes. `further_s`: of each
+    token beyond the first."""
+
+    def __init__(
+        self,
+        standstill: Standstill | None = None,
+        engine: Engine | None = None,
+        further_s: float = 0.0,
+    ) -> None:
+        super().__init__(engine or target_engine(), 0.004, further_s, further_s)
+        self._standstill = standstill
+        self.passes = 0
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
         self.passes += 1
+        if self._standstill is not None:
+            self._standstill.met(self, self.passes)
         return super().forward(batch, cancelled)
 
-
-class StoppingEngine(PacedEngine):
-    def __init__(self, standstill: Standstill) -> None:
-        super().__init__(target_engine(), 0.004, 0.0)
-        self._standstill, self._passes = standstill, 0
-
-    def forward(
-        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        self._passes += 1
-        self._standstill.met(self, self._passes)
-        return super().forward(batch, cancelled)
+    def go_on(self) -> None:
+        """For a test that ends while it stands: nobody could stop it."""
+        if self._standstill is not None:
+            self._standstill.go_on()
 
 
 @dataclass
@@ -107,6 +122,12 @@ class TwoClouds:
             return self.relayed
         return [self.suite.verifier.target, self.second.target]
 
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Raises TimeoutError."""
+        async with asyncio.timeout(WAIT_S):
+            while not reached():
+                await asyncio.sleep(0.005)
+
     def sessions(self, cloud: int) -> int:
         return int(self.value("tandem_cloud_sessions", cloud=self.addresses[cloud]))
 
@@ -116,9 +137,8 @@ class TwoClouds:
                 await asyncio.sleep(0.02)
 
     async def until_served(self, cloud: int, sessions: int) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while min(self.sessions(cloud), self.engines[cloud].sessions_open) < sessions:
-                await asyncio.sleep(0.005)
+        engine = self.engines[cloud]
+        await self.until(lambda: min(self.sessions(cloud), engine.sessions_open) >= sessions)
 
 
 @asynccontextmanager
@@ -132,13 +152,14 @@ async def two_clouds(
     draft: Engine | None = None,
 ) -> AsyncIterator[TwoClouds]:
     """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
-    first alone."""
+    first alone. The edge gives no cloud up, and takes both for near: on a busy machine one may
+    answer late, which says nothing of either."""
     metrics = Metrics(new_registry(), "cloud")
-    engines = (first or paced(), second or paced())
+    engines = (first or CloudEngine(), second or CloudEngine())
     limits = VerifierLimits(stuck_after_s=10 * WAIT_S)
-    other = await started(VerifierServicer(engines[1], limits, metrics))
     emulators: list[TcpLinkEmulator] = []
     known: list[str] = []
+    other = await started(VerifierServicer(engines[1], limits, metrics))
 
     @asynccontextmanager
     async def both(first: str) -> AsyncIterator[Any]:
@@ -155,20 +176,30 @@ async def two_clouds(
             yield f"{first}, {other.target}"
             return
         link = LinkSettings(delay_s=0.005)
-        for target in (first, other.target):
-            host, _, port = target.rpartition(":")
-            emulator = TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link)
-            emulators.append(await emulator.__aenter__())
-        yield ",".join(f"127.0.0.1:{each.address[1]}" for each in emulators)
-        for each in emulators:
-            await each.__aexit__(None, None, None)
+        async with AsyncExitStack() as stack:
+            for target in (first, other.target):
+                host, _, port = target.rpartition(":")
+                emulator = TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link)
+                emulators.append(await stack.enter_async_context(emulator))
+            yield ",".join(f"127.0.0.1:{each.address[1]}" for each in emulators)
 
-    drafts = DrafterLimits(hedge_share=hedge_share)
-    async with scripted_suite(limits, drafts, target=engines[0], draft=draft, path=both) as suite:
-        clouds = TwoClouds(suite, other, engines, emulators, known)
-        await clouds.both_known()
-        yield clouds
-    await other.drain(0.0)
+    drafts = DrafterLimits(hedge_share=hedge_share, liveness=PATIENT)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(router, "NEAR_S", WAIT_S)
+            async with scripted_suite(
+                limits, drafts, target=engines[0], draft=draft, path=both
+            ) as suite:
+                clouds = TwoClouds(suite, other, engines, emulators, known)
+                await clouds.both_known()
+                try:
+                    yield clouds
+                finally:
+                    for engine in engines:
+                        if isinstance(engine, CloudEngine):
+                            engine.go_on()
+    finally:
+        await other.drain(0.0)
 
 
 def requests(count: int, preset: str = "coupled") -> list[GenerationRequest]:
@@ -189,11 +220,10 @@ async def expected(suite: Suite, asked: list[GenerationRequest]) -> list[list[in
 
 async def test_new_sessions_spread_and_texts_are_the_same() -> None:
     asked = requests(4)
-    async with two_clouds() as clouds:
-        under_way = begun(clouds.suite, asked)
-        await clouds.until_served(0, 1)
-        await clouds.until_served(1, 1)
-        together = await asyncio.gather(*under_way)
+    engines = CloudEngine(), CloudEngine()
+    async with two_clouds(first=engines[0], second=engines[1]) as clouds:
+        together = await asyncio.gather(*begun(clouds.suite, asked))
+        assert all(engine.passes for engine in engines)
         assert [each.token_ids for each in together] == await expected(clouds.suite, asked)
         assert [clouds.sessions(0), clouds.sessions(1)] == [0, 0]
 
@@ -201,12 +231,13 @@ async def test_new_sessions_spread_and_texts_are_the_same() -> None:
 @pytest.mark.parametrize("preset", ["coupled", "dssd", "ar"])
 async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> None:
     """What a killed process looks like: connections end, and nobody listens."""
-    asked = requests(4, preset)
-    async with two_clouds(links=True) as clouds:
+    asked, still = requests(4, preset), Standstill(10)
+    async with two_clouds(links=True, second=CloudEngine(still)) as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(1, 1)
+        await still.begun()
         clouds.links[1].cut()
         clouds.links[1].drop()
+        still.go_on()
         answers = await asyncio.gather(*under_way)
         assert clouds.moves("lost") >= 1
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
@@ -214,14 +245,15 @@ async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> 
 
 
 async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_gone() -> None:
-    asked = requests(4)
-    async with two_clouds() as clouds:
+    asked, still = [each.with_fields(max_tokens=300) for each in requests(4)], Standstill(10)
+    async with two_clouds(second=CloudEngine(still)) as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(1, 1)
-        await clouds.second.drain(10.0)
-        moved = clouds.moves("draining")
+        await still.begun()
+        draining = asyncio.create_task(clouds.second.drain(20.0))
+        still.go_on()
+        await draining
         answers = await asyncio.gather(*under_way)
-        assert moved >= 1
+        assert clouds.moves("draining") >= 1
         assert clouds.sessions(1) == 0
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
         described = await clouds.suite.client.describe()
@@ -229,65 +261,73 @@ async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_
         assert [each.serving for each in described.clouds] == [True, False]
 
 
-async def test_sessions_leave_a_cloud_that_drains_one_after_the_other() -> None:
-    """Where they go their texts are computed anew: at once they would wait for each other's."""
-    asked = [replace(each, prompt="m" * 40) for each in requests(8)]
-    slow = CountingEngine(target_engine(), 0.004, 0.004, 0.004)
-    async with two_clouds(second=slow) as clouds:
+async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where they go their texts are computed anew: at once they would wait for each other's. So the
+    other cloud makes passes between the first and the last that comes."""
+    still, near = Standstill(12), CloudEngine()
+    asked = [each.with_fields(prompt="m" * 40, max_tokens=300) for each in requests(8)]
+    passes_at: list[int] = []
+    moved = CloudSeries.moved
+
+    def noted(series: CloudSeries, reason: str) -> None:
+        if reason == "draining":
+            passes_at.append(near.passes)
+        moved(series, reason)
+
+    monkeypatch.setattr(CloudSeries, "moved", noted)
+    async with two_clouds(first=near, second=CloudEngine(still, further_s=0.004)) as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(1, 2)
-        async with asyncio.timeout(WAIT_S):
-            while slow.passes < 12:
-                await asyncio.sleep(0.005)
-        leaving = clouds.sessions(1)
-        draining = asyncio.create_task(clouds.second.drain(10.0))
-        async with asyncio.timeout(WAIT_S):
-            while not clouds.moves("draining"):
-                await asyncio.sleep(0.005)
-        stayed = clouds.sessions(1)
+        await still.begun()
+        draining = asyncio.create_task(clouds.second.drain(20.0))
+        still.go_on()
         await draining
         answers = await asyncio.gather(*under_way)
-        assert leaving >= 2
-        assert stayed >= 1
+        assert len(set(passes_at)) >= 2
         assert clouds.moves("not_serving") == 0
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
 
 
 async def test_sessions_leave_a_cloud_that_became_far() -> None:
-    asked = [each.with_fields(max_tokens=300) for each in requests(2)]
-    async with two_clouds(links=True) as clouds:
+    asked, still = [each.with_fields(max_tokens=300) for each in requests(2)], Standstill(10)
+    async with two_clouds(links=True, first=CloudEngine(still)) as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(0, 1)
+        await still.begun()
         far = LinkSettings(delay_s=0.1)
         clouds.links[0].configure(far, far)
+        still.go_on()
         answers = await asyncio.gather(*under_way)
         assert clouds.moves("better") >= 1
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
 
 
-async def test_a_chat_goes_back_to_where_its_keys_and_values_are() -> None:
+async def test_a_chat_goes_back_to_where_its_keys_and_values_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Though the other cloud is as near, and has fewer sessions."""
     first = GenerationRequest("m" * 200, "coupled", GenerationParams(max_tokens=8, ignore_eos=True))
+    homes: set[str] = set()
+    holds = CloudSeries.holds
+
+    def noted(series: CloudSeries, cloud: str, sessions: int) -> None:
+        homes.update({cloud} if sessions else ())
+        holds(series, cloud, sessions)
+
+    monkeypatch.setattr(CloudSeries, "holds", noted)
     async with two_clouds() as clouds:
         for text in ("m" * 200, "n" * 200):
-            homes = []
+            homes.clear()
             for turn in range(4):
                 asked = first.with_fields(prompt=text + "and then? " * turn, max_tokens=60)
-                (answer,) = begun(clouds.suite, [asked])
-                async with asyncio.timeout(WAIT_S):
-                    while not any(clouds.sessions(cloud) for cloud in (0, 1)):
-                        await asyncio.sleep(0.002)
-                homes.append(clouds.sessions(1))
-                await answer
-            assert len(set(homes)) == 1
+                await clouds.suite.client.generate(asked)
+            assert len(homes) == 1
 
 
 async def test_doctor_tells_of_each_cloud() -> None:
     async with two_clouds() as clouds:
         await clouds.second.drain(0.0)
-        async with asyncio.timeout(WAIT_S):
-            while clouds.value("tandem_cloud_usable", cloud=clouds.addresses[1]):
-                await asyncio.sleep(0.02)
+        await clouds.until(lambda: not clouds.value(USABLE, cloud=clouds.addresses[1]))
         checks = judge_suite("here", await clouds.suite.client.describe())
     near, gone = (check for check in checks if check.name in clouds.addresses)
     assert (near.ok, gone.ok) == (True, False)
@@ -299,7 +339,7 @@ async def test_a_cloud_of_another_model_is_not_used() -> None:
     other = target_engine()
     other.model_name = "another"
     asked = requests(4)
-    async with two_clouds(second=other) as clouds:
+    async with two_clouds(second=CloudEngine(engine=other)) as clouds:
         answers = await asyncio.gather(*map(clouds.suite.client.generate, asked))
         assert clouds.sessions(1) == 0
         assert clouds.value("tandem_cloud_usable", cloud=clouds.addresses[1]) == 1
@@ -311,18 +351,18 @@ async def test_what_a_cloud_is_silent_about_another_one_answers(share: float) ->
     """Its engine stands still in the middle of answers, while it goes on to answer pings. Whoever
     must not ask another one waits for it."""
     asked, still = requests(4), Standstill(40)
-    engines = StoppingEngine(still), StoppingEngine(still)
+    engines = CloudEngine(still), CloudEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=share) as clouds:
         under_way = begun(clouds.suite, [each.with_fields(max_tokens=300) for each in asked])
         try:
-            await asyncio.to_thread(still.begun.wait, WAIT_S)
+            await still.begun()
             if share:
                 await asyncio.gather(*under_way)
             else:
                 _, waiting = await asyncio.wait(under_way, timeout=0.6)
                 assert waiting
         finally:
-            still.goes_on.set()
+            still.go_on()
         together = await asyncio.gather(*under_way)
         hedged, moved = clouds.value("tandem_hedged_rounds_total"), clouds.moves("stalled")
         assert hedged >= moved >= 1 if share else hedged == 0
@@ -340,16 +380,14 @@ async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
 
     monkeypatch.setattr(CloudRoute, "connection", unusable)
     asked, still = requests(4), Standstill(40)
-    engines = StoppingEngine(still), StoppingEngine(still)
+    engines = CloudEngine(still), CloudEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=1.0) as clouds:
         under_way = begun(clouds.suite, [each.with_fields(max_tokens=300) for each in asked])
         try:
-            await asyncio.to_thread(still.begun.wait, WAIT_S)
-            async with asyncio.timeout(WAIT_S):
-                while not clouds.value("tandem_hedged_rounds_total"):
-                    await asyncio.sleep(0.02)
+            await still.begun()
+            await clouds.until(lambda: clouds.value("tandem_hedged_rounds_total") > 0)
         finally:
-            still.goes_on.set()
+            still.go_on()
         together = await asyncio.gather(*under_way)
         alone = await expected(clouds.suite, asked)
         assert [each.token_ids[:100] for each in together] == alone
@@ -372,11 +410,10 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
             (each.address, each.price) for each in (await clouds.suite.client.describe()).clouds
         ]
         assert told == [(second, 0.0)]
-        later = begun(clouds.suite, asked)
-        await clouds.until_served(1, 1)
-        again = await asyncio.gather(*later)
-        assert [each.token_ids[:100] for each in answers] == [each.token_ids for each in again]
-        assert (clouds.engines[0].sessions_open, clouds.sessions(0)) == (0, 0)
+        again = await expected(clouds.suite, asked)
+        assert [each.token_ids[:100] for each in answers] == again
+        await clouds.until(lambda: not clouds.engines[0].sessions_open)
+        assert clouds.sessions(0) == 0
         usable = {"side": "device", "cloud": first}
         assert clouds.suite.edge_metrics.registry.get_sample_value(USABLE, usable) is None
         replace_file(file, f"{second} price=2\n{first} price=1.5\n".encode(), PUBLIC)

@@ -22,15 +22,23 @@ CONTEXT = LONG_CHARACTERS
 
 
 class Watched(ScriptedTokenizer):
-    """Notes the threads it is used on, and how many texts it has at once."""
+    """Notes the threads it is used on, and how many texts it has at once; reads none before
+    `begin`."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = False) -> None:
         super().__init__(64)
+        self._may_begin = threading.Event()
+        if not waits:
+            self.begin()
         self.threads: set[threading.Thread] = set()
         self.most_at_once = 0
         self._at_once = 0
 
+    def begin(self) -> None:
+        self._may_begin.set()
+
     def encode(self, text: str) -> list[int]:
+        assert self._may_begin.wait(60), "nobody let it begin"
         self.threads.add(threading.current_thread())
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
@@ -102,7 +110,8 @@ async def test_what_cannot_fit_is_refused_unread(conversation: bool) -> None:
 
 async def test_a_tenants_long_texts_wait_for_each_other_before_another_s_waits() -> None:
     """All tenants over HTTP come by the key of one aggregator."""
-    tokens = PromptTokens(Watched(), CONTEXT)
+    tokenizer = Watched(waits=True)
+    tokens = PromptTokens(tokenizer, CONTEXT)
     text = "a" * (LONG_CHARACTERS + 1)
     ended: list[bytes] = []
 
@@ -110,5 +119,8 @@ async def test_a_tenants_long_texts_wait_for_each_other_before_another_s_waits()
         await tokens.ids(text, tenant=tenant)
         ended.append(tenant)
 
-    await asyncio.gather(*(read(tenant) for tenant in (b"a", b"a", b"a", b"a", b"b")))
+    reading = asyncio.gather(*(read(tenant) for tenant in (b"a", b"a", b"a", b"a", b"b")))
+    await asyncio.sleep(0)  # all are handed over, in this order, before the first is read
+    tokenizer.begin()
+    await reading
     assert ended.index(b"b") < 3
