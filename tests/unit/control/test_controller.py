@@ -662,3 +662,11 @@ def test_the_text_of_a_reason_says_what_had_changed_most() -> None:
     assert session.controller.decision is not None
     assert session.controller.decisions[Reason.ACCEPTANCE] >= 1
     assert session.controller.decisions[Reason.FIRST] == 1
+
+
+def test_where_nothing_may_be_drafted_nothing_is_chosen() -> None:
+    alone = Controller(Control.LEAST_COST, PRESETS["ar"].schedule)
+    alone.connected(0.0)
+    assert (alone.on, alone.may_draft, alone.decision) == (False, False, None)
+    fixed = Controller(Control.FIXED, LIMITS)
+    assert (fixed.on, fixed.may_draft, fixed.schedule) == (False, True, LIMITS)

@@ -270,4 +270,4 @@ def test_one_branch_is_drafted_where_exits_say_how_sure_they_are() -> None:
         now += 0.1
         chooser.judged(0.06, 0.0, 1, now)
         chooser.resolved(RIGHT)
-    assert (chooser.plan_exits, chooser.branches) == ({0, 1}, 1)
+    assert (chooser.plan_exits, chooser.branches) == (frozenset({0, 1}), 1)

@@ -4,6 +4,7 @@ import math
 import random
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,18 +98,19 @@ def test_the_widest_cuts_are_taken() -> None:
 def test_a_token_that_was_drawn_before_the_cut_stays_whatever_the_cut() -> None:
     """Beside those that are left, as likely as it was; or a floor below the likeliest."""
     probs = fractions([8, 4, 2, 1, 1])
+    quarter: Any = Fraction(1, 4)  # of any number type
     kept = truncate_keeping(probs, Truncation(top_k=2), 2)
     assert kept.tolist() == fractions([8, 4, 2, 0, 0]).tolist()
     assert probs.tolist() == fractions([8, 4, 2, 1, 1]).tolist(), "the distribution was changed"
-    lifted = truncate_keeping(probs, Truncation(top_k=2), 3, floor=Fraction(1, 4))
+    lifted = truncate_keeping(probs, Truncation(top_k=2), 3, floor=quarter)
     assert lifted.tolist() == fractions([8, 4, 0, 2, 0]).tolist()
     assert truncate_keeping(probs, Truncation(top_k=2), 1).tolist() == (
         fractions([8, 4, 0, 0, 0]).tolist()
     ), "a token that the cut leaves is cut around as ever"
-    assert truncate_keeping(probs, Truncation(top_k=2), 1, floor=Fraction(1, 2)).tolist() == (
+    assert truncate_keeping(probs, Truncation(top_k=2), 1, floor=2 * quarter).tolist() == (
         fractions([8, 4, 0, 0, 0]).tolist()
     ), "it reaches the floor"
-    assert truncate_keeping(probs, Truncation(top_k=2), 1, floor=Fraction(3, 4)).tolist() == (
+    assert truncate_keeping(probs, Truncation(top_k=2), 1, floor=3 * quarter).tolist() == (
         fractions([8, 6, 0, 0, 0]).tolist()
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tandem.core.distribution import distribution_of
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
@@ -199,7 +200,7 @@ def from_probabilities(
         if not rows[accepted][token_id] > least:
             break
         accepted += 1
-    after = rows[min(accepted, len(rows) - 1)]
+    after = distribution_of(rows[min(accepted, len(rows) - 1)])
     return early.verdict_of(1, checked, accepted, after, accepted / 10)
 
 
@@ -226,7 +227,7 @@ def test_a_probability_for_each_draft_tells_an_exit_s_whole_verdict(
         drafts = [(rule.propose(probs, at), probs) for at, probs in enumerate(drawn, start=3)]
         early = early_judge(rule, drafts, **changes)
         expected = early.verdict(1, rows.__getitem__, lambda row: row / 10)
-        assert from_probabilities(early, SamplingParams(), rows) == expected
+        assert from_probabilities(early, SamplingParams(), [*rows]) == expected
         found[-1 if expected is None else expected.accepted] += 1
     assert len(found) >= 3
 
