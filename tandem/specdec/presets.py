@@ -253,6 +253,10 @@ class Preset:
         schedule = replace(self.schedule, window=windows * length, chunk=length)
         return replace(self, schedule=schedule, adapts_rounds=False)
 
+    def adaptive(self) -> Preset:
+        """Return the same method where all that can be of its rounds is chosen while it runs."""
+        return replace(self, adapts_rounds=True, adapts_truncation=True)
+
     def fixed(self) -> Preset:
         """Return the same method where nothing of its rounds is chosen while it runs."""
         return replace(self, adapts_rounds=False, adapts_truncation=False)
@@ -561,10 +565,10 @@ _MC_DSD = replace(_TSLT, name="mc-dsd", schedule=_stop_and_wait(3), expansion=(2
 
 _LISTED = (
     _AR,
-    replace(_DSD, adapts_rounds=True),
-    replace(_DSSD, adapts_rounds=True),
-    replace(_DSSD_FULL, adapts_rounds=True),
-    replace(_TSLT, adapts_rounds=True, adapts_truncation=True),
+    _DSD,
+    _DSSD,
+    _DSSD_FULL,
+    _TSLT,
     replace(_TSLT, name="tslt-after", truncate_after_sampling=True),
     _PICOSPEC,
     replace(
@@ -573,7 +577,7 @@ _LISTED = (
         schedule=replace(_PICOSPEC.schedule, verify_on_arrival=False, prepare_on_arrival=True),
     ),
     replace(_PICOSPEC, name="picospec-top-k", rejection_payload=RejectionPayload.TOP_K),
-    replace(_MC_DSD, adapts_rounds=True, adapts_truncation=True),
+    _MC_DSD,
     _STREAM,
     replace(_STREAM, name="auto", control=Control.LEAST_COST),
     replace(
@@ -584,6 +588,8 @@ _LISTED = (
         uplink_precision="float16",
         truncation=Truncation(top_k=320),
     ),
+    # It alone chooses its rounds unasked: by rejection sampling a text would depend on what the
+    # edge measures, and a seed would not reproduce it.
     replace(_COUPLED, adapts_rounds=True),
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),

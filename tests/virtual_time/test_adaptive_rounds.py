@@ -53,7 +53,7 @@ def test_a_draft_length_that_fits_the_link_is_found(
     name: str, link: tuple[float, float], rtt_s: float, rate: float, best: int, worse: int
 ) -> None:
     pair = declared_pair(rate, seed=3, vocabulary_size=64)
-    preset = PRESETS[name]
+    preset = PRESETS[name].adaptive()
     chosen_s = seconds(preset, pair, link, rtt_s)
     best_s = seconds(preset.with_draft_length(best), pair, link, rtt_s)
     assert chosen_s < 1.1 * best_s
@@ -63,7 +63,9 @@ def test_a_draft_length_that_fits_the_link_is_found(
 def test_fewer_entries_are_kept_over_a_narrow_uplink() -> None:
     """Of 2048 words; a hundred bytes take a millisecond."""
     pair = spread_pair(0.7, seed=3, vocabulary_size=2048)
-    preset = replace(PRESETS["tslt"], adapts_rounds=False, truncation=Truncation(top_k=1280))
+    preset = replace(
+        PRESETS["tslt"].adaptive(), adapts_rounds=False, truncation=Truncation(top_k=1280)
+    )
     bytes_per_draft = []
     for link in ((0.2, 10.0), WIDE):
         answer = answer_of(preset, pair, link, 0.03, tokens=80, words=None)
@@ -100,6 +102,6 @@ def test_a_tree_is_wide_where_second_candidates_are_right_and_a_chain_where_they
     drafted = []
     for second_rate in (0.0, 1.0):
         pair = declared_pair(0.5, seed=3, vocabulary_size=64, second_rate=second_rate)
-        answer = answer_of(PRESETS["mc-dsd"], pair, WIDE, 0.1)
+        answer = answer_of(PRESETS["mc-dsd"].adaptive(), pair, WIDE, 0.1)
         drafted.append(answer.stats.accepted / answer.stats.rounds)
     assert drafted[1] > drafted[0]

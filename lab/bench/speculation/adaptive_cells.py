@@ -62,7 +62,7 @@ class Cell:
     @property
     def chosen(self) -> Preset:
         """The preset as it chooses while it runs."""
-        return PRESETS[self.preset]
+        return PRESETS[self.preset].adaptive()
 
     def fixed(self) -> dict[str, Preset]:
         """Return what is chosen from in hindsight, by words."""

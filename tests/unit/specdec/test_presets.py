@@ -225,14 +225,14 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
     assert deeper.tree_nodes <= 64
 
 
-BY_CLOCK = ("stream-rejection", "dsd", "dssd", "dssd-full", "tslt", "mc-dsd")
+BY_CLOCK = ("stream-rejection", "dsd", "dssd", "dssd-full", "tslt", "tslt-after", "mc-dsd")
 
 
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        *((preset, name in BY_CLOCK) for name, preset in PRESETS.items()),
-        *((preset.fixed(), name == "stream-rejection") for name, preset in PRESETS.items()),
+        *((preset, name == "stream-rejection") for name, preset in PRESETS.items()),
+        *((preset.adaptive(), name in BY_CLOCK) for name, preset in PRESETS.items()),
         (changed("dsd", {"window": 8}), True),
         (changed("dsd", {"window": 8, "bonus": False}), False),
         (changed("dsd", {"decode_when_idle": True}), True),
@@ -329,8 +329,10 @@ def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
 def test_what_the_draft_kv_holds_beside_the_text() -> None:
     """A branch is at most a window, a chunk and the outcome long, and no longer than the answer."""
     assert PRESETS["coupled"].spare_tokens(99) == 0
-    assert PRESETS["mc-dsd"].fixed().spare_tokens(9) == 14  # 2 + 4 + 8 nodes
-    assert PRESETS["mc-dsd"].spare_tokens(9) == 54  # of the widest tree that may be chosen
+    assert PRESETS["mc-dsd"].spare_tokens(9) == 14  # 2 + 4 + 8 nodes
+    assert (
+        PRESETS["mc-dsd"].adaptive().spare_tokens(9) == 54
+    )  # of the widest tree that may be chosen
     assert PRESETS["predraft"].spare_tokens(99) == 4 * (4 + 4 + 1)
     assert PRESETS["auto"].spare_tokens(99) == 8 * (16 + 8 + 1)
     assert PRESETS["auto"].spare_tokens(10) == 8 * 10
@@ -619,13 +621,13 @@ def test_only_chains_may_be_taken_from_a_text() -> None:
 
 def test_the_cloud_is_told_the_longest_round_and_the_widest_tree_that_may_be_chosen() -> None:
     for name in ("dsd", "dssd", "dssd-full", "coupled"):
-        chosen = PRESETS[name]
+        chosen = PRESETS[name].adaptive()
         assert chosen.chooses_rounds
         assert not chosen.chooses_truncation
         assert chosen.verify_settings.window == LONGEST_ROUND
         assert chosen.fixed().verify_settings.window == chosen.schedule.window == 4
         chosen.verify_settings.validate()
-    tree = PRESETS["mc-dsd"]
+    tree = PRESETS["mc-dsd"].adaptive()
     assert tree.chooses_rounds
     assert tree.chooses_truncation
     assert tree.verify_settings.expansion == TREES[-1]
@@ -644,12 +646,14 @@ def test_every_shape_that_may_be_chosen_lies_in_the_widest_tree() -> None:
     "preset",
     [
         *(PRESETS[name] for name in ("ar", "stream", "auto", "picospec", "fsd", "predraft")),
+        *(PRESETS[name].adaptive() for name in ("ar", "stream", "auto", "fsd", "predraft")),
+        *(PRESETS[name] for name in ("dsd", "dssd", "dssd-full", "tslt", "mc-dsd")),
         PRESETS["coupled"].with_draft_length(4),
-        PRESETS["mc-dsd"].with_expansion((2, 2)),
+        PRESETS["mc-dsd"].adaptive().with_expansion((2, 2)),
         replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES),
         replace(PRESETS["coupled"], schedule=Schedule(8, 4)),
         replace(PRESETS["coupled"], confidence_threshold=0.5),
-        replace(PRESETS["mc-dsd"], expansion=(3, 2, 2)),
+        replace(PRESETS["mc-dsd"].adaptive(), expansion=(3, 2, 2)),
     ],
     ids=lambda preset: preset.name,
 )
