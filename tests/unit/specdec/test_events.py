@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -145,8 +146,9 @@ def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them(name:
     told = [getattr(stats, name)]
     for promised in (True, True, False, True):
         stats.begin_stream()
+        promises: dict[str, Any] = {name: promised}
         terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted")
-        stats.count_opened(replace(terms, **{name: promised}), prompt_tokens=8)
+        stats.count_opened(replace(terms, **promises), prompt_tokens=8)
         told.append(getattr(stats, name))
     assert told == [None, True, True, False, False]
 
