@@ -103,7 +103,7 @@ class SimulatedDrafts:
     def __init__(self, edge: EdgeMachine, probs: ProbsOf, step_s: float) -> None:
         self.step_s = step_s
         self._edge = edge
-        self._probs = probs
+        self.probs = probs
         self._kv = SimulatedKv()
         self._jobs: list[_Job] = []
         self._passing: list[_Job] = []
@@ -158,7 +158,7 @@ class SimulatedDrafts:
         self._feed(job)
         if job.growth is not None:
             return self._grow(job, job.growth)
-        drafted = self._draw(job, self._probs(job.kv.token_ids))
+        drafted = self._draw(job, self.probs(job.kv.token_ids))
         job.last = drafted.token_id
         job.count += 1
         job.waiting.append(drafted)
@@ -188,7 +188,7 @@ class SimulatedDrafts:
     def _grow(self, job: _Job, growth: TreeGrowth) -> Report | None:
         preset, kv = self._edge.request.preset, job.kv
         contexts = [kv.context(node) for node in growth.newest] or [kv.token_ids]
-        distributions = [probs_to_draft_from(self._probs(context), preset) for context in contexts]
+        distributions = [probs_to_draft_from(self.probs(context), preset) for context in contexts]
         job.waiting_s += self.step_s
         if not growth.grow(distributions):
             return None

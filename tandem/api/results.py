@@ -63,7 +63,8 @@ class Figures:
     `draft_context`: tokens that the draft model reads at once, where the text was longer and it
     drafted after the text's end (0: it read all); `same_bits`: whether other requests change no bit
     of the target's logits, so that a coupled text does not depend on the load (None without a
-    cloud, and for two sides' documents).
+    cloud, and for two sides' documents); `cloud_drafted`, `cloud_accepted`: drafts that the cloud
+    made itself and judged, and those that it accepted.
     """
 
     preset: str
@@ -96,6 +97,8 @@ class Figures:
     cloud: SideFigures | None = None
     choice: ChoiceFigures | None = None
     more_sides: tuple[SideFigures, ...] = ()
+    cloud_drafted: int = 0
+    cloud_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +118,11 @@ class Answer:
     """A finished answer.
 
     `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text again.
-    `token_sources`: who made each token: `draft`, `target` or `edge` (the cloud was lost), and from
-    two sides' documents `device`, `cloud`, `both` or `recovered`; where there are more, one beyond
-    the cloud is `side`, and `token_sides` names those whose draft each token was. `logprobs` and
-    `top_logprobs` (id, text and log-probability of the likeliest tokens) where they were asked for.
+    `token_sources`: who made each token: `draft`, `cloud_draft` (a draft of the cloud itself),
+    `target` or `edge` (the cloud was lost), and from two sides' documents `device`, `cloud`, `both`
+    or `recovered`; where there are more, one beyond the cloud is `side`, and `token_sides` names
+    those whose draft each token was. `logprobs` and `top_logprobs` (id, text and log-probability of
+    the likeliest tokens) where they were asked for.
     """
 
     text: str

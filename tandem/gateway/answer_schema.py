@@ -138,6 +138,10 @@ class ChunkExtension(Strict):
         description="Tokens that the draft model reads at once, if prompt and answer are longer:"
         " drafts then follow from the end of the text alone. 0 if it read the whole text.",
     )
+    cloud_drafted: int | None = Field(
+        default=None, description="Drafts that the cloud made itself, and judged."
+    )
+    cloud_accepted: int | None = None
     same_bits: bool | None = Field(
         default=None,
         description="True if the target model is batch-invariant: concurrent requests do not"

@@ -20,6 +20,7 @@ FIELDS = {
     *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
     *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
     *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate", "draft_context"),
+    *("cloud_drafted", "cloud_accepted"),
     *("early_verdicts", "lossy", "same_bits", "sampling"),
 }
 
@@ -165,7 +166,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (
             ["--preset", "fast"],
             "--preset: unknown: 'fast'; known: auto (the default), ar (the large model alone),"
-            " dragon-coupled (from documents) and 30 others, which 'tandem presets' lists",
+            " dragon-coupled (from documents) and 33 others, which 'tandem presets' lists",
         ),
         (["--preset", "dsssd"], "--preset: unknown: 'dsssd'; did you mean 'dssd'? Known: auto ("),
         (["--preset", "dragn"], "--preset: unknown: 'dragn'; did you mean 'dragon'? Known:"),
