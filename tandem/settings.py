@@ -33,6 +33,7 @@ SECURITY_FIELDS = frozenset(
 )
 """Settings that decide who may call this service, and how it identifies itself to others."""
 
+Dtype = Literal["float32", "bfloat16", "float16", "int8", "int4"]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 _LARGEST = "Maximum size of a gRPC message, sent or received, in bytes."
@@ -247,7 +248,7 @@ class ModelSettings(ServiceSettings):
     )
     revision: str | None = Field(default=None, description="Revision of the hub model.")
     device: str = Field(default="cpu", description="Device: cpu, cuda or cuda:N.")
-    dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = Field(
+    dtype: Dtype = Field(
         default="float32",
         description="Data type of weights and activations. int8 and int4 quantize the weights"
         " only. Engine llamacpp: data type of the KV cache.",

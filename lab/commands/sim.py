@@ -45,6 +45,12 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
     help="Change any single choice of the presets; repeatable.",
 )
 @click.option("--draft-ms", type=float, default=24.0, help="Time of one draft step.")
+@click.option(
+    "--cloud-draft-ms",
+    type=float,
+    help="Time of one draft step in the cloud, for presets that draft there. Default: a fifth of"
+    " --draft-ms.",
+)
 @click.option("--verify-ms", type=float, default=72.0, help="Time of a target pass over one token.")
 @click.option(
     "--verify-further-ms",
@@ -133,8 +139,14 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
     for field in ("draft_ms", "verify_ms", "verify_further_ms", "jitter_ms"):
         if not 0 <= options[field] < float("inf"):
             raise InvalidArgument(field, "must be finite and not negative")
+    cloud_draft_ms = options["cloud_draft_ms"]
+    if cloud_draft_ms is not None and not 0 <= cloud_draft_ms < float("inf"):
+        raise InvalidArgument("cloud_draft_ms", "must be finite and not negative")
     times = ModelTimes(
-        options["draft_ms"] / 1e3, options["verify_ms"] / 1e3, options["verify_further_ms"] / 1e3
+        options["draft_ms"] / 1e3,
+        options["verify_ms"] / 1e3,
+        options["verify_further_ms"] / 1e3,
+        cloud_draft_s=None if cloud_draft_ms is None else cloud_draft_ms / 1e3,
     )
     presets: dict[Preset, None] = {}
     for name in options["presets"] or PRESETS:

@@ -46,8 +46,14 @@ class SimOrFleet(click.Command):
 @click.option(
     "--preset",
     "presets",
-    # A fleet's rounds know of drafts, and of no hidden states.
-    type=click.Choice([name for name, preset in PRESETS.items() if not preset.split_layers]),
+    # A fleet's rounds know of drafts of the edge, and of no hidden states.
+    type=click.Choice(
+        [
+            name
+            for name, preset in PRESETS.items()
+            if not (preset.split_layers or preset.drafts_in_cloud)
+        ]
+    ),
     multiple=True,
     help="Preset to simulate; repeatable. Default: ar and auto.",
 )

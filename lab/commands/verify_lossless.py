@@ -21,7 +21,7 @@ from tandem.commands.options import (
 )
 from tandem.generation.figures import BIT_FOR_BIT, UP_TO_ROUNDING
 from tandem.net.process import run_loop
-from tandem.specdec.presets import PRESETS, find_preset
+from tandem.specdec.presets import PRESETS, Preset, find_preset
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.telemetry.logging import configure_logging
 
@@ -38,13 +38,17 @@ PROMPTS = (
 )
 
 
+def _has_drafts(preset: Preset) -> bool:
+    return preset.drafts or preset.drafts_in_cloud
+
+
 @click.command()
 @model_options
 @click.option(
     "--preset",
     "presets",
     multiple=True,
-    type=click.Choice([name for name, preset in PRESETS.items() if preset.drafts]),
+    type=click.Choice([name for name, preset in PRESETS.items() if _has_drafts(preset)]),
     help="Preset to test; repeatable. Default: coupled.",
 )
 @link_options

@@ -106,12 +106,12 @@ def predicted_tpot_s(
     preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[SimulatedAnswer]
 ) -> float | None:
     """TPOT by the preset's cost model at these answers' rates; None if no draft was verified, or
-    rounds are chosen while an answer is written."""
+    rounds are chosen while an answer is written, or the cloud drafts, which no cost model has."""
     if preset.chooses_rounds or preset.chooses_truncation:
         return None
     acceptance_rate = verified_acceptance(answers)
     miss_rate = undrafted_rate(answers)
-    if preset.drafts and acceptance_rate is None:
+    if preset.drafts_in_cloud or (preset.drafts and acceptance_rate is None):
         return None
     times = conditions.times
     up, down = conditions.shape.up, conditions.shape.down

@@ -105,7 +105,7 @@ class SimulatedDrafts:
     def __init__(self, edge: EdgeMachine, probs: ProbsOf, step_s: float) -> None:
         self.step_s = step_s
         self._edge = edge
-        self._probs = probs
+        self.probs = probs
         self._kv = SimulatedKv()
         self._jobs: list[_Job] = []
         self._passing: list[_Job] = []
@@ -160,7 +160,7 @@ class SimulatedDrafts:
         self._feed(job)
         if job.growth is not None:
             return self._grow(job, job.growth)
-        drafted = self._draw(job, self._probs(job.kv.token_ids))
+        drafted = self._draw(job, self.probs(job.kv.token_ids))
         job.last = drafted.token_id
         job.count += 1
         job.waiting.append(drafted)
@@ -190,7 +190,7 @@ class SimulatedDrafts:
     def _grow(self, job: _Job, growth: TreeGrowth) -> Report | None:
         preset, kv = job.work.chosen(self._edge.request.preset), job.kv
         contexts = [kv.context(node) for node in growth.newest] or [kv.token_ids]
-        whole = [self._probs(context) for context in contexts]
+        whole = [self.probs(context) for context in contexts]
         if job.work.tails and not job.tails:
             job.tails = draft_tails(whole[0], job.work.tails, preset)
         distributions = [probs_to_draft_from(probs, preset) for probs in whole]

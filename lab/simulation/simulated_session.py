@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from lab.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
 from lab.simulation.simulated_drafts import SimulatedDrafts
 from lab.simulation.simulated_verifier import ServedSession, SimulatedVerifier, TargetModel
 from lab.simulation.virtual_time import Faults, VirtualTime
@@ -186,9 +187,13 @@ class SimulatedSession:
             exit_temperatures=self.target.exit_temperatures,
             row_share=self.verifier.row_share,
         )
-        cloud = CloudMachine(opening, model, budget=self.verifier.budget)
+        verifier = self.verifier
+        cloud = CloudMachine(
+            opening, model, budget=verifier.budget, draft_budget=verifier.draft_budget
+        )
         self._leave_verifier()
-        self.served = ServedSession(cloud, self.target, self.link.down, self._to_edge)
+        drafts = SimulatedCloudDrafts(cloud, self.target.cloud_draft_probs or self.drafts.probs)
+        self.served = ServedSession(cloud, self.target, self.link.down, self._to_edge, drafts)
         self._to_edge([cloud.opened()])
         self.verifier.look(self.served)
 

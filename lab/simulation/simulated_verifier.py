@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from lab.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
 from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
 from lab.simulation.virtual_time import VirtualTime
+from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
@@ -21,27 +23,32 @@ from tandem.specdec.messages import CloudMessage, Work
 
 @dataclass(frozen=True, slots=True)
 class TargetModel:
-    """Distributions as functions of a context; early exits answer after these shares of a pass."""
+    """Distributions as functions of a context; early exits answer after these shares of a pass.
+    `cloud_draft_probs`: of the draft model in the cloud; None: the edge's."""
 
     probs: ProbsOf
     exit_distributions: Sequence[ProbsOf] = ()
     exit_depths: Sequence[float] = ()
     exit_temperatures: tuple[float, ...] = ()
+    cloud_draft_probs: ProbsOf | None = None
 
 
 @dataclass(slots=True, eq=False)
 class ServedSession:
-    """A session at the verifier: its machine and KV, and how its messages leave."""
+    """A session at the verifier: its machine and KV, what it drafts itself, and how its messages
+    leave."""
 
     cloud: CloudMachine
     model: TargetModel
     down: Link
     send: Callable[[Sequence[CloudMessage]], None]
+    drafts: SimulatedCloudDrafts
     kv: SimulatedKv = field(default_factory=SimulatedKv)
     due: DueWork | None = None
 
     def take_due(self, now: float) -> None:
-        """Have the machine name its next pass, if it is due."""
+        """Have the machine name its next drafts and its next pass, if they are due."""
+        self.drafts.follow()
         if self.due is None and (work := self.cloud.work()) is not None:
             contexts = self._contexts(work)
             if work.hidden is not None:
@@ -82,7 +89,9 @@ def tempered_confidence(probs: Array, temperature: float) -> float:
 
 
 class SimulatedVerifier:
-    """`served` sessions join with `add`; `look` after every frame that one of them received."""
+    """Sessions join with their first `look`, which follows every frame that one of them received.
+    Draft steps in the cloud take all sessions that draft there; steps and passes take turns, since
+    they share the processor."""
 
     def __init__(
         self,
@@ -90,15 +99,22 @@ class SimulatedVerifier:
         pass_s: Callable[[int], float],
         slowed: Callable[[], float] = lambda: 1.0,
         exit_s: float = 0.0,
+        cloud_draft_s: float = 0.0,
     ) -> None:
         """`pass_s`: duration of a pass over so many tokens of all its sessions together; one that
-        begins now takes `slowed` times as long. Each exit that any of them reads adds `exit_s`."""
+        begins now takes `slowed` times as long. Each exit that any of them reads adds `exit_s`.
+        `cloud_draft_s`: duration of a draft step in the cloud."""
         self.passes = 0
         self.busy_s = 0.0
         self.budget = PassBudget()
         first_s = pass_s(1)
         self.row_share = min(1.0, max(0.0, pass_s(2) / first_s - 1)) if first_s > 0 else None
         """What a verifier measures when it starts."""
+        self.draft_budget = CloudDraftBudget(self.budget)
+        self._cloud_draft_s = cloud_draft_s
+        self._served: list[ServedSession] = []
+        self._drafting: list[ServedSession] = []
+        self._drafts_next = False
         self._time = time
         self._pass_s, self._slowed, self._exit_s = pass_s, slowed, exit_s
         self._waiting: list[ServedSession] = []
@@ -106,8 +122,8 @@ class SimulatedVerifier:
 
     @property
     def under_way(self) -> bool:
-        """True if a pass is under way."""
-        return bool(self._passing)
+        """True if a pass is under way, or a draft step."""
+        return bool(self._passing or self._drafting)
 
     def look(self, session: ServedSession) -> None:
         """The session may have work now; a pass starts if none runs."""
@@ -117,6 +133,7 @@ class SimulatedVerifier:
     def remove(self, session: ServedSession) -> None:
         """Remove a session whose stream is gone, and with it the results of its pass."""
         session.due = None
+        self._served = [other for other in self._served if other is not session]
         self._waiting = [other for other in self._waiting if other is not session]
         if session in self._passing:
             self._passing.remove(session)
@@ -125,14 +142,23 @@ class SimulatedVerifier:
                 self._start()
 
     def _take(self, session: ServedSession) -> None:
+        if session not in self._served:
+            self._served.append(session)
         if session.due is None:
             session.take_due(self._time.now)
             if session.due is not None:
                 self._waiting.append(session)
 
     def _start(self) -> None:
-        if self._passing or not self._waiting:
+        if self._passing or self._drafting:
             return
+        drafting = [session for session in self._served if session.drafts.under_way]
+        if drafting and (self._drafts_next or not self._waiting):
+            self._draft(drafting)
+            return
+        if not self._waiting:
+            return
+        self._drafts_next = True
         self._passing, self._waiting = self._waiting, []
         dues = [(session, session.due) for session in self._passing if session.due]
         tokens = sum(len(due.work.token_ids) for _, due in dues)
@@ -150,6 +176,23 @@ class SimulatedVerifier:
                 read_s += (1 + read.index(index)) * exit_s
                 self._time.at(read_s, partial(self._read_exit, session, due, index))
         self._time.at(now + took_s, partial(self._end, self.passes, now, took_s))
+
+    def _draft(self, sessions: list[ServedSession]) -> None:
+        """Begin a draft step of these sessions."""
+        self._drafting = sessions
+        self._drafts_next = False
+        step_s = self._slowed() * self._cloud_draft_s
+        self.draft_budget.drafted(step_s, len(sessions), len(sessions))
+        self.busy_s += step_s
+        self._time.at(self._time.now + step_s, partial(self._drafted, step_s))
+
+    def _drafted(self, step_s: float) -> None:
+        sessions, self._drafting = self._drafting, []
+        for session in sessions:
+            if session in self._served:
+                session.drafts.step(step_s)
+                self._take(session)
+        self._start()
 
     def _end(self, number: int, began_s: float, took_s: float) -> None:
         if number != self.passes:

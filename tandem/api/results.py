@@ -66,7 +66,9 @@ class Figures:
     requests change no bit of the target's logits, so that a coupled text does not depend on the
     load (None without a cloud, and for two sides' documents); `exactness`: `bit_for_bit` where the
     text is what the target alone gives, `up_to_rounding` where it may be another where two tokens
-    all but tie, `not_exact` where the preset is lossy or tokens were not verified (None as before).
+    all but tie, `not_exact` where the preset is lossy or tokens were not verified (None as before);
+    `cloud_drafted`, `cloud_accepted`: drafts that the cloud made itself and judged, and those that
+    it accepted.
     """
 
     preset: str
@@ -102,6 +104,8 @@ class Figures:
     cloud: SideFigures | None = None
     choice: ChoiceFigures | None = None
     more_sides: tuple[SideFigures, ...] = ()
+    cloud_drafted: int = 0
+    cloud_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +124,13 @@ class Piece:
 class Answer:
     """A finished answer.
 
-    `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text
-    again. `token_sources`: who made each token: `draft`, `target` or `edge` (the cloud was lost),
-    and from two sides' documents `device`, `cloud`, `both` or `recovered`; where there are more,
-    one beyond the cloud is `side`, and `token_sides` names those whose draft each token was.
-    `logprobs` and `top_logprobs` (id, text and log-probability of the likeliest tokens) where they
-    were asked for."""
+    `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text again.
+    `token_sources`: who made each token: `draft`, `cloud_draft` (a draft of the cloud itself),
+    `target` or `edge` (the cloud was lost), and from two sides' documents `device`, `cloud`, `both`
+    or `recovered`; where there are more, one beyond the cloud is `side`, and `token_sides` names
+    those whose draft each token was. `logprobs` and `top_logprobs` (id, text and log-probability of
+    the likeliest tokens) where they were asked for.
+    """
 
     text: str
     token_ids: tuple[int, ...]

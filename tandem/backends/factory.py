@@ -139,6 +139,22 @@ def load_served(
     return loaded
 
 
+def load_cloud_draft(choice: ModelChoice, target: LoadedModel) -> Engine:
+    """Return a draft model that runs beside its target, translated to the target's vocabulary where
+    that is another one. The model has made a pass. Raises InvalidArgument("cloud_draft")."""
+    try:
+        loaded = load_model(replace(choice, drafts=True))
+        engine = loaded.engine
+        if engine.vocabulary_hash != target.engine.vocabulary_hash:
+            from tandem.backends.cross_vocabulary.pairing import fit_draft
+
+            engine = fit_draft(engine, loaded.tokenizer, target.tokenizer)
+    except InvalidArgument as error:
+        raise InvalidArgument("cloud_draft", error.why) from error
+    _warm(engine)
+    return engine
+
+
 def load_first_layers(settings: ModelSettings, model: str, layers: int) -> LoadedModel:
     """Return the first layers of a target model, for a service that has another model of its own:
     in float32, so that the layers behind them find what they would compute themselves. Raises

@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from tandem.backends.context_engine import ContextEngine
 from tandem.backends.model_source import LoadedModel, ModelChoice, find_source, is_gguf
 from tandem.core.errors import InvalidArgument
+from tandem.core.text_lookup import SURE_MATCH, find_follower
 from tandem.text import ComparableTokenizer
 
-MAX_MATCH = 16
-"""Longest repeated end looked for, in tokens; a longer one is no surer."""
-SURE_MATCH = 2
-"""A shorter repeated end is a guess."""
 GUESS_WEIGHT = 0.4
 """Of the follower of one repeated token; three others share the rest."""
 _GUESSES = 4
@@ -88,26 +85,6 @@ def lookup_probs(context: Sequence[int], vocabulary_size: int) -> NDArray[np.flo
     probs[guesses] = (1.0 - GUESS_WEIGHT) / max(1, len(guesses) - 1)
     probs[guesses[0]] = GUESS_WEIGHT if len(guesses) > 1 else 1.0
     return probs
-
-
-def find_follower(context: Sequence[int] | NDArray[np.int64]) -> tuple[int | None, int]:
-    """Return what followed the longest repeated end of `context`, the latest of several, and how
-    long that end is (0…`MAX_MATCH`)."""
-    tokens = np.asarray(context, dtype=np.int64)
-    if len(tokens) < 2:
-        return None, 0
-    ends = np.flatnonzero(tokens[:-1] == tokens[-1])  # where an earlier occurrence may end
-    if not len(ends):
-        return None, 0
-    matched = 1
-    while matched < MAX_MATCH:
-        longer = ends[ends >= matched]
-        longer = longer[tokens[longer - matched] == tokens[-1 - matched]]
-        if not len(longer):
-            break
-        ends = longer
-        matched += 1
-    return int(tokens[ends[-1] + 1]), matched
 
 
 def _guesses(follower: int | None, context: Sequence[int], vocabulary_size: int) -> list[int]:

@@ -26,10 +26,10 @@ from tandem.backends.interface import (
     never,
     open_session,
 )
-from tandem.backends.lookup import find_follower
 from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
 from tandem.backends.wrapped_session import WrappedSession
 from tandem.core.errors import InvalidArgument
+from tandem.core.text_lookup import find_follower
 from tandem.core.tree import check_path
 
 SURE_BEFORE_MODEL = 3

@@ -40,7 +40,10 @@ GROUPS = (
     OptionGroup(
         "Model",
         ("draft", "target", "dtype_draft", "dtype_target", "device_draft", "device_target"),
-        ("engine_draft", "engine_target", "exits", "batch_invariant"),
+        (
+            *("engine_draft", "engine_target", "exits", "batch_invariant"),
+            *("cloud_draft", "engine_cloud_draft", "device_cloud_draft", "dtype_cloud_draft"),
+        ),
     ),
     OptionGroup(
         "Sampling",

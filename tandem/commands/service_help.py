@@ -16,13 +16,14 @@ HELP_ALL = "--help-all"
 GROUPS = (
     OptionGroup(
         "Model",
-        ("model", "engine", "device", "dtype", "threads", "learn"),
+        ("model", "engine", "device", "dtype", "threads", "learn", "cloud_draft"),
         (
             *("revision", "target_tokenizer", "exits", "reranker", "gpu_layers", "kv_cells"),
             *("batch_invariant", "tensor_parallel", "pipeline_parallel", "executor"),
             "stuck_after_s",
             *("split_model", "split_layers", "learn_folder", "learn_bytes"),
-            *("pace_first_s", "pace_further_s", "pace_batch_s"),
+            *("cloud_draft_engine", "cloud_draft_device", "cloud_draft_dtype"),
+            *("pace_first_s", "pace_further_s", "pace_batch_s", "pace_cloud_draft_s"),
         ),
     ),
     OptionGroup("Sampling", ("generation_config",)),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # whoever shows an answer has one of them
 # Underlined is what no draft of the edge became: colours are never all that tells.
 SOURCES = {
     "draft": ("green", "accepted draft"),
+    "cloud_draft": ("cyan underline", "accepted draft of the cloud"),
     "target": ("yellow underline", "target's own token"),
     "edge": ("red underline", "edge alone, not verified"),
     "device": ("cyan", "device's documents"),

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tandem.backends.model_source import AUTO, ModelChoice
 from tandem.commands.demonstration import (
     DemoQuestion,
     Part,
@@ -23,6 +24,7 @@ from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
 from tandem.commands.model_notes import context_note, show_notes
 from tandem.commands.options import (
+    DTYPES,
     address_text,
     emulates_link,
     json_option,
@@ -40,7 +42,7 @@ from tandem.net.process import run_loop
 from tandem.runtime.memory_files import default_memory_folder
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
-from tandem.suite.models import choose_pair
+from tandem.suite.models import DEMO_DRAFT, choose_model, choose_pair
 from tandem.suite.requirements import require_packages
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
@@ -73,6 +75,28 @@ from tandem.telemetry.logging import configure_logging
     type=click.IntRange(1, 8),
     default=1,
     help="Number of verifiers for the drafter to choose from.",
+)
+@click.option(
+    "--cloud-draft",
+    metavar="MODEL",
+    help="Draft model of the verifiers themselves, for the presets cloud-draft and"
+    " stream-cloud-draft: as for --draft.",
+)
+@click.option(
+    "--engine-cloud-draft",
+    default=AUTO,
+    metavar="NAME",
+    help="Engine that runs the model of --cloud-draft.",
+)
+@click.option(
+    "--device-cloud-draft",
+    metavar="DEVICE",
+    help="Device of the model of --cloud-draft. Default: that of the target.",
+)
+@click.option(
+    "--dtype-cloud-draft",
+    type=click.Choice(DTYPES),
+    help="Data type of the model of --cloud-draft. Default: that of the target.",
 )
 @click.option("--pin", is_flag=True, help="Run the two sides on different CPU cores (Linux only).")
 @click.option(
@@ -150,6 +174,7 @@ def up(**options: Any) -> int:
         verifiers=options["verifiers"],
         generation_config=options["generation_config"],
         memory_folder=None if options["no_memory"] or options["demo"] else default_memory_folder(),
+        cloud_draft=_cloud_draft(options),
     )
     configure_logging("critical")
     if settings.documents is not None:
@@ -169,6 +194,19 @@ def _real_options(options: dict[str, Any]) -> dict[str, Any]:
             raise InvalidArgument("real", f"sets both models; leave out --{flag}")
     source = click.get_current_context().get_parameter_source("dtype_draft")
     return options if source is ParameterSource.COMMANDLINE else options | {"dtype_draft": "int8"}
+
+
+def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:
+    """The draft model of the verifiers themselves, if they are to have one."""
+    if options["cloud_draft"] is None:
+        return None
+    return choose_model(
+        given=options["cloud_draft"],
+        demo=DEMO_DRAFT,
+        device=options["device_cloud_draft"] or options["device_target"],
+        dtype=options["dtype_cloud_draft"] or options["dtype_target"],
+        engine=options["engine_cloud_draft"],
+    )
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:

@@ -125,6 +125,8 @@ class Controller:
         """Whether the next answer still belongs to the schedule before."""
         self._last_s: float | None = None
         self._stretch = _Stretch()
+        self._cloud_drafts = _Stretch()
+        """Tokens in a row of a cloud that drafts itself, since the last reading."""
         self._trial: _Trial | None = None
         self._chosen_under: Conditions | None = None
         self._lost_s = 0.0
@@ -206,8 +208,8 @@ class Controller:
         self._answered(tokens, work, now)
 
     def took_tokens(self, tokens: int, work: PassCost, now: float) -> None:
-        """Record tokens that the cloud decoded without a draft."""
-        self._answered(tokens, work, now)
+        """Record tokens that the cloud made without a draft of the edge."""
+        self._answered(tokens, work, now, by_cloud=True)
 
     def overtaken(self, agreed: bool | None) -> None:
         """Record a token that the cloud decoded: a draft in flight was equal, was not, or there was
@@ -263,7 +265,7 @@ class Controller:
 
     # What it learns from an answer.
 
-    def _answered(self, tokens: int, work: PassCost, now: float) -> None:
+    def _answered(self, tokens: int, work: PassCost, now: float, *, by_cloud: bool = False) -> None:
         self._pay(tokens, now)
         self._now = now
         self._tokens += tokens
@@ -272,7 +274,7 @@ class Controller:
         if work.verify_s > 0:
             self.estimates.sharing.add(work.batch_size, now)
         if not self._settles and self.schedule == self._plan.schedule:
-            self._measure(tokens, gap_s, work, now)
+            self._measure(tokens, gap_s, work, now, by_cloud=by_cloud)
         self._settles = False
         self._fit()
 
@@ -283,7 +285,9 @@ class Controller:
             took_s = now - self._now
             self._lost_s = max(0.0, self._lost_s + took_s - tokens * self.decision.alone_tpot_s)
 
-    def _measure(self, tokens: int, gap_s: float | None, work: PassCost, now: float) -> None:
+    def _measure(
+        self, tokens: int, gap_s: float | None, work: PassCost, now: float, *, by_cloud: bool
+    ) -> None:
         """Learn from an answer to the schedule in use. The first pass of a stream is over the
         prompt; one that others share says nothing of the cloud alone."""
         if gap_s is not None:
@@ -295,9 +299,24 @@ class Controller:
         self.estimates.passed(work.verify_s, work.drafts, now, busy=self._plan.busy)
         if work.drafts:
             self.estimates.wait.add(work.queue_s, now)
-        alone = not self.schedule.window and not work.drafts and work.batch_size == 1
-        if alone and gap_s is not None and tokens == 1:
+        alone = not self.schedule.window and work.batch_size == 1
+        if not alone or gap_s is None:
+            return
+        if by_cloud and work.drafts:
+            self._measure_cloud_drafts(tokens, gap_s, work, now)
+        elif not work.drafts and tokens == 1:
             self.estimates.decoded_alone(gap_s, work.verify_s, now)
+
+    def _measure_cloud_drafts(self, tokens: int, gap_s: float, work: PassCost, now: float) -> None:
+        """Learn what a token of a cloud takes that drafts itself. Its passes bring one or several,
+        so a reading is the mean over a few of them."""
+        self._cloud_drafts.took(tokens, gap_s)
+        if self._cloud_drafts.tokens < 2 * self._config.few_tokens:
+            return
+        token_s = self._cloud_drafts.seconds / self._cloud_drafts.tokens
+        pass_s = work.verify_s / (1 + self.estimates.row_share * work.drafts)
+        self.estimates.decoded_alone(token_s, pass_s, now)
+        self._cloud_drafts = _Stretch()
 
     @property
     def _kind(self) -> str:
@@ -566,6 +585,7 @@ class Controller:
         """Begin a stretch of tokens that does not follow those before."""
         self._last_s = None
         self._stretch = _Stretch()
+        self._cloud_drafts = _Stretch()
 
     def _reason(self, now: Conditions) -> Reason:
         """Return what has changed most since the schedule in use was chosen."""

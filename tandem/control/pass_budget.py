@@ -103,6 +103,16 @@ class PassBudget:
         """Seconds that a further token of a pass takes; one of a prompt takes no longer."""
         return self._seconds.fit()[1] if self._seconds.weight else 0.0
 
+    @property
+    def shared_times_s(self) -> tuple[float, float] | None:
+        """The seconds of a pass over one token of each session that shares it, and those that a
+        further token of each would add; None before a pass was seen."""
+        if not self._seconds.weight:
+            return None
+        first_s, further_s = self._seconds.fit()
+        shared_s = self._sessions * further_s
+        return first_s + shared_s, shared_s
+
     def passed(self, seconds: float, tokens: int, sessions: int) -> None:
         """Record a pass over `tokens` tokens of `sessions` sessions, and its seconds. May be called
         on another thread than the rest."""

@@ -41,6 +41,8 @@ class TokenSource(StrEnum):
     """No side's draft: drawn from what the sides' distributions give together."""
     SIDE = "side"
     """Of more than two sides one beyond the cloud: its draft alone became the token."""
+    CLOUD_DRAFT = "cloud_draft"
+    """A draft of the cloud's own, by its draft model or looked up; the target accepted it."""
 
 
 def check_token_ids(ids: Sequence[int] | NDArray[Any], vocabulary_size: int, field: str) -> None:

@@ -146,6 +146,10 @@ class ChunkExtension(Strict):
     rejected_memory_tokens: int | None = Field(
         default=None, description="Tokens drafted from there that are not in the answer."
     )
+    cloud_drafted: int | None = Field(
+        default=None, description="Drafts that the cloud made itself, and judged."
+    )
+    cloud_accepted: int | None = None
     same_bits: bool | None = Field(
         default=None,
         description="True if concurrent requests do not change the target model's logits, so a"

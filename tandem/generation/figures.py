@@ -27,6 +27,7 @@ _TOLD = (
     *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
     *("predraft_misses", "early_verdicts", "lossy", "draft_context"),
     *("accepted_memory_tokens", "rejected_memory_tokens"),
+    *("cloud_drafted", "cloud_accepted"),
 )
 _TOLD_OF_CHOICES = (
     *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
@@ -98,10 +99,8 @@ def plain_line(
         parts.append(f"{cloud} from the cloud")
         more = figures.get("more_sides", ())
         parts += [f"{each['documents']} from {each['name']}" for each in more]
-    elif figures["drafted"]:
-        parts.append(f"{min(figures['accepted'], tokens) / max(1, tokens):.0%} by the small model")
     else:
-        parts.append("by the large model alone")
+        parts += _makers(figures)
     if tpot_s and figures["drafted"]:
         alone_tpot_s = alone_tpot_s or _measured_alone(figures)
         if alone_tpot_s is not None:
@@ -109,6 +108,21 @@ def plain_line(
     if finish_reason == "length":
         parts.append(f"cut off at {tokens} tokens")
     return "; ".join((", ".join(parts), *_warnings(figures)))
+
+
+def _makers(figures: Mapping[str, Any]) -> list[str]:
+    """Which part of the tokens the small model made, and drafts of the cloud."""
+    tokens = figures["tokens"]
+
+    def share(accepted: int) -> str:
+        return f"{min(accepted, tokens) / max(1, tokens):.0%}"
+
+    made = []
+    if figures["drafted"]:
+        made.append(f"{share(figures['accepted'])} by the small model")
+    if figures.get("cloud_drafted"):  # a server of an earlier version does not tell
+        made.append(f"{share(figures['cloud_accepted'])} by drafts of the cloud")
+    return made or ["by the large model alone"]
 
 
 def _measured_alone(figures: Mapping[str, Any]) -> float | None:
@@ -159,6 +173,8 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
         parts.append(f"TPOT {_duration(tpot_s)} ({1 / tpot_s:.0f} tokens/s)")
     if figures["drafted"]:
         parts.append(f"acceptance {figures['accepted'] / figures['drafted']:.0%}")
+    if judged := figures.get("cloud_drafted"):
+        parts.append(f"acceptance in the cloud {figures['cloud_accepted'] / judged:.0%}")
     up, down = figures["uplink_bytes"] / tokens, figures["downlink_bytes"] / tokens
     parts.append(f"bytes per token {up:.1f} up, {down:.1f} down")
     if "device" in figures:

@@ -8,6 +8,7 @@ from tandem.control.schedule import Control, Schedule
 
 __all__ = [
     "Acceptance",
+    "CloudDrafts",
     "Control",
     "Predraft",
     "PredraftOrder",
@@ -58,6 +59,16 @@ class Predraft(StrEnum):
     """The draft model's own distributions: the other tokens it might have drawn."""
     EARLY_EXITS = "early_exits"
     """The cloud's early verdicts (FSD)."""
+
+
+class CloudDrafts(StrEnum):
+    """What the cloud drafts itself, where it would decode alone."""
+
+    NONE = "none"
+    MODEL = "model"
+    """With a draft model of its own."""
+    LOOKUP = "lookup"
+    """What followed the end of the text where that stood in it before (prompt lookup)."""
 
 
 class PredraftOrder(StrEnum):

@@ -4,7 +4,8 @@ One machine covers every schedule. Its shell calls
 
 - `receive` with each frame of the edge, and sends what it returns;
 - `work` for the forward pass that is due, if any, and runs it;
-- `complete` with what the pass found, and sends what it returns.
+- `complete` with what the pass found, and sends what it returns;
+- `draft_task` for what the cloud is to draft itself, if anything, and `drafted` with it.
 
 Invariants: committed tokens are never retracted; the KV is valid exactly for the first `kv_length`
 committed tokens; drafts of an old epoch change nothing; a frame that is refused changes nothing."""
@@ -19,6 +20,7 @@ from itertools import islice
 
 import numpy as np
 
+from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.draft_window import decodes_alone
 from tandem.control.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
@@ -28,7 +30,9 @@ from tandem.core.prompt import check_image_bytes
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.core.tree import check_parents, children, depths
-from tandem.specdec.choices import PredraftOrder, Uplink
+from tandem.specdec.choices import CloudDrafts, PredraftOrder, Uplink
+from tandem.specdec.cloud_drafting import CloudDrafting, CloudLookup
+from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import (
     DraftTree,
     EarlyJudge,
@@ -70,7 +74,14 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import VerifySettings
-from tandem.specdec.rules import Proposal, TargetProbs, acceptance_rule, payload_rule, probs_of
+from tandem.specdec.rules import (
+    Proposal,
+    TargetProbs,
+    TokenPayload,
+    acceptance_rule,
+    payload_rule,
+    probs_of,
+)
 
 _EXPECTED_YIELD = 2.0
 """Tokens that a pass over drafts is expected to yield, before the first one."""
@@ -110,7 +121,8 @@ class VerifyWork:
     `path` the KV holds a tree after its first `keep` tokens, of which these nodes are kept in place
     of a rollback. The logits of all fed tokens go through `prompt_reader`, if there is one: this
     pass feeds the prompt. `hidden`: what the edge's layers put out for the fed tokens, where the
-    session is split; the pass begins with layer `first_layer`."""
+    session is split; the pass begins with layer `first_layer`. `by_cloud`: the drafts are the
+    cloud's own."""
 
     keep: int
     token_ids: tuple[int, ...]
@@ -124,6 +136,7 @@ class VerifyWork:
     hidden: Array | None = None
     first_layer: int = 0
     prompt_reader: PromptReader | None = None
+    by_cloud: bool = False
 
     @property
     def kept(self) -> int:
@@ -166,6 +179,7 @@ class CloudMachine:
         model: CloudModel,
         rng: RandomSource | None = None,
         budget: PassBudget | HolderBudget | None = None,
+        draft_budget: CloudDraftBudget | None = None,
     ) -> None:
         """Take the frame that opens the session.
 
@@ -173,7 +187,8 @@ class CloudMachine:
             opening: checked here; its `params.seed` keys all randomness.
             model: the target model, and what the server allows.
             rng: in place of the one that the seed gives; for tests.
-            budget: of the verifier's passes, which this session shares with others."""
+            budget: of the verifier's passes, which this session shares with others.
+            draft_budget: of the drafts that the cloud makes itself, likewise."""
         check_open(opening, model)
         params = opening.params
         rng = rng if rng is not None else SeededRandom(params.seed)
@@ -199,7 +214,8 @@ class CloudMachine:
         # Those of them that judge the next pass: the edge may want fewer.
         self._exits_read = self.exits
         self.early_verdicts = EarlyQueue(opening.settings.exit_order, params.seed)
-        self._length_limit = len(opening.prompt_ids) + params.max_tokens
+        self._prompt_length = len(opening.prompt_ids)
+        self._length_limit = self._prompt_length + params.max_tokens
         self._eos = frozenset() if params.ignore_eos else model.eos_token_ids
         self._hidden = HiddenUplink(opening.settings.split_layers, model)
         # What waits to be judged: a chain of drafts, or one tree.
@@ -221,6 +237,21 @@ class CloudMachine:
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
         # The edge says that more drafts come soon: the cloud does better not to go on alone.
         self._hold = False
+        # A text that depends on the drafts must not depend on how long they take.
+        self._draft_budget = draft_budget if opening.settings.drafter_invariant else None
+        usual_in_cloud = draft_budget.usual if draft_budget else UsualAcceptance()
+        self._longest_cloud_draft = min(opening.settings.cloud_draft_length, model.max_draft_length)
+        self._cloud_drafting: CloudDrafting | None = None
+        if opening.settings.drafts_in_cloud:
+            looks_up = opening.settings.cloud_drafts is CloudDrafts.LOOKUP
+            self._cloud_drafting = (CloudLookup if looks_up else CloudDrafting)(
+                self.committed,
+                longest=self._longest_cloud_draft,
+                races=opening.settings.drafts and not opening.settings.drafter_invariant,
+                length_limit=self._length_limit,
+                ends=self._eos,
+                acceptance=SessionAcceptance(usual_in_cloud),
+            )
 
     @property
     def finished(self) -> bool:
@@ -265,6 +296,7 @@ class CloudMachine:
             row_share=model.row_share,
             tells_prompt_logprobs=True,
             processes_thinking=True,
+            cloud_drafts=self.settings.cloud_drafts,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:
@@ -296,6 +328,7 @@ class CloudMachine:
                 self._pending.clear()
                 self.early_verdicts.clear()
                 self._tree = None
+                self.go_without_cloud_drafts()
                 return []
             case Open():
                 raise InvalidArgument("open", "the session is open already")
@@ -382,8 +415,12 @@ class CloudMachine:
         unfed = self.committed.since(self.kv_length + len(self._kept_path))
         if self._tree is not None and len(unfed) < 2:
             work = self._tree_pass(self._tree, unfed)
-        elif self._tree is not None or self._pending.ready or self._is_due_without_drafts():
+        elif self._tree is not None or (self._pending.ready and self._edge_goes_first()):
             work = self._chain_pass(unfed)  # a longer text before its tree: that mask costs less
+        elif self._is_due_without_drafts():
+            if self._waits_for_cloud_drafts():
+                return None
+            work = self._pass_alone(unfed)
         elif self.settings.prepare_on_arrival and self._pending and not self._prepared:
             work = self._preparation(unfed)
         else:
@@ -411,9 +448,6 @@ class CloudMachine:
                 early_judge,
                 self._model.exit_temperatures,
             )
-        reader = None
-        if self._unread_prompt:
-            reader = PromptReader(self._unread_prompt, self._top_logprobs)
         return VerifyWork(
             keep=self.kv_length + len(prepared),
             token_ids=(*unfed, *self._pending.token_ids[len(prepared) : drafts]),
@@ -425,7 +459,31 @@ class CloudMachine:
             prepared=prepared,
             hidden=self._hidden.take(),
             first_layer=self.settings.split_layers,
-            prompt_reader=reader,
+            prompt_reader=self._prompt_reader(),
+        )
+
+    def _prompt_reader(self) -> PromptReader | None:
+        if not self._unread_prompt:
+            return None
+        return PromptReader(self._unread_prompt, self._top_logprobs)
+
+    def _pass_alone(self, unfed: tuple[int, ...]) -> VerifyWork:
+        """Return the pass of a cloud that goes on alone: over drafts that it made itself, if it has
+        any."""
+        drafting = self._cloud_drafting
+        if drafting is None or self._edge_goes_first() or not (proposals := drafting.proposals):
+            return self._chain_pass(unfed)
+        judge = self._judge(chain_steps(proposals))
+        judge = replace(judge, payloads=TokenPayload(self.rule, self._payloads.rng))
+        return VerifyWork(
+            keep=self.kv_length,
+            token_ids=(*unfed, *(proposal.token_ids[0] for proposal in proposals)),
+            logits_to_keep=len(proposals) + 1,
+            drafts=len(proposals),
+            judge=judge,
+            path=self._kept_path,
+            prompt_reader=self._prompt_reader(),
+            by_cloud=True,
         )
 
     def _preparation(self, unfed: tuple[int, ...]) -> VerifyWork:
@@ -479,8 +537,11 @@ class CloudMachine:
 
     @property
     def _decodes_alone(self) -> bool:
-        """True if the cloud decodes on while no draft waits."""
+        """True if the cloud decodes on while no draft waits. It waits for none where drafts of its
+        own pay."""
         waits = self._hold and (self._budget is None or self._budget.alone)
+        drafting = self._cloud_drafting
+        waits = waits and (drafting is None or not drafting.pays)
         if not self.settings.decode_when_idle or waits:
             return False
         if not self.settings.drafts:
@@ -492,6 +553,86 @@ class CloudMachine:
         ends."""
         if work is self._in_flight and not self.ended:
             self.early_verdicts.push(verdict)
+
+    # What the cloud drafts itself.
+
+    def draft_task(self) -> DraftTask | None:
+        """Return what the draft model in the cloud is to do now, if anything: the same task until
+        `drafted` is called with it, or until it is void and another one or none is due."""
+        drafting = self._cloud_drafting
+        if drafting is None or self.ended or self.finished:
+            return None
+        if not (drafting.prefilling or self._may_draft()):
+            drafting.give_up()
+            return None
+        return drafting.due(self._cloud_draft_count)
+
+    def drafted(
+        self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float
+    ) -> None:
+        """Take what a task of `draft_task` brought; what a void one brought is dropped.
+
+        Args:
+            task: what `draft_task` gave.
+            drafts: its tokens, in order; none where it asks for none.
+            kv_length: tokens that the draft KV now holds.
+            draft_s: what drafting them took."""
+        if self._cloud_drafting is not None:
+            self._cloud_drafting.take(task, drafts, kv_length, draft_s)
+
+    def limit_cloud_drafts(self, length: int) -> None:
+        """Draft nothing in the cloud for positions from `length` on: the draft model reads no
+        longer text."""
+        if self._cloud_drafting is not None:
+            self._cloud_drafting.limit(length)
+
+    def go_without_cloud_drafts(self) -> None:
+        """Draft nothing in the cloud from now on: its draft model does not work, or the session is
+        over. The text keeps its distribution."""
+        self._cloud_drafting = None
+
+    def _may_draft(self) -> bool:
+        """True if the cloud would decode alone now, and may draft before it does. The first pass
+        has none, since it computes the prompt meanwhile; but where the text depends on drafts, a
+        session that is resumed has them where it had them before."""
+        if self._in_flight or self.awaits_recovered or self._tree is not None:
+            return False
+        if self._edge_goes_first():
+            return False
+        if not self.target_passes:
+            depends = not (self.rule.drafter_invariant or self.settings.drafts)
+            if not depends or len(self.committed) == self._prompt_length:
+                return False
+        return self._is_due_without_drafts()
+
+    def _edge_goes_first(self) -> bool:
+        """True if drafts of the edge wait, which go before those that the cloud makes itself; but
+        not before longer ones that are begun, where the text does not depend on whose are
+        judged."""
+        if not self._pending:
+            return False
+        drafting = self._cloud_drafting
+        if drafting is None or not self.rule.drafter_invariant:
+            return True
+        return self._pending.ready >= drafting.begun
+
+    def _waits_for_cloud_drafts(self) -> bool:
+        """True if the pass that is due is to judge drafts that the cloud is making. While the draft
+        model computes a long prompt, the cloud goes on alone, unless the text would depend on how
+        long that takes."""
+        drafting = self._cloud_drafting
+        if drafting is None or not self._may_draft():
+            return False
+        if drafting.prefilling and self.rule.drafter_invariant:
+            return False
+        return self.draft_task() is not None
+
+    def _cloud_draft_count(self) -> int:
+        """Return how many tokens to draft after the text as it is."""
+        most = self._longest_cloud_draft
+        if self._draft_budget is None or self._cloud_drafting is None:
+            return most
+        return self._draft_budget.drafts(self._cloud_drafting.rate, most)
 
     # What a pass found.
 
@@ -513,7 +654,47 @@ class CloudMachine:
         judged = len(work.prepared) + work.drafts
         cost = replace(cost, target_passes=self.target_passes, drafts=judged)
         told = self._prompt_frames(verification)
+        if work.by_cloud:
+            return [*told, *self._outcome_of_cloud_drafts(verification, work, cost)]
         return [*told, *self._outcome_of(verification, work, cost)]
+
+    def _outcome_of_cloud_drafts(
+        self, verification: Verification, work: VerifyWork, cost: Work
+    ) -> list[CloudMessage]:
+        """Commit the drafts of the cloud that stand, and the token after them. What the edge has
+        drafted meanwhile for these positions stands if it is the same."""
+        base = len(self.committed)
+        accepted = len(verification.path)
+        replacement = verification.replacement
+        draft_s = 0.0
+        if self._cloud_drafting is not None:
+            draft_s = self._cloud_drafting.draft_s
+            self._cloud_drafting.judged(accepted, int(replacement is not None))
+        self._kv_length = min(base + accepted, work.kept + len(work.token_ids))
+        self._kept_path = ()
+        self._forget_known()
+        token_ids = verification.token_ids
+        if isinstance(replacement, int):
+            token_ids = (*token_ids, replacement)
+        for token_id, target in zip(token_ids, verification.targets, strict=False):
+            self._overtake(token_id, target)
+        if replacement is None:
+            self._bonus_token(verification)
+        tokens = Tokens(
+            **self._header(base),
+            token_ids=self.committed.since(base),
+            work=replace(cost, draft_s=draft_s),
+            logprobs=self._logprobs_recorder.take(),
+            accepted=accepted,
+        )
+        return [tokens, *self._judge_at_once()]
+
+    def _overtake(self, token_id: int, target: TargetProbs) -> None:
+        """Commit a token for whose position a draft of the edge may wait."""
+        position = len(self.committed)
+        self._commit(token_id, target)
+        if not self._pending.overtaken_by(token_id):
+            self._end_epoch(position)
 
     def _keep_prepared(self, verification: Verification) -> None:
         """Keep the targets of a preparation; the KV holds its drafts after the committed text."""
@@ -821,6 +1002,17 @@ class PendingDrafts:
         self.ready -= count
         for _ in range(count):
             self._drafts.popleft()
+
+    def overtaken_by(self, token_id: int) -> bool:
+        """Drop the first draft, for whose position this token is committed; False if it is another
+        token, so that those after it are void too."""
+        if not self._drafts:
+            return True
+        if self._drafts[0].token_ids[0] != token_id:
+            return False
+        self._drafts.popleft()
+        self.ready = max(0, self.ready - 1)
+        return True
 
     def clear(self) -> None:
         """Drop all drafts: none of them will be judged."""

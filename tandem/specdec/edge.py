@@ -78,6 +78,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
+from tandem.specdec.presets import Preset
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
@@ -421,8 +422,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.stats.count_tokens(message)
         self.controller.took_tokens(len(message.token_ids), message.work, now)
         outputs: list[EdgeOutput] = []
-        for token in message.token_ids:
-            outputs += [] if self.phase is Phase.DONE else self._overtake(token)
+        for number, token in enumerate(message.token_ids):
+            by_cloud = number < message.accepted
+            source = TokenSource.CLOUD_DRAFT if by_cloud else TokenSource.TARGET
+            outputs += [] if self.phase is Phase.DONE else self._overtake(token, source)
         return [*outputs, *self._leave_between_rounds()]
 
     def _check_not_recovering(self, message: Verdict | EarlyVerdict | Tokens) -> None:
@@ -471,7 +474,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     # What becomes of the drafts in flight.
 
-    def _overtake(self, token: int) -> list[EdgeOutput]:
+    def _overtake(self, token: int, source: TokenSource = TokenSource.TARGET) -> list[EdgeOutput]:
         """Commit a token that the cloud added; drafts in flight stay valid only if they agree."""
         drafted = self._drafting.next_token
         if drafted is None or not self._drafting.drafts[0].remembered:
@@ -479,9 +482,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if drafted == token:
             self.stats.count_predicted(self._drafting.drafts[:1])
             self._drafting.confirm_next()
-            return self._commit([token])
+            return self._commit([token], source)
         if drafted is None and self._drafting.bonus_token == token:
-            outputs = self._commit([token])
+            outputs = self._commit([token], source)
             if self.phase is not Phase.DONE:
                 whole = self._drafting.task is None
                 self.stats.count_resolved(begun=True, hit=whole or self._sends_parts)
@@ -489,9 +492,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.stats.count_proposed(self._drafting.drafts)
             return outputs
         # Drafts that were never sent end no epoch: the cloud knows nothing of them.
-        return self._diverge(token, new_epoch=self._drafting.sent > 0)
+        return self._diverge(token, new_epoch=self._drafting.sent > 0, source=source)
 
-    def _diverge(self, token: int, new_epoch: bool) -> list[EdgeOutput]:
+    def _diverge(
+        self, token: int, new_epoch: bool, source: TokenSource = TokenSource.TARGET
+    ) -> list[EdgeOutput]:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         if self._exit_chooser is not None:
             self._exit_chooser.resolved((len(self.committed), token))
@@ -501,7 +506,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if branch is not None and branch.task is not None and branch.open:
             self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         self.epoch += new_epoch
-        outputs += self._commit([token])
+        outputs += self._commit([token], source)
         if self.phase is not Phase.DONE and self._predrafting.on:
             if self._predrafting.wanted:
                 ready = branch is not None and (
@@ -851,6 +856,9 @@ class EdgeStats:
     accepted_memory_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
     """Verdicts that accepted 0, 1, 2, … drafts; as long as the most that one judged."""
+    cloud_drafted: int = 0
+    """Drafts that the cloud made itself, and judged."""
+    cloud_accepted: int = 0
     cached_tokens: int = 0
     same_bits: bool | None = None
     """Whether all clouds so far promise it; None before the first."""
@@ -949,6 +957,8 @@ class EdgeStats:
         self.queue_s += verdict.work.queue_s
 
     def count_tokens(self, message: Tokens) -> None:
+        self.cloud_drafted += message.work.drafts
+        self.cloud_accepted += message.accepted
         self._count_passes(message.work.target_passes)
         self.verify_s += message.work.verify_s
         self.queue_s += message.work.queue_s
@@ -993,6 +1003,12 @@ def check_opened(opened: Opened, request: EdgeRequest) -> None:
         raise FailedPrecondition("the cloud is of a version without log-probabilities of prompts")
     if request.params.processors.thinking is not None and not opened.processes_thinking:
         raise FailedPrecondition("the cloud is of a version that knows no thinking before answers")
+    preset = request.preset
+    if preset.drafts_in_cloud and opened.cloud_drafts is not preset.cloud_drafts:
+        raise FailedPrecondition(
+            f"cloud_drafts: the cloud is of a version that drafts nothing itself; preset"
+            f" {preset.name!r} needs a newer verifier"
+        )
 
 
 def check_processes(
@@ -1067,8 +1083,19 @@ def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedToken
     _check_base(message, committed)
     for token in message.token_ids:
         _check_token(token, request, "Tokens")
+    _check_cloud_drafts(message, request.preset)
     _check_logprobs(message, len(message.token_ids), request)
     _check_prefix(message, committed, message.token_ids)
+
+
+def _check_cloud_drafts(message: Tokens, preset: Preset) -> None:
+    """Check what a cloud says of drafts that it made itself: as many as it may make."""
+    most = preset.cloud_draft_length if preset.drafts_in_cloud else 0
+    judged = message.work.drafts
+    if judged > most:
+        raise ProtocolError(f"{most} drafts of the cloud", f"Tokens after {judged}")
+    if message.accepted > min(judged, len(message.token_ids)):
+        raise ProtocolError(f"{judged} drafts of the cloud", f"{message.accepted} accepted")
 
 
 def check_prompt_tokens(message: PromptLogprobs, request: EdgeRequest) -> None:

@@ -10,6 +10,7 @@ from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixHash
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import Replacement
 
@@ -109,13 +110,15 @@ class Ping(Frame):
 @dataclass(frozen=True, slots=True)
 class Work:
     """Cost of an answer by the cloud's clock; passes are the session's total so far, `drafts` those
-    that the pass judged."""
+    that the pass judged, and `draft_s` what the cloud took to draft them, where they are its
+    own."""
 
     verify_s: float = 0.0
     queue_s: float = 0.0
     batch_size: int = 1
     target_passes: int = 0
     drafts: int = 0
+    draft_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,8 @@ class Opened(Frame):
     """Whether this cloud knows `prompt_logprobs`."""
     processes_thinking: bool = False
     """Whether this cloud knows budgets for thinking, and grammars that hold after it."""
+    cloud_drafts: CloudDrafts = CloudDrafts.NONE
+    """What this cloud drafts itself, as it was asked to."""
 
 
 Outcome = Replacement | None
@@ -184,11 +189,14 @@ class EarlyVerdict(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Frame):
-    """Tokens the cloud decoded alone, from `base` on; `logprobs` as in a verdict."""
+    """Tokens that the cloud made without drafts of the edge, from `base` on; `logprobs` as in a
+    verdict. The first `accepted` of them were drafts of the cloud's own; the pass that accepted
+    them judged `work.drafts`."""
 
     token_ids: tuple[int, ...]
     work: Work = field(default_factory=Work)
     logprobs: tuple[TokenLogprob, ...] = ()
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tandem.core.probs import MAX_VOCABULARY_SIZE, NO_TRUNCATION, Truncation
 from tandem.core.tree import expansion_nodes
 from tandem.specdec.choices import (
     Acceptance,
+    CloudDrafts,
     Control,
     Predraft,
     PredraftOrder,
@@ -101,6 +102,11 @@ class Preset:
     (`tandem.control.round_choice`). The schedule and the expansion are those of the first one."""
     adapts_truncation: bool = False
     """The same for the entries of a draft distribution that are kept and sent."""
+    cloud_drafts: CloudDrafts = CloudDrafts.NONE
+    """What the cloud drafts itself where no draft of the edge has arrived, and it would decode
+    alone. None of it crosses the link: the edge hears of the tokens."""
+    cloud_draft_length: int = 4
+    """Most tokens that the cloud drafts at once."""
 
     @property
     def tree_nodes(self) -> int:
@@ -140,6 +146,11 @@ class Preset:
     @property
     def drafts(self) -> bool:
         return self.schedule.window > 0
+
+    @property
+    def drafts_in_cloud(self) -> bool:
+        """True if the cloud has drafts of its own."""
+        return self.cloud_drafts is not CloudDrafts.NONE
 
     @property
     def drafts_chains(self) -> bool:
@@ -242,11 +253,11 @@ class Preset:
         return by_timing and not self.drafter_invariant
 
     def with_draft_length(self, length: int) -> Preset:
-        """Return the same method with another draft length, which stays as it is; one that drafts
-        nothing stays the same."""
+        """Return the same method with another draft length, the cloud's where the edge drafts
+        nothing, which stays as it is; one without drafts stays the same."""
         _check_range("draft_length", length, 1, MAX_DRAFT_LENGTH)
         if not self.drafts:
-            return self
+            return replace(self, cloud_draft_length=length) if self.drafts_in_cloud else self
         if self.expansion:
             return self.with_expansion(_of_length(self.expansion, length))
         windows = self.schedule.window // self.schedule.chunk
@@ -308,6 +319,8 @@ class Preset:
             exits=self.exits,
             exit_order=self.exit_order,
             split_layers=self.split_layers,
+            cloud_drafts=self.cloud_drafts,
+            cloud_draft_length=self.cloud_draft_length if self.drafts_in_cloud else 0,
         )
 
     def validate(self) -> None:
@@ -372,11 +385,18 @@ class VerifySettings:
     exits: int = 0
     exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
     split_layers: int = 0
+    cloud_drafts: CloudDrafts = CloudDrafts.NONE
+    cloud_draft_length: int = 0
 
     @property
     def drafts(self) -> bool:
         """True if the edge drafts at all."""
         return self.window > 0
+
+    @property
+    def drafts_in_cloud(self) -> bool:
+        """True if the cloud has drafts of its own."""
+        return self.cloud_drafts is not CloudDrafts.NONE
 
     @property
     def tree_nodes(self) -> int:
@@ -424,6 +444,7 @@ class VerifySettings:
         self.truncation.validate(MAX_VOCABULARY_SIZE)
         _check_range("exits", self.exits, 0, MAX_EXITS)
         self._validate_payloads()
+        self._validate_cloud_drafts()
         if self.prepare_on_arrival:
             self._validate_preparation()
         self._validate_split()
@@ -442,6 +463,16 @@ class VerifySettings:
             _require(not (split and self.cloud_draws), "rejection_payload", why)
             why = "the cloud must wait for the token that the edge draws"
             _require(not (split and self.decode_when_idle), "decode_when_idle", why)
+
+    def _validate_cloud_drafts(self) -> None:
+        """The cloud drafts in the place of decoding alone."""
+        if not self.drafts_in_cloud:
+            return
+        _check_range("cloud_draft_length", self.cloud_draft_length, 1, MAX_DRAFT_LENGTH)
+        why = "the cloud drafts where it would decode alone: needs decode_when_idle"
+        _require(self.decode_when_idle, "cloud_drafts", why)
+        why = "must be 'none' where layers are split: hidden states come of committed tokens alone"
+        _require(not self.split_layers, "cloud_drafts", why)
 
     def _validate_split(self) -> None:
         """Hidden states take the place of drafts."""
@@ -558,6 +589,7 @@ _STREAM = replace(
 )
 
 _AR = replace(_COUPLED, name="ar", schedule=Schedule(window=0, chunk=0, decode_when_idle=True))
+_CLOUD_DRAFT = replace(_AR, name="cloud-draft", cloud_drafts=CloudDrafts.MODEL)
 _SPLIT = replace(_AR, name="split", uplink=Uplink.HIDDEN_STATES, split_layers=SPLIT_LAYERS)
 
 _DSSD_FULL = replace(_DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION)
@@ -594,6 +626,14 @@ _LISTED = (
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
     replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True),
+    _CLOUD_DRAFT,
+    replace(
+        _CLOUD_DRAFT,
+        name="cloud-lookup",
+        cloud_drafts=CloudDrafts.LOOKUP,
+        cloud_draft_length=10,
+    ),
+    replace(_STREAM, name="stream-cloud-draft", cloud_drafts=CloudDrafts.MODEL),
     _SPLIT,
     replace(_SPLIT, name="split-float16", uplink_precision="float16"),
 )

@@ -22,6 +22,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self, assert_never
 
+import numpy as np
+
 from tandem.core.acceptance import (
     accepted_candidate,
     accepts,
@@ -53,7 +55,8 @@ from tandem.specdec.choices import Acceptance, RejectionPayload
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The drafts for one position, one in a chain or several in a tree, with as much of the
-    distribution they were drawn from as the uplink carries."""
+    distribution they were drawn from as the uplink carries. A `draft_prob` of 1 is that of a draft
+    which nothing else could have been, so that it tells the whole distribution."""
 
     token_ids: tuple[int, ...]
     draft_prob: float | None = None
@@ -206,10 +209,14 @@ class RejectionRule(AcceptanceRule):
         return self.rng.uniform(position, Purpose.ACCEPT) * draft_prob
 
     def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
+        probs = probs_of(target)
         draft_probs = proposal.draft_probs
-        assert draft_probs is not None, "drawing from the residual needs the draft distribution"
+        if draft_probs is None:
+            assert proposal.draft_prob == 1, "drawing from the residual needs the distribution"
+            draft_probs = np.zeros_like(probs)
+            draft_probs[proposal.token_ids[0]] = 1
         return recover(
-            target_probs=probs_of(target),
+            target_probs=probs,
             candidates=proposal.token_ids,
             draft_probs=draft_probs,
             rng=self.rng,

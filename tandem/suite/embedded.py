@@ -24,6 +24,7 @@ from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
+from tandem.services.verifier.cloud_drafts import CloudDraftModel
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.presets import SPLIT_LAYERS
@@ -102,6 +103,10 @@ class EmbeddedSuite:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
+    def _cloud_draft(self) -> CloudDraftModel | None:
+        load = self._pair.cloud_draft
+        return None if load is None else CloudDraftModel(self._pair.draft.model_name, load)
+
     async def _start(self, stack: AsyncExitStack) -> None:
         pair = self._pair
         draft, target = pair.models or (None, None)
@@ -114,6 +119,7 @@ class EmbeddedSuite:
             documents=self._decoded(pair.target, target, "cloud"),
             default_sampling=NO_DEFAULTS if target is None else target.default_sampling,
             pass_times=None if target is None else measure_pass_times(pair.target),
+            cloud_draft=self._cloud_draft(),
         )
         self.verifier_target = await _serve(stack, verifier)
         drafter = DrafterServicer(

@@ -73,6 +73,8 @@ class LocalSuiteSettings:
     documents: SuiteDocuments | None = None
     verifiers: int = 1
     """Alike, each behind a link of its own."""
+    cloud_draft: ModelChoice | None = None
+    """The draft model of the verifiers themselves."""
     generation_config: str = "auto"
     """Sampling settings of HTTP requests that name none: the aggregator's setting."""
     memory_folder: Path | None = None
@@ -195,6 +197,7 @@ class LocalSuite:
             flags[name] = {"port": port, **target, "exits": settings.target.exits}
             if settings.target.batch_invariant:
                 flags[name]["batch-invariant"] = "true"
+            flags[name] |= cloud_draft_flags(settings.cloud_draft)
         if settings.documents is not None:
             cloud = await self._through_link(stack, ports["cloud-aggregator"])
             retriever = f"{HOST}:{ports['device-retriever']}"
@@ -314,6 +317,19 @@ def _model_flags(choice: ModelChoice) -> dict[str, object]:
         "threads": choice.threads,
     }
     return flags if choice.revision is None else flags | {"revision": choice.revision}
+
+
+def cloud_draft_flags(choice: ModelChoice | None) -> dict[str, object]:
+    """The flags of a verifier that drafts itself."""
+    if choice is None:
+        return {}
+    at = "" if choice.revision is None else f"@{choice.revision}"
+    return {
+        "cloud-draft": f"{choice.source}{at}",
+        "cloud-draft-engine": choice.engine,
+        "cloud-draft-device": choice.device,
+        "cloud-draft-dtype": choice.dtype,
+    }
 
 
 def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]:

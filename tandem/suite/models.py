@@ -52,6 +52,8 @@ class ModelPair:
     """Draft and target as they were loaded, where they were."""
     first_layers: Callable[[int], Engine] | None = None
     """Loads so many of the target's first layers, where a back end can run them alone."""
+    cloud_draft: Callable[[], Engine] | None = None
+    """Loads the draft model once more, for presets that draft in the cloud."""
 
 
 def choose_model(
@@ -176,6 +178,7 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
         dtype=target.dtype,
         models=(drafter, verifier),
         first_layers=partial(_first_layers, target) if verifier.engine.layer_count else None,
+        cloud_draft=partial(factory.load_cloud_draft, draft, verifier),
     )
 
 

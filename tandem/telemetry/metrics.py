@@ -121,6 +121,16 @@ class MethodSeries(Series):
         "spec_decode_num_agreed_tokens_total",
         "Compared draft tokens that were equal to the final token.",
     )
+    cloud_draft_tokens = Metric(
+        Counter,
+        "spec_decode_num_cloud_draft_tokens_total",
+        "Tokens that the verifier drafted itself, with a draft model or by lookup, and judged.",
+    )
+    cloud_accepted_tokens = Metric(
+        Counter,
+        "spec_decode_num_cloud_accepted_tokens_total",
+        "Draft tokens of the verifier itself that were accepted.",
+    )
     target_passes = Metric(
         Counter,
         "spec_decode_num_target_passes_total",
@@ -168,7 +178,8 @@ class MethodSeries(Series):
     draft_step = Metric(
         Histogram,
         "draft_step_seconds",
-        "Duration of the draft model's forward pass, once per draft token.",
+        "Duration of the draft model's forward pass, once per draft token. At the side cloud: of"
+        " a draft model or lookup of the verifier, averaged over the drafts of a pass.",
         buckets=TOKEN_BUCKETS_S,
     )
     verify_step = Metric(

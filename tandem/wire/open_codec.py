@@ -11,7 +11,13 @@ from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import Truncation
 from tandem.core.prompt import MAX_IMAGES
 from tandem.net.tenant import check_tenant_id
-from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Uplink
+from tandem.specdec.choices import (
+    Acceptance,
+    CloudDrafts,
+    PredraftOrder,
+    RejectionPayload,
+    Uplink,
+)
 from tandem.specdec.messages import FrameHeader, Open
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
 from tandem.wire.common_codec import (
@@ -30,12 +36,16 @@ _CHOICES: dict[str, dict[Any, Any]] = {
     "uplink_precision": numbers_of(("float32", "float16"), pb.Precision, "PRECISION"),
     "exit_order": numbers_of(PredraftOrder, pb.EarlyOrder, "EARLY_ORDER"),
 }
+_CLOUD_DRAFTS: dict[CloudDrafts, Any] = {
+    CloudDrafts.NONE: pb.CLOUD_DRAFTS_UNSPECIFIED,
+    **numbers_of((CloudDrafts.MODEL, CloudDrafts.LOOKUP), pb.CloudDrafts, "CLOUD_DRAFTS"),
+}
 # Fields that have one form here and in protobuf.
 _OPEN = (
     *("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids"),
     *("tenant", "public_tokens"),
 )
-_OTHER_FORM = (*_CHOICES, "preset_name", "truncation")
+_OTHER_FORM = (*_CHOICES, "preset_name", "truncation", "cloud_drafts")
 _SETTINGS = tuple(field.name for field in fields(VerifySettings) if field.name not in _OTHER_FORM)
 
 
@@ -47,6 +57,7 @@ def open_to_proto(opening: Open) -> pb.Open:
         preset=settings.preset_name,
         draft_top_k=settings.truncation.top_k,
         draft_top_p=settings.truncation.top_p,
+        cloud_drafts=cloud_drafts_to_proto(settings.cloud_drafts),
         **{name: numbers[getattr(settings, name)] for name, numbers in _CHOICES.items()},
         **_named(opening, _OPEN),
         **_named(settings, _SETTINGS),
@@ -68,11 +79,25 @@ def open_from_proto(header: FrameHeader, opening: pb.Open, context_length: int) 
     settings = VerifySettings(
         preset_name=opening.preset,
         truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
+        cloud_drafts=cloud_drafts_from_proto(opening.cloud_drafts),
         **{name: choice_of(_CHOICES[name], number, name) for name, number in numbers.items()},
         **same_fields(opening, _SETTINGS),
     )
     params = params_from_proto(opening.params)
     return Open(**header, params=params, settings=settings, **same_fields(opening, _OPEN))
+
+
+def cloud_drafts_to_proto(drafts: CloudDrafts) -> pb.CloudDrafts.ValueType:
+    """Return the number of what a cloud drafts itself."""
+    number: pb.CloudDrafts.ValueType = _CLOUD_DRAFTS[drafts]
+    return number
+
+
+def cloud_drafts_from_proto(number: pb.CloudDrafts.ValueType) -> CloudDrafts:
+    """Return what a cloud drafts itself. Raises InvalidArgument("cloud_drafts") for a number that
+    this version does not know."""
+    drafts: CloudDrafts = choice_of(_CLOUD_DRAFTS, number, "cloud_drafts")
+    return drafts
 
 
 def _named(owner: object, names: Iterable[str]) -> dict[str, Any]:

@@ -53,10 +53,12 @@ def fill_work(proto: pb.Work, work: Work) -> None:
     proto.batch_size = work.batch_size
     proto.target_passes = work.target_passes
     proto.drafts = work.drafts
+    proto.draft_s = work.draft_s
 
 
 def work_from_proto(proto: pb.Work) -> Work:
-    for name, seconds in (("verify_s", proto.verify_s), ("queue_s", proto.queue_s)):
+    for name in ("verify_s", "queue_s", "draft_s"):
+        seconds = getattr(proto, name)
         if not 0 <= seconds < math.inf:  # False for NaN as well
             raise InvalidArgument(name, f"{seconds} is not a duration")
     return Work(
@@ -65,6 +67,7 @@ def work_from_proto(proto: pb.Work) -> Work:
         batch_size=proto.batch_size,
         target_passes=proto.target_passes,
         drafts=proto.drafts,
+        draft_s=proto.draft_s,
     )
 
 

@@ -49,7 +49,12 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, MAX_EXITS, VerifySettings
 from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
-from tandem.wire.open_codec import open_from_proto, open_to_proto
+from tandem.wire.open_codec import (
+    cloud_drafts_from_proto,
+    cloud_drafts_to_proto,
+    open_from_proto,
+    open_to_proto,
+)
 from tandem.wire.verdict_codec import (
     fill_logprobs,
     fill_verdict,
@@ -157,6 +162,7 @@ class EdgeCodec:
                     token_ids=token_ids,
                     work=work_from_proto(frame.tokens.work),
                     logprobs=logprobs,
+                    accepted=frame.tokens.accepted,
                 )
             case "full_distribution":
                 return FullDistribution(**header, target_probs=self._probs(frame.full_distribution))
@@ -185,6 +191,7 @@ class EdgeCodec:
             batch_invariant=opened.batch_invariant,
             row_share=_row_share(opened),
             tells_prompt_logprobs=opened.tells_prompt_logprobs,
+            cloud_drafts=cloud_drafts_from_proto(opened.cloud_drafts),
         )
 
     def _early_verdict(self, header: FrameHeader, verdict: pb.EarlyVerdict) -> EarlyVerdict:
@@ -287,6 +294,7 @@ class CloudCodec:
                 if message.row_share is not None:
                     frame.opened.row_share = message.row_share
                 frame.opened.tells_prompt_logprobs = message.tells_prompt_logprobs
+                frame.opened.cloud_drafts = cloud_drafts_to_proto(message.cloud_drafts)
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case PromptLogprobs():
                 frame.prompt_logprobs.first = message.first
@@ -302,6 +310,7 @@ class CloudCodec:
                 frame.early_verdict.confidence = message.confidence
             case Tokens():
                 frame.tokens.token_ids.extend(message.token_ids)
+                frame.tokens.accepted = message.accepted
                 fill_logprobs(frame.tokens, message.logprobs)
                 fill_work(frame.tokens.work, message.work)
             case FullDistribution():

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from tandem.cli import main
 from tandem.core.probs import SamplingParams
+from tandem.demo import demo_folder
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
@@ -64,7 +65,8 @@ def metrics_port() -> int:
 @pytest.fixture(scope="module")
 def suite(metrics_port: int) -> Iterator[Up]:
     """All services, with 20 ms between the two sides."""
-    with running_up("--rtt-ms", "20", "--metrics-port", str(metrics_port)) as up:
+    cloud_draft = ("--cloud-draft", str(demo_folder("demo-draft")))
+    with running_up("--rtt-ms", "20", "--metrics-port", str(metrics_port), *cloud_draft) as up:
         yield up
 
 

@@ -61,7 +61,15 @@ class Services:
 def _verifier(port: int, metrics_port: int) -> ServiceProcess:
     paces = ("--pace-first-s", "0.02", "--pace-further-s", "0.001")
     ports = ("--port", str(port), "--metrics-port", str(metrics_port))
-    return ServiceProcess("tandem.services.verifier", *SCRIPTED, *ports, *paces)
+    drafts = (
+        "--cloud-draft",
+        "1",
+        "--cloud-draft-engine",
+        "scripted",
+        "--pace-cloud-draft-s",
+        "0.02",
+    )
+    return ServiceProcess("tandem.services.verifier", *SCRIPTED, *ports, *paces, *drafts)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +88,7 @@ def services() -> Iterator[Services]:
             ServiceProcess(
                 "tandem.services.aggregator",
                 *("--port", "0", "--metrics-port", str(metrics_ports[2])),
-                *("--http-port", "0", "--drafter", drafter.address()),
+                *("--http-port", "0", "--drafter", drafter.address(), "--max-running", "32"),
             )
         )
         verifier.address()

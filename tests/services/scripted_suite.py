@@ -10,6 +10,7 @@ from functools import partial
 
 import grpc
 
+from tandem.backends.context_engine import Distribution
 from tandem.backends.interface import Engine
 from tandem.generation.client import AggregatorClient
 from tandem.net.access import ServerAccess
@@ -22,6 +23,7 @@ from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
+from tandem.services.verifier.cloud_drafts import CloudDraftModel
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.presets import SPLIT_LAYERS
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -60,12 +62,13 @@ class Suite:
     edge_metrics: Metrics
     front_metrics: Metrics
     memory: DrafterMemory | None = None
+    cloud_draft: Engine | None = None
 
     async def idle(self, timeout_s: float = IDLE_S) -> None:
-        """Until no service holds a request, and both engines no session and no keys and values any
+        """Until no service holds a request, and the engines no session and no keys and values any
         more. What a caller left behind may still arrive at the verifier, and be opened for a
         moment."""
-        engines = (self.target, self.draft)
+        engines = [self.target, self.draft, *([self.cloud_draft] if self.cloud_draft else ())]
         services = [each.service for each in (self.aggregator, self.drafter, self.verifier)]
         async with asyncio.timeout(timeout_s):
             while any(engine.sessions_open or engine.kv_bytes_in_use for engine in engines) or any(
@@ -79,11 +82,20 @@ def target_engine(vocabulary: int = VOCABULARY) -> ScriptedEngine:
     return ScriptedEngine(vocabulary, probs, context_length=CONTEXT, eos_token_ids=EOS)
 
 
-def draft_engine(vocabulary: int = VOCABULARY) -> ScriptedEngine:
+def draft_probs(vocabulary: int = VOCABULARY) -> Distribution:
     target = scripted_probs(1, vocabulary, sharpness=9.0)
     noise = scripted_probs(2, vocabulary, sharpness=9.0)
-    probs = noisy_probs(target, noise, 0.3)
-    return ScriptedEngine(vocabulary, probs, context_length=CONTEXT, eos_token_ids=EOS)
+    return noisy_probs(target, noise, 0.3)
+
+
+def draft_engine(vocabulary: int = VOCABULARY, context_length: int = CONTEXT) -> ScriptedEngine:
+    probs = draft_probs(vocabulary)
+    return ScriptedEngine(vocabulary, probs, context_length=context_length, eos_token_ids=EOS)
+
+
+def cloud_draft_model(engine: Engine | None, target: Engine) -> CloudDraftModel:
+    """The verifier's own draft model: `engine`, or a scripted one."""
+    return CloudDraftModel("small", lambda: engine or draft_engine(target.vocabulary_size))
 
 
 async def started(
@@ -107,23 +119,31 @@ async def scripted_suite(
     splits: bool = True,
     memory: MemoryLimits | None = None,
     learning: LearningPlace | None = None,
+    cloud_draft: Engine | None = None,
+    drafts_in_cloud: bool = True,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
     first layers. `memory`: what the drafter remembers; None: nothing. `learning`: where the draft
-    model learns, if it does."""
+    model learns, if it does. `drafts_in_cloud`: the verifier has a draft model, `cloud_draft` or a
+    scripted one."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
     tokenizer = tokenizer or ScriptedTokenizer(draft.vocabulary_size)
     # Its tokenizer is for grammars alone, which a scripted one cannot be asked for.
     documents = None if isinstance(tokenizer, ScriptedTokenizer) else Documents(tokenizer)
+    own = cloud_draft_model(cloud_draft, target) if drafts_in_cloud else None
     limits = drafter_limits or DrafterLimits()
     running: list[RunningService] = []
     async with AsyncExitStack() as stack:
         try:
             verifying = VerifierServicer(
-                target, verifier_limits or VerifierLimits(), cloud, documents=documents
+                target,
+                verifier_limits or VerifierLimits(),
+                cloud,
+                documents=documents,
+                cloud_draft=own,
             )
             running.append(verifier := await started(verifying))
             address = verifier.target
@@ -149,7 +169,9 @@ async def scripted_suite(
             running.append(aggregator := await started(servicer))
             async with AggregatorClient(aggregator.target) as client:
                 services = (verifier, drafter, aggregator, servicer)
-                yield Suite(*services, target, draft, client, cloud, edge, front, remembered)
+                yield Suite(
+                    *services, target, draft, client, cloud, edge, front, remembered, cloud_draft
+                )
         finally:  # whatever began, or a server that nobody stops holds up the process's end
             for each in reversed(running):
                 await each.drain(0.5)

@@ -34,7 +34,7 @@ async def test_chains_run_and_the_text_is_the_target_s_own() -> None:
     expected: list[int] = [ord("n")]
     for _ in range(40):
         expected.append(int(target._table[expected[-1] % 64].argmax()))
-    async with scripted_suite(draft=draft, target=target) as suite:
+    async with scripted_suite(draft=draft, target=target, cloud_draft=BigramEngine(3)) as suite:
         for preset in (name for name in CHAINS if not find_preset(name).split_layers):
             assert [*(await suite.client.generate(request(preset))).token_ids] == expected[1:]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import PortInUse, RunningService
 from tandem.net.status import Rejected
+from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
@@ -26,6 +28,7 @@ from tandem.testing.paced import PacedEngine
 from tests.services.health import health_of, health_stub
 from tests.services.scripted_suite import (
     Suite,
+    cloud_draft_model,
     draft_engine,
     scripted_suite,
     started,
@@ -72,12 +75,24 @@ async def take_over(port: int) -> RunningService:
     """A second verifier on the port of one that is leaving, as soon as it is free."""
     while True:
         metrics = Metrics(new_registry(), "cloud")
-        servicer = VerifierServicer(target_engine(), VerifierLimits(), metrics)
+        target = target_engine()
+        small = cloud_draft_model(None, target)
+        servicer = VerifierServicer(target, VerifierLimits(), metrics, cloud_draft=small)
         try:
             return await started(servicer, port)
         except PortInUse:
             await servicer.close()
             await asyncio.sleep(0.01)
+
+
+def every_preset_at_once() -> AbstractAsyncContextManager[Suite]:
+    """A suite of slow models that serves a request of each preset at the same time."""
+    return scripted_suite(
+        settings=AggregatorSettings(max_running=2 * len(PRESETS)),
+        target=paced(target_engine()),
+        draft=paced(draft_engine()),
+        cloud_draft=paced(draft_engine()),
+    )
 
 
 async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
@@ -89,7 +104,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
     ]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
-    async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
+    async with every_preset_at_once() as suite:
         generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
         draining = asyncio.create_task(suite.verifier.drain(DRAIN_S))
         successor = await take_over(suite.verifier.port)
@@ -108,7 +123,7 @@ async def test_a_verifier_killed_at_once_is_resumed_too() -> None:
     requests = [request(name) for name in PRESETS if not PRESETS[name].fixed().timing_dependent]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
-    async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
+    async with every_preset_at_once() as suite:
         generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
         await suite.verifier.drain(0.0)
         successor = await take_over(suite.verifier.port)

@@ -39,6 +39,8 @@ class ModelPair:
     target_probs: ProbsOf
     sampling: SamplingParams
     exit_distributions: tuple[ProbsOf, ...] = ()
+    cloud_draft_probs: ProbsOf | None = None
+    """Of a draft model in the cloud; None: it is the edge's."""
 
 
 def model_pair(

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from lab.simulation.simulated_cloud_drafts import draw
 from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
@@ -108,14 +109,32 @@ def contexts_of(cloud: CloudMachine, work: VerifyWork) -> list[TokenIds]:
     return work.contexts((*cloud.committed.since(0)[: work.kept], *work.prepared))
 
 
+def cloud_drafts(models: ModelPair, cloud: CloudMachine, task: DraftTask) -> list[Drafted]:
+    """What a draft model of the cloud itself makes of a task."""
+    if not task.count:
+        return []
+    context = (*cloud.committed.since(0)[: task.keep], *task.token_ids)
+    assert context == cloud.committed.since(0), "the draft KV holds the text"
+    probs_of = models.cloud_draft_probs or models.draft_probs
+    drafts: list[Drafted] = []
+    while len(drafts) < task.count:
+        drafts.append(draw(cloud, probs_of, context))
+        if drafts[-1].token_id in task.ends:
+            break
+        context = (*context, drafts[-1].token_id)
+    return drafts
+
+
 @dataclass(frozen=True)
 class Pace:
-    """How many turns things take: drafting a token, judging, a frame's way up and down."""
+    """How many turns things take: drafting a token, judging, a frame's way up and down, and a token
+    that the cloud drafts itself."""
 
     draft: int = 1
     judge: int = 1
     up: int = 1
     down: int = 1
+    cloud_draft: int = 1
 
 
 @dataclass(eq=False)
@@ -197,6 +216,7 @@ class Lockstep:
         self._down: deque[tuple[int, CloudMessage]] = deque()
         self._drafting: list[_Drafting] = []
         self._judging: tuple[int, Verification] | None = None
+        self._cloud_drafting: tuple[int, DraftTask, list[Drafted]] | None = None
         self._speaking: list[tuple[int, VerifyWork, EarlyVerdict]] = []
         self._apply(self.edge.connect(0.0))
 
@@ -225,7 +245,7 @@ class Lockstep:
                 case Reconnect():
                     self._up.clear()
                     self._down.clear()
-                    self.cloud = self._judging = None
+                    self.cloud = self._judging = self._cloud_drafting = None
                     self._apply(self.edge.connect(0.0))
 
     def _draft(self) -> None:
@@ -328,11 +348,29 @@ class Lockstep:
             verification = self._judging[1]
             self._judging = None
             self._send_down(self.cloud.complete(verification, Work(verify_s=0.01)))
+        self._draft_in_cloud(self.cloud)
         work = self.cloud.work()
         if work:
             verification = judgement_for(self._models, self.cloud, work)
             self._judging = (self._turn + self._pace.judge, verification)
             self._speaking = self._early_verdicts(self.cloud, work)
+
+    def _draft_in_cloud(self, cloud: CloudMachine) -> None:
+        """Go on with what the cloud drafts itself. Computing a text takes no turn."""
+        while True:
+            task = cloud.draft_task()
+            if task is None:
+                self._cloud_drafting = None
+                return
+            if self._cloud_drafting is None or self._cloud_drafting[1] is not task:
+                drafts = cloud_drafts(self._models, cloud, task)
+                turns = self._pace.cloud_draft * len(drafts)
+                self._cloud_drafting = (self._turn + turns, task, drafts)
+            due, _, drafts = self._cloud_drafting
+            if due > self._turn:
+                return
+            self._cloud_drafting = None
+            cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.01 * len(drafts))
 
     def _early_verdicts(
         self, cloud: CloudMachine, work: VerifyWork

@@ -21,7 +21,16 @@ from tandem.control.round_choice import RoundChooser
 from tandem.control.round_cost import RoundSetting
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose
-from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.choices import (
+    Acceptance,
+    CloudDrafts,
+    Control,
+    Predraft,
+    RejectionPayload,
+    Schedule,
+    Uplink,
+)
+from tandem.specdec.cloud_drafting import CloudDrafting
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import RejectionRule
@@ -168,6 +177,10 @@ METHODS: dict[str, tuple[Preset, int]] = {
         scheduled("dsd", Schedule(2, 1, bonus=False), predraft=Predraft.LIKELY_OUTCOMES),
         3,
     ),
+    "cloud drafts, 1": (preset("cloud-draft", 1, acceptance=Acceptance.REJECTION), 4),
+    "cloud drafts, 2": (preset("cloud-draft", 2, acceptance=Acceptance.REJECTION), 4),
+    "cloud drafts, 3": (preset("cloud-draft", 3, acceptance=Acceptance.REJECTION), 3),
+    "cloud lookup": (preset("cloud-lookup", 3, acceptance=Acceptance.REJECTION), 4),
 }
 EARLY_EXITS: dict[str, Any] = {"predraft": Predraft.EARLY_EXITS, "exits": 2}
 WITH_EARLY_EXITS: dict[str, tuple[Preset, int]] = {
@@ -204,26 +217,54 @@ OWN_TOKENS = {
     ),
     "streaming": scheduled("dsd", Schedule(2, 1, decode_when_idle=True)),
     "streaming, whole window": scheduled("dsd", Schedule(2, 2, decode_when_idle=True)),
+    "stream, cloud drafts": scheduled(
+        "dsd",
+        Schedule(2, 1, verify_on_arrival=True, decode_when_idle=True),
+        cloud_drafts=CloudDrafts.MODEL,
+        cloud_draft_length=2,
+    ),
+    "streaming, cloud drafts, whole window": scheduled(
+        "dsd",
+        Schedule(2, 2, decode_when_idle=True),
+        cloud_drafts=CloudDrafts.MODEL,
+        cloud_draft_length=1,
+    ),
+    "stream, cloud lookup": scheduled(
+        "dsd",
+        Schedule(2, 1, verify_on_arrival=True, decode_when_idle=True),
+        cloud_drafts=CloudDrafts.LOOKUP,
+        cloud_draft_length=2,
+    ),
 }
-PACES = [Pace(), Pace(judge=3), Pace(draft=3, judge=4), Pace(up=3, down=2), Pace(draft=3, down=4)]
+PACES = [
+    Pace(),
+    Pace(judge=3),
+    Pace(draft=3, judge=4, cloud_draft=2),
+    Pace(up=3, down=2),
+    Pace(draft=3, down=4),
+]
 ENDS = frozenset({0})
 
 
-def exact_payload_probs(max_tokens: int, ends: frozenset[int]) -> dict[TokenIds, Fraction]:
+def exact_payload_probs(
+    max_tokens: int, ends: frozenset[int], models: ModelPair | None = None
+) -> dict[TokenIds, Fraction]:
     probs: dict[TokenIds, Fraction] = {(): Fraction(1)}
     for _ in range(max_tokens):
         probs = {
             longer: mass * probability
             for answer, mass in probs.items()
-            for longer, probability in continuations(answer, ends)
+            for longer, probability in continuations(answer, ends, models or MODELS)
         }
     return probs
 
 
-def continuations(answer: TokenIds, ends: frozenset[int]) -> list[tuple[TokenIds, Fraction]]:
+def continuations(
+    answer: TokenIds, ends: frozenset[int], models: ModelPair
+) -> list[tuple[TokenIds, Fraction]]:
     if answer and answer[-1] in ends:
         return [(answer, Fraction(1))]
-    next_probs = MODELS.target_probs((1, 2, *answer))
+    next_probs = models.target_probs((1, 2, *answer))
     return [((*answer, token), mass) for token, mass in enumerate(next_probs) if mass]
 
 
@@ -432,6 +473,42 @@ def test_so_it_is_where_earlier_texts_are_branches_of_a_tree(shape: str) -> None
     chosen, max_tokens = TREES[shape]
     probs = probs_through_the_machines(chosen, max_tokens, Pace(), remembered=REMEMBERED)
     assert probs == exact_payload_probs(max_tokens, frozenset())
+
+
+def test_so_it_is_with_a_draft_model_in_the_cloud_that_differs_from_the_edge_s() -> None:
+    other = pair_of(
+        draft={0: [6, 1, 1], 1: [1, 6, 1], 2: [4, 0, 4]},
+        target={0: [1, 1, 1], 1: [1, 1, 1], 2: [1, 1, 1]},
+    )
+    models = replace(MODELS, cloud_draft_probs=other.draft_probs)
+    chosen = OWN_TOKENS["stream, cloud drafts"]
+    for pace in PACES[1:4]:
+        probs = probs_through_the_machines(chosen, 3, pace, models=models)
+        assert probs == exact_payload_probs(3, frozenset()), pace
+
+
+def test_cloud_drafts_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would win more races against an edge's drafts than others. (That one number serves all
+    would hide it here.)"""
+    monkeypatch.setattr("tandem.specdec.rules.RacingRejectionRule", RejectionRule)
+    created = CloudDrafting.__init__
+
+    def not_racing(*args: Any, **named: Any) -> None:
+        created(*args, **named | {"races": False})
+
+    edge, cloud = (dict.fromkeys(range(3), row) for row in ([1, 0, 3], [3, 0, 1]))
+    target = {last: [1, 0, 1] for last in range(3)}
+    models = pair_of(edge, target)
+    models = replace(models, cloud_draft_probs=pair_of(cloud, target).draft_probs)
+    right = exact_payload_probs(4, ENDS, models)
+
+    def answered() -> dict[TokenIds, Fraction]:
+        chosen = OWN_TOKENS["stream, cloud drafts"]
+        return probs_through_the_machines(chosen, 4, Pace(cloud_draft=3), ENDS, models=models)
+
+    assert answered() == right
+    monkeypatch.setattr(CloudDrafting, "__init__", not_racing)
+    assert answered() != right
 
 
 def test_chunks_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tandem.core.acceptance import residual
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose, RandomSource
-from tandem.specdec.choices import Schedule
+from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, probs_of
 from tests.long_runs import with_long_cases
@@ -53,10 +53,15 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "tslt, P 0.7": (CLOSE, "tslt", {"truncation": Truncation(top_p=0.7)}),
     "dssd, K 2": (OPPOSED, "dssd", {"payload_top": 1, "truncation": Truncation(top_k=2)}),
     "fsd, opposed": (with_exits(OPPOSED), "fsd", {"exits": 3, "payload_top": 1}),
+    "cloud drafts, opposed": (OPPOSED, "cloud-draft", {"acceptance": Acceptance.REJECTION}),
+    "cloud lookup": (CLOSE, "cloud-lookup", {"acceptance": Acceptance.REJECTION}),
 }
 CASES = {method: 1 + number % 3 for number, method in enumerate(METHODS)}
 """Each at one length: tests of exact distributions and of text equality have the others."""
-EVERY_RUN = ("ar", "dsd, float32", "dssd, M 2, R 3", "tslt, K 2", "fsd, opposed")
+EVERY_RUN = (
+    *("ar", "dsd, float32", "dssd, M 2, R 3", "tslt, K 2", "fsd, opposed"),
+    "cloud drafts, opposed",
+)
 
 
 def sample(
@@ -202,6 +207,12 @@ COMPOSITIONS = {
     "stream, rejection": preset("stream-rejection", truncation=NO_TRUNCATION),
     "stream, rejection, for few passes": preset(
         "stream-rejection", idle_weight=0.3, truncation=Truncation(top_k=2)
+    ),
+    "stream, rejection, cloud drafts": preset(
+        "stream-rejection",
+        truncation=NO_TRUNCATION,
+        cloud_drafts=CloudDrafts.MODEL,
+        cloud_draft_length=2,
     ),
 }
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes
 from tandem.core.probs import SamplingParams, Truncation
-from tandem.specdec.choices import Schedule, Uplink
+from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule, Uplink
 from tandem.specdec.presets import PRESETS, Preset
 from tests.long_runs import LONG
 from tests.virtual_time.cases import (
@@ -38,6 +39,9 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dssd-full": ("dssd-full", {}),
     "mc-dsd": ("mc-dsd", {"truncation": Truncation(top_k=6)}),
     "coupled": ("coupled", {}),
+    "cloud-draft": ("cloud-draft", {}),
+    "cloud-draft, rejection": ("cloud-draft", {"acceptance": Acceptance.REJECTION}),
+    "cloud-lookup": ("cloud-lookup", {}),
 }
 
 
@@ -57,6 +61,14 @@ def streaming(chosen: Preset, source: random.Random) -> Preset:
         decode_when_idle=source.random() < 0.5,
     )
     return replace(chosen, schedule=schedule)
+
+
+def drafting_in_cloud(chosen: Preset, source: random.Random) -> Preset:
+    """The same preset, with drafts of the cloud where it goes on alone."""
+    kind = source.choice((CloudDrafts.MODEL, CloudDrafts.LOOKUP))
+    schedule = replace(chosen.schedule, decode_when_idle=True)
+    length = source.randint(1, 6)
+    return replace(chosen, schedule=schedule, cloud_drafts=kind, cloud_draft_length=length)
 
 
 @cache
@@ -120,6 +132,30 @@ def test_streaming_with_gumbel_coupling_is_ar() -> None:
             chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=20, faults=faults
         )
         assert streamed.token_ids == text_of_ar(seed, max_tokens=20), (seed, chosen.schedule)
+
+
+def test_streaming_with_drafts_of_edge_and_cloud_is_ar() -> None:
+    by_cloud = by_edge = 0
+    for seed in range(80):
+        source = random.Random(f"both {seed}")
+        chosen = drafting_in_cloud(streaming(PRESETS["coupled"], source), source)
+        chosen.validate()
+        faults = faults_of(seed, 1.0) if seed % 2 else None
+        times = ModelTimes(draft_s=source.choice((0.01, 0.03, 0.1)))
+        answer = run(
+            chosen,
+            MODELS,
+            seed,
+            prompt_ids=prompt_of(seed),
+            max_tokens=20,
+            faults=faults,
+            times=times,
+        )
+        assert answer.token_ids == text_of_ar(seed, max_tokens=20), (seed, chosen)
+        by_cloud += answer.stats.cloud_accepted
+        by_edge += answer.stats.accepted
+    assert by_cloud > 100
+    assert by_edge > 100
 
 
 def test_trees_with_gumbel_coupling_are_ar() -> None:
@@ -206,6 +242,26 @@ def test_a_cut_changes_no_pipelined_text(method: str) -> None:
         uncut = run(PIPELINED[method], MODELS, seed, max_tokens=20)
         cut = run(PIPELINED[method], MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
         assert cut.token_ids == uncut.token_ids, seed
+
+
+@pytest.mark.parametrize(("name", "stand"), [("cloud-draft", 40), ("cloud-lookup", 4)])
+def test_drafts_in_the_cloud_are_ar_under_faults(name: str, stand: int) -> None:
+    lost = accepted = 0
+    for seed in range(80):
+        answer = run(
+            preset(name, 1 + seed % 8),
+            MODELS,
+            seed,
+            prompt_ids=prompt_of(seed) * 3,
+            max_tokens=20,
+            faults=faults_of(seed, 2.0),
+        )
+        alone = run(preset("ar"), MODELS, seed, prompt_ids=prompt_of(seed) * 3, max_tokens=20)
+        assert answer.token_ids == alone.token_ids, seed
+        lost += answer.stats.links_lost
+        accepted += answer.stats.cloud_accepted
+    assert lost > 18
+    assert accepted > stand
 
 
 def test_the_draft_model_matters_to_the_speed_only() -> None:

@@ -19,6 +19,8 @@ AUTO = {"model_name": "$model", "side": "device", "preset": "auto"}
 
 _DRAFTED = rate(Method.draft_tokens, "preset", AT_EDGE)
 _ACCEPTED = rate(Method.accepted_tokens, "preset", AT_EDGE)
+_CLOUD_DRAFTED = rate(Method.cloud_draft_tokens, "preset", AT_CLOUD)
+_CLOUD_ACCEPTED = rate(Method.cloud_accepted_tokens, "preset", AT_CLOUD)
 _TOKENS = rate(Method.tokens, "preset", AT_EDGE)
 _HITS = rate(Method.predraft_hits, "preset", AT_EDGE)
 _MISSES = rate(Method.predraft_misses, "preset", AT_EDGE)
@@ -37,9 +39,13 @@ SPECULATION = Dashboard(
             (
                 Panel(
                     "Acceptance",
-                    "Share of the drafted tokens that the target accepted.",
+                    "Share of the drafted tokens that the target accepted: of edges' drafts, and "
+                    "of those that verifiers make themselves.",
                     "percentunit",
-                    (Query(ratio(_ACCEPTED, _DRAFTED), "{{preset}}"),),
+                    (
+                        Query(ratio(_ACCEPTED, _DRAFTED), "{{preset}}"),
+                        Query(ratio(_CLOUD_ACCEPTED, _CLOUD_DRAFTED), "{{preset}}, in the cloud"),
+                    ),
                     highest=1.0,
                 ),
                 Panel(

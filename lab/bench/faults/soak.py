@@ -38,6 +38,7 @@ from tandem.net.frame_stream import BROKEN
 from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
@@ -47,8 +48,12 @@ SAMPLES = 300
 """Of each figure in a run, at least 5 s apart and at most 60 in the quick one."""
 FAULT_EVERY_S = 30.0
 MAX_TOKENS, PROMPTS = 32, 60
-SERVED = [name for name, preset in PRESETS.items() if not preset.split_layers]
-"""What a drafter without the target's layers serves."""
+SERVED = [
+    name
+    for name, preset in PRESETS.items()
+    if not preset.split_layers and preset.cloud_drafts is not CloudDrafts.MODEL
+]
+"""What a drafter without the target's layers and a verifier without a draft model serve."""
 ANSWER_S, CALL_S = 60.0, 10.0
 DOCUMENT_KV_BYTES = 8 << 20
 """So small that it is full before the second half begins."""

@@ -106,11 +106,12 @@ def run(report: Report, models: Models, cells: int | None = None, kept: Path | N
 
 
 def all_cells() -> list[Cell]:
-    """Every cell; `auto`, which changes its schedule, has no model of one."""
+    """Every cell; `auto`, which changes its schedule, has no model of one, nor has a cloud that
+    drafts."""
     names = [
         name
         for name, preset in PRESETS.items()
-        if not preset.lossy and preset.control is not Control.LEAST_COST
+        if not (preset.lossy or preset.drafts_in_cloud) and preset.control is not Control.LEAST_COST
     ]
     axes = (HARDWARE, RTTS_S, RATES_MBPS, ACCEPTANCES, TOKENS)
     return [Cell(*choice) for choice in product(names, *axes)]

@@ -30,6 +30,7 @@ from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.net.status import Rejected
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import FIXED_ROUNDS
@@ -170,7 +171,11 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
     """Batches of requests with the length of their cut, in seconds."""
     texts = prompts(PROMPTS)
     # Where timing decides who draws a token, an uncut run's text may differ as well.
-    presets = [name for name, preset in PRESETS.items() if not preset.fixed().timing_dependent]
+    presets = [
+        name
+        for name, preset in PRESETS.items()
+        if not preset.fixed().timing_dependent and preset.cloud_drafts is not CloudDrafts.MODEL
+    ]
     total = plan.short + plan.long + plan.alone
     wanted = [
         GenerationRequest(

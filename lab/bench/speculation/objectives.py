@@ -66,7 +66,8 @@ def row_of(
 def cheapest_passes(rate: float, tokens: int, seed: int) -> float:
     """Target passes per token of the exact preset that takes the fewest."""
     fixed = [p.fixed() for p in PRESETS.values() if p.control is Control.FIXED and not p.lossy]
-    answers = [answered(preset, rate, tokens, seed) for preset in fixed if not preset.expansion]
+    chains = [p for p in fixed if not (p.expansion or p.drafts_in_cloud)]
+    answers = [answered(preset, rate, tokens, seed) for preset in chains]
     return min(answer.stats.target_passes / tokens for answer in answers)
 
 

@@ -1,6 +1,6 @@
 // What was asked and answered. An answer is a value; each chunk of its stream makes the next one.
 
-export const SOURCES = ["draft", "target", "edge", "device", "cloud", "both", "recovered"];
+export const SOURCES = ["draft", "cloud_draft", "target", "edge", "device", "cloud", "both", "recovered"];
 
 // What a token is told by: its source, and of sides beyond the cloud which.
 export const originOf = (token) => (token.source === "side" ? `side ${token.sides[0]}` : token.source);

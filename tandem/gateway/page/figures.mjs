@@ -16,6 +16,9 @@ export function PlainLine({ figures, other }) {
   if (!figures.device && figures.drafted > 0 && figures.tokens > 0) {
     said.push(say("plainShare", { share: number((100 * figures.accepted) / figures.tokens) }));
   }
+  if (figures.cloud_drafted > 0 && figures.tokens > 0) {
+    said.push(say("plainCloudShare", { share: number((100 * figures.cloud_accepted) / figures.tokens) }));
+  }
   // Of an answer beside that of the cloud alone the difference is measured, and a note below says it.
   const alone = figures.choice?.cloud_alone_tpot_s;
   if (alone && figures.tpot_s && figures.accepted > 0 && !other) {

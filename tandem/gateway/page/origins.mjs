@@ -5,6 +5,7 @@ import { say } from "./language.mjs";
 const FURTHER = 4; // colours of sides beyond the cloud
 const WORDS = {
   draft: "sourceDraft",
+  cloud_draft: "sourceCloudDraft",
   target: "sourceTarget",
   edge: "sourceEdge",
   device: "sourceDevice",

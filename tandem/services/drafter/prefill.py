@@ -3,11 +3,12 @@ rest fed. Invariants: where nothing is drafted nothing is computed; of sessions 
 need the same text at the same time one computes it; tokens that the cloud commits meanwhile do not
 interrupt it, so that a slow device comes to draft in the end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from tandem.backends.interface import KV_BLOCK, ForwardRequest, Logits, Session
+from tandem.backends.interface import KV_BLOCK, Session
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.prefill_job import DraftPrefillJob
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText, PrefixCache
 from tandem.specdec.edge import EdgeMachine
 
@@ -63,22 +64,3 @@ class DraftPrefill:
         if self._prefix is not None:
             gives_back = self._gives_back() if ends else 0
             self._prefix.leave(self._kv, self._machine.fed_tokens, ends, gives_back)
-
-
-class DraftPrefillJob:
-    """Feeds tokens after the first `keep` of a session; the result is the session's length."""
-
-    def __init__(self, session: Session, keep: int, token_ids: Sequence[int]) -> None:
-        self._session = session
-        self._keep = keep
-        self._token_ids = tuple(token_ids)
-
-    def request(self) -> ForwardRequest:
-        self._session.rollback(self._keep)
-        return ForwardRequest(self._session, self._token_ids, logits_to_keep=0)
-
-    def take(self, logits: Logits) -> bool:
-        return True
-
-    def result(self) -> int:
-        return self._session.length

@@ -61,6 +61,7 @@ from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.split_edge import SplitEdge, layers_session, needed_layers
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.services.drafter.warm_start import WarmStarts
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
@@ -228,19 +229,23 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     ) -> pb.DescribeResponse:
         kv_tokens = self._admission.kv_tokens(self._engine.kv_bytes_per_token)
         draft = describe_model(self._engine, kv_tokens=kv_tokens)
-        served = [
-            name for name, preset in PRESETS.items() if not preset.split_layers or self._split
-        ]
-        answer = pb.DescribeResponse(draft=draft, presets=served)
+        answer = pb.DescribeResponse(draft=draft)
         try:
             answer.target.CopyFrom(await self._clouds.describe(DESCRIBE_TIMEOUT_S))
             self._know_target(answer.target.context_length)
         except Rejected as error:
             answer.cloud_error = str(error)
+        answer.presets.extend(name for name, preset in PRESETS.items() if self._serves(preset))
         answer.clouds.extend(self._clouds.status())
         if isinstance(self._tokenizer, FamilyTokenizer):
             answer.family = self._tokenizer.family.name
         return answer
+
+    def _serves(self, preset: Preset) -> bool:
+        """Return whether drafter and cloud have what the preset needs beside the two models."""
+        if preset.split_layers and not self._split:
+            return False
+        return preset.cloud_drafts is not CloudDrafts.MODEL or self._clouds.has_draft_model
 
     async def Tokenize(  # noqa: N802  # the RPC's name
         self, request: drafter_pb2.TokenizeRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -1,25 +1,29 @@
 """`python -m tandem.services.verifier`: the verifier as a process."""
 
-from tandem.backends.factory import load_served
-from tandem.backends.model_source import Parallelism
+from pathlib import Path
+
+from tandem.backends.factory import load_cloud_draft, load_served
+from tandem.backends.interface import Engine
+from tandem.backends.model_source import LoadedModel, ModelChoice, Parallelism
 from tandem.index.reranking import find_rescoring
 from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.prefix_cache import prefix_limits
+from tandem.services.verifier.cloud_drafts import CloudDraftModel, check_vocabulary
 from tandem.services.verifier.config import VerifierSettings
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
-from tandem.testing.paced import pace_engine
+from tandem.testing.paced import PacedEngine, pace_engine
 from tandem.two_sided.interface import Documents
 
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     """Return the servicer with its engine loaded."""
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")
-    model = load_served(
+    loaded = load_served(
         settings,
         settings.model,
         exits=settings.exits,
@@ -29,7 +33,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         kv_budget_bytes=settings.kv_budget_bytes,
         batch_invariant=settings.batch_invariant,
     )
-    model = pace_engine(model, settings)
+    model = pace_engine(loaded, settings)
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     limits = VerifierLimits(
         max_sessions=settings.max_sessions,
@@ -52,7 +56,31 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         tracing=tracing,
         default_sampling=model.default_sampling,
         pass_times=measure_pass_times(model.engine),
+        cloud_draft=_cloud_draft(settings, loaded),
     )
+
+
+def _cloud_draft(settings: VerifierSettings, target: LoadedModel) -> CloudDraftModel | None:
+    """Load the draft model of the verifier itself, where it is to have one."""
+    if settings.cloud_draft is None:
+        return None
+    name, at, revision = settings.cloud_draft.rpartition("@")
+    remote = bool(at) and not Path(settings.cloud_draft).exists()
+    choice = ModelChoice(
+        source=name if remote else settings.cloud_draft,
+        revision=revision if remote else None,
+        device=settings.cloud_draft_device or settings.device,
+        dtype=settings.cloud_draft_dtype or settings.dtype,
+        threads=settings.threads,
+        engine=settings.cloud_draft_engine,
+        gpu_layers=settings.gpu_layers,
+        kv_cells=settings.kv_cells,
+    )
+    engine: Engine = load_cloud_draft(choice, target)
+    if settings.pace_cloud_draft_s:
+        engine = PacedEngine(engine, settings.pace_cloud_draft_s, 0.0)
+    check_vocabulary(engine, target.engine)
+    return CloudDraftModel(engine.model_name, lambda: engine)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tandem.demo import demo_folder
-from tandem.settings import ModelSettings, Port, Price
+from tandem.settings import Dtype, ModelSettings, Port, Price
 
 
 class VerifierSettings(ModelSettings):
@@ -23,6 +23,32 @@ class VerifierSettings(ModelSettings):
         description="Early exits of the target model: a folder made by 'tandem train-exits',"
         " none, or auto: the folder beside the target (x-exits beside x-target),"
         " if it fits.",
+    )
+    cloud_draft: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Draft model of the verifier itself, for the presets cloud-draft and"
+        " stream-cloud-draft: a folder, a GGUF file, or NAME of a hub model.",
+    )
+    cloud_draft_engine: str = Field(
+        default="auto",
+        min_length=1,
+        description="Engine that runs the model of `cloud_draft`. auto: llamacpp for a .gguf"
+        " file, otherwise torch. The prefix lookup+ as for the drafter.",
+    )
+    cloud_draft_device: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Device of the model of `cloud_draft`. Unset: that of the target.",
+    )
+    cloud_draft_dtype: Dtype | None = Field(
+        default=None,
+        description="Data type of the model of `cloud_draft`. Unset: that of the target.",
+    )
+    pace_cloud_draft_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="For benchmarks: minimum seconds of a pass of the model of `cloud_draft`.",
     )
     tensor_parallel: int = Field(
         default=1,

@@ -29,6 +29,12 @@ from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
+from tandem.services.verifier.cloud_drafts import (
+    CloudDrafter,
+    CloudDrafters,
+    CloudDraftModel,
+    CloudDraftRunner,
+)
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.messages import Open
@@ -38,6 +44,7 @@ from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
+from tandem.wire.open_codec import cloud_drafts_to_proto
 from tandem.wire.verifier_codec import CloudCodec, describe_model
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
@@ -78,7 +85,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         tracing: Tracing = NO_TRACING,
         default_sampling: DefaultSampling = NO_DEFAULTS,
         pass_times: PassTimes | None = None,
+        cloud_draft: CloudDraftModel | None = None,
     ) -> None:
+        """`cloud_draft`: the draft model of the verifier itself, if it has one."""
         self._engine = engine
         self._default_sampling = default_sampling
         self._streams = limits.streams
@@ -87,6 +96,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._metrics = metrics
         self._tracing = tracing
         self._budget = PassBudget()
+        self._cloud_drafters = CloudDrafters(
+            engine, cloud_draft, self._budget, limits.stuck_after_s
+        )
         self._recent = RecentPasses()
         served_engine = ServedEngine(
             engine, "verifier-engine", limits, metrics, on_pass=self._passed
@@ -167,6 +179,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             task.cancel()
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
+        await asyncio.to_thread(self._cloud_drafters.stop)
         await asyncio.to_thread(self._tracing.close)
 
     async def Describe(  # noqa: N802  # the RPC's name
@@ -191,6 +204,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             price=self._price,
             draining=self._leaving,
             keeps_prefixes=self._prefixes.keeps,
+            cloud_drafts=[*map(cloud_drafts_to_proto, self._cloud_drafters.kinds)],
+            cloud_draft_model=self._cloud_drafters.model_name,
         )
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
@@ -211,8 +226,13 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         model = self._model
         check_open(opening, model)
         check_verify_settings(opening.settings, target=self._engine)
+        drafter = await self._cloud_drafters.drafter_for(opening)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
+        draft_images = ImagePrompt(self._engine, ())
+        if drafter is not None:
+            draft_images = ImagePrompt(drafter.engine, opening.params.images)
+            draft_images.check(opening.prompt_ids)
         split = opening.settings.split_layers > 0
         # Of a split text the first layers' keys and values are not here, and the others are of what
         # an edge sent.
@@ -228,10 +248,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         # Hidden states wait until those of the whole text so far are there.
         waiting = length + len(opening.committed_ids) if split else 0
         waiting_bytes = 4 * waiting * model.hidden_size
+        draft_bytes = 0 if drafter is None else drafter.kv_bytes(capacity)
         named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
         with (
             self._admission.reserve(
-                held * self._engine.kv_bytes_per_token + waiting_bytes,
+                held * self._engine.kv_bytes_per_token + waiting_bytes + draft_bytes,
                 grammar_of=None if grammar is None else payer,
             ) as reservation,
             log_context(**named),
@@ -240,7 +261,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             tenant = calling_tenant(opening.tenant, self._sharing)
             # Only from here on may the session cost anything.
             claim = partial(self._admission.claim, current_caller().holder)
-            machine = CloudMachine(opening, model, budget=HolderBudget(self._budget, claim))
+            machine = CloudMachine(
+                opening,
+                model,
+                budget=HolderBudget(self._budget, claim),
+                draft_budget=self._cloud_drafters.budget_for(opening),
+            )
             processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
             kept_text = KeptText(tenant, text, opening.public_tokens, keeps)
@@ -270,6 +296,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 recent=self._recent,
                 logprobs=opening.params.logprobs,
                 tenant=tenant,
+                cloud_drafts=self._draft_runner(opening, machine, drafter, draft_images),
             )
             log.info("session opened", prompt_tokens=length, capacity=capacity)
             self._sessions.add(session)
@@ -280,6 +307,25 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 reservation.tokens = len(machine.committed)
                 span.note(target_passes=machine.target_passes)
                 log.info("session closed", target_passes=machine.target_passes)
+
+    def _draft_runner(
+        self,
+        opening: Open,
+        machine: CloudMachine,
+        drafter: CloudDrafter | None,
+        images: ImagePrompt,
+    ) -> CloudDraftRunner | None:
+        """Return what drafts for a session in the cloud. Grammars and budgets for thinking are for
+        the target alone: the parser of a session follows one text."""
+        if drafter is None:
+            return None
+        processors = replace(opening.params.processors, grammar=None, thinking=None)
+        ends = frozenset[int]() if opening.params.ignore_eos else self._model.eos_token_ids
+        processor = logits_processor(
+            processors, opening.prompt_ids, strict=False, eos_token_ids=ends
+        )
+        show = partial(images.show, drafter.thread, prompt_ids=opening.prompt_ids)
+        return CloudDraftRunner(machine, drafter, show, processor)
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
         processors = opening.params.processors

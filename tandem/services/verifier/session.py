@@ -5,7 +5,7 @@ thread only; however the session ends, its job is cancelled and its KV freed."""
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -22,9 +22,10 @@ from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
+from tandem.services.verifier.cloud_drafts import CloudDraftRunner
 from tandem.specdec.cloud import CloudMachine, VerifyWork
 from tandem.specdec.judge import Judge, RemoteJudge
-from tandem.specdec.messages import CloudMessage, EarlyVerdict, Work
+from tandem.specdec.messages import CloudMessage, EarlyVerdict, Tokens, Work
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
 from tandem.wire.verifier_codec import CloudCodec
@@ -55,13 +56,15 @@ class VerifierSession:
         recent: RecentPasses | None = None,
         logprobs: bool = False,
         tenant: Tenant | None = None,
+        cloud_drafts: CloudDraftRunner | None = None,
     ) -> None:
         """`begin` is awaited with the fresh KV session, before its first pass; `leave` is told of
         which tokens it holds keys and values, after that pass and before it closes, and which of
         the two it is. `logprobs`: the caller asks for some. `tenant`: whose text it is, for engines
-        that keep what sessions begin with themselves."""
+        that keep what sessions begin with themselves. `cloud_drafts`: what drafts in the cloud."""
         self._machine = machine
         self._tenant = tenant
+        self._cloud_drafts = cloud_drafts
         self._codec = codec
         self._thread = thread
         self._stream = stream
@@ -118,7 +121,10 @@ class VerifierSession:
 
     async def _work(self, capacity: int) -> None:
         spare = self._machine.settings.tree_nodes
-        async with self._thread.session(capacity, spare, self._tenant) as kv:
+        async with (
+            self._thread.session(capacity, spare, self._tenant) as kv,
+            self._drafting(capacity),
+        ):
             await self._begin(kv)
             self._kv = kv
             try:
@@ -129,12 +135,23 @@ class VerifierSession:
                     self._handle.cancel()
                 self._leave_text(kv, ends=True)
 
+    def _drafting(self, capacity: int) -> AbstractAsyncContextManager[None]:
+        """Hold what drafting in the cloud needs, if it does that."""
+        if self._cloud_drafts is None:
+            return nullcontext()
+        return self._cloud_drafts.opened(capacity, on_drafted=self._wake.set)
+
     def _leave_text(self, kv: Session, ends: bool) -> None:
         self._leave(kv, self._machine.committed.since(0)[: self._machine.kv_length], ends)
 
     def _submit_due(self) -> None:
-        """Hand the pass that is due to the engine; one at a time."""
-        if self._kv is None or self._handle is not None:
+        """Hand the pass that is due to the engine, one at a time, and drafts that are due to the
+        draft model in the cloud."""
+        if self._kv is None:
+            return
+        if self._cloud_drafts is not None:
+            self._cloud_drafts.follow()
+        if self._handle is not None:
             return
         work = self._machine.work()
         if work is not None:
@@ -198,6 +215,7 @@ class VerifierSession:
             if not self._machine.exits:  # whose early verdicts must not overtake this one
                 self._submit_due()  # a write takes turns of the loop: too late for the next pass
             await self._send(messages)
+            self._count_cloud_drafts(messages)
             if self._machine.target_passes > 1:
                 self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())
@@ -209,6 +227,13 @@ class VerifierSession:
                 verify_s=work.verify_s,
                 batch_size=cost.batch_size,
             )
+
+    def _count_cloud_drafts(self, messages: Sequence[CloudMessage]) -> None:
+        for message in messages:
+            if isinstance(message, Tokens) and (judged := message.work.drafts):
+                self._series.cloud_draft_tokens.inc(judged)
+                self._series.cloud_accepted_tokens.inc(message.accepted)
+                self._series.draft_step.observe(message.work.draft_s / judged)
 
     def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
         """Return the function that the engine thread calls with each early verdict of `work`, as

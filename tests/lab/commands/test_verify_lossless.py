@@ -66,6 +66,14 @@ def test_an_exact_preset_passes_and_a_lossy_one_shows_its_bias() -> None:
 
 
 @pytest.mark.usefixtures("scripted")
+def test_presets_whose_drafts_are_made_in_the_cloud_pass() -> None:
+    names = ("cloud-draft", "cloud-lookup", "stream-cloud-draft")
+    ended = verify(*(word for name in names for word in ("--preset", name)), "--prompt", "a")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[-1] == f"as scripted alone: {', '.join(names)}."
+
+
+@pytest.mark.usefixtures("scripted")
 def test_a_rule_that_accepts_everything_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row_of("--preset", "dsd", "--prompt", "a")["passed"]
 

@@ -7,10 +7,11 @@ import pytest
 
 from tandem.backends.factory import load_model
 from tandem.backends.interface import ForwardRequest, Logits, never
-from tandem.backends.lookup import GUESS_WEIGHT, LookupEngine, find_follower, lookup_probs
+from tandem.backends.lookup import GUESS_WEIGHT, LookupEngine, lookup_probs
 from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
 from tandem.core.errors import InvalidArgument
+from tandem.core.text_lookup import find_follower
 from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, scripted_probs

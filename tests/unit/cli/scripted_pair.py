@@ -28,4 +28,5 @@ def scripted_pair(draft_vocabulary: int = VOCABULARY) -> ModelPair:
         target=ScriptedEngine(VOCABULARY, target, context_length=CONTEXT),
         tokenizer=ScriptedTokenizer(draft_vocabulary),
         first_layers=lambda layers: ScriptedLayers(VOCABULARY, CONTEXT),
+        cloud_draft=lambda: ScriptedEngine(draft_vocabulary, draft, context_length=CONTEXT),
     )

@@ -23,6 +23,7 @@ FIELDS = {
     *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate", "draft_context"),
     *("early_verdicts", "lossy", "same_bits", "exactness", "sampling"),
     *("accepted_memory_tokens", "rejected_memory_tokens"),
+    *("cloud_drafted", "cloud_accepted"),
 }
 
 
@@ -187,7 +188,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (
             ["--preset", "fast"],
             "--preset: unknown: 'fast'; known: auto (the default), ar (the large model alone),"
-            " dragon-coupled (from documents) and 30 others, which 'tandem presets' lists",
+            " dragon-coupled (from documents) and 33 others, which 'tandem presets' lists",
         ),
         (["--preset", "dsssd"], "--preset: unknown: 'dsssd'; did you mean 'dssd'? Known: auto ("),
         (["--preset", "dragn"], "--preset: unknown: 'dragn'; did you mean 'dragon'? Known:"),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tandem.core.distribution import RunnersUp
-from tandem.core.errors import ProtocolError
+from tandem.core.errors import FailedPrecondition, ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, TokenSource
-from tandem.specdec.choices import Control, Predraft, Schedule
+from tandem.specdec.choices import CloudDrafts, Control, Predraft, Schedule
 from tandem.specdec.edge import ALONE_CHUNK, CommittedText, EdgeMachine
 from tandem.specdec.events import (
     Commit,
@@ -630,6 +630,45 @@ def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
         (TokenSource.DRAFT,),
         (TokenSource.TARGET,),
     ]
+
+
+def test_tokens_of_the_cloud_tell_which_it_had_drafted() -> None:
+    edge = edge_of(preset("cloud-draft"))
+    edge.connect(0.0)
+    tokens = replace(tokens_of(edge, 0, 1, 2), accepted=2, work=Work(drafts=4, target_passes=2))
+    commits = [each for each in edge.receive(tokens, 0.0) if isinstance(each, Commit)]
+    assert [source for commit in commits for source in commit.token_sources] == [
+        TokenSource.CLOUD_DRAFT,
+        TokenSource.CLOUD_DRAFT,
+        TokenSource.TARGET,
+    ]
+    assert (edge.stats.cloud_drafted, edge.stats.cloud_accepted) == (4, 2)
+    assert (edge.stats.drafted, edge.stats.accepted, edge.stats.target_passes) == (0, 0, 2)
+
+
+def test_drafts_of_the_cloud_overtake_those_of_the_edge_token_by_token() -> None:
+    """Those that agree stay in flight, and the epoch ends where one does not."""
+    edge = edge_of(replace(STREAM, cloud_drafts=CloudDrafts.MODEL))
+    edge.connect(0.0)
+    for token_id in (0, 1, 2):
+        draft(edge, token_id)
+    agree = replace(tokens_of(edge, 0, 1), accepted=2, work=Work(drafts=2))
+    edge.receive(agree, 0.0)
+    assert (edge.epoch, edge.drafts_in_flight) == (0, (2,))
+    differ = replace(tokens_of(edge, 1, 0), accepted=1, work=Work(drafts=1))
+    edge.receive(differ, 0.0)
+    assert (edge.epoch, edge.drafts_in_flight) == (1, ())
+    assert edge.committed.since(2) == (0, 1, 1, 0)
+
+
+def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
+    edge = edge_of(preset("cloud-draft"))
+    edge.connect(0.0)
+    opened = Opened(*frame_of(edge), 64, 512, frozenset(), "target")
+    with pytest.raises(FailedPrecondition, match="cloud_drafts"):
+        edge.receive(opened, 0.0)
+    edge.receive(replace(opened, cloud_drafts=CloudDrafts.MODEL), 0.0)
+    assert edge.target_name == "target"
 
 
 def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:

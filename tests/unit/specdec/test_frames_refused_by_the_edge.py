@@ -85,6 +85,14 @@ BAD_TOKENS: dict[str, BadFrame] = {
     "token V": (lambda m: replace(m, token_ids=(V,)), ProtocolError),
     "token -1": (lambda m: replace(m, token_ids=(-1,)), ProtocolError),
     "tokens not hashed": (lambda m: replace(m, token_ids=(*m.token_ids, 0)), PrefixMismatch),
+    "drafts of the cloud that stand and were not judged": (
+        lambda m: replace(m, accepted=m.work.drafts + 1),
+        ProtocolError,
+    ),
+    "more drafts of the cloud than it may make": (
+        lambda m: replace(m, work=replace(m.work, drafts=5)),
+        ProtocolError,
+    ),
 }
 BAD_DISTRIBUTIONS: dict[str, BadFrame] = {
     **{name: bad for name, bad in BAD_FRAMES.items() if name != "a full distribution unasked"},
@@ -111,6 +119,7 @@ BAD = [
     *((SPLIT, Verdict, bad) for bad in BAD_VERDICTS),
     *((preset("ar"), Tokens, bad) for bad in BAD_TOKENS),
     *((STREAM, Tokens, bad) for bad in BAD_TOKENS),
+    *((preset("cloud-draft", 4), Tokens, bad) for bad in BAD_TOKENS),
     *((SPLIT, FullDistribution, bad) for bad in BAD_DISTRIBUTIONS),
 ]
 TABLES: dict[type, dict[str, BadFrame]] = {

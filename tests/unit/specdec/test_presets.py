@@ -10,6 +10,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Truncation
 from tandem.specdec.choices import (
     Acceptance,
+    CloudDrafts,
     Control,
     Predraft,
     PredraftOrder,
@@ -138,6 +139,13 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("mc-dsd", control=Control.WINDOW), "control"),
         (changed("mc-dsd", exits=2), "exits"),
         (changed("coupled", control=Control.LEAST_COST), "control"),
+        (changed("coupled", cloud_drafts=CloudDrafts.MODEL), "cloud_drafts"),
+        (changed("split", cloud_drafts=CloudDrafts.LOOKUP), "cloud_drafts"),
+        (changed("cloud-draft", cloud_draft_length=0), "cloud_draft_length"),
+        (
+            changed("cloud-draft", cloud_draft_length=MAX_DRAFT_LENGTH + 1),
+            "cloud_draft_length",
+        ),
         (changed("stream-rejection", control=Control.LEAST_COST), "control"),
         (
             changed(
@@ -199,6 +207,22 @@ def test_a_draft_length_keeps_the_number_of_chunks() -> None:
     assert schedule == Schedule(window=6, chunk=3, bonus=False)
     assert PRESETS["coupled"].with_draft_length(7).schedule == Schedule(window=7, chunk=7)
     assert PRESETS["ar"].with_draft_length(7) == PRESETS["ar"]
+
+
+@pytest.mark.parametrize("name", ["ar", "stream", "stream-rejection", "auto"])
+def test_a_cloud_that_goes_on_alone_may_draft_instead(name: str) -> None:
+    drafting = with_overrides(PRESETS[name], parse_overrides(["cloud_drafts=lookup"]))
+    drafting.validate()
+    assert drafting.cloud_drafts is CloudDrafts.LOOKUP
+    assert PRESETS[name].cloud_drafts is CloudDrafts.NONE
+    assert PRESETS[name].verify_settings.cloud_draft_length == 0, "as an older edge says"
+
+
+def test_a_draft_length_is_the_cloud_s_where_the_edge_drafts_nothing() -> None:
+    longer = PRESETS["cloud-draft"].with_draft_length(7)
+    assert (longer.cloud_draft_length, longer.schedule.window) == (7, 0)
+    both = PRESETS["stream-cloud-draft"].with_draft_length(7)
+    assert (both.cloud_draft_length, both.schedule.chunk) == (4, 7)
 
 
 def test_a_preset_s_own_cut_fits_any_vocabulary() -> None:
@@ -283,6 +307,9 @@ def test_the_timing_of_each_preset() -> None:
         "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "predraft": (stop_and_wait, Control.FIXED, likely, 4, 16, 0),
         "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
+        "cloud-draft": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
+        "cloud-lookup": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
+        "stream-cloud-draft": (window, Control.WINDOW, likely, 8, 32, 0),
         "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 4),
     }
     cuts = dict.fromkeys(
@@ -392,7 +419,7 @@ def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], fie
 
 def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> None:
     widened = {name for name, preset in PRESETS.items() if preset.widened() != preset}
-    assert widened == {"stream", "auto", "stream-rejection"}
+    assert widened == {"stream", "auto", "stream-rejection", "stream-cloud-draft"}
     for name in widened:
         wide = PRESETS[name].widened()
         wide.validate()

@@ -29,6 +29,7 @@ from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import TokenSource
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.messages import (
     Cancel,
     Draft,
@@ -85,7 +86,7 @@ HEAD_WITH_REST = DraftHead(np.array([3, 7]), np.array([0.5, 0.125]), rest_id=299
 HEAD_OF_REST = DraftHead(np.array([3]), np.array([0.75]), rest_id=258, from_rest=True)
 HEAD_ALONE = DraftHead(np.array([7]), np.array([1.0]))
 VOCABULARY = verifier_examples.VOCABULARY
-NEWER = ("picospec-preverify", "split-float16")
+NEWER = ("picospec-preverify", "split-float16", "cloud-draft", "cloud-lookup")
 STATES = np.array([[0.5, -2.0], [1024.25, 0.0]], dtype=np.float32)
 """Hidden states of `verifier_examples.MODEL`'s size."""
 PROCESSORS = Processors(
@@ -189,6 +190,10 @@ def _verify_response() -> Conversation:
         "early_verdict.token": EarlyVerdict(*HEAD, 1, 3, False, 0, 0.5),
         "early_verdict.sparse": EarlyVerdict(*HEAD, 3, 0, True, answer, 1.0),
         "tokens": Tokens(*HEAD, (1, 7), work, told),
+        "tokens.cloud_drafts": Tokens(*HEAD, (1, 7), replace(work, draft_s=0.125), accepted=1),
+        "opened.cloud_drafts": Opened(
+            *(*HEAD, 64, 512, frozenset({0}), "target"), cloud_drafts=CloudDrafts.LOOKUP
+        ),
         "full_distribution": FullDistribution(*HEAD, probs),
         "going_away": GoingAway(*HEAD, grace_s=2.5),
         "pong": Pong(*HEAD, nonce=3),

@@ -169,7 +169,9 @@ def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> 
     token_ids = data.draw(tuples_of(some.token_ids))
     told_of = data.draw(some.logprobs(len(token_ids)))
     others = [
-        specdec.Tokens(*head, token_ids, data.draw(some.works), told_of),
+        specdec.Tokens(
+            *head, token_ids, data.draw(some.works), told_of, accepted=data.draw(some.uint32)
+        ),
         specdec.PromptLogprobs(*head, first=data.draw(some.uint32), logprobs=told_of),
         specdec.FullDistribution(*head, data.draw(whole)),
         specdec.GoingAway(*head, data.draw(some.seconds)),

@@ -17,7 +17,7 @@ from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
-from tandem.specdec.choices import Uplink
+from tandem.specdec.choices import CloudDrafts, Uplink
 from tandem.specdec.cloud import CloudModel
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.liveness import LostCloud
@@ -107,6 +107,7 @@ CLOUD_MESSAGES: list[CloudMessage] = [
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", batch_invariant=True, row_share=0.0),
+    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cloud_drafts=CloudDrafts.LOOKUP),
     EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
     EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
     Verdict(*HEAD, accepted=3, rejected=False, outcome=None, work=WORK),
@@ -115,6 +116,7 @@ CLOUD_MESSAGES: list[CloudMessage] = [
     Verdict(*HEAD, accepted=1, rejected=True, outcome=FullPayload(PROBS), work=WORK),
     Verdict(*HEAD, accepted=1, rejected=True, outcome=ANSWER, work=WORK),
     Tokens(*HEAD, token_ids=(1, 7), work=WORK),
+    Tokens(*HEAD, token_ids=(1, 7), work=replace(WORK, draft_s=0.125), accepted=1),
     FullDistribution(*HEAD, target_probs=PROBS),
     GoingAway(*HEAD, grace_s=2.5),
     Pong(*HEAD, nonce=HUGE),
@@ -292,6 +294,8 @@ BAD_ANSWERS = [
     (verdict(work=pb.Work(verify_s=math.nan)), "verify_s"),
     (verdict(work=pb.Work(queue_s=-1)), "queue_s"),
     (verdict(work=pb.Work(queue_s=math.inf)), "queue_s"),
+    (verdict(work=pb.Work(draft_s=-1)), "draft_s"),
+    (pb.VerifyResponse(opened=pb.Opened(cloud_drafts=9)), "cloud_drafts"),  # type: ignore[arg-type]
     (sparse(ids=[2, 0]), "ids"),
     (sparse(ids=[2, 2]), "ids"),
     (sparse(ids=[0, VOCABULARY]), "ids"),

@@ -67,6 +67,8 @@ class Clouds:
         self._following: asyncio.Task[None] | None = None
         self._texts: PrefixIndex[str] = PrefixIndex()
         """By address: a number may be another cloud's later."""
+        self.has_draft_model = True
+        """Whether the cloud that was described last has one; before that, nobody knows."""
         for each in listed.current() if isinstance(listed, Reloaded) else listed:
             self._know(each)
 
@@ -217,6 +219,7 @@ class Clouds:
             except grpc.aio.AioRpcError as error:
                 stranger = f"the cloud at {address}"
                 raise Rejected(error.code(), details_of(error, stranger)) from None
+        self.has_draft_model = verifier_pb2.CLOUD_DRAFTS_MODEL in answer.cloud_drafts
         return _shown(answer.model)
 
     async def _ask(self, cloud: int, channel: grpc.aio.Channel) -> CloudReport:

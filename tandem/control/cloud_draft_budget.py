@@ -1,0 +1,75 @@
+"""How many tokens a cloud drafts itself before a pass, by what that costs it and by how often such
+drafts stand.
+
+The cloud's draft steps take its time, as its passes do, so they have to bring more tokens a second
+than a pass without them. With good drafts and few sessions that is a chunk of some length; with bad
+ones, or where many sessions make each row of a pass dear, it is none. Pure, one clock's seconds go
+in."""
+
+from __future__ import annotations
+
+from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
+from tandem.control.pass_budget import PassBudget, UsualAcceptance
+
+_MOST_FED = 4
+"""Tokens that a draft step feeds of each session at most: the one or two that the last pass added,
+with room for a few of an edge's drafts."""
+
+
+class CloudDraftBudget:
+    """Of one source of drafts, for all sessions of a verifier. `usual`: the acceptance rate of its
+    drafts in all sessions; `passes`: the budget of the target's passes."""
+
+    __slots__ = ("_config", "_passes", "_step_s", "usual")
+
+    def __init__(self, passes: PassBudget, config: ControllerConfig = DEFAULT_CONFIG) -> None:
+        self.usual = UsualAcceptance(config)
+        self._config = config
+        self._passes = passes
+        self._step_s = 0.0
+
+    def drafted(self, seconds: float, tokens: int, sessions: int) -> None:
+        """Record a draft step over `tokens` tokens of `sessions` sessions, and its seconds. May be
+        called on another thread than the rest."""
+        if tokens > _MOST_FED * sessions:
+            return  # prompts
+        before_s = self._step_s or seconds
+        self._step_s = before_s + self._config.follow * (seconds - before_s)
+
+    def drafts(self, acceptance_rate: float, most: int) -> int:
+        """Return how many of `most` tokens to draft for a session before its next pass. Each takes
+        a step, and a row of the pass, which all sessions that share it draft and feed as well. A
+        step counts once it was measured; before a pass was, all are worth it."""
+        times_s = self._passes.shared_times_s
+        if times_s is None:
+            return most
+        pass_s, row_s = times_s
+        step = (self._step_s + row_s) / max(pass_s, TINY)
+        return worth_drafting(acceptance_rate, most, step, self._config)
+
+
+def worth_drafting(
+    acceptance_rate: float, most: int, step: float, config: ControllerConfig = DEFAULT_CONFIG
+) -> int:
+    """Return how many drafts in a row make tokens come fastest, where drafts are made and judged
+    one after the other.
+
+    With a the acceptance rate, a pass over k drafts yields 1 + a + … + a^k tokens in 1 + k·step
+    passes over one token. A further draft is worth it while it brings more tokens a second than
+    those before it.
+
+    Args:
+        acceptance_rate: a, in [0, 1].
+        most: the largest k to return.
+        step: what a draft costs to make and to judge, as a share of a pass over one token.
+        config: the margin by which it must be better."""
+    tokens = 1.0
+    right = 1.0
+    taken = 0
+    while taken < most:
+        right *= acceptance_rate
+        if right * (1 + taken * step) <= (1 + config.switch_gain) * step * tokens:
+            break
+        tokens += right
+        taken += 1
+    return taken

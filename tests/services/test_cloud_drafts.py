@@ -1,0 +1,259 @@
+"""A verifier that drafts itself, through the services, with scripted models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from tandem.backends.interface import ForwardRequest, Logits, never
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.services.verifier.servicer import VerifierLimits
+from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import parse_overrides
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tandem_api.verifier.v1.verifier_pb2_grpc import VerifierServiceStub
+from tests.services.scripted_suite import (
+    CONTEXT,
+    VOCABULARY,
+    Suite,
+    draft_engine,
+    draft_probs,
+    emulated,
+    scripted_suite,
+    target_engine,
+)
+
+REPEATING = "one two one two one two"
+
+
+def asking(
+    preset: str = "cloud-draft",
+    *overrides: str,
+    prompt: str = REPEATING,
+    max_tokens: int = 40,
+    temperature: float = 1.0,
+    **params: Any,
+) -> GenerationRequest:
+    sampling = SamplingParams(temperature=temperature)
+    asked = GenerationParams(
+        sampling=sampling, max_tokens=max_tokens, seed=5, ignore_eos=True, **params
+    )
+    request = GenerationRequest(prompt, preset, asked)
+    return request.with_fields(overrides=parse_overrides(overrides)) if overrides else request
+
+
+def slow_target() -> PacedEngine:
+    """A target whose passes take so long that drafts pay."""
+    return PacedEngine(target_engine(), 0.01, 0.0)
+
+
+def cloud_metric(suite: Suite, name: str) -> float:
+    return sum(
+        sample.value
+        for metric in suite.cloud_metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == name
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperature: float) -> None:
+    async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
+        alone = await suite.client.generate(asking("ar", temperature=temperature))
+        for preset in ("cloud-draft", "cloud-lookup", "stream-cloud-draft"):
+            answer = await suite.client.generate(asking(preset, temperature=temperature))
+            assert answer.token_ids == alone.token_ids, preset
+        by_model = await suite.client.generate(asking(temperature=temperature))
+        await suite.idle()
+    summary = by_model.summary
+    assert summary is not None
+    assert 0 < summary.cloud_accepted < summary.cloud_drafted
+    assert (summary.drafted, summary.accepted, summary.rounds) == (0, 0, 0)
+    assert summary.target_passes <= 40 - summary.cloud_accepted
+    assert by_model.token_sources.count("cloud_draft") == summary.cloud_accepted
+    assert by_model.token_sources.count("target") == 40 - summary.cloud_accepted
+
+
+async def test_no_draft_crosses_the_link() -> None:
+    async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
+        alone = (await suite.client.generate(asking("ar"))).summary
+        drafted = (await suite.client.generate(asking())).summary
+        assert alone is not None
+        assert drafted is not None
+        assert drafted.uplink_bytes - alone.uplink_bytes <= 16, "what the opening asks for"
+        assert drafted.downlink_bytes < alone.downlink_bytes, "fewer messages with more tokens"
+        judged = cloud_metric(suite, "tandem_spec_decode_num_cloud_draft_tokens_total")
+        accepted = cloud_metric(suite, "tandem_spec_decode_num_cloud_accepted_tokens_total")
+        assert (judged, accepted) == (drafted.cloud_drafted, drafted.cloud_accepted)
+
+
+async def test_what_was_looked_up_stands_where_the_text_repeats_itself() -> None:
+    def follows(context: Sequence[int]) -> list[float]:
+        """The text goes round in a circle of five."""
+        probs = [0.0] * VOCABULARY
+        probs[1 + context[-1] % 5] = 1.0
+        return probs
+
+    target = ScriptedEngine(VOCABULARY, follows, context_length=CONTEXT)
+    async with scripted_suite(target=PacedEngine(target, 0.01, 0.0)) as suite:
+        answer = await suite.client.generate(asking("cloud-lookup", prompt="abcde"))
+        await suite.idle()
+    assert answer.summary is not None
+    assert answer.summary.cloud_accepted > 20
+    assert answer.summary.target_passes < 20
+    assert "cloud_draft" in answer.token_sources
+
+
+@pytest.mark.parametrize("preset", ["cloud-draft", "stream-cloud-draft"])
+async def test_a_verifier_without_a_draft_model_names_the_flag(preset: str) -> None:
+    async with scripted_suite(drafts_in_cloud=False) as suite:
+        with pytest.raises(Rejected, match="--cloud-draft MODEL") as refused:
+            await suite.client.generate(asking(preset))
+        assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+        looked_up = await suite.client.generate(asking("cloud-lookup"))
+        assert len(looked_up.token_ids) == 40, "which needs no model"
+        await suite.idle()
+
+
+async def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
+    async with scripted_suite(cloud_draft=draft_engine(VOCABULARY + 1)) as suite:
+        with pytest.raises(Rejected, match=r"cloud_draft: .* do not share a vocabulary") as refused:
+            await suite.client.generate(asking())
+        assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+        assert len((await suite.client.generate(asking("ar"))).token_ids) == 40
+
+
+async def test_any_preset_whose_cloud_goes_on_alone_may_ask_for_them() -> None:
+    async with scripted_suite(cloud_draft=draft_engine()) as suite:
+        alone = await suite.client.generate(asking("ar"))
+        for preset in ("ar", "stream", "auto"):
+            request = asking(preset, "cloud_drafts=model", "cloud_draft_length=2")
+            assert (await suite.client.generate(request)).token_ids == alone.token_ids, preset
+        with pytest.raises(Rejected, match="cloud_drafts") as refused:
+            await suite.client.generate(asking("coupled", "cloud_drafts=model"))
+        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_the_rejection_rule_gives_one_text_for_a_seed_also_where_a_link_breaks() -> None:
+    links: list[TcpLinkEmulator] = []
+    request = asking("cloud-draft", "acceptance=rejection")
+    async with scripted_suite(cloud_draft=draft_engine()) as suite:
+        whole = await suite.client.generate(request)
+    assert "cloud_draft" in whole.token_sources
+    way = lambda address: emulated(address, links, 0.005)  # noqa: E731
+    async with scripted_suite(path=way, cloud_draft=draft_engine()) as suite:
+        cuts = 0
+        async for answer in suite.client.stream(request):
+            if len(answer.token_ids) > 8 * (cuts + 1) and cuts < 2:
+                links[0].drop()
+                cuts += 1
+        await suite.idle()
+    assert answer.token_ids == whole.token_ids
+    assert answer.summary is not None
+    assert answer.summary.resumes > 0
+
+
+async def test_penalties_change_both_models_alike() -> None:
+    penalised = Processors(frequency_penalty=1.5, repetition_penalty=1.3)
+    async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
+        alone = await suite.client.generate(asking("ar", processors=penalised))
+        plain = await suite.client.generate(asking("ar"))
+        drafted = await suite.client.generate(asking(processors=penalised))
+    assert drafted.token_ids == alone.token_ids != plain.token_ids
+    assert drafted.summary is not None
+    assert drafted.summary.cloud_accepted > 0
+
+
+async def test_its_keys_and_values_are_part_of_what_a_session_takes() -> None:
+    """A verifier whose memory holds the target's alone."""
+    room = (len(REPEATING) + 40) * target_engine().kv_bytes_per_token
+    limits = VerifierLimits(kv_budget_bytes=room)
+    async with scripted_suite(verifier_limits=limits, cloud_draft=draft_engine()) as suite:
+        assert (await suite.client.generate(asking("ar"))).token_ids
+        with pytest.raises(Rejected) as refused:
+            await suite.client.generate(asking())
+        await suite.idle()
+    assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_caller_who_leaves_frees_both_models() -> None:
+    cloud_draft = draft_engine()
+    async with scripted_suite(cloud_draft=cloud_draft) as suite:
+        async for answer in suite.client.stream(asking(max_tokens=400)):
+            if len(answer.token_ids) > 3:
+                assert cloud_draft.sessions_open == 1
+                break
+        await suite.idle()
+        assert (cloud_draft.sessions_open, cloud_draft.kv_bytes_in_use) == (0, 0)
+
+
+class Failing(ScriptedEngine):
+    """A draft model that raises after so many passes."""
+
+    def __init__(self, passes: int) -> None:
+        super().__init__(VOCABULARY, draft_probs(), context_length=CONTEXT)
+        self.left = passes
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the device is gone")
+        return super().forward(batch, cancelled)
+
+
+@pytest.mark.parametrize("passes", [0, 1, 9])
+async def test_a_draft_model_that_breaks_costs_time_only(passes: int) -> None:
+    async with scripted_suite(cloud_draft=Failing(passes)) as suite:
+        alone = await suite.client.generate(asking("ar"))
+        answer = await suite.client.generate(asking())
+        assert answer.token_ids == alone.token_ids
+        rejection = await suite.client.generate(asking("cloud-draft", "acceptance=rejection"))
+        assert len(rejection.token_ids) == 40
+        await suite.idle()
+
+
+async def test_a_draft_model_with_a_short_context_drafts_as_far_as_it_reads() -> None:
+    short = draft_engine(context_length=len(REPEATING) + 20)
+    async with scripted_suite(target=slow_target(), cloud_draft=short) as suite:
+        alone = await suite.client.generate(asking("ar"))
+        answer = await suite.client.generate(asking())
+        await suite.idle()
+    assert answer.token_ids == alone.token_ids
+    assert "cloud_draft" in answer.token_sources[:20]
+    assert "cloud_draft" not in answer.token_sources[20:]
+
+
+async def test_sessions_draft_in_shared_steps() -> None:
+    cloud_draft = draft_engine()
+    async with scripted_suite(target=slow_target(), cloud_draft=cloud_draft) as suite:
+        requests = [asking(prompt=f"{number} {REPEATING}") for number in range(6)]
+        together = await asyncio.gather(*map(suite.client.generate, requests))
+        alone = [await suite.client.generate(request) for request in requests]
+        await suite.idle()
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+
+
+async def test_describe_says_what_a_session_may_ask_for() -> None:
+    for model, kinds in (
+        (draft_engine(), [pb.CLOUD_DRAFTS_MODEL, pb.CLOUD_DRAFTS_LOOKUP]),
+        (None, [pb.CLOUD_DRAFTS_LOOKUP]),
+    ):
+        async with (
+            scripted_suite(cloud_draft=model, drafts_in_cloud=model is not None) as suite,
+            grpc.aio.insecure_channel(suite.verifier.target) as channel,
+        ):
+            described = await VerifierServiceStub(channel).Describe(pb.DescribeRequest())
+        assert list(described.cloud_drafts) == kinds
+        assert described.cloud_draft_model == ("small" if model else "")

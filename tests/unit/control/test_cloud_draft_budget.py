@@ -1,0 +1,71 @@
+"""How many tokens a cloud drafts itself: as many as make tokens come fastest."""
+
+from itertools import product
+
+import pytest
+
+from tandem.control.cloud_draft_budget import CloudDraftBudget, worth_drafting
+from tandem.control.config import ControllerConfig
+from tandem.control.pass_budget import PassBudget
+
+NO_MARGIN = ControllerConfig(switch_gain=0.0)
+
+
+def tokens_per_pass_time(rate: float, drafts: int, step: float) -> float:
+    """What the docstring of `worth_drafting` says, by its definition."""
+    return float(sum(rate**k for k in range(drafts + 1)) / (1 + drafts * step))
+
+
+@pytest.mark.parametrize(
+    ("rate", "step"), list(product((0.0, 0.2, 0.5, 0.8, 0.95), (0.02, 0.1, 0.3, 0.7)))
+)
+def test_no_other_number_of_drafts_is_faster(rate: float, step: float) -> None:
+    best = max(range(17), key=lambda drafts: tokens_per_pass_time(rate, drafts, step))
+    assert worth_drafting(rate, 16, step, NO_MARGIN) == best
+
+
+def test_no_more_than_may_be() -> None:
+    assert worth_drafting(0.99, 3, 0.01) == 3
+
+
+def measured(sessions: int, draft_s: float, row_s: float = 0.003) -> CloudDraftBudget:
+    """A budget after passes of 72 ms and `row_s` for each token, and draft steps."""
+    passes = PassBudget()
+    budget = CloudDraftBudget(passes)
+    for number in range(60):
+        tokens = sessions * (1 + number % 3)
+        passes.passed(0.069 + row_s * tokens, tokens, sessions)
+        budget.drafted(draft_s, sessions, sessions)
+    return budget
+
+
+def test_before_anything_is_measured_all_are_drafted() -> None:
+    budget = CloudDraftBudget(PassBudget())
+    budget.drafted(0.01, 1, 1)
+    assert budget.drafts(0.1, 4) == 4
+
+
+def test_what_is_looked_up_costs_its_rows_alone() -> None:
+    passes = PassBudget()
+    for number in range(60):
+        passes.passed(0.006 + 0.004 * (1 + number % 3), 1 + number % 3, 1)
+    assert CloudDraftBudget(passes).drafts(0.3, 8) == 0
+    assert CloudDraftBudget(passes).drafts(0.8, 8) >= 2
+
+
+def test_good_drafts_are_made_while_few_share_the_passes_and_none_when_many_do() -> None:
+    assert measured(1, draft_s=0.005).drafts(0.8, 8) == 5
+    some = measured(8, draft_s=0.015, row_s=0.006).drafts(0.8, 8)
+    assert 1 <= some < 8
+    assert measured(64, draft_s=0.08, row_s=0.01).drafts(0.8, 8) == 0
+
+
+def test_bad_drafts_or_slow_ones_are_not_made() -> None:
+    assert measured(1, draft_s=0.02).drafts(0.1, 8) == 0
+    assert measured(1, draft_s=0.07).drafts(0.8, 8) == 0
+
+
+def test_a_prompt_says_nothing_of_draft_steps() -> None:
+    budget = measured(1, draft_s=0.005)
+    budget.drafted(5.0, 900, 1)
+    assert budget.drafts(0.8, 8) == measured(1, draft_s=0.005).drafts(0.8, 8)

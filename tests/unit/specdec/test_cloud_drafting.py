@@ -1,0 +1,350 @@
+"""A cloud that drafts where it would decode alone: what is drafted, judged and said, and what gives
+way to an edge's drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.control.cloud_draft_budget import CloudDraftBudget
+from tandem.control.pass_budget import PassBudget
+from tandem.core.errors import ProtocolError
+from tandem.core.text_lookup import SURE_MATCH, find_follower
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH
+from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
+from tandem.specdec.messages import Cancel, CloudMessage, Tokens, Verdict, Work
+from tandem.specdec.presets import Preset
+from tests.virtual_time.cases import preset, scheduled
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    V,
+    draft_after,
+    opened_cloud,
+    opening,
+    own_tokens,
+    pass_of,
+)
+from tests.virtual_time.lockstep import judgement_for, model_for
+
+ALONE = preset("cloud-draft", 3)
+BOTH = scheduled(
+    "coupled",
+    Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True),
+    cloud_drafts=CloudDrafts.MODEL,
+    cloud_draft_length=3,
+)
+REJECTION = preset("cloud-draft", 3, acceptance=Acceptance.REJECTION)
+RIGHT = own_tokens(preset("ar"), 12)
+
+
+def prefilled(cloud: CloudMachine) -> CloudMachine:
+    """Its draft model has computed the prompt."""
+    task = cloud.draft_task()
+    assert task is not None
+    assert (task.count, task.keep, task.token_ids) == (0, 0, cloud.committed.since(0)[:-1])
+    cloud.drafted(task, [], len(cloud.committed) - 1, 0.0)
+    return cloud
+
+
+def begun(chosen: Preset = ALONE, **changes: Any) -> CloudMachine:
+    """A cloud after its first pass, which brought a token, and the prefill of its draft model."""
+    cloud = prefilled(opened_cloud(chosen, **changes))
+    pass_of(cloud)
+    return cloud
+
+
+def task_of(cloud: CloudMachine) -> DraftTask:
+    task = cloud.draft_task()
+    assert task is not None
+    assert cloud.draft_task() is task, "the same until it is done"
+    return task
+
+
+def draft(cloud: CloudMachine, *token_ids: int) -> None:
+    """Its draft model brings these."""
+    task = task_of(cloud)
+    drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
+    cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.25)
+
+
+def tokens_of(messages: list[CloudMessage]) -> Tokens:
+    (tokens,) = messages
+    assert isinstance(tokens, Tokens)
+    return tokens
+
+
+def wrong(token_id: int) -> int:
+    return (token_id + 1) % V
+
+
+def test_the_first_token_comes_of_the_prompt_alone() -> None:
+    cloud = prefilled(opened_cloud(ALONE))
+    assert cloud.draft_task() is None
+    tokens = tokens_of(pass_of(cloud))
+    assert (tokens.token_ids, tokens.accepted, tokens.work.drafts) == (RIGHT[:1], 0, 0)
+
+
+@pytest.mark.parametrize("right", range(4))
+def test_drafts_that_stand_come_with_the_token_after_them(right: int) -> None:
+    cloud = begun()
+    assert cloud.work() is None, "drafts are on their way"
+    task = task_of(cloud)
+    assert (task.position, task.count, task.keep, task.token_ids) == (3, 3, 1, (2, RIGHT[0]))
+    drafts = tuple(t if n < right else wrong(t) for n, t in enumerate(RIGHT[1:4]))
+    draft(cloud, *drafts)
+    work = cloud.work()
+    assert work is not None
+    assert (work.token_ids, work.drafts) == ((RIGHT[0], *drafts), 3)
+    tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
+    assert tokens.token_ids == RIGHT[1 : right + 2]
+    assert (tokens.accepted, tokens.base) == (right, 3)
+    assert (tokens.work.drafts, tokens.work.draft_s, tokens.work.target_passes) == (3, 0.25, 2)
+    assert cloud.kv_length == 3 + right, "what was rejected is rolled back"
+    assert cloud.epoch == 0, "nothing of the edge was discarded"
+
+
+def test_both_caches_are_rolled_back_to_what_stands() -> None:
+    cloud = begun()
+    draft(cloud, RIGHT[1], wrong(RIGHT[2]), 0)
+    pass_of(cloud)
+    assert cloud.committed.since(2) == RIGHT[:3]
+    task = task_of(cloud)
+    assert (task.keep, task.token_ids) == (4, RIGHT[2:3]), "the first draft stays in the draft KV"
+    draft(cloud, *RIGHT[3:6])
+    pass_of(cloud)
+    assert cloud.committed.since(2) == RIGHT[:7]
+    task = task_of(cloud)
+    assert (task.keep, task.token_ids) == (7, RIGHT[5:7]), "the last draft was not fed"
+
+
+def test_no_draft_is_made_for_the_last_token() -> None:
+    cloud = begun(max_tokens=3)
+    assert task_of(cloud).count == 1
+    draft(cloud, RIGHT[1])
+    assert tokens_of(pass_of(cloud)).token_ids == RIGHT[1:3]
+    assert cloud.finished
+    assert cloud.draft_task() is None
+    last = begun(max_tokens=2)
+    assert last.draft_task() is None
+    assert tokens_of(pass_of(last)).token_ids == RIGHT[1:2]
+
+
+def test_a_draft_that_ends_the_text_is_the_last() -> None:
+    last = next(index for index in range(1, 12) if RIGHT[index] not in RIGHT[:index])
+    cloud = begun(preset("cloud-draft", 12), ends=frozenset({RIGHT[last]}))
+    assert task_of(cloud).ends == {RIGHT[last]}
+    draft(cloud, *RIGHT[1 : last + 1])
+    tokens = tokens_of(pass_of(cloud))
+    assert (tokens.token_ids, tokens.accepted) == (RIGHT[1 : last + 1], last)
+    assert cloud.finished
+
+
+def test_what_followed_the_end_of_the_text_before_is_looked_up() -> None:
+    prompt = (1, 2, 0, 1, 2)
+    text = PrefixedTokens(prompt)
+    asked: dict[str, Any] = {"prompt_ids": prompt, "base": 5, "prefix_hash": text.prefix}
+    cloud = opened_cloud(preset("cloud-lookup", 4), **asked)
+    while (work := cloud.work()) is not None and not work.by_cloud:
+        assert cloud.draft_task() is None, "which takes no model"
+        cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert work is not None
+    context = cloud.committed.since(0)
+    follower, matched = find_follower(context)
+    assert matched >= SURE_MATCH
+    assert work.token_ids[-work.drafts] == follower
+    assert work.drafts <= 4
+    alone = opened_cloud(preset("ar"), **asked)
+    tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
+    while len(alone.committed) < len(cloud.committed):
+        pass_of(alone)
+    assert alone.committed.since(5)[: len(cloud.committed) - 5] == cloud.committed.since(5)
+    assert tokens.work.drafts == work.drafts
+
+
+@pytest.mark.parametrize("chosen", [ALONE, REJECTION])
+def test_while_its_draft_model_computes_the_prompt_a_text_that_its_drafts_do_not_decide_goes_on(
+    chosen: Preset,
+) -> None:
+    cloud = opened_cloud(chosen)
+    task = task_of(cloud)
+    pass_of(cloud)
+    assert cloud.draft_task() is task
+    assert (cloud.work() is None) == (chosen is REJECTION)
+
+
+def test_the_draft_model_feeds_what_was_said_while_it_computed_the_prompt() -> None:
+    cloud = opened_cloud(ALONE)
+    task = task_of(cloud)
+    for _ in range(3):
+        pass_of(cloud)
+    cloud.drafted(task, [], 1, 0.0)
+    assert (task_of(cloud).keep, task_of(cloud).token_ids) == (1, (2, *RIGHT[:3]))
+
+
+def test_a_resumed_text_that_drafts_decide_has_them_where_it_had_them() -> None:
+    cloud = begun(REJECTION)
+    assert task_of(cloud).position == 3
+    text = cloud.committed
+    resumed = prefilled(
+        opened_cloud(REJECTION, committed_ids=text.since(2), base=3, prefix_hash=text.prefix)
+    )
+    assert resumed.target_passes == 0
+    assert resumed.work() is None
+    assert task_of(resumed).position == 3
+
+
+def test_an_edge_s_draft_makes_a_task_of_the_cloud_void() -> None:
+    cloud = begun(BOTH)
+    task = task_of(cloud)
+    cloud.receive(draft_after(cloud, RIGHT[1:4]))
+    assert cloud.draft_task() is None
+    cloud.drafted(task, [Drafted(wrong(RIGHT[1]), NO_PROBS)], 3, 0.1)
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.outcome) == (3, RIGHT[4])
+
+
+def test_fewer_drafts_of_an_edge_do_not_stop_a_cloud_that_drafts_more() -> None:
+    cloud = begun(BOTH)
+    task = task_of(cloud)
+    cloud.receive(draft_after(cloud, RIGHT[1:2]))
+    assert cloud.draft_task() is task
+    assert cloud.work() is None
+    draft(cloud, *RIGHT[1:4])
+    tokens = tokens_of(pass_of(cloud))
+    assert (tokens.token_ids, tokens.accepted, tokens.epoch) == (RIGHT[1:5], 3, 0)
+
+
+def test_where_drafts_decide_the_text_any_draft_of_an_edge_goes_first() -> None:
+    chosen = scheduled(
+        "dsd",
+        Schedule(2, 1, verify_on_arrival=True, decode_when_idle=True),
+        cloud_drafts=CloudDrafts.MODEL,
+    )
+    cloud = begun(chosen)
+    assert task_of(cloud).ends == frozenset(), "an end comes no sooner than other tokens"
+    cloud.receive(draft_after(cloud, (0,), distributions=np.full((1, V), 1 / V, np.float32)))
+    assert cloud.draft_task() is None
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+
+
+def test_a_cloud_whose_drafts_pay_waits_for_none_of_an_edge() -> None:
+    cloud = begun(BOTH)
+    stale = draft_after(cloud, (0,), hold=True)
+    draft(cloud, *RIGHT[1:4])
+    pass_of(cloud)
+    cloud.receive(stale)
+    assert cloud.draft_task() is not None
+
+
+def test_drafts_of_the_cloud_wait_where_an_edge_s_come_and_are_void_then() -> None:
+    cloud = begun(BOTH)
+    draft(cloud, *RIGHT[1:4])
+    cloud.receive(draft_after(cloud, RIGHT[1:5]))
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert cloud.committed.since(2) == RIGHT[:6]
+    assert task_of(cloud).position == 8
+    assert task_of(cloud).keep == 5, "what the draft KV holds of the text stays in it"
+
+
+def test_an_edge_s_drafts_that_agree_with_the_cloud_s_stay_valid() -> None:
+    cloud = begun(BOTH)
+    draft(cloud, *RIGHT[1:4])
+    work = cloud.work()
+    assert work is not None
+    cloud.receive(draft_after(cloud, RIGHT[1:6]))
+    tokens, *more = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(tokens, Tokens)
+    assert (tokens.token_ids, tokens.accepted) == (RIGHT[1:4], 3)
+    assert cloud.epoch == 0
+    assert more == [], "the next draft is judged with those after it"
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.base, verdict.accepted, verdict.outcome) == (6, 2, RIGHT[6])
+
+
+def test_an_edge_s_draft_that_differs_ends_the_epoch_at_both_ends() -> None:
+    cloud = begun(BOTH)
+    draft(cloud, *RIGHT[1:4])
+    work = cloud.work()
+    assert work is not None
+    stale = draft_after(cloud, (RIGHT[1], wrong(RIGHT[2])))
+    cloud.receive(stale)
+    tokens = tokens_of(cloud.complete(judgement_for(MODELS, cloud, work), Work()))
+    assert tokens.token_ids == RIGHT[1:5]
+    assert cloud.epoch == tokens.epoch == 1
+    assert cloud.receive(draft_after(cloud, (0,), epoch=0)) == []
+    (verdict, *_) = cloud.receive(draft_after(cloud, RIGHT[5:6])) or pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert verdict.accepted == 1
+
+
+def test_without_its_draft_model_the_cloud_goes_on_alone() -> None:
+    cloud = begun()
+    assert cloud.work() is None
+    cloud.go_without_cloud_drafts()
+    assert cloud.draft_task() is None
+    assert tokens_of(pass_of(cloud)).token_ids == RIGHT[1:2]
+    failed = opened_cloud(REJECTION)
+    pass_of(failed)
+    failed.go_without_cloud_drafts()
+    assert failed.work() is not None
+
+
+def test_a_draft_model_that_reads_no_further_drafts_no_further() -> None:
+    cloud = prefilled(opened_cloud(ALONE))
+    cloud.limit_cloud_drafts(5)
+    pass_of(cloud)
+    assert task_of(cloud).count == 1
+    draft(cloud, RIGHT[1])
+    pass_of(cloud)
+    assert cloud.draft_task() is None
+    assert tokens_of(pass_of(cloud)).token_ids == RIGHT[3:4]
+
+
+def test_a_cancelled_session_drafts_nothing() -> None:
+    cloud = begun()
+    assert cloud.draft_task() is not None
+    cloud.receive(Cancel(7, 0, len(cloud.committed), cloud.committed.prefix))
+    assert cloud.draft_task() is None
+
+
+def test_more_drafts_than_were_asked_for_are_refused() -> None:
+    cloud = begun()
+    with pytest.raises(ProtocolError):
+        draft(cloud, *RIGHT[1:6])
+
+
+def test_a_cloud_whose_drafts_do_not_pay_tries_a_few_now_and_then() -> None:
+    passes = PassBudget()
+    budget = CloudDraftBudget(passes)
+    for number in range(20):
+        passes.passed(0.01, 1 + number % 2, 1)
+        budget.drafted(0.05, 1, 1)
+    cloud = CloudMachine(opening(ALONE, max_tokens=60), model_for(MODELS), draft_budget=budget)
+    pass_of(prefilled(cloud))
+    tried = []
+    for _ in range(RETRY_AFTER + 3):
+        if task := cloud.draft_task():
+            tried.append(task.count)
+            draft(cloud, *(0,) * task.count)
+        pass_of(cloud)
+    assert tried == [RETRY_LENGTH]
+
+
+def test_where_the_text_depends_on_drafts_their_number_does_not_depend_on_time() -> None:
+    passes = PassBudget()
+    budget = CloudDraftBudget(passes)
+    for _ in range(20):
+        passes.passed(0.01, 1, 1)
+        budget.drafted(0.05, 1, 1)
+    cloud = CloudMachine(opening(REJECTION), model_for(MODELS), draft_budget=budget)
+    pass_of(prefilled(cloud))
+    assert task_of(cloud).count == 3
