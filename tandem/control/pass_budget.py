@@ -11,6 +11,7 @@ session waits for another's drafts; pure, one clock's seconds go in."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import copysign, sqrt
 
 from tandem.control.conditions import several
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
@@ -54,8 +55,15 @@ class SessionAcceptance(UsualAcceptance):
     def rate(self) -> float:
         # Twice as many as a first look: a session whose first drafts fail by chance gets no more
         # drafts into a full pass, and so no chance to be judged better.
-        usual = 2 * self._config.few_tokens
-        return (self._accepted + usual * self._usual.rate) / (self._judged + usual)
+        weight = 2 * self._config.few_tokens
+        usual = self._usual.rate
+        known = self._judged + weight
+        off = (self._accepted + weight * usual) / known - usual
+        # Of many sessions that are alike, some seem better or worse by chance. Drafts of the lucky
+        # ones would cost all others more than they bring, so a standard deviation of what chance
+        # gives is not believed.
+        chance = sqrt(usual * (1 - usual) / known)
+        return usual + copysign(max(0.0, abs(off) - chance), off)
 
     def judged(self, accepted: int, rejected: int) -> None:
         UsualAcceptance.judged(self, accepted, rejected)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from math import sqrt
+from random import Random
 
 import pytest
 
@@ -138,7 +140,8 @@ def test_what_is_usual_weighs_as_much_as_eight_drafts_of_a_session_s_own() -> No
     session = SessionAcceptance(usual)
     assert session.rate == usual.rate == pytest.approx(0.7)
     session.judged(0, 8)
-    assert session.rate == pytest.approx(usual.rate / 2)
+    chance = sqrt(usual.rate * (1 - usual.rate) / 16)
+    assert session.rate == pytest.approx(usual.rate / 2 + chance)
 
 
 def test_a_pass_of_more_than_a_window_of_16_is_one_over_a_prompt() -> None:
@@ -147,3 +150,30 @@ def test_a_pass_of_more_than_a_window_of_16_is_one_over_a_prompt() -> None:
         price = budget.price
         budget.passed(9.0, tokens, 1)
         assert (budget.price != price) is counts
+
+
+def test_sessions_that_are_lucky_among_many_alike_get_no_drafts_into_a_full_pass() -> None:
+    """A further token takes 0.65 of a token from all of them, whoever's it is: more than 0.6."""
+    chance, usual, budget = Random(1), UsualAcceptance(), PassBudget()
+    for number in range(60):
+        tokens = 64 + 8 * (number % 8 == 0)
+        budget.passed(0.141 + 0.004 * tokens, tokens, 64)
+    sessions = [SessionAcceptance(usual) for _ in range(64)]
+    fed = 0
+    for number in range(60):
+        for session in sessions:
+            right = chance.random() < 0.6
+            session.judged(int(right), int(not right))
+            fed += budget.drafts(session.rate, 4) if number >= 20 else 0
+    assert fed < 0.05 * 40 * 64
+
+
+def test_a_session_that_is_truly_better_than_most_is_believed() -> None:
+    usual = UsualAcceptance()
+    better, *others = (SessionAcceptance(usual) for _ in range(8))
+    for _ in range(10):
+        better.judged(9, 1)
+        for other in others:
+            other.judged(1, 1)
+    assert better.rate > 0.7
+    assert max(other.rate for other in others) < better.rate - 0.05
