@@ -19,7 +19,7 @@ _FLOAT32 = np.dtype("<f4")
 _FLOAT16 = np.dtype("<f2")
 # The smallest normal float16. Smaller numbers are dropped: converting subnormals is slow, and they
 # are too coarse to survive a second encoding.
-_SMALLEST_FLOAT16 = np.float32(2.0**-14)
+SMALLEST_FLOAT16 = np.float32(2.0**-14)
 SURE_FLOAT16 = 2.0**-13
 """Times the largest entry of a distribution: what is at least as likely survives float16, however
 it is rounded before."""
@@ -36,7 +36,7 @@ def probs_to_bytes(probs: Array, precision: Precision) -> bytes:
         return probs.astype(_FLOAT32).tobytes()
     weights = probs.astype(np.float32)
     weights /= weights.max()
-    np.putmask(weights, weights < _SMALLEST_FLOAT16, 0)
+    np.putmask(weights, weights < SMALLEST_FLOAT16, 0)
     return weights.astype(_FLOAT16).tobytes()
 
 
@@ -44,7 +44,7 @@ def survives_float16(probs: Array) -> NDArray[np.bool_]:
     """Return a mask of the entries of a distribution [V], or of its positive entries, that float16
     does not drop."""
     weights = probs.astype(np.float32)
-    kept: NDArray[np.bool_] = weights / weights.max() >= _SMALLEST_FLOAT16
+    kept: NDArray[np.bool_] = weights / weights.max() >= SMALLEST_FLOAT16
     return kept
 
 
