@@ -99,7 +99,7 @@ _REQUEST_FIELDS = (
     "seed",
     "max_tokens",
 )
-_PRESET_FIELDS = ("ahead", "top", "reweigh_every", "answer_probs")
+_PRESET_FIELDS = ("ahead", "top", "reweigh_every", "answer_probs", "favours_awaited")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
 _OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "processes")
 """Fields of the same name in a message here and on the wire."""

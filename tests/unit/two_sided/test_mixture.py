@@ -197,3 +197,34 @@ def test_the_residual_is_of_the_other_side() -> None:
     device, cloud = fractions([3, 1, 0, 0]), fractions([0, 1, 2, 1])
     rest = residual(cloud, device)
     assert list(rest > 0) == [False, False, True, True]
+
+
+@pytest.mark.parametrize("favoured", list(Side))
+def test_a_coin_that_always_falls_to_one_side_gives_the_mixture_and_takes_most_of_its_drafts(
+    favoured: Side,
+) -> None:
+    """Theorem 4.2: acceptance 1 - η·δ, with the other side's η, and no other coin gives more."""
+
+    def decided(
+        device: Array, cloud: Array, weights: Weights, coin: Side | None, rng: RandomSource
+    ) -> tuple[int, bool]:
+        drafts = (
+            SideDraft(rng.categorical(device, 0, Purpose.DRAFT, Side.DEVICE), device),
+            SideDraft(rng.categorical(cloud, 0, Purpose.DRAFT, Side.CLOUD), cloud),
+        )
+        found = aggregate(*drafts, weights=weights, rng=rng, position=0, favoured=coin)
+        return found.token_id, found.accepted(favoured)
+
+    for device, cloud, weights in cases(seed=2, count=20):
+        accepted = []
+        for coin in (favoured, None):
+            probs = outcome_probs(partial(decided, device, cloud, weights, coin))
+            tokens = [
+                probs.get((token, True), 0) + probs.get((token, False), 0) for token in range(V)
+            ]
+            assert tokens == list(mixture(device, cloud, weights))
+            accepted.append(sum(mass for (_, kept), mass in probs.items() if kept))
+        own, other = (device, cloud) if favoured is Side.DEVICE else (cloud, device)
+        distance = sum(max(Fraction(0), p - q) for p, q in zip(own, other, strict=True))
+        assert accepted[0] == 1 - weights.of(favoured.other) * distance
+        assert accepted[0] >= accepted[1]
