@@ -105,7 +105,10 @@ def undrafted_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
 def predicted_tpot_s(
     preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[SimulatedAnswer]
 ) -> float | None:
-    """TPOT by the preset's cost model at these answers' rates; None if no draft was verified."""
+    """TPOT by the preset's cost model at these answers' rates; None if no draft was verified, or
+    rounds are chosen while an answer is written."""
+    if preset.chooses_rounds or preset.chooses_truncation:
+        return None
     acceptance_rate = verified_acceptance(answers)
     miss_rate = undrafted_rate(answers)
     if preset.drafts and acceptance_rate is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconne
 from tandem.specdec.messages import CloudMessage, EdgeMessage, Open
 
 MANY_LAYERS = 1 << 10
-Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +125,9 @@ class SimulatedSession:
         for output in outputs:
             match output:
                 case Send(message):
-                    self._carry(self.link.up, message, self._at_cloud)
+                    size = self.size_of(message)
+                    self.edge.carried(message, size, self.time.now)
+                    self._carry(self.link.up, size, partial(self._at_cloud, message))
                 case Commit():
                     self.commits.append((self.time.now, output))
                 case Finish():
@@ -153,14 +153,14 @@ class SimulatedSession:
         if self.edge.phase == "connecting":
             self._connect()
 
-    def _carry(self, link: Link, message: Message, deliver: Callable[[Message], None]) -> None:
+    def _carry(self, link: Link, size_bytes: int, deliver: Callable[[], None]) -> None:
         stream = self.stream
 
         def arrive() -> None:
             if stream == self.stream:
-                deliver(message)
+                deliver()
 
-        self._at(link.send(self.size_of(message), self.time.now), arrive)
+        self._at(link.send(size_bytes, self.time.now), arrive)
 
     def _at_cloud(self, message: EdgeMessage) -> None:
         if isinstance(message, Open):
@@ -193,10 +193,11 @@ class SimulatedSession:
 
     def _to_edge(self, messages: Sequence[CloudMessage]) -> None:
         for message in messages:
-            self._carry(self.link.down, message, self._at_edge)
+            size = self.size_of(message)
+            self._carry(self.link.down, size, partial(self._at_edge, message, size))
 
-    def _at_edge(self, message: CloudMessage) -> None:
-        self._apply(self.edge.receive(message, self.time.now))
+    def _at_edge(self, message: CloudMessage, size_bytes: int) -> None:
+        self._apply(self.edge.receive(message, self.time.now, size_bytes))
 
     def _run_layers(self) -> None:
         """Compute the hidden states of a split request: of each token its own number."""

@@ -20,7 +20,8 @@ from tandem.control.conditions import Conditions, several
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.cost import Plan, candidates, token_cost
 from tandem.control.draft_window import chunk_budget_s, schedule_for
-from tandem.control.estimates import NO_WARM_START, Estimates, WarmStart
+from tandem.control.estimates import NO_WARM_START, Estimates, Recent, WarmStart
+from tandem.control.link_times import LinkEstimate
 from tandem.control.objective import Estimate, Objective
 from tandem.control.schedule import Control, Schedule, cloud_alone
 
@@ -85,11 +86,15 @@ class Controller:
         drafts_ahead: bool = True,
         max_tokens: int = 0,
         warm_start: WarmStart = NO_WARM_START,
+        weighs_frames: bool = False,
         config: ControllerConfig = DEFAULT_CONFIG,
     ) -> None:
         """`limits`: the preset's own schedule, which windows and chunks do not exceed.
         `drafts_ahead`: whether its edge drafts before verdicts. `max_tokens`: the longest that the
-        answer may be."""
+        answer may be. `weighs_frames`: whether what the bytes of its frames add to the link's
+        latency must be known apart from it, which takes pings."""
+        self._tells_latency = weighs_frames
+        self._follows_link = weighs_frames or control is Control.LATENCY_AWARE
         self.on = limits.window > 0 and control is not Control.FIXED
         self.schedule = limits
         self.ahead = self.branches = drafts_ahead
@@ -110,7 +115,10 @@ class Controller:
         self._max_tokens = max_tokens
         self._warm_start = warm_start
         self._began = self._held = False
-        self._sent: deque[tuple[int, float]] = deque(maxlen=128)
+        self._sent: deque[_Frame] = deque(maxlen=128)
+        self.link = LinkEstimate(config)
+        self._down_bytes = Recent(config)
+        self._up_bytes = Recent(config)
         self._now = self._chose_at = self._ping_at = -inf
         self._tokens = 0
         self._settles = False
@@ -154,19 +162,39 @@ class Controller:
 
     def sent(self, base: int, now: float, hold: bool = False) -> None:
         """Record a frame of drafts from position `base` on. `hold`: it makes the cloud wait."""
-        self._sent.append((base, now))
+        self._sent.append(_Frame(base, now))
         self._held = hold
         self._apply()
 
+    def carried(self, base: int, size_bytes: int, now: float) -> None:
+        """Record the size of the frame of drafts from position `base` on, which was just sent."""
+        for index in range(len(self._sent) - 1, -1, -1):
+            if self._sent[index].base == base:
+                self._sent[index] = replace(self._sent[index], size_bytes=size_bytes)
+                self._up_bytes.add(size_bytes, now)
+                return
+
     def judged(
-        self, end: int, accepted: int, rejected: int, tokens: int, work: PassCost, now: float
+        self,
+        end: int,
+        accepted: int,
+        rejected: int,
+        tokens: int,
+        work: PassCost,
+        now: float,
+        size_bytes: int = 0,
     ) -> None:
-        """Record that the cloud judged drafts before position `end`, which gave `tokens` tokens."""
-        sent_s = None
-        while self._sent and self._sent[0][0] < end:
-            sent_s = self._sent.popleft()[1]
-        if sent_s is not None:
-            self._tripped(max(0.0, now - sent_s - work.verify_s - work.queue_s), now)
+        """Record that the cloud judged drafts before position `end`, which gave `tokens` tokens, by
+        a frame of `size_bytes`; 0: not known."""
+        sent = None
+        while self._sent and self._sent[0].base < end:
+            sent = self._sent.popleft()
+        if sent is not None:
+            trip_s = max(0.0, now - sent.at_s - work.verify_s - work.queue_s)
+            self._tripped(trip_s, now)
+            if self._follows_link and sent.size_bytes and size_bytes:
+                self.link.exchanged(sent.size_bytes, size_bytes, trip_s)
+                self._down_bytes.add(size_bytes, now)
         self.estimates.acceptance.add(accepted, rejected)
         self._stretch.judged(accepted, rejected)
         self._answered(tokens, work, now)
@@ -193,14 +221,16 @@ class Controller:
         """Forget what was sent: it will not be judged."""
         self._sent.clear()
 
-    def trip_wanted(self, now: float) -> bool:
-        """Return whether a ping should measure the round trip.
+    def trip_wanted(self, now: float, *, waits: bool = False) -> bool:
+        """Return whether a ping should measure the round trip. `waits`: a frame that was sent
+        is not answered yet, behind which a ping may have to wait.
 
         This is so now and then: drafts wait for passes, and where none are sent nothing else
-        measures it.
+        measures it; and by frames of one size alone a latency cannot be told from a bandwidth.
         """
-        wanted = self._control is Control.LEAST_COST or not self.schedule.window
-        return self.on and wanted and now >= self._ping_at
+        chooses = self._control is Control.LEAST_COST or not self.schedule.window
+        wanted = (self._tells_latency and not waits) or (self.on and chooses)
+        return wanted and now >= self._ping_at
 
     def pinged(self, now: float) -> None:
         """Record a ping that left."""
@@ -210,6 +240,9 @@ class Controller:
         """Record the answer to a ping; None: to one of long ago."""
         if trip_s is not None:
             self._tripped(trip_s, now)
+            if self._follows_link:
+                frame_bytes = int(self._config.frame_bytes)
+                self.link.exchanged(frame_bytes, frame_bytes, trip_s)
             if not self._tokens:
                 self._fit()
 
@@ -292,6 +325,8 @@ class Controller:
         conditions = self._hoped(self.estimates.conditions(self._now))
         if conditions is None:
             return
+        if self._control is Control.LATENCY_AWARE:
+            conditions = replace(conditions, rtt_s=self._answered_in_s(conditions.rtt_s))
         weight = self._objective.idle_weight
         schedule = schedule_for(
             self._control, self._limits, conditions, weight, config=self._config
@@ -299,6 +334,14 @@ class Controller:
         self._follow(Plan(schedule, self.ahead))
         if self._control is Control.LATENCY_AWARE:
             self.chunk_budget_s = chunk_budget_s(conditions)
+
+    def _answered_in_s(self, rtt_s: float) -> float:
+        """Return how long a frame of drafts and its verdict take on the link, with what their bytes
+        take: PicoSpec's round trip, of which `rtt_s` is the shortest that was seen."""
+        times = self.link.times
+        if times is None:
+            return rtt_s
+        return times.exchange_s(self._up_bytes.mean, self._down_bytes.mean)
 
     def _hoped(self, conditions: Conditions | None) -> Conditions | None:
         """Assume faster drafts, accepted as often as usual, the longer nothing was drafted: so a
@@ -528,6 +571,15 @@ class Controller:
             / pass_s,
         }
         return max(changes, key=lambda reason: changes[reason])
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A frame of drafts from position `base` on, when it left, and its size; 0: not known."""
+
+    base: int
+    at_s: float
+    size_bytes: int = 0
 
 
 class _Stretch:

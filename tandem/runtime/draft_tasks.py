@@ -73,7 +73,7 @@ class DraftTaskRunner:
             task,
             sampling=edge_request.params.sampling,
             rule=self._machine.rule,
-            preset=edge_request.preset,
+            preset=task.chosen(edge_request.preset),
             on_draft=self._reporter(task),
             rows=self._rows(task),
             alignment=self._machine.alignment(task),

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from tandem.backends.interface import ForwardRequest, Logits, Session
 from tandem.core.probs import Array, Truncation, probs_from_logits, truncate
+from tandem.core.tails import Tail
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
-from tandem.specdec.drafting import probs_to_draft_from
+from tandem.specdec.drafting import draft_tails, probs_to_draft_from
 from tandem.specdec.events import Drafted
 from tandem.specdec.tree_drafting import TreeGrowth
 
@@ -22,6 +23,7 @@ class TreeDraftJob(DraftJob):
     def __init__(self, session: Session, request: DraftRequest) -> None:
         super().__init__(session, request)
         self._growth = TreeGrowth(request.task, request.rule)
+        self._tails: tuple[Tail, ...] = ()
 
     def request(self) -> ForwardRequest:
         growth = self._growth
@@ -48,7 +50,8 @@ class TreeDraftJob(DraftJob):
 
     def result(self) -> tuple[list[Drafted], int]:
         """Return the tree, and the length of the draft KV without it."""
-        return self._growth.nodes, self._session.length
+        root, *others = self._growth.nodes
+        return [replace(root, tails=self._tails), *others], self._session.length
 
     def _probs(self, logits: Array) -> Array:
         width = self._growth.width
@@ -57,4 +60,6 @@ class TreeDraftJob(DraftJob):
         else:
             unlikelier = probs_from_logits(logits, replace(self._sampling, temperature=1.0))
             probs = truncate(unlikelier, Truncation(top_k=width))
+        if self._work.tails and not self._tails:
+            self._tails = draft_tails(probs, self._work.tails, self._preset)
         return probs_to_draft_from(probs, self._preset)

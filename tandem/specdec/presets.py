@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from tandem.control.round_cost import RoundOptions, RoundSetting
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.probs import MAX_VOCABULARY_SIZE, NO_TRUNCATION, Truncation
@@ -32,6 +33,17 @@ MAX_EXITS = 64
 MAX_SPLIT_LAYERS = 1024
 SPLIT_LAYERS = 3
 """As many of the target's layers as PicoSpec's baseline has at the edge (§4.2)."""
+LONGEST_ROUND = 32
+"""Drafts of the longest chain that is chosen; the cost is flat beyond, with half-sure drafts."""
+TREES = (
+    (1, 1, 1, 1, 1, 1, 1, 1),
+    (2, 1, 1, 1, 1, 1, 1, 1),
+    (2, 2, 1, 1, 1, 1, 1, 1),
+    (2, 2, 2, 1, 1, 1, 1, 1),
+)
+"""Trees that are chosen from, each also cut off after any layer. The last one is the widest."""
+KEPT_SIZES = (8, 16, 32, 64, 128, 320, 640, 1280, 2560, 5120)
+"""Entries of a draft distribution that are chosen from, about twice as many each."""
 
 _ONE_LAYER_PER_TOKEN = "requires stop-and-wait, with one layer per token"
 _WHOLE_TREE = "a tree is sent as a whole, and a bonus token follows it"
@@ -81,11 +93,16 @@ class Preset:
     adapts_exits: bool = False
     """Whether the edge chooses, while it runs, which of these exits judge, and how many of its
     workers draft (`tandem.control.exit_choice`). Only in rounds: in a stream all judge."""
+    adapts_rounds: bool = False
+    """Whether the edge chooses, while it runs, how many drafts a round has, or which tree
+    (`tandem.control.round_choice`). The schedule and the expansion are those of the first one."""
+    adapts_truncation: bool = False
+    """The same for the entries of a draft distribution that are kept and sent."""
 
     @property
     def tree_nodes(self) -> int:
         """Most nodes of a tree; 0 for a chain."""
-        return expansion_nodes(self.expansion)
+        return expansion_nodes(self.widest_expansion)
 
     @property
     def carries_probs(self) -> bool:
@@ -142,6 +159,58 @@ class Preset:
         return self.adapts_exits and hears_exits and self.schedule.stop_and_wait
 
     @property
+    def chooses_rounds(self) -> bool:
+        """True if the edge chooses the shape of rounds while it runs: only where nothing else
+        decides how long they are."""
+        widest = TREES[-1]
+        fits = len(self.expansion) <= len(widest) and all(
+            own <= most for own, most in zip(self.expansion, widest, strict=False)
+        )
+        return self.adapts_rounds and fits and self._in_plain_rounds
+
+    @property
+    def chooses_truncation(self) -> bool:
+        """True if the edge chooses while it runs how much of its distributions it keeps."""
+        by_entries = self.truncation.top_k > 0 and self.truncation.top_p == 1
+        sparse = self.uplink is Uplink.SPARSE_DISTRIBUTIONS and not self.truncate_after_sampling
+        return self.adapts_truncation and by_entries and sparse and self._in_plain_rounds
+
+    @property
+    def _in_plain_rounds(self) -> bool:
+        """True if drafts wait for verdicts, and are as many as the schedule says."""
+        plain = self.control is Control.FIXED and self.predraft is Predraft.OFF
+        waits = self.drafts and self.schedule.stop_and_wait
+        return plain and waits and self.confidence_threshold == 0
+
+    @property
+    def round_options(self) -> RoundOptions:
+        """What a round may draft, and how much may be kept of a draft distribution."""
+        own = self.truncation.top_k
+        sizes = tuple(sorted({own, *KEPT_SIZES})) if self.chooses_truncation else (own,)
+        if not self.chooses_rounds:
+            return RoundOptions((self.first_round.widths,), sizes, ends_early=False)
+        shapes = TREES if self.expansion else ((1,) * self.longest_round,)
+        return RoundOptions(shapes, sizes)
+
+    @property
+    def first_round(self) -> RoundSetting:
+        """What a round drafts while nothing is measured."""
+        widths = self.expansion or (1,) * self.schedule.chunk
+        return RoundSetting(widths, self.truncation.top_k)
+
+    @property
+    def longest_round(self) -> int:
+        """Most positions that a round may have in flight."""
+        if not self.chooses_rounds:
+            return self.schedule.window
+        return len(TREES[-1]) if self.expansion else max(self.schedule.window, LONGEST_ROUND)
+
+    @property
+    def widest_expansion(self) -> tuple[int, ...]:
+        """The tree that holds every one that may be drafted; empty for a chain."""
+        return TREES[-1] if self.expansion and self.chooses_rounds else self.expansion
+
+    @property
     def decode_when_idle(self) -> bool:
         return self.schedule.decode_when_idle
 
@@ -163,21 +232,38 @@ class Preset:
         earlier than others, would be judged more often and come out too often."""
         schedule = self.schedule
         parts = schedule.token_by_token and schedule.verify_on_arrival
-        by_clock = self.control is not Control.FIXED
+        by_clock = self.control is not Control.FIXED or self.chooses_rounds
         bonus = schedule.bonus and (parts or by_clock or schedule.window > schedule.chunk)
-        by_timing = self.drafts and (bonus or schedule.decode_when_idle)
+        moves = bonus or schedule.decode_when_idle or self.chooses_truncation
+        by_timing = self.drafts and moves
         return by_timing and not self.drafter_invariant
 
     def with_draft_length(self, length: int) -> Preset:
-        """Return the same method with another draft length; one that drafts nothing stays as it
-        is."""
+        """Return the same method with another draft length, which stays as it is; one that drafts
+        nothing stays the same."""
         _check_range("draft_length", length, 1, MAX_DRAFT_LENGTH)
         if not self.drafts:
             return self
         if self.expansion:
             return self.with_expansion(_of_length(self.expansion, length))
         windows = self.schedule.window // self.schedule.chunk
-        return replace(self, schedule=replace(self.schedule, window=windows * length, chunk=length))
+        schedule = replace(self.schedule, window=windows * length, chunk=length)
+        return replace(self, schedule=schedule, adapts_rounds=False)
+
+    def adaptive(self) -> Preset:
+        """Return the same method where all that can be of its rounds is chosen while it runs."""
+        return replace(self, adapts_rounds=True, adapts_truncation=True)
+
+    def fixed(self) -> Preset:
+        """Return the same method where nothing of its rounds is chosen while it runs."""
+        return replace(self, adapts_rounds=False, adapts_truncation=False)
+
+    def fixing(self, field: str) -> Preset:
+        """Return the same method where that field, which was just set, stays as it is. `field`:
+        its full name."""
+        if field.startswith("schedule."):
+            return replace(self, adapts_rounds=False)
+        return replace(self, adapts_truncation=False) if field.startswith("truncation.") else self
 
     def fitted(self, vocabulary_size: int) -> Preset:
         """Return the same method where its draft distribution may keep no more tokens than there
@@ -193,7 +279,7 @@ class Preset:
             fixed = replace(self, control=Control.FIXED, predraft=Predraft.OFF)
             return replace(fixed, expansion=expansion, schedule=_stop_and_wait(layers))
         schedule = replace(self.schedule, window=layers, chunk=layers)
-        return replace(self, expansion=expansion, schedule=schedule)
+        return replace(self, expansion=expansion, schedule=schedule, adapts_rounds=False)
 
     @property
     def verify_settings(self) -> VerifySettings:
@@ -204,7 +290,7 @@ class Preset:
             acceptance=self.acceptance,
             uplink=self.uplink,
             rejection_payload=self.rejection_payload,
-            window=schedule.window,
+            window=self.longest_round,
             verify_on_arrival=schedule.verify_on_arrival,
             decode_when_idle=schedule.decode_when_idle,
             prepare_on_arrival=schedule.prepare_on_arrival,
@@ -214,7 +300,7 @@ class Preset:
             payload_tail_draws=self.payload_tail_draws,
             truncation=self.truncation,
             idle_weight=self.idle_weight,
-            expansion=self.expansion,
+            expansion=self.widest_expansion,
             with_replacement=self.with_replacement,
             exits=self.exits,
             exit_order=self.exit_order,
@@ -471,11 +557,14 @@ _STREAM = replace(
 _AR = replace(_COUPLED, name="ar", schedule=Schedule(window=0, chunk=0, decode_when_idle=True))
 _SPLIT = replace(_AR, name="split", uplink=Uplink.HIDDEN_STATES, split_layers=SPLIT_LAYERS)
 
+_DSSD_FULL = replace(_DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION)
+_MC_DSD = replace(_TSLT, name="mc-dsd", schedule=_stop_and_wait(3), expansion=(2, 2, 2))
+
 _LISTED = (
     _AR,
     _DSD,
     _DSSD,
-    replace(_DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
+    _DSSD_FULL,
     _TSLT,
     replace(_TSLT, name="tslt-after", truncate_after_sampling=True),
     _PICOSPEC,
@@ -485,7 +574,7 @@ _LISTED = (
         schedule=replace(_PICOSPEC.schedule, verify_on_arrival=False, prepare_on_arrival=True),
     ),
     replace(_PICOSPEC, name="picospec-top-k", rejection_payload=RejectionPayload.TOP_K),
-    replace(_TSLT, name="mc-dsd", schedule=_stop_and_wait(3), expansion=(2, 2, 2)),
+    _MC_DSD,
     _STREAM,
     replace(_STREAM, name="auto", control=Control.LEAST_COST),
     replace(
@@ -496,7 +585,9 @@ _LISTED = (
         uplink_precision="float16",
         truncation=Truncation(top_k=320),
     ),
-    _COUPLED,
+    # It alone chooses its rounds unasked: by rejection sampling a text would depend on what is
+    # measured, and a seed would not reproduce it.
+    replace(_COUPLED, adapts_rounds=True),
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
     replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True),

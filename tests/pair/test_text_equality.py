@@ -21,7 +21,7 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
+from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
@@ -139,9 +139,11 @@ async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -
     """Every text that timing does not decide is the one of a session on its own."""
     (text,) = prompts(1)
     requests = [
-        request(text, name, None, SamplingParams()).with_fields(max_tokens=40)
+        request(text, name, None, SamplingParams()).with_fields(
+            max_tokens=40, overrides=FIXED_ROUNDS
+        )
         for name, preset in PRESETS.items()
-        if not preset.timing_dependent
+        if not preset.fixed().timing_dependent
     ]
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         alone = [(await client.generate(asked)).token_ids for asked in requests]

@@ -22,7 +22,7 @@ from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.choices import Control
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
+from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tests.services.health import health_of
 from tests.services.scripted_suite import (
@@ -129,10 +129,15 @@ async def test_chat_turns_reach_the_tokenizer() -> None:
 async def test_concurrent_sessions_keep_their_text() -> None:
     async with scripted_suite() as suite:
         requests = [
-            GenerationRequest(f"prompt {n}", preset, GenerationParams(seed=n, max_tokens=24))
+            GenerationRequest(
+                f"prompt {n}",
+                preset,
+                GenerationParams(seed=n, max_tokens=24),
+                overrides=FIXED_ROUNDS,
+            )
             for n in range(2)
             for preset in PRESETS
-            if not PRESETS[preset].timing_dependent
+            if not PRESETS[preset].fixed().timing_dependent
         ]
         alone = [(await suite.client.generate(request)).token_ids for request in requests]
         together = await asyncio.gather(*(suite.client.generate(request) for request in requests))
@@ -403,7 +408,7 @@ async def test_health_and_reflection_answer_on_every_service() -> None:
 async def test_metrics_count_what_happened() -> None:
     async with scripted_suite() as suite:
         generated = await suite.client.generate(
-            GenerationRequest("m", "dssd", GenerationParams(max_tokens=30))
+            GenerationRequest("m", "dssd", GenerationParams(max_tokens=30), overrides=FIXED_ROUNDS)
         )
         await suite.idle()
         labels = {"preset": "dssd", "model_name": "scripted", "side": "device"}

@@ -19,7 +19,7 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
+from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
@@ -48,7 +48,7 @@ def request(preset: str, seed: int = 0) -> GenerationRequest:
         preset,
         GenerationParams(max_tokens=TOKENS, seed=seed, ignore_eos=True),
         lost_cloud=LostCloud.WAIT,
-        overrides=parse_overrides(("payload_top=8",)),
+        overrides=(*FIXED_ROUNDS, *parse_overrides(("payload_top=8",))),
     )
 
 
@@ -85,7 +85,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
     requests = [
         request(name)
         for name, preset in PRESETS.items()
-        if not (preset.timing_dependent or preset.lossy)
+        if not (preset.fixed().timing_dependent or preset.lossy)
     ]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
@@ -105,7 +105,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
 
 async def test_a_verifier_killed_at_once_is_resumed_too() -> None:
     """No goodbye: the streams break, with frames of all kinds under way."""
-    requests = [request(name) for name in PRESETS if not PRESETS[name].timing_dependent]
+    requests = [request(name) for name in PRESETS if not PRESETS[name].fixed().timing_dependent]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
     async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:

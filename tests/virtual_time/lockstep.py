@@ -241,7 +241,8 @@ class Lockstep:
                 drafts += found
                 context = (*context, found[0].token_id)
                 continue
-            chosen, whole = self.edge.request.preset, self._models.draft_probs(context)
+            chosen = work.chosen(self.edge.request.preset)
+            whole = self._models.draft_probs(context)
             probs = truncate(whole, chosen.truncation)
             draw = rule.target_token if work.guess and not drafts else rule.propose
             token = draw(whole if chosen.truncate_after_sampling else probs, len(context))
@@ -272,7 +273,7 @@ class Lockstep:
 
     def _tree(self, work: DraftTask) -> list[Drafted]:
         growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}
-        truncation = self.edge.request.preset.truncation
+        truncation = work.chosen(self.edge.request.preset).truncation
         newest: Iterable[int] = (-1,)
         while True:
             distributions = [

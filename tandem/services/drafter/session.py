@@ -129,7 +129,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             if not self.peer_failed(code) and not self.machine.goes_on_alone:
                 raise Rejected(code, f"the cloud serves another model now: {message.model_name}")
             return self.machine.lost(now)
-        outputs = self.machine.receive(message, now)
+        outputs = self.machine.receive(message, now, size_bytes)
         if isinstance(message, Verdict) and self._rounds is not None:
             self._rounds.ended(message, self.machine.drafts_sent)
         if isinstance(message, Verdict | Tokens):
@@ -167,7 +167,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def perform(self, output: EdgeOutput) -> None:
         match output:
             case Send(message):
-                self.send(message)
+                self._machine.carried(message, self.send(message), time.monotonic())
                 self._link.sent(message)
             case Commit():
                 self._commits.append(output)

@@ -13,7 +13,7 @@ from tandem.control.controller import Controller, Reason
 from tandem.control.cost import Plan, token_cost
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
 from tandem.control.objective import Objective, Prices
-from tandem.control.schedule import Control, cloud_alone
+from tandem.control.schedule import Control, Schedule, cloud_alone
 from tandem.specdec.messages import Work
 from tandem.specdec.presets import PRESETS
 
@@ -636,3 +636,27 @@ def test_the_text_of_a_reason_says_what_had_changed_most() -> None:
     assert session.controller.decision is not None
     assert session.controller.decisions[Reason.ACCEPTANCE] >= 1
     assert session.controller.decisions[Reason.FIRST] == 1
+
+
+def test_picospec_s_chunks_have_the_time_that_the_bytes_of_their_verdicts_take() -> None:
+    """A rejection that brings a whole distribution keeps the link busy: the next chunk may take as
+    long."""
+    budgets = []
+    for down_bytes in (40, 600_000):
+        limits = Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True)
+        controller = Controller(Control.LATENCY_AWARE, limits)
+        now = 0.0
+        controller.connected(now)
+        for number in range(12):
+            controller.drafted(1, 0.020, now)
+            controller.sent(number, now)
+            controller.carried(number, 60, now)
+            long_s = 0.5 if number % 3 else 0.0
+            size = down_bytes if number % 3 else 40
+            trip_s = 0.030 + (long_s if down_bytes > 40 else 0.0)
+            now += trip_s + 0.070
+            work = Work(verify_s=0.070, target_passes=number + 1, drafts=1, batch_size=1)
+            controller.judged(number + 1, 1, 0, 1, work, now, size)
+        budgets.append(controller.chunk_budget_s)
+    assert budgets[0] == pytest.approx(0.100, rel=0.05)
+    assert budgets[1] > 0.3

@@ -46,7 +46,7 @@ def test_every_field_can_be_set_to_what_it_is() -> None:
             value = preset
             for part in name.split("."):
                 value = getattr(value, part)
-            assert changed_by(preset, [f"{name}={value}"]) == preset, name
+            assert changed_by(preset, [f"{name}={value}"]) == preset.fixing(name), name
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,26 @@ def test_a_tree_and_a_draft_length_change_all_that_goes_with_them() -> None:
 def test_what_people_write_has_a_type(text: str, override: Override) -> None:
     assert parse_override(text) == override
     assert parse_override(str(override)) == override
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "rounds", "truncation"),
+    [
+        ("coupled", "draft_length=4", False, False),
+        ("dsd", "window=8", False, False),
+        ("dssd", "schedule.bonus=false", False, False),
+        ("dssd", "payload_top=16", True, False),
+        ("tslt", "draft_length=4", False, True),
+        ("tslt", "top_k=320", True, False),
+        ("tslt", "top_p=0.9", True, False),
+        ("mc-dsd", "expansion=2,2,2", False, True),
+        ("mc-dsd", "with_replacement=true", True, True),
+        ("coupled", "adapts_rounds=false", False, False),
+    ],
+)
+def test_what_is_set_is_not_chosen_while_the_preset_runs(
+    name: str, override: str, rounds: bool, truncation: bool
+) -> None:
+    preset = changed_by(PRESETS[name].adaptive(), [override])
+    preset.validate()
+    assert (preset.chooses_rounds, preset.chooses_truncation) == (rounds, truncation)
