@@ -17,7 +17,8 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
+from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
+from tandem.specdec.presets import PRESETS
 
 ANSWER_TIMEOUT_S = 180.0
 
@@ -31,9 +32,10 @@ def requests(
     sampling: SamplingParams | None = None,
     overrides: tuple[str, ...] = (),
 ) -> list[GenerationRequest]:
-    """Return one request per prompt, each with a seed of its own, of exactly `max_tokens`
-    tokens."""
+    """Return one request per prompt, each with a seed of its own, of exactly `max_tokens` tokens.
+    With a draft length nothing of a round is chosen while it runs."""
     length = () if draft_length is None else (f"draft_length={draft_length}",)
+    fixed = FIXED_ROUNDS if length and preset in PRESETS else ()
     return [
         GenerationRequest(
             prompt=text,
@@ -44,7 +46,7 @@ def requests(
                 seed=seed + number,
                 ignore_eos=True,
             ),
-            overrides=parse_overrides((*length, *overrides)),
+            overrides=(*fixed, *parse_overrides((*length, *overrides))),
         )
         for number, text in enumerate(texts)
     ]

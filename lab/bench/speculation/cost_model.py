@@ -133,7 +133,7 @@ def simulate(cell: Cell, seed: int) -> Simulated:
         Question((number, 7, seed % WORDS), tokens, seed, start_s=number * 0.618 % 1 * first_s)
         for number in range(cell.sessions)
     ]
-    answers = simulate_answers(PRESETS[cell.preset], pair, conditions, questions)
+    answers = simulate_answers(PRESETS[cell.preset].fixed(), pair, conditions, questions)
     return Simulated(
         steady_tokens_per_s(answers, int(WARM * tokens)),
         verified_acceptance(answers),
@@ -145,7 +145,7 @@ def predicted_tokens_per_s(cell: Cell, seen: Simulated) -> float:
     """Return the tokens/s of all sessions, by the preset's cost model."""
     times, bytes_per_s = cell.times, cell.mbps * 1e6 / 8
     predicted = predict(
-        PRESETS[cell.preset],
+        PRESETS[cell.preset].fixed(),
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
         LinkTimes(cell.rtt_s, bytes_per_s, bytes_per_s),
         acceptance_rate=cell.rate if seen.acceptance_rate is None else seen.acceptance_rate,

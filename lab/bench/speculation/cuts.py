@@ -32,6 +32,7 @@ from tandem.net.process import run_loop
 from tandem.net.status import Rejected
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import FIXED_ROUNDS
 from tandem.specdec.presets import PRESETS
 
 PACING = Pacing(draft_s=0.004, verify_first_s=0.010, verify_further_s=0.001)
@@ -169,7 +170,7 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
     """Batches of requests with the length of their cut, in seconds."""
     texts = prompts(PROMPTS)
     # Where timing decides who draws a token, an uncut run's text may differ as well.
-    presets = [name for name, preset in PRESETS.items() if not preset.timing_dependent]
+    presets = [name for name, preset in PRESETS.items() if not preset.fixed().timing_dependent]
     total = plan.short + plan.long + plan.alone
     wanted = [
         GenerationRequest(
@@ -179,6 +180,7 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
                 max_tokens=plan.max_tokens, seed=seed + number, ignore_eos=True
             ),
             lost_cloud=LostCloud.WAIT if number < plan.short + plan.long else LostCloud.EDGE,
+            overrides=FIXED_ROUNDS,
         )
         for number in range(total)
     ]

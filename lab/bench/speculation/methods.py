@@ -75,8 +75,8 @@ def run(report: Report, models: Models, real: bool = False) -> None:
 
 def variants() -> dict[str, Preset]:
     """Every preset, and those that draft ahead of a verdict without it too."""
-    presets = dict(PRESETS)
-    for name, preset in PRESETS.items():
+    presets = {name: preset.fixed() for name, preset in PRESETS.items()}
+    for name, preset in list(presets.items()):
         if preset.predraft is not Predraft.OFF:
             presets[f"{name} w/o pre-drafts"] = without_predrafts(preset)
     return presets

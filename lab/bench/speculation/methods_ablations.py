@@ -80,7 +80,7 @@ def truncation_sweep(
     """`tslt` with more and more of the draft's distribution kept: mass, acceptance, bytes, time."""
     rows = []
     for top_k in kept:
-        preset = replace(PRESETS["tslt"], truncation=Truncation(top_k=top_k))
+        preset = replace(PRESETS["tslt"].fixed(), truncation=Truncation(top_k=top_k))
         for cell in SWEEP_CELLS:
             answers = [
                 simulate_answer(

@@ -65,7 +65,7 @@ def row_of(
 
 def cheapest_passes(rate: float, tokens: int, seed: int) -> float:
     """Target passes per token of the exact preset that takes the fewest."""
-    fixed = [p for p in PRESETS.values() if p.control is Control.FIXED and not p.lossy]
+    fixed = [p.fixed() for p in PRESETS.values() if p.control is Control.FIXED and not p.lossy]
     answers = [answered(preset, rate, tokens, seed) for preset in fixed if not preset.expansion]
     return min(answer.stats.target_passes / tokens for answer in answers)
 
