@@ -65,7 +65,7 @@ class LiveFunctions:
 def forget_results() -> None:
     """Of all functions that keep them: a mutant's may be others."""
     for thing in _all_objects():
-        if isinstance(thing, functools._lru_cache_wrapper):
+        if type(thing) is functools._lru_cache_wrapper:
             thing.cache_clear()
 
 
