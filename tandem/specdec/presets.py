@@ -620,13 +620,8 @@ _LISTED = (
         uplink_precision="float16",
         truncation=Truncation(top_k=320),
     ),
-<<<<<<< ours
-    # It alone chooses its rounds unasked: by rejection sampling a text would depend on what the
-    # edge measures, and a seed would not reproduce it.
-=======
     # It alone chooses its rounds unasked: by rejection sampling a text would depend on what is
     # measured, and a seed would not reproduce it.
->>>>>>> theirs
     replace(_COUPLED, adapts_rounds=True),
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),

@@ -664,14 +664,14 @@ def test_the_text_of_a_reason_says_what_had_changed_most() -> None:
     assert session.controller.decisions[Reason.FIRST] == 1
 
 
-<<<<<<< ours
 def test_where_nothing_may_be_drafted_nothing_is_chosen() -> None:
     alone = Controller(Control.LEAST_COST, PRESETS["ar"].schedule)
     alone.connected(0.0)
     assert (alone.on, alone.may_draft, alone.decision) == (False, False, None)
     fixed = Controller(Control.FIXED, LIMITS)
     assert (fixed.on, fixed.may_draft, fixed.schedule) == (False, True, LIMITS)
-=======
+
+
 def test_picospec_s_chunks_have_the_time_that_the_bytes_of_their_verdicts_take() -> None:
     """A rejection that brings a whole distribution keeps the link busy: the next chunk may take as
     long."""
@@ -694,4 +694,3 @@ def test_picospec_s_chunks_have_the_time_that_the_bytes_of_their_verdicts_take()
         budgets.append(controller.chunk_budget_s)
     assert budgets[0] == pytest.approx(0.100, rel=0.05)
     assert budgets[1] > 0.3
->>>>>>> theirs
