@@ -159,10 +159,13 @@ async def test_every_preset_answers_and_says_who_made_each_token(
     token_sources = [token["source"] for token in figures["provenance"]]
     assert figures["preset"] == preset
     assert len(token_sources) == figures["tokens"]
-    assert set(token_sources) <= {"draft", "target"}
-    if not PRESETS[preset].drafts:
-        assert set(token_sources) == {"target"}
-    elif not PRESETS[preset].schedule.decode_when_idle:
+    makers = {
+        "target": True,
+        "draft": PRESETS[preset].drafts,
+        "cloud_draft": PRESETS[preset].drafts_in_cloud,
+    }
+    assert set(token_sources) <= {maker for maker, drafts in makers.items() if drafts}
+    if PRESETS[preset].drafts and not PRESETS[preset].schedule.decode_when_idle:
         assert token_sources.count("draft") == figures["accepted"]
 
 

@@ -71,6 +71,8 @@ IN_A_BASE_INSTALLATION = {
     "train-exits": LABORATORY,
     "verify-lossless": LABORATORY,
     "keys alice --file keys --scope generate": "",
+    "learning show": "",
+    "memory show": "",
     "models": "",
     "presets": "",
     "pull not/a/name": "is not NAME",

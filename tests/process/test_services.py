@@ -177,8 +177,8 @@ def _metrics(port: int) -> dict[str, float]:
 
 async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Services) -> None:
     """SIGKILL in the middle of an answer of every exact preset; another process takes the port."""
-    requests = [
-        request(name, max_tokens=60).with_fields(overrides=FIXED_ROUNDS)
+    requests = [  # without a memory, from which the second answers would be there at once
+        request(name, max_tokens=60).with_fields(overrides=FIXED_ROUNDS, no_memory=True)
         for name, preset in PRESETS.items()
         if not (preset.fixed().timing_dependent or preset.lossy)
     ]

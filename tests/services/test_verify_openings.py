@@ -76,7 +76,7 @@ BAD_OPENS = [
     (opening("mc-dsd", expansion=(2, 2)), "expansion"),
     (opening("mc-dsd", bonus=False), "expansion"),
     (opening("mc-dsd", uplink=pb.UPLINK_PAYLOAD_IDS), "uplink"),
-    (opening("coupled", expansion=(1,) * 4, with_replacement=True), "with_replacement"),
+    (opening("coupled", window=4, expansion=(1,) * 4, with_replacement=True), "with_replacement"),
     (opening(tenant=bytes(33)), "tenant"),
     (opening(public_tokens=4), "public_tokens"),
     (opening(public_tokens=HUGE), "public_tokens"),

@@ -186,6 +186,7 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
             ),
             lost_cloud=LostCloud.WAIT if number < plan.short + plan.long else LostCloud.EDGE,
             overrides=FIXED_ROUNDS,
+            no_memory=True,  # the uncut answer would be drafted from, and over before the cut
         )
         for number in range(total)
     ]

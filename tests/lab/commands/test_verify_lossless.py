@@ -70,7 +70,7 @@ def test_presets_whose_drafts_are_made_in_the_cloud_pass() -> None:
     names = ("cloud-draft", "cloud-lookup", "stream-cloud-draft")
     ended = verify(*(word for name in names for word in ("--preset", name)), "--prompt", "a")
     assert (ended.exit_code, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines()[-1] == f"as scripted alone: {', '.join(names)}."
+    assert ended.stdout.splitlines()[-1] == f"as scripted alone, bit for bit: {', '.join(names)}."
 
 
 @pytest.mark.usefixtures("scripted")

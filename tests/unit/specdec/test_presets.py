@@ -630,7 +630,12 @@ def test_a_pass_may_take_a_part_of_the_drafts_where_nobody_minds(
 
 def test_how_many_drafts_one_message_may_bring() -> None:
     most = {name: preset.verify_settings.most_drafts for name, preset in PRESETS.items()}
-    assert (most["ar"], most["coupled"], most["stream"], most["mc-dsd"]) == (0, 4, 16, 14)
+    assert (most["ar"], most["coupled"], most["stream"], most["mc-dsd"]) == (
+        0,
+        LONGEST_ROUND,
+        16,
+        14,
+    )
     draws = {name for name, preset in PRESETS.items() if not preset.verify_settings.cloud_draws}
     assert draws == {
         *("dssd", "dssd-full", "picospec", "picospec-preverify", "picospec-top-k", "fsd"),
@@ -643,7 +648,8 @@ def test_how_many_drafts_one_message_may_bring() -> None:
 
 def test_only_chains_may_be_taken_from_a_text() -> None:
     trees_or_none = {name for name, preset in PRESETS.items() if not preset.drafts_chains}
-    assert trees_or_none == {"ar", "split", "split-float16", "mc-dsd"}
+    cloud_alone = {"ar", "split", "split-float16", "cloud-draft", "cloud-lookup"}
+    assert trees_or_none == {*cloud_alone, "mc-dsd"}
 
 
 def test_the_cloud_is_told_the_longest_round_and_the_widest_tree_that_may_be_chosen() -> None:
