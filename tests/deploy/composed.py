@@ -49,7 +49,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "LINK_RTT_MS": "60",
     "LINK_JITTER_MS": "3",
     "LINK_MBPS": "50",
-    "MAX_RUNNING": "24",
+    "MAX_RUNNING": "20",
     "TANDEM_CLOUD_DRAFT": "/models/demo-draft",
 }
 """Free ports, so a suite that runs beside is left alone; a round trip that lasts beside faults."""
