@@ -13,12 +13,12 @@ from tests.deploy.composed import Composed
 from tests.deploy.traffic import ask, completion
 from tools.observability.dashboards import DASHBOARDS, substituted
 
-PRESETS = ("dssd", "fsd", "stream", "dragon", "auto", "ar")
+PRESETS = ("dssd", "fsd", "stream", "dragon", "auto", "ar", "cloud-draft")
 """A split answer, early exits and pre-drafts, a window, documents of both sides, a chosen schedule,
-the cloud alone."""
-NOT_COMPOSED = ("tandem_cloud_", "tandem_hedged_rounds_", "tandem_other_side_")
-"""What only drafters that know several clouds export, and devices with more than one other side;
-compose has one of each."""
+the cloud alone, and drafting by itself."""
+NOT_COMPOSED = ("tandem_cloud_", "tandem_hedged_rounds_", "tandem_other_side_", "tandem_learning_")
+"""What only drafters that know several clouds export, devices with more than one other side, and
+drafters that learn; compose has one of each, and its drafter does not learn."""
 
 DOCUMENT = "A house has rooms. In the cellar of a house one finds a list of things."
 SHOWN_WITHIN_S = 90.0
@@ -41,7 +41,7 @@ def test_every_query_of_every_dashboard_is_answered(suite: Composed, tmp_path: P
 
 def send(front: str, preset: str) -> None:
     body = completion(preset, seed=3, max_tokens=24)
-    if preset in ("dragon", "auto", "ar"):  # these take no draft length
+    if preset in ("dragon", "auto", "ar", "cloud-draft"):  # these take no draft length
         body["tandem"] = {"preset": preset}
     answer = ask(front, body)
     assert answer.status == "ok", (preset, answer.http_status, answer.status)
