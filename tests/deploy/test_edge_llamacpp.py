@@ -18,7 +18,8 @@ pytestmark = pytest.mark.timeout(1800)  # the first test waits for images
 def llamacpp(composed: Composed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
     """A suite of its own, beside the other."""
     models = tmp_path_factory.mktemp("models")
-    shutil.copytree(ROOT / "models" / "demo-target", models / "demo-target")
+    for name in ("demo-target", "demo-draft"):  # the cloud drafts, too, with PyTorch
+        shutil.copytree(ROOT / "models" / name, models / name)
     write_gguf(ROOT / "models" / "demo-draft", models / "draft.gguf", kind="Q8_0")
     for part in (models, *models.rglob("*")):
         part.chmod(0o755 if part.is_dir() else 0o644)
