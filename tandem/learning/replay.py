@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from tandem.backends.adaptation import JudgedText, KnownProbs
-from tandem.learning.private_files import (
+from tandem.runtime.private_files import (
     append_privately,
+    framed,
+    framed_records,
     make_private_folder,
     replace_privately,
 )
@@ -34,7 +34,6 @@ MOST_KNOWN = 32
 """Tokens that are kept of a target distribution: the likeliest."""
 KEPT_SHARE = 0.75
 """Of the limit: what is left of a full file when it is written anew."""
-_HEADER = struct.Struct("<II")
 _TEXT = struct.Struct("<IIfBQQI")
 _PROBS = struct.Struct("<II")
 
@@ -71,15 +70,19 @@ class ReplayStore:
         texts: list[JudgedText] = []
         records: list[bytes] = []
         why = "" if content.startswith(self._start) else "it is of another vocabulary or format"
+        end = len(self._start)
         if not why:
             try:
-                for record in _records(content[len(self._start) :]):
-                    texts.append(_decoded(record[_HEADER.size :], self._vocabulary_size))
-                    records.append(record)
+                for next_end, payload in framed_records(content, end):
+                    texts.append(_decoded(payload, self._vocabulary_size))
+                    records.append(content[end:next_end])
+                    end = next_end
+                if end < len(content):
+                    why = "a text is not whole, or has another checksum"
             except Damaged as error:
                 why = str(error)
         if why:
-            left = len(content) - (len(self._start) + sum(map(len, records)) if records else 0)
+            left = len(content) - (end if records else 0)
             log.warning(
                 "texts to learn from are left out", file=str(self._path), bytes=left, reason=why
             )
@@ -141,24 +144,7 @@ def _encoded(text: JudgedText) -> bytes:
             known.draft_probs[kept].astype("<f4").tobytes(),
         ]
     payload = b"".join(parts)
-    return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
-
-
-def _records(content: bytes) -> Iterator[bytes]:
-    """Return the records with their headers. Raises Damaged at the first that is not whole."""
-    at = 0
-    while at < len(content):
-        if at + _HEADER.size > len(content):
-            raise Damaged("the last text is not whole")
-        length, checksum = _HEADER.unpack_from(content, at)
-        end = at + _HEADER.size + length
-        payload = content[at + _HEADER.size : end]
-        if len(payload) != length:
-            raise Damaged("the last text is not whole")
-        if zlib.crc32(payload) != checksum:
-            raise Damaged("a checksum is wrong")
-        yield content[at:end]
-        at = end
+    return framed(payload)
 
 
 def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:

@@ -6,13 +6,12 @@ its own and nobody else's, and no more folders are made than the limit."""
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 
-from tandem.learning.private_files import make_private_folder
 from tandem.learning.versions import STATE, TEXTS
 from tandem.net.tenant import Tenant
+from tandem.runtime.private_files import make_private_folder, user_state_folder
 
 MOST_TENANTS = 64
 _CALLER_DIGITS, _TENANT_DIGITS = 12, 20
@@ -20,8 +19,7 @@ _CALLER_DIGITS, _TENANT_DIGITS = 12, 20
 
 def default_folder() -> Path:
     """Return the user's own folder: in $XDG_STATE_HOME, or ~/.local/state."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "tandem" / "learning"
+    return user_state_folder("learning")
 
 
 class TenantFolders:
@@ -35,8 +33,7 @@ class TenantFolders:
         another one. Raises OSError."""
         make_private_folder(self._root)
         caller = _digest(tenant.caller.encode())[:_CALLER_DIGITS]
-        whole = tenant.caller.encode() + b"\0" + tenant.id
-        folder = self._root / f"{caller}-{_digest(whole)[:_TENANT_DIGITS]}"
+        folder = self._root / f"{caller}-{_digest(tenant.key)[:_TENANT_DIGITS]}"
         if not folder.is_dir():
             folders = tenant_folders(self._root)
             if len(folders) >= MOST_TENANTS:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.adaptation import Weights
-from tandem.learning.private_files import make_private_folder, replace_privately
+from tandem.runtime.private_files import make_private_folder, replace_privately
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)

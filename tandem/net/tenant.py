@@ -33,6 +33,11 @@ class Tenant:
     caller: str
     id: bytes = b""
 
+    @property
+    def key(self) -> bytes:
+        """The tenant as bytes, unlike those of any other."""
+        return self.caller.encode() + b"\0" + self.id
+
 
 def calling_tenant(given_id: bytes, sharing: Sharing) -> Tenant:
     """Return the tenant of the current call, which sent this id. Callers that share do so with what

@@ -19,12 +19,21 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from zlib import crc32
 
+from tandem.runtime.private_files import (
+    FILE_MODE,
+    append_privately,
+    framed,
+    framed_records,
+    make_private_folder,
+    replace_privately,
+    unfinished,
+    user_state_folder,
+)
 from tandem.specdec.text_memory import Text
 from tandem.telemetry.logging import get_logger
 
@@ -32,8 +41,6 @@ log = get_logger(__name__)
 
 SUFFIX = ".memory"
 _MAGIC = b"tandem memory 1\0"
-_RECORD = struct.Struct("<II")
-"""Length and checksum of what follows."""
 _TEXT = struct.Struct("<QII")
 """`before`, `position` and `prompt_tokens`; then token ids as 32-bit integers, little endian."""
 _LOCK = "lock"
@@ -41,8 +48,7 @@ _LOCK = "lock"
 
 def default_memory_folder() -> Path:
     """Return the folder in the user's state folder."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "tandem" / "memory"
+    return user_state_folder("memory")
 
 
 class MemoryFile:
@@ -73,8 +79,8 @@ class MemoryFile:
             return []
         if repair:
             with suppress(OSError):  # another user's
-                self.path.chmod(0o600)
-        records = list(_records(content))
+                self.path.chmod(FILE_MODE)
+        records = list(framed_records(content))
         if not records or records[0][1] != self._header:
             return []
         self._there = True
@@ -89,30 +95,15 @@ class MemoryFile:
         if not self._there:
             self.write([text])
             return
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-        try:
-            size = os.fstat(handle).st_size
-            try:
-                _write_all(handle, _record(_payload_of(text)))
-            except OSError:  # a full disk: what follows must not stand behind half a record
-                os.ftruncate(handle, size)
-                raise
-        finally:
-            os.close(handle)
+        append_privately(self.path, framed(_payload_of(text)))
 
     def write(self, texts: Iterable[Text]) -> None:
         """Put these texts in the place of all that is there. Raises OSError, with the old file
         kept."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".new")
-        beside.unlink(missing_ok=True)
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            payloads = (self._header, *map(_payload_of, texts))
-            _write_all(handle, b"".join(map(_record, payloads)))
-        finally:
-            os.close(handle)
-        beside.replace(self.path)
+        make_private_folder(self.path.parent)
+        payloads = (self._header, *map(_payload_of, texts))
+        # Not durable: what a power failure loses of a memory is worth no wait for the disk.
+        replace_privately(self.path, b"".join(map(framed, payloads)), durable=False)
         self._there = True
 
 
@@ -121,15 +112,17 @@ class MemoryFolder:
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError where the folder cannot be made."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         self.folder = folder
-        self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
         self.writable = True
         """False where another process has the right; what it wrote so far may be read."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.writable = False
+        else:
+            _remove_unfinished(folder)
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -166,7 +159,7 @@ def files_in(folder: Path) -> list[Path]:
 def figures_of(path: Path) -> MemoryFileFigures:
     """Return what a file has. Raises OSError."""
     content = path.read_bytes()
-    texts = [_text_of(payload) for _, payload in list(_records(content))[1:]]
+    texts = [_text_of(payload) for _, payload in list(framed_records(content))[1:]]
     known = [text for text in texts if text is not None]
     tokens = sum(map(len, known))
     return MemoryFileFigures(len(known), tokens, len(content), path.stat().st_mtime)
@@ -175,31 +168,20 @@ def figures_of(path: Path) -> MemoryFileFigures:
 def clear(folder: Path) -> int:
     """Delete all that is remembered in a folder; returns how many files that were. Running drafters
     forget it with their next request. Raises OSError."""
-    found = [*files_in(folder), *folder.glob("*.new")]
+    found = files_in(folder)
     for path in found:
         path.unlink(missing_ok=True)
+    _remove_unfinished(folder)
     return len(found)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for path in unfinished(folder / f"*{SUFFIX}"):
+        path.unlink(missing_ok=True)
 
 
 def _digest(word: bytes) -> str:
     return hashlib.sha256(word).hexdigest()[:32]
-
-
-def _record(payload: bytes) -> bytes:
-    return _RECORD.pack(len(payload), crc32(payload)) + payload
-
-
-def _records(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield where each record ends, and what it has, up to the first that is not whole."""
-    place = 0
-    while place + _RECORD.size <= len(content):
-        length, checksum = _RECORD.unpack_from(content, place)
-        begin = place + _RECORD.size
-        place = begin + length
-        payload = content[begin:place]
-        if len(payload) < length or crc32(payload) != checksum:
-            return
-        yield place, payload
 
 
 def _payload_of(text: Text) -> bytes:
@@ -222,9 +204,3 @@ def _little_endian(token_ids: Sequence[int]) -> array[int]:
     if sys.byteorder == "big":
         ids.byteswap()
     return ids
-
-
-def _write_all(handle: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(handle, view) :]

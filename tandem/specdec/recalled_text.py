@@ -178,14 +178,11 @@ class Recall:
             return self
         best = max(votes, key=votes.__getitem__)  # of equals the newest
         share = votes[best] / sum(votes.values())
-        return Recall(
-            self.source,
-            self.tail,
-            length,
-            places,
-            best,
-            share,
-            self.source.tally.chance(length, share),
-            self.reached,
-            self.bar,
+        return replace(
+            self,
+            length=length,
+            places=places,
+            best=best,
+            share=share,
+            chance=self.source.tally.chance(length, share),
         )

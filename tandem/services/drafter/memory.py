@@ -118,8 +118,7 @@ class DrafterMemory:
     def _file(self, tenant: Tenant) -> MemoryFile | None:
         if self._folder is None:
             return None
-        name = tenant.caller.encode() + b"\0" + tenant.id
-        return MemoryFile(self._folder.folder, name, self._fingerprint)
+        return MemoryFile(self._folder.folder, tenant.key, self._fingerprint)
 
     async def _load(self, known: _Remembered) -> None:
         if known.file is not None:

@@ -439,10 +439,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 await self._relay(stream, session, text, request)
             finally:
                 prefill.leave()
+                reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
                 if not request.no_memory:
                     learned.ended(machine)
-                reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
-                self._remember(machine, paying_tenant(request.tenant))
+                    self._remember(machine, paying_tenant(request.tenant))
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)
         measured = machine.controller.estimates.snapshot(time.monotonic())

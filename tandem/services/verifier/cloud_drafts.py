@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tandem.backends.interface import Engine, Session
 from tandem.backends.lookup_first import LookupFirstEngine
@@ -19,7 +19,7 @@ from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import FailedPrecondition, TandemError, Unavailable
 from tandem.core.processors import LogitsProcessor, RowsAfter
-from tandem.runtime.engine_jobs import JobHandle
+from tandem.runtime.engine_jobs import Done, Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefill_job import DraftPrefillJob
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
@@ -33,7 +33,7 @@ from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
-DraftHandle = JobHandle[tuple[list[Drafted], int]]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +239,14 @@ class CloudDraftRunner:
             self._start(task, self._kv)
 
     def _start(self, task: DraftTask, kv: Session) -> None:
-        self._task = task
-        try:
-            if task.count:
-                self._submit_draft(task, kv)
-            else:
-                self._submit_prefill(task, kv)
-        except Unavailable as error:  # its thread has stopped
-            self._give_up(error)
-
-    def _submit_draft(self, task: DraftTask, kv: Session) -> None:
         machine = self._machine
+        self._task = task
+        if not task.count:
+            prefill = DraftPrefillJob(kv, task.keep, task.token_ids)
+            self._submit(
+                task, prefill, lambda found: machine.drafted(task, [], found.value, draft_s=0.0)
+            )
+            return
         rows = None
         if self._processor is not None:
             rows = RowsAfter.text(self._processor, machine.committed, len(machine.committed))
@@ -260,41 +257,35 @@ class CloudDraftRunner:
             preset=cloud_draft_preset(machine.settings),
             rows=rows,
         )
-        handle = self._drafter.thread.submit(DraftJob(kv, request))
-        self._handle = handle
 
-        def done(_: object) -> None:
-            if self._task is task and not handle.future.cancelled():
-                self._end(handle.future.exception(), lambda: self._take(task, handle))
+        def take(found: Done[tuple[list[Drafted], int]]) -> None:
+            drafts, kv_length = found.value
+            machine.drafted(task, drafts, kv_length, draft_s=found.cost.model_s)
 
-        handle.future.add_done_callback(done)
+        self._submit(task, DraftJob(kv, request), take)
 
-    def _take(self, task: DraftTask, handle: DraftHandle) -> None:
-        result = handle.future.result()
-        drafts, kv_length = result.value
-        self._machine.drafted(task, drafts, kv_length, result.cost.model_s)
-
-    def _submit_prefill(self, task: DraftTask, kv: Session) -> None:
-        handle = self._drafter.thread.submit(DraftPrefillJob(kv, task.keep, task.token_ids))
-        self._handle = handle
-
-        def done(_: object) -> None:
-            if self._task is task and not handle.future.cancelled():
-                self._end(
-                    handle.future.exception(),
-                    lambda: self._machine.drafted(task, [], handle.future.result().value, 0.0),
-                )
-
-        handle.future.add_done_callback(done)
-
-    def _end(self, error: BaseException | None, take: Callable[[], None]) -> None:
-        """End the task under way: have the machine `take` what it brought, unless it failed."""
-        self._task = self._handle = None
-        if error is None:
-            take()
-        else:
+    def _submit(
+        self, task: DraftTask, job: Job[Result], take: Callable[[Done[Result]], None]
+    ) -> None:
+        """Run a job; have `take` give the machine what it brings, unless it fails."""
+        try:
+            handle = self._drafter.thread.submit(job)
+        except Unavailable as error:  # its thread has stopped
             self._give_up(error)
-        self._on_drafted()
+            return
+        self._handle = handle
+
+        def done(_: object) -> None:
+            if self._task is not task or handle.future.cancelled():
+                return
+            self._task = self._handle = None
+            if (error := handle.future.exception()) is None:
+                take(handle.future.result())
+            else:
+                self._give_up(error)
+            self._on_drafted()
+
+        handle.future.add_done_callback(done)
 
     def _give_up(self, error: BaseException) -> None:
         log.warning("a session goes on without drafts of the cloud", error=repr(error))

@@ -204,3 +204,15 @@ def test_the_default_folder_is_the_user_s(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", "/home/alice")
     assert default_memory_folder() == Path("/home/alice/.local/state/tandem/memory")
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path: Path) -> None:
+    file = MemoryFile(tmp_path, b"alice", "words")
+    file.write([])
+    left = tmp_path / f".{file.path.name}.0badf00d"
+    left.write_bytes(b"half a text")
+    MemoryFolder(tmp_path).close()
+    assert not left.exists()
+    left.write_bytes(b"half a text")
+    assert clear(tmp_path) == 1
+    assert not left.exists()
