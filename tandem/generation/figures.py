@@ -111,16 +111,21 @@ def plain_line(
 
 
 def _makers(figures: Mapping[str, Any]) -> list[str]:
-    """Which part of the tokens the small model made, and drafts of the cloud."""
+    """Which part of the tokens the small model made, which were repeated from the memory, the
+    prompt or the answer so far, and which were drafts of the cloud."""
     tokens = figures["tokens"]
 
     def share(accepted: int) -> str:
         return f"{min(accepted, tokens) / max(1, tokens):.0%}"
 
     made = []
-    if figures["drafted"]:
-        made.append(f"{share(figures['accepted'])} by the small model")
-    if figures.get("cloud_drafted"):  # a server of an earlier version does not tell
+    repeated = figures.get("accepted_memory_tokens") or 0  # an earlier version does not tell
+    by_model = max(0, figures["accepted"] - repeated)
+    if by_model or (figures["drafted"] and not repeated):
+        made.append(f"{share(by_model)} by the small model")
+    if repeated:
+        made.append(f"{share(repeated)} repeated from earlier text")
+    if figures.get("cloud_drafted"):
         made.append(f"{share(figures['cloud_accepted'])} by drafts of the cloud")
     return made or ["by the large model alone"]
 

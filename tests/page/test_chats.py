@@ -383,6 +383,10 @@ def test_the_plain_line_says_speed_and_share_and_calls_an_estimate_one(page: Pag
     page.get_by_role("button", name="Run again with the cloud alone").click()
     expect(answer.get_by_text("Per token: 20 ms by coupled, 10 ms by ar.")).to_be_visible()
     expect(answer.locator("p.plain")).to_have_text(plain)
+    # What was drafted from earlier text is not the small model's.
+    answer_with(page, "one ", "two", tpot_s=0.02, tokens=4, accepted=3, accepted_memory_tokens=2)
+    said = "50 tokens/s · 25 % by the small model · 50 % repeated from earlier text"
+    expect(ended(ask(page)).locator("p.plain")).to_have_text(said)
     # What has no part of the small model is no faster for it.
     answer_with(page, "one ", "two", tpot_s=0.02, accepted=0, choice=choice)
     expect(ended(ask(page)).locator("p.plain")).to_have_text("50 tokens/s · 0 % by the small model")

@@ -81,6 +81,7 @@ export const english = {
   plainSpeed: "{speed} tokens/s",
   plainTokens: { one: "{count} token", other: "{count} tokens" },
   plainShare: "{share} % by the small model",
+  plainRepeated: "{share} % repeated from earlier text",
   plainCloudShare: "{share} % by drafts of the cloud",
   plainRatio: "about {ratio} × the speed of the cloud alone (estimated)",
   figureFirst: "First token",

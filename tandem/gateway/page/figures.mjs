@@ -14,7 +14,10 @@ export function PlainLine({ figures, other }) {
   if (figures.tpot_s) said.push(say("plainSpeed", { speed: number(1 / figures.tpot_s, 1 / figures.tpot_s < 10 ? 1 : 0) }));
   else said.push(say("plainTokens", { count: figures.tokens }));
   if (!figures.device && figures.drafted > 0 && figures.tokens > 0) {
-    said.push(say("plainShare", { share: number((100 * figures.accepted) / figures.tokens) }));
+    const repeated = figures.accepted_memory_tokens || 0;
+    const byModel = Math.max(0, figures.accepted - repeated);
+    if (byModel || !repeated) said.push(say("plainShare", { share: number((100 * byModel) / figures.tokens) }));
+    if (repeated) said.push(say("plainRepeated", { share: number((100 * repeated) / figures.tokens) }));
   }
   if (figures.cloud_drafted > 0 && figures.tokens > 0) {
     said.push(say("plainCloudShare", { share: number((100 * figures.cloud_accepted) / figures.tokens) }));

@@ -80,6 +80,7 @@ export const german = {
   plainSpeed: "{speed} Tokens/s",
   plainTokens: { one: "{count} Token", other: "{count} Tokens" },
   plainShare: "{share} % vom kleinen Modell",
+  plainRepeated: "{share} % aus früherem Text wiederholt",
   plainCloudShare: "{share} % aus Entwürfen der Cloud",
   plainRatio: "etwa {ratio}-mal so schnell wie die Cloud allein (geschätzt)",
   figureFirst: "Erstes Token",

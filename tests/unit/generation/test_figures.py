@@ -44,6 +44,14 @@ def test_what_was_not_measured_is_left_out(more: dict[str, Any]) -> None:
     [
         ({"tpot_s": 0.25}, "4.0 tokens/s, 44% by the small model"),
         ({"drafted": 0, "accepted": 0}, "50 tokens/s, by the large model alone"),
+        (
+            {"accepted_memory_tokens": 12},
+            "50 tokens/s, 20% by the small model, 24% repeated from earlier text",
+        ),
+        (
+            {"accepted_memory_tokens": 22},
+            "50 tokens/s, 44% repeated from earlier text",
+        ),
         ({"tokens": 1, "tpot_s": None, "accepted": 1}, "1 token, 100% by the small model"),
         (
             {"choice": {**MEASURED, "cloud_alone_tpot_s": 0.0199}},
