@@ -44,13 +44,17 @@ class Answer:
 def completion(
     preset: str, seed: int, max_tokens: int = 160, lost_cloud: str = "wait"
 ) -> dict[str, Any]:
-    """A request for text that the demo pair can continue for long, in many small rounds."""
+    """A request for text that the demo pair can continue for long, in many small rounds.
+
+    Not kept in the drafter's memory: asked again, a remembered text would be over too soon to be disturbed.
+    """
     return {
         "model": "demo-target",
         "prompt": "A list of things that one can find in a house:",
         "max_tokens": max_tokens,
         "seed": seed,
         "stream": True,
+        "store": False,
         "tandem": {
             "preset": preset,
             "draft_length": 1,
@@ -65,7 +69,7 @@ def from_documents(lost_cloud: str = "wait") -> dict[str, Any]:
     options = {"preset": "dragon", "rag": True, "provenance": True, "lost_cloud": lost_cloud}
     prompt = "When does the harbour of Brimmond freeze?"
     body = {"model": "demo-target", "prompt": prompt, "max_tokens": 120, "seed": 0}
-    return {**body, "stream": True, "tandem": options}
+    return {**body, "stream": True, "store": False, "tandem": options}
 
 
 def ask(endpoint: str, body: Mapping[str, Any], answer: Answer | None = None) -> Answer:

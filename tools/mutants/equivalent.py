@@ -28,7 +28,11 @@ class Equivalents:
         return cls(frozenset((one["module"], one["line"], one["becomes"]) for one in entries))
 
     def __contains__(self, mutant: Mutant) -> bool:
-        if not any(module == mutant.path for module, _, _ in self.listed):
+        of_module = [change for change in self.listed if change[0] == mutant.path]
+        if not of_module:
+            return False
+        old, new = mutant.fragment()
+        if not any(old in line and new in becomes for _, line, becomes in of_module):
             return False
         change = (mutant.path, *mutant.change())
         if change not in self.listed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import libcst as cst
@@ -50,6 +51,19 @@ class Mutant:
         """Unified, without its two head lines."""
         before, after = self.original().splitlines(), self.source().splitlines()
         return list(difflib.unified_diff(before, after, n=context, lineterm=""))[2:]
+
+    def fragment(self) -> tuple[str, str]:
+        """Of the first line that changes, the changed node's part before and after.
+
+        Costs a hundredth of `change`, which writes the whole module anew.
+        """
+        before, after = (
+            self._module.code_for_node(node).splitlines() for node in (self._node, self._becomes)
+        )
+        pairs = zip_longest(before, after, fillvalue="")
+        differing = (pair for pair in pairs if pair[0] != pair[1])
+        old, new = next(differing, ("", ""))
+        return old.strip(), new.strip()
 
     def change(self) -> tuple[str, str]:
         """The lines it takes away and those it puts in their place, without indentation."""
