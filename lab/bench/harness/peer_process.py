@@ -2,17 +2,18 @@
 
 A worker is a module of `bench` that loads its models, says `ready`, and then answers each line of
 JSON on standard input with one on standard output. Invariant: it ends with the context, or with
-this process.
+this process; with the context, so does whatever it has started.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from lab.bench.harness.suite import ROOT, SuiteFailed, clean_environment
@@ -60,12 +61,23 @@ def running_worker(
         text=True,
         cwd=ROOT,
         env=clean_environment(threads) | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'gen'}"},
+        # vLLM's engine is a process of the worker's, which would stay when the worker is stopped.
+        start_new_session=True,
     )
     pin(process.pid, usable_cores())
-    with process:
-        try:
-            peer = PeerProcess(process, module)
-            peer.line()
-            yield peer
-        finally:
-            process.terminate()
+    try:
+        with process:
+            try:
+                peer = PeerProcess(process, module)
+                peer.line()
+                yield peer
+            finally:
+                _signal_all(process.pid, signal.SIGTERM)
+    finally:
+        _signal_all(process.pid, signal.SIGKILL)
+
+
+def _signal_all(group: int, number: signal.Signals) -> None:
+    """To every process of a group that is still there."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
