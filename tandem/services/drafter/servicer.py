@@ -41,18 +41,19 @@ from tandem.net.tenant import (
     TenantIds,
     calling_tenant,
     check_tenant_id,
+    is_told_apart,
     paying_tenant,
 )
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
+from tandem.runtime.tenant_memories import TenantMemories
 from tandem.services.drafter.answer_thinking import AnswerThinking, answer_thinking
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
 from tandem.services.drafter.learning import LearningPlace, draft_learning
-from tandem.services.drafter.memory import DrafterMemory
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
@@ -124,7 +125,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         tenants: TenantIds | None = None,
         public_prompts: PublicPrompts | None = None,
         split: SplitEdge | None = None,
-        memory: DrafterMemory | None = None,
+        memory: TenantMemories | None = None,
         learning: LearningPlace | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
@@ -561,9 +562,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 request.prediction, engine.vocabulary_size, tenant=request.tenant
             )
         memory = None
+        payer = paying_tenant(request.tenant)
         # Of a prompt with images, token ids do not say all.
         if self._memory is not None and not (request.no_memory or request.params.images):
-            payer = paying_tenant(request.tenant)
             memory = await self._memory.recollection(payer, prompt_ids)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
@@ -584,6 +585,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
             predicted=predicted,
             memory=memory,
+            # The cloud must know this text as the tenant's alone.
+            allows_memory=memory is not None and is_told_apart(tenant, payer),
         )
         return edge_request, thinking
 

@@ -29,6 +29,7 @@ from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
+from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.verifier.cloud_drafts import (
     CloudDrafter,
     CloudDrafters,
@@ -37,8 +38,10 @@ from tandem.services.verifier.cloud_drafts import (
 )
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
+from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.messages import Open
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.recalled_text import Recollection
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
@@ -66,6 +69,8 @@ class VerifierLimits(EngineLimits):
     max_draft_length: int = 64
     document_kv_export: bool = True
     price_cloud_second: float = 0.0
+    memory: MemoryLimits | None = None
+    """Of texts that are remembered, to draft from; None: nothing is."""
 
 
 class VerifierServicer(pb_grpc.VerifierServiceServicer):
@@ -99,6 +104,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._cloud_drafters = CloudDrafters(
             engine, cloud_draft, self._budget, limits.stuck_after_s
         )
+        self._memory = TenantMemories.of(limits.memory, engine)
         self._recent = RecentPasses()
         served_engine = ServedEngine(
             engine, "verifier-engine", limits, metrics, on_pass=self._passed
@@ -180,6 +186,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
         await asyncio.to_thread(self._cloud_drafters.stop)
+        if self._memory is not None:
+            await self._memory.close()
         await asyncio.to_thread(self._tracing.close)
 
     async def Describe(  # noqa: N802  # the RPC's name
@@ -237,8 +245,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         # Of a split text the first layers' keys and values are not here, and the others are of what
         # an edge sent.
         keeps = not (opening.params.images or split)
-        # A session lasts longer than the images are needed.
-        opening = replace(opening, params=replace(opening.params, images=()))
+        # A session lasts longer than the images are needed. With them, token ids do not say all.
+        opening = replace(
+            opening,
+            params=replace(opening.params, images=()),
+            allows_memory=opening.allows_memory and not opening.params.images,
+        )
         payer = paying_tenant(opening.tenant)
         grammar = opening.params.processors.grammar
         headers = stream.invocation_metadata()
@@ -266,6 +278,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 model,
                 budget=HolderBudget(self._budget, claim),
                 draft_budget=self._cloud_drafters.budget_for(opening),
+                memory=await self._recollection(opening, payer),
             )
             processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
@@ -305,6 +318,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             finally:
                 self._sessions.discard(session)
                 reservation.tokens = len(machine.committed)
+                self._remember(opening, machine, payer)
                 span.note(target_passes=machine.target_passes)
                 log.info("session closed", target_passes=machine.target_passes)
 
@@ -326,6 +340,23 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         )
         show = partial(images.show, drafter.thread, prompt_ids=opening.prompt_ids)
         return CloudDraftRunner(machine, drafter, show, processor)
+
+    async def _recollection(self, opening: Open, tenant: Tenant) -> Recollection | None:
+        """Return what the cloud's own drafts may be taken from that the tenant has said before."""
+        if self._memory is None or not may_recall(opening):
+            return None
+        return await self._memory.recollection(tenant, opening.prompt_ids)
+
+    def _remember(self, opening: Open, machine: CloudMachine, tenant: Tenant) -> None:
+        """Have a session's text remembered as far as it is final, unless the caller forbids it."""
+        if self._memory is None:
+            return
+        series = self._metrics.method(_label(opening), self._engine.model_name)
+        accepted = machine.accepted_memory_tokens
+        series.recalled(accepted, machine.proposed_memory_tokens - accepted)
+        if opening.allows_memory and machine.target_passes:
+            answer_ids = machine.committed.since(len(opening.prompt_ids))
+            self._memory.learn(tenant, opening.prompt_ids, answer_ids)
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
         processors = opening.params.processors
