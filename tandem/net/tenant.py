@@ -54,8 +54,8 @@ def paying_tenant(given_id: bytes = b"") -> Tenant:
 
 
 def is_told_apart(tenant: Tenant, payer: Tenant) -> bool:
-    """Return whether the next service can tell a call's `tenant` from that of every other payer: not
-    where callers share what is kept, and this one names nobody for whom it asks."""
+    """Return whether the next service can tell a call's `tenant` from that of every other payer:
+    not where callers share what is kept, and this one names nobody for whom it asks."""
     return bool(tenant.id) or tenant.caller == payer.caller
 
 

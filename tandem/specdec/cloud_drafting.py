@@ -279,8 +279,8 @@ class CloudLookup(CloudDrafting):
 
 
 def may_recall(opening: Open) -> bool:
-    """Return whether a session's text may be drafted from what is remembered in the cloud: where the
-    cloud drafts, the caller lets it, and a seed gives the same text with any drafts, unless the
+    """Return whether a session's text may be drafted from what is remembered in the cloud: where
+    the cloud drafts, the caller lets it, and a seed gives the same text with any drafts, unless the
     preset says otherwise. Never where it depends on whose drafts come first."""
     settings = opening.settings
     if not (opening.allows_memory and settings.drafts_in_cloud):

@@ -345,10 +345,11 @@ class Lockstep:
     def _with_branch(self, context: TokenIds, texts: TextDrafts) -> Array:
         """The draft model's distribution with what is remembered, in the arithmetic of the
         models."""
-        probs, proposed = self._models.draft_probs(context), texts.proposed
-        if proposed is not None and probs.dtype.hasobject:
-            proposed = replace(proposed, chance=cast("float", Fraction(1, 2)))
-        return with_remembered(probs, proposed)
+        probs, branches = self._models.draft_probs(context), texts.branches
+        if branches and probs.dtype.hasobject:
+            chance = cast("float", Fraction(1, 2 * len(branches)))
+            branches = tuple(replace(draft, chance=chance) for draft in branches)
+        return with_remembered(probs, branches)
 
     def _judge(self) -> None:
         if self.cloud is None:

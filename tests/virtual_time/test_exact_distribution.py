@@ -492,11 +492,18 @@ def test_so_it_is_where_the_cloud_drafts_from_earlier_texts(method: str) -> None
     assert judged > 0
 
 
+DIVIDED: list[TokenIds] = [*REMEMBERED, (1, 2, 0, 1, 0), (1, 2, 1, 1, 2), (1, 2, 2, 1, 0)]
+"""They go on in two ways after any first token."""
+
+
+@pytest.mark.parametrize("texts", [REMEMBERED, DIVIDED])
 @pytest.mark.parametrize("shape", ["2, 1", "1, 2, with replacement", "2, 2, K 2, three tokens"])
-def test_so_it_is_where_earlier_texts_are_branches_of_a_tree(shape: str) -> None:
+def test_so_it_is_where_earlier_texts_are_branches_of_a_tree(
+    shape: str, texts: list[TokenIds]
+) -> None:
     """Or all of it, where they reach as deep."""
     chosen, max_tokens = TREES[shape]
-    probs = probs_through_the_machines(chosen, max_tokens, Pace(), remembered=REMEMBERED)
+    probs = probs_through_the_machines(chosen, max_tokens, Pace(), remembered=texts)
     assert probs == exact_payload_probs(max_tokens, frozenset())
 
 
