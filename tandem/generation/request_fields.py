@@ -113,7 +113,7 @@ class TandemFields(TypedDict, total=False):
     ]
     no_memory: Annotated[
         bool,
-        "Do not draft from what the drafter remembers of your earlier texts, and do not remember"
+        "Do not draft from what drafter and cloud remember of your earlier texts, and do not remember"
         " this one.",
     ]
 
