@@ -202,9 +202,9 @@ class _Sums:
         equations = _Equations(
             self._square * np.outer(unit, unit), self._product * unit, self._energy
         )
-        if belief.sure:
-            return equations.proven(belief) * unit
-        return equations.shared(before / unit) * unit
+        fitted = equations.proven(belief) if belief.sure else equations.shared(before / unit)
+        in_bytes: NDArray[np.float64] = fitted * unit
+        return in_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,9 +412,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._memory is None:
             return
         opening = checked.opening
-        series = self._metrics.method(_label(opening), self._engine.model_name)
-        accepted = machine.accepted_memory_tokens
-        series.recalled(accepted, machine.proposed_memory_tokens - accepted)
+        if proposed := machine.proposed_memory_tokens:
+            series = self._metrics.method(_label(opening), self._engine.model_name)
+            accepted = machine.accepted_memory_tokens
+            series.recalled(accepted, proposed - accepted)
         if opening.allows_memory and machine.target_passes:
             answer_ids = machine.committed.since(len(opening.prompt_ids))
             self._memory.learn(checked.payer, opening.prompt_ids, answer_ids)

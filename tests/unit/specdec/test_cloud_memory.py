@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tandem.core.errors import ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import may_recall
+from tandem.specdec.edge import check_tokens
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.messages import CloudMessage, Open, Tokens
+from tandem.specdec.messages import CloudMessage, Open, Tokens, Work
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import TokenIds, model_pair, preset, scheduled
 from tests.virtual_time.cloud_frames import opening, pass_of
-from tests.virtual_time.lockstep import model_for, recollection_of
+from tests.virtual_time.lockstep import model_for, recollection_of, request_for
 
 VOCABULARY = 30
 MODELS = model_pair(VOCABULARY, sharpness=5.0, noise=0.3)
@@ -178,3 +181,17 @@ def test_a_memory_that_the_caller_forbids_is_not_used() -> None:
     cloud = cloud_of(opened(LOOKUP, allows_memory=False), (*PROMPT, *ANSWER))
     assert text_of(cloud) == ANSWER
     assert cloud.proposed_memory_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("allows_memory", "drafts", "refused"), [(True, 64, False), (False, 64, True), (True, 65, True)]
+)
+def test_an_edge_takes_longer_drafts_of_a_cloud_that_may_remember(
+    allows_memory: bool, drafts: int, refused: bool
+) -> None:
+    request = replace(request_for(LOOKUP, MODELS, prompt_ids=PROMPT), allows_memory=allows_memory)
+    committed = PrefixedTokens(PROMPT)
+    prefix_hash = PrefixedTokens((*PROMPT, *ANSWER[:1])).prefix
+    tokens = Tokens(7, 0, len(PROMPT), prefix_hash, ANSWER[:1], Work(drafts=drafts))
+    with pytest.raises(ProtocolError) if refused else nullcontext():
+        check_tokens(tokens, request, committed)
