@@ -496,8 +496,16 @@ DIVIDED: list[TokenIds] = [*REMEMBERED, (1, 2, 0, 1, 0), (1, 2, 1, 1, 2), (1, 2,
 """They go on in two ways after any first token."""
 
 
-@pytest.mark.parametrize("texts", [REMEMBERED, DIVIDED])
-@pytest.mark.parametrize("shape", ["2, 1", "1, 2, with replacement", "2, 2, K 2, three tokens"])
+@pytest.mark.parametrize(
+    ("shape", "texts"),
+    [
+        ("2, 1", REMEMBERED),
+        ("1, 2, with replacement", REMEMBERED),
+        ("2, 2, K 2, three tokens", REMEMBERED),
+        ("2, 1", DIVIDED),
+        ("1, 2, with replacement", DIVIDED),
+    ],
+)
 def test_so_it_is_where_earlier_texts_are_branches_of_a_tree(
     shape: str, texts: list[TokenIds]
 ) -> None:
