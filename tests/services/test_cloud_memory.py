@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -35,6 +36,8 @@ from tests.services.scripted_suite import (
     target_engine,
 )
 from tests.services.test_fair_shares import Unguarded
+from tests.services.two_sided_suite import asking as from_documents
+from tests.services.two_sided_suite import two_sides
 from tests.services.verifier_peer import TIMEOUT_S, EdgePeer, opening
 
 REMEMBERING = VerifierLimits(memory=MemoryLimits())
@@ -218,3 +221,14 @@ async def test_nothing_remembered_is_in_a_log_line(capsys: pytest.CaptureFixture
             await asked(suite, prompt="xyzzy" * 10)
     captured = capsys.readouterr()
     assert "xyzzy" not in captured.out + captured.err
+
+
+@pytest.mark.parametrize("preset", ["dragon", "dragon-gumbel"])
+async def test_nothing_of_answers_from_documents_is_remembered(preset: str, tmp_path: Path) -> None:
+    """Neither the device's documents nor the text that both sides decode."""
+    async with two_sides(tmp_path, limits=REMEMBERING) as sides:
+        answer = await sides.client.generate(from_documents(preset))
+        assert len(answer.token_ids) == 16
+        await remembered(sides.verifier)
+        service: Any = sides.verifier.service
+        assert not service._memory._tenants
