@@ -32,7 +32,7 @@ from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import choice_line, figures_line, plain_line
 from tandem.generation.request import DEFAULT_PRESET, unknown_preset
 from tandem.runtime.memory_files import default_memory_folder
-from tandem.services.drafter.memory import MemoryLimits
+from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.specdec.presets import PRESETS
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import choose_pair, load_pair

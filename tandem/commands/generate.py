@@ -219,7 +219,7 @@ async def _embedded(
     ready: Callable[[], None],
 ) -> None:
     # All services; not to call a running suite.
-    from tandem.services.drafter.memory import MemoryLimits
+    from tandem.runtime.tenant_memories import MemoryLimits
     from tandem.suite.embedded import EmbeddedSuite
 
     folder = default_memory_folder()

@@ -80,6 +80,7 @@ GROUPS = (
             *("quota_grammar_s_per_minute", "prefix_kv_bytes", "prefix_kv_holder_bytes"),
             *("share_prefixes", "public_prompts_file"),
             *("memory_tokens", "memory_total_tokens", "memory_folder"),
+            *("cloud_memory_tokens", "cloud_memory_total_tokens"),
         ),
     ),
     OptionGroup(

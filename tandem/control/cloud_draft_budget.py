@@ -36,15 +36,17 @@ class CloudDraftBudget:
         before_s = self._step_s or seconds
         self._step_s = before_s + self._config.follow * (seconds - before_s)
 
-    def drafts(self, acceptance_rate: float, most: int) -> int:
+    def drafts(self, acceptance_rate: float, most: int, *, by_model: bool = True) -> int:
         """Return how many of `most` tokens to draft for a session before its next pass. Each takes
-        a step, and a row of the pass, which all sessions that share it draft and feed as well. A
-        step counts once it was measured; before a pass was, all are worth it."""
+        a step, unless it is not made `by_model`, and a row of the pass, which all sessions that
+        share it draft and feed as well. A step counts once it was measured; before a pass was, all
+        are worth it."""
         times_s = self._passes.shared_times_s
         if times_s is None:
             return most
         pass_s, row_s = times_s
-        step = (self._step_s + row_s) / max(pass_s, TINY)
+        step_s = self._step_s if by_model else 0.0
+        step = (step_s + row_s) / max(pass_s, TINY)
         return worth_drafting(acceptance_rate, most, step, self._config)
 
 

@@ -21,7 +21,7 @@ from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.cost import Plan, candidates, token_cost
 from tandem.control.draft_window import chunk_budget_s, schedule_for
 from tandem.control.estimates import NO_WARM_START, Estimates, Recent, WarmStart
-from tandem.control.link_times import LinkEstimate
+from tandem.control.link_times import LinkEstimate, rounds_belief
 from tandem.control.objective import Estimate, Objective
 from tandem.control.schedule import Control, Schedule, cloud_alone
 
@@ -116,7 +116,7 @@ class Controller:
         self._warm_start = warm_start
         self._began = self._held = False
         self._sent: deque[_Frame] = deque(maxlen=128)
-        self.link = LinkEstimate(config)
+        self.link = LinkEstimate(rounds_belief(config))
         self._down_bytes = Recent(config)
         self._up_bytes = Recent(config)
         self._now = self._chose_at = self._ping_at = -inf

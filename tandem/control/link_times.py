@@ -1,26 +1,34 @@
-"""The times of messages on one session's link, from the session's own frames: a latency, and what a
+"""The times of messages on one link, from the frames that are sent anyway: a latency, and what a
 byte adds in each direction.
 
-An exchange is a frame and its answer, timed by one clock without what the other end says it held
-it. Pings and frames of other sizes tell latency and bytes apart. Where they do not yet, both share
-what was seen, so that the times of sizes like those seen are right in any case. Invariant: nothing
-is negative; pure."""
+An exchange is a frame and its answer, timed by one clock without the time that the other end says
+it held it: so only the sum of both latencies can be known. Exchanges of different sizes tell
+latency and bytes apart, by least squares without negative terms, in which old exchanges count less
+and less. How soon what they say is believed is a `LinkBelief`: a session that has just begun has a
+few frames to choose its next round by, an answer on two sides hundreds, with all the noise of busy
+machines. Pure; durations in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
+from tandem.core.errors import InvalidArgument
 
 _RIDGE = 1e-4
 """Weight of what was believed before, relative to the exchanges: it decides only what they leave
 open."""
 _SEVERAL = 3
 """Exchanges in a row that show that a link has changed; fewer had to wait for something."""
+_ROUNDING = 1e-9
+_LATENCY, _UP, _DOWN = range(3)
+_BYTE_TERMS = ((_UP,), (_DOWN,), (_UP, _DOWN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,87 +43,223 @@ class LinkTimes:
         """Return the seconds of a frame of `up_bytes` and an answer of `down_bytes`."""
         return self.latency_s + self.up_s * up_bytes + self.down_s * down_bytes
 
+    def to_cloud_s(self, size_bytes: float) -> float:
+        """Return the seconds of one message up, with half of the latency."""
+        return self.latency_s / 2 + self.up_s * size_bytes
+
+    def to_device_s(self, size_bytes: float) -> float:
+        """Return the seconds of one message down, with the other half."""
+        return self.latency_s / 2 + self.down_s * size_bytes
+
+    @property
+    def up_bytes_per_s(self) -> float:
+        """The bandwidth up; infinite while no exchange showed a limit."""
+        return 1 / self.up_s if self.up_s > 0 else inf
+
+    @property
+    def down_bytes_per_s(self) -> float:
+        """The bandwidth down; likewise."""
+        return 1 / self.down_s if self.down_s > 0 else inf
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBelief:
+    """How soon what exchanges say is believed.
+
+    `keep`: what an exchange counts beside the one after it, from 0 to 1.
+
+    `sure`: by how much a bandwidth must explain the times better than chance would (the F statistic
+    of each term) before it is believed; until then all is latency. 0: bandwidths are believed at
+    once, and what the exchanges leave open is shared evenly by latency and bytes, so that the times
+    of sizes like those seen are right in any case.
+
+    `least_exchanges`: a bandwidth needs more than so many, recent ones.
+
+    `follow`: what the newest exchange counts in an average of what was missed by, which the latency
+    includes. 0: there is none.
+
+    `far`: of an exchange that took more times as long as expected, no more is believed, once there
+    were `few` exchanges. `jump`: several in a row that took so many times as long, or as short,
+    show that the link has changed, and what was before is forgotten."""
+
+    keep: float
+    sure: float = 0.0
+    least_exchanges: int = 0
+    follow: float = 0.0
+    far: float = inf
+    few: int = 0
+    jump: float = inf
+
+
+def rounds_belief(config: ControllerConfig = DEFAULT_CONFIG) -> LinkBelief:
+    """Return what a session believes that sends a frame a round: two sizes tell a bandwidth, some
+    thirty exchanges decide, and three slow ones are another link."""
+    return LinkBelief(
+        keep=config.keep,
+        far=config.far,
+        few=config.few_tokens,
+        jump=config.jump,
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """`believed_s`: how much of its `seconds` counts."""
-
     up_bytes: int
     down_bytes: int
     seconds: float
-    believed_s: float
 
 
 class LinkEstimate:
     """Follows the link of one session. `times`: None before the first exchange."""
 
-    def __init__(self, config: ControllerConfig = DEFAULT_CONFIG) -> None:
+    def __init__(self, belief: LinkBelief | None = None) -> None:
+        """`belief`: that of rounds by default."""
         self.times: LinkTimes | None = None
-        self._config = config
-        self._exchanges = deque[_Exchange](maxlen=2 * config.sentence_tokens)
+        self._belief = belief or rounds_belief()
+        self._sums = _Sums(self._belief.keep)
+        self._last = deque[_Exchange](maxlen=_SEVERAL)
+        # The times as the sums have them: [3], seconds and seconds a byte.
+        self._fitted: NDArray[np.float64] = np.zeros(3)
+        self._missed_s = 0.0
 
-    def exchanged(self, up_bytes: int, down_bytes: int, seconds: float) -> None:
-        """Record an exchange that took `seconds` on the link. Of one that took much longer than
-        expected, a part is believed; several in a row show that the link has changed."""
-        seconds = max(0.0, seconds)
-        believed_s = seconds
-        if self.times is not None and len(self._exchanges) >= self._config.few_tokens:
-            expected_s = max(self.times.exchange_s(up_bytes, down_bytes), TINY)
-            believed_s = min(seconds, self._config.far * expected_s)
-        self._exchanges.append(_Exchange(up_bytes, down_bytes, seconds, believed_s))
+    def exchanged(
+        self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
+    ) -> None:
+        """Record a frame of `up_bytes` that was answered by one of `down_bytes` after `elapsed_s`,
+        of which the other end held it for `held_s` by its own clock. More held than elapsed counts
+        as no time on the link: clocks tick, hosts sleep.
+
+        Raises:
+            InvalidArgument: this cannot have been measured; names the field."""
+        for name, size in (("up_bytes", up_bytes), ("down_bytes", down_bytes)):
+            if size < 0:
+                raise InvalidArgument(name, f"{size} bytes")
+        for name, span_s in (("elapsed_s", elapsed_s), ("held_s", held_s)):
+            if not (isfinite(span_s) and span_s >= 0):
+                raise InvalidArgument(name, f"{span_s} is not a duration")
+        exchange = _Exchange(up_bytes, down_bytes, max(0.0, elapsed_s - held_s))
+        believed_s = self._believed_s(exchange)
+        if self.times is not None:
+            missed_s = believed_s - float(_row(exchange) @ self._fitted)
+            self._missed_s += self._belief.follow * (missed_s - self._missed_s)
+        self._sums.add(exchange, believed_s)
+        self._last.append(exchange)
         self._forget_before_change()
-        self.times = self._fitted()
+        self._fitted = self._sums.fitted(self._belief, self._fitted)
+        latency_s, up_s, down_s = (float(term) for term in self._fitted)
+        self.times = LinkTimes(max(0.0, latency_s + self._missed_s), up_s, down_s)
+
+    def _believed_s(self, exchange: _Exchange) -> float:
+        """Return how much of its time counts."""
+        if self.times is None or self._sums.count < self._belief.few:
+            return exchange.seconds
+        return min(exchange.seconds, self._belief.far * self._expected_s(exchange, self.times))
+
+    def _expected_s(self, exchange: _Exchange, times: LinkTimes) -> float:
+        return max(times.exchange_s(exchange.up_bytes, exchange.down_bytes), TINY)
 
     def _forget_before_change(self) -> None:
-        """Drop what was before the last exchanges, if all of these took much longer than expected,
-        or all much shorter."""
+        """Forget what was before the last exchanges, if all of these took much longer than
+        expected, or all much shorter."""
         times = self.times
-        if times is None or len(self._exchanges) <= _SEVERAL:
+        if times is None or self._sums.count <= _SEVERAL:
             return
-        last = list(self._exchanges)[-_SEVERAL:]
-        ratios = [
-            each.seconds / max(times.exchange_s(each.up_bytes, each.down_bytes), TINY)
-            for each in last
-        ]
-        if min(ratios) > self._config.jump or max(ratios) < 1 / self._config.jump:
-            self._exchanges.clear()
-            self._exchanges.extend(replace(each, believed_s=each.seconds) for each in last)
+        ratios = [each.seconds / self._expected_s(each, times) for each in self._last]
+        if min(ratios) > self._belief.jump or max(ratios) < 1 / self._belief.jump:
+            self._sums = _Sums(self._belief.keep)
+            self._missed_s = 0.0
+            for each in self._last:
+                self._sums.add(each, each.seconds)
 
-    def _fitted(self) -> LinkTimes:
-        """Return the least-squares solution without negative terms; older exchanges weigh less.
-        What the exchanges leave open stays as it was, shared evenly by latency and bytes."""
-        exchanges = self._exchanges
-        scale = max(1, *(max(each.up_bytes, each.down_bytes) for each in exchanges))
-        rows = np.array(
-            [(1.0, each.up_bytes / scale, each.down_bytes / scale) for each in exchanges]
+
+def _row(exchange: _Exchange) -> NDArray[np.float64]:
+    return np.array([1.0, exchange.up_bytes, exchange.down_bytes])
+
+
+class _Sums:
+    """The sums of products that a least-squares fit needs."""
+
+    def __init__(self, keep: float) -> None:
+        self.count = 0
+        self._keep = keep
+        self._square: NDArray[np.float64] = np.zeros((3, 3))
+        self._product: NDArray[np.float64] = np.zeros(3)
+        self._energy = 0.0
+
+    def add(self, exchange: _Exchange, seconds: float) -> None:
+        row = _row(exchange)
+        self.count += 1
+        self._square = self._keep * self._square + np.outer(row, row)
+        self._product = self._keep * self._product + seconds * row
+        self._energy = self._keep * self._energy + seconds * seconds
+
+    def fitted(self, belief: LinkBelief, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return latency and what a byte adds each way: [3], none of them negative. What exchanges
+        leave open stays as it was `before`."""
+        # Bytes in units of those that are usual, so that no term is small by its unit.
+        usual = max(1.0, float(np.sqrt(self._square.diagonal()[1:].max() / self._square[0, 0])))
+        unit = np.array([1.0, 1 / usual, 1 / usual])
+        equations = _Equations(
+            self._square * np.outer(unit, unit), self._product * unit, self._energy
         )
-        seconds = np.array([each.believed_s for each in exchanges])
-        weights = np.array([self._config.keep**age for age in range(len(seconds))][::-1])
-        before = self.times or LinkTimes(0.0)
-        prior = np.array([before.latency_s, before.up_s * scale, before.down_s * scale])
-        terms = [0, 1, 2]
-        solution = _solved(rows, seconds, weights, prior, terms)
+        fitted = equations.proven(belief) if belief.sure else equations.shared(before / unit)
+        in_bytes: NDArray[np.float64] = fitted * unit
+        return in_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Equations:
+    """Of a weighted least-squares fit: `square` [3, 3], `product` [3], and the weighted sum of the
+    squares of what is fitted."""
+
+    square: NDArray[np.float64]
+    product: NDArray[np.float64]
+    energy: float
+
+    @property
+    def weight(self) -> float:
+        """Exchanges that are not forgotten."""
+        return float(self.square[0, 0])
+
+    def shared(self, before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the solution that is nearest to `before` in what is left open."""
+        terms = [_LATENCY, _UP, _DOWN]
+        solution = self._solved(terms, before, ridge=(1.0, 1.0, 1.0))
         while float(solution.min()) < 0:
             terms.remove(int(solution.argmin()))
-            solution = _solved(rows, seconds, weights, prior, terms)
-        latency_s, up_s, down_s = (float(term) for term in solution)
-        return LinkTimes(latency_s, up_s / scale, down_s / scale)
-
-
-def _solved(
-    rows: NDArray[np.float64],
-    seconds: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    prior: NDArray[np.float64],
-    terms: list[int],
-) -> NDArray[np.float64]:
-    """Return all three terms, 0 for those that are not among `terms`."""
-    solution = np.zeros(len(prior))
-    if not terms:
+            solution = self._solved(terms, before, ridge=(1.0, 1.0, 1.0))
         return solution
-    chosen = rows[:, terms]
-    ridge = _RIDGE * float(weights.sum())
-    square = (chosen * weights[:, None]).T @ chosen + ridge * np.eye(len(terms))
-    product = chosen.T @ (weights * seconds) + ridge * prior[terms]
-    solution[terms] = np.linalg.solve(square, product)
-    return solution
+
+    def proven(self, belief: LinkBelief) -> NDArray[np.float64]:
+        """Return latency alone, unless one bandwidth or both explain the times so much better that
+        chance can be ruled out."""
+        best = self._solved([_LATENCY], np.zeros(3), ridge=(0.0, 1.0, 1.0))
+        alone = chosen_loss = self._loss(best)
+        if self.weight <= belief.least_exchanges or alone <= _ROUNDING * self.energy:
+            return best
+        for terms in _BYTE_TERMS:
+            solution = self._solved([_LATENCY, *terms], np.zeros(3), ridge=(0.0, 1.0, 1.0))
+            freedom = max(self.weight - 1 - len(terms), _ROUNDING)
+            limit = alone / (1 + belief.sure * len(terms) / freedom)
+            loss = self._loss(solution)
+            if (solution >= 0).all() and loss < min(limit, chosen_loss):
+                best = solution
+                chosen_loss = loss
+        return best
+
+    def _solved(
+        self, terms: list[int], before: NDArray[np.float64], ridge: Sequence[float]
+    ) -> NDArray[np.float64]:
+        """Return all three terms, 0 for those that are not among `terms`."""
+        solution = np.zeros(3)
+        if not terms:
+            return solution
+        kept = _RIDGE * self.weight * np.array(ridge)[terms]
+        square = self.square[np.ix_(terms, terms)] + np.diag(kept)
+        solution[terms] = np.linalg.solve(square, self.product[terms] + kept * before[terms])
+        return solution
+
+    def _loss(self, solution: NDArray[np.float64]) -> float:
+        """Return the sum of squares that a solution leaves."""
+        explained = float(solution @ self.square @ solution - 2 * solution @ self.product)
+        return max(0.0, self.energy + explained)

@@ -171,7 +171,7 @@ class ResponsesRequest(Strict):
     tandem: TandemOptions = TandemOptions()
     store: bool | None = Field(
         default=None,
-        description="`false`: the drafter does not remember the text, and does not draft from"
+        description="`false`: drafter and cloud do not remember the text, and do not draft it from"
         " earlier ones, like `tandem.no_memory`.",
     )
     metadata: Ignored = None

@@ -343,7 +343,7 @@ class CommonParameters(Constraints, BodyParameters):
     )
     store: bool | None = Field(
         default=None,
-        description="`false`: the drafter does not remember the text, and does not draft from"
+        description="`false`: drafter and cloud do not remember the text, and do not draft it from"
         " earlier ones, like `tandem.no_memory`. The server never stores answers to be fetched"
         " later.",
     )

@@ -113,8 +113,8 @@ class TandemFields(TypedDict, total=False):
     ]
     no_memory: Annotated[
         bool,
-        "Do not draft from what the drafter remembers of your earlier texts, and do not remember"
-        " this one.",
+        "Do not draft from what drafter and cloud remember of your earlier texts, and do not"
+        " remember this one.",
     ]
 
 

@@ -53,6 +53,12 @@ def paying_tenant(given_id: bytes = b"") -> Tenant:
     return Tenant(current_caller().holder, given_id)
 
 
+def is_told_apart(tenant: Tenant, payer: Tenant) -> bool:
+    """Return whether the next service can tell a call's `tenant` from that of every other payer:
+    not where callers share what is kept, and this one names nobody for whom it asks."""
+    return bool(tenant.id) or tenant.caller == payer.caller
+
+
 def check_tenant_id(given_id: bytes, field: str = "tenant") -> None:
     """Raise InvalidArgument(field) for an id that is too long."""
     if len(given_id) > MAX_ID_BYTES:

@@ -6,6 +6,7 @@ its likeliest ones: any draft distribution gives greedy text, and these are foll
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,12 +59,11 @@ class TreeDraftJob(DraftJob):
     def _after(self, logits: Array, context: tuple[int, ...]) -> Array:
         """Return the distribution that candidates after a node are drawn from."""
         scores = logits if self._rows is None else self._rows.processed(logits, context)
-        remembered = self._texts.after(context, confirmed=False).proposed
-        if remembered is not None and not scores[remembered.token_id] > -np.inf:
-            remembered = None  # a grammar forbids it
-        return self._probs(scores, remembered)
+        branches = self._texts.after(context, confirmed=False).branches
+        allowed = [draft for draft in branches if scores[draft.token_id] > -np.inf]  # by a grammar
+        return self._probs(scores, allowed)
 
-    def _probs(self, logits: Array, remembered: TextDraft | None) -> Array:
+    def _probs(self, logits: Array, remembered: Sequence[TextDraft]) -> Array:
         width = self._growth.width
         if not self._sampling.greedy or self._preset.with_replacement:
             probs = with_remembered(probs_from_logits(logits, self._sampling), remembered)

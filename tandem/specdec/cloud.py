@@ -31,7 +31,7 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.core.tree import check_parents, children, depths
 from tandem.specdec.choices import CloudDrafts, PredraftOrder, Uplink
-from tandem.specdec.cloud_drafting import CloudDrafting, CloudLookup
+from tandem.specdec.cloud_drafting import CloudDrafting, CloudLookup, may_recall
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import (
     DraftTree,
@@ -74,6 +74,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import VerifySettings
+from tandem.specdec.recalled_text import Recollection
 from tandem.specdec.rules import (
     Proposal,
     TargetProbs,
@@ -180,6 +181,7 @@ class CloudMachine:
         rng: RandomSource | None = None,
         budget: PassBudget | HolderBudget | None = None,
         draft_budget: CloudDraftBudget | None = None,
+        memory: Recollection | None = None,
     ) -> None:
         """Take the frame that opens the session.
 
@@ -188,7 +190,9 @@ class CloudMachine:
             model: the target model, and what the server allows.
             rng: in place of the one that the seed gives; for tests.
             budget: of the verifier's passes, which this session shares with others.
-            draft_budget: of the drafts that the cloud makes itself, likewise."""
+            draft_budget: of the drafts that the cloud makes itself, likewise.
+            memory: earlier texts of the same tenant, which these drafts may be taken from; used
+                where `may_recall`."""
         check_open(opening, model)
         params = opening.params
         rng = rng if rng is not None else SeededRandom(params.seed)
@@ -201,6 +205,9 @@ class CloudMachine:
         self.target_passes = 0
         self.ended = False
         """Whether the edge is done with the session."""
+        self.proposed_memory_tokens = 0
+        """Drafts of the cloud that were judged, and that it had remembered."""
+        self.accepted_memory_tokens = 0
         self._model = model
         self._logprobs_recorder = LogprobsRecorder(params.logprobs, params.top_logprobs)
         # The prompt, until the pass that tells of its tokens.
@@ -237,21 +244,29 @@ class CloudMachine:
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
         # The edge says that more drafts come soon: the cloud does better not to go on alone.
         self._hold = False
-        # A text that depends on the drafts must not depend on how long they take.
-        self._draft_budget = draft_budget if opening.settings.drafter_invariant else None
-        usual_in_cloud = draft_budget.usual if draft_budget else UsualAcceptance()
-        self._longest_cloud_draft = min(opening.settings.cloud_draft_length, model.max_draft_length)
-        self._cloud_drafting: CloudDrafting | None = None
-        if opening.settings.drafts_in_cloud:
-            looks_up = opening.settings.cloud_drafts is CloudDrafts.LOOKUP
-            self._cloud_drafting = (CloudLookup if looks_up else CloudDrafting)(
-                self.committed,
-                longest=self._longest_cloud_draft,
-                races=opening.settings.drafts and not opening.settings.drafter_invariant,
-                length_limit=self._length_limit,
-                ends=self._eos,
-                acceptance=SessionAcceptance(usual_in_cloud),
-            )
+        self._cloud_drafting = self._cloud_drafting_for(opening, draft_budget, memory)
+
+    def _cloud_drafting_for(
+        self, opening: Open, budget: CloudDraftBudget | None, memory: Recollection | None
+    ) -> CloudDrafting | None:
+        settings = opening.settings
+        if not settings.drafts_in_cloud:
+            return None
+        usual = budget.usual if budget is not None else UsualAcceptance()
+        looks_up = settings.cloud_drafts is CloudDrafts.LOOKUP
+        return (CloudLookup if looks_up else CloudDrafting)(
+            self.committed,
+            longest=min(settings.cloud_draft_length, self._model.max_draft_length),
+            longest_remembered=self._model.max_draft_length,
+            races=settings.drafts and not settings.drafter_invariant,
+            length_limit=self._length_limit,
+            ends=self._eos,
+            acceptance=SessionAcceptance(usual),
+            # A text that depends on the drafts must not depend on how long they take.
+            budget=budget if settings.drafter_invariant else None,
+            memory=memory if may_recall(opening) else None,
+            prompt_length=self._prompt_length,
+        )
 
     @property
     def finished(self) -> bool:
@@ -565,7 +580,7 @@ class CloudMachine:
         if not (drafting.prefilling or self._may_draft()):
             drafting.give_up()
             return None
-        return drafting.due(self._cloud_draft_count)
+        return drafting.due()
 
     def drafted(
         self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float
@@ -627,13 +642,6 @@ class CloudMachine:
             return False
         return self.draft_task() is not None
 
-    def _cloud_draft_count(self) -> int:
-        """Return how many tokens to draft after the text as it is."""
-        most = self._longest_cloud_draft
-        if self._draft_budget is None or self._cloud_drafting is None:
-            return most
-        return self._draft_budget.drafts(self._cloud_drafting.rate, most)
-
     # What a pass found.
 
     def complete(self, verification: Verification, cost: Work) -> list[CloudMessage]:
@@ -669,6 +677,9 @@ class CloudMachine:
         draft_s = 0.0
         if self._cloud_drafting is not None:
             draft_s = self._cloud_drafting.draft_s
+            if self._cloud_drafting.from_memory:
+                self.proposed_memory_tokens += work.drafts
+                self.accepted_memory_tokens += accepted
             self._cloud_drafting.judged(accepted, int(replacement is not None))
         self._kv_length = min(base + accepted, work.kept + len(work.token_ids))
         self._kept_path = ()

@@ -2,24 +2,29 @@
 and how often they stand.
 
 The cloud's machine asks for them where it would decode alone, and judges them in one pass. They
-never leave the cloud. Invariants: drafts that wait follow the committed text as it is, or are
-forgotten; at most one task is under way; the draft KV is valid for as much of the text as it was
-fed, whoever made that text since. Drafts by lookup need no model."""
+never leave the cloud. What is remembered of the tenant's earlier texts comes first where it is
+surer; it takes no model, like drafts by lookup. Invariants: drafts that wait follow the committed
+text as it is, or are forgotten; at most one task is under way; the draft KV is valid for as much of
+the text as it was fed, whoever made that text since."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import SessionAcceptance
 from tandem.core.errors import ProtocolError
 from tandem.core.text_lookup import GrowingText
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask
+from tandem.specdec.messages import Open
 from tandem.specdec.presets import Preset, VerifySettings
+from tandem.specdec.recalled_text import Recollection
 from tandem.specdec.rules import Proposal
+from tandem.specdec.text_drafts import AnswerTexts
 
 RETRY_AFTER = 32
 """Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
@@ -34,28 +39,39 @@ class CloudDrafting:
         committed: PrefixedTokens,
         *,
         longest: int,
+        longest_remembered: int = 0,
         races: bool,
         length_limit: int,
         ends: frozenset[int],
         acceptance: SessionAcceptance,
+        budget: CloudDraftBudget | None = None,
+        memory: Recollection | None = None,
+        prompt_length: int = 0,
     ) -> None:
         """Begin with an empty draft KV.
 
         Args:
             committed: the session's text.
             longest: most tokens to draft at once.
+            longest_remembered: the same of what is remembered.
             races: whether drafts of an edge and these come to positions by who is first, and the
                 text depends on that. No draft may then come sooner because of what it is (see
                 `Preset.timing_dependent`): an end of text ends no drafting.
             length_limit: tokens of prompt and answer together.
             ends: the tokens that end the text.
-            acceptance: of drafts that this cloud makes."""
+            acceptance: of drafts that this cloud makes.
+            budget: what says how many drafts are worth their time; None: as many as there may be.
+            memory: earlier texts to draft from; see `may_recall`.
+            prompt_length: so many tokens of the text are the prompt that `memory` begins after."""
         self.task: DraftTask | None = None
         self.prefilling = len(committed) > 1
         """Whether the draft model has yet to compute the text that the session begins with."""
         self.draft_s = 0.0
         """What it took to make the drafts that wait."""
+        self.from_memory = False
+        """Whether the drafts that wait are remembered ones."""
         self._acceptance = acceptance
+        self._budget = budget
         self._committed = committed
         self._length_limit = length_limit
         self._ends = frozenset[int]() if races else ends
@@ -64,14 +80,13 @@ class CloudDrafting:
         self._fed: tuple[int, ...] = ()
         self._drafts: tuple[Proposal, ...] = ()
         self._longest = longest
+        self._longest_remembered = longest_remembered
+        self._texts = AnswerTexts(None, memory)
+        # So many tokens of the text the memory has followed.
+        self._followed = prompt_length
         self._rested = 0
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
-
-    @property
-    def rate(self) -> float:
-        """The rate at which the session's drafts are accepted."""
-        return self._acceptance.rate
 
     @property
     def room(self) -> int:
@@ -100,18 +115,17 @@ class CloudDrafting:
         """The drafts that wait to be judged."""
         return self._drafts if self.is_over else ()
 
-    def due(self, count: Callable[[], int]) -> DraftTask | None:
+    def due(self) -> DraftTask | None:
         """Return the task that drafts after the text as it is, the same one until it is taken or
-        given up; None where nothing is to be drafted.
-
-        Args:
-            count: how many tokens, asked for once for each text."""
+        given up; None where nothing is to be drafted by a model."""
         if self.prefilling:
             return self._prefill()
         if self.task is not None or self.is_over:
             return self.task
         self._forget()
-        if (wanted := min(self._worth(count()), self.room)) < 1:
+        if self._recall(surer_than=self._acceptance.rate):
+            return None
+        if (wanted := min(self._worth(), self.room)) < 1:
             self._drafted_at = len(self._committed)
             return None
         length = len(self._committed)
@@ -125,9 +139,46 @@ class CloudDrafting:
         )
         return self.task
 
-    def _worth(self, count: int) -> int:
-        """Return the tokens to draft where `count` are worth it: now and then a few where none
-        are."""
+    def _recall(self, surer_than: float) -> bool:
+        """Draft what is remembered to follow the text as it is, if anything is that is surer than
+        drafts which are accepted at this rate; return whether there is."""
+        if not self._texts.on:
+            return False
+        self._texts.commit(self._committed.since(self._followed))
+        self._followed = len(self._committed)
+        texts = self._texts.after((), surer_than)
+        draft = texts.proposed
+        if draft is None:
+            return False
+        most = self._longest_remembered
+        if self._budget is not None:
+            most = self._budget.drafts(draft.chance, most, by_model=False)
+        most = min(most, self.room)
+        found = list[int]()
+        while len(found) < most and draft is not None:
+            found.append(draft.token_id)
+            if draft.token_id in self._ends:
+                break
+            texts = texts.after((draft.token_id,), confirmed=False)
+            draft = texts.proposed
+        if not found:
+            return False
+        self._rested = 0
+        self._propose(found)
+        self.from_memory = True
+        return True
+
+    def _propose(self, token_ids: Sequence[int]) -> None:
+        """Have tokens judged that come of no model: nothing else could have been drafted there,
+        whatever the rule."""
+        self._drafts = tuple(Proposal((token_id,), draft_prob=1.0) for token_id in token_ids)
+        self._drafted_at = len(self._committed)
+
+    def _worth(self) -> int:
+        """Return the tokens to draft: now and then a few where none are worth it."""
+        count = self._longest
+        if self._budget is not None:
+            count = self._budget.drafts(self._acceptance.rate, count)
         self._rested = 0 if count else self._rested + 1
         if self._rested < RETRY_AFTER:
             return count
@@ -183,13 +234,16 @@ class CloudDrafting:
         self._length_limit = min(self._length_limit, length)
 
     def judged(self, accepted: int, rejected: int) -> None:
-        """Record what became of drafts; they wait no more."""
-        self._acceptance.judged(accepted, rejected)
+        """Record what became of drafts; they wait no more. The memory sees by itself which of its
+        own were right."""
+        if not self.from_memory:
+            self._acceptance.judged(accepted, rejected)
         self._forget()
 
     def _forget(self) -> None:
         self._drafts = ()
         self.draft_s = 0.0
+        self.from_memory = False
 
     @property
     def _valid_length(self) -> int:
@@ -213,16 +267,26 @@ class CloudLookup(CloudDrafting):
         self.prefilling = False
         self._text = GrowingText()
 
-    def due(self, count: Callable[[], int]) -> DraftTask | None:
-        """Look up what may follow the text as it is; there is never a task."""
+    def due(self) -> DraftTask | None:
+        """Look up what may follow the text as it is, in earlier texts first; there is never a
+        task."""
         if not self.is_over:
             self._forget()
-            self._text.extend(self._committed.since(len(self._text)))
-            found = self._text.followers(min(self._worth(count()), self.room))
-            # Nothing else could have been drafted there, whatever the rule.
-            self._drafts = tuple(Proposal((token_id,), draft_prob=1.0) for token_id in found)
-            self._drafted_at = len(self._committed)
+            if not self._recall(surer_than=0.0):
+                self._text.extend(self._committed.since(len(self._text)))
+                self._propose(self._text.followers(min(self._worth(), self.room)))
         return None
+
+
+def may_recall(opening: Open) -> bool:
+    """Return whether a session's text may be drafted from what is remembered in the cloud: where
+    the cloud drafts, the caller lets it, and a seed gives the same text with any drafts, unless the
+    preset says otherwise. Never where it depends on whose drafts come first."""
+    settings = opening.settings
+    if not (opening.allows_memory and settings.drafts_in_cloud):
+        return False
+    same_text = settings.drafter_invariant or opening.params.sampling.greedy
+    return same_text or (settings.recalls and not settings.drafts)
 
 
 def cloud_draft_preset(settings: VerifySettings) -> Preset:

@@ -78,7 +78,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import MAX_DRAFT_LENGTH
 from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.split_uplink import LayersTask, SplitUplink
@@ -1083,14 +1083,18 @@ def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedToken
     _check_base(message, committed)
     for token in message.token_ids:
         _check_token(token, request, "Tokens")
-    _check_cloud_drafts(message, request.preset)
+    _check_cloud_drafts(message, request)
     _check_logprobs(message, len(message.token_ids), request)
     _check_prefix(message, committed, message.token_ids)
 
 
-def _check_cloud_drafts(message: Tokens, preset: Preset) -> None:
-    """Check what a cloud says of drafts that it made itself: as many as it may make."""
-    most = preset.cloud_draft_length if preset.drafts_in_cloud else 0
+def _check_cloud_drafts(message: Tokens, request: EdgeRequest) -> None:
+    """Check what a cloud says of drafts that it made itself: as many as it may make, and more where
+    it may have remembered them."""
+    preset = request.preset
+    most = 0
+    if preset.drafts_in_cloud:
+        most = MAX_DRAFT_LENGTH if request.allows_memory else preset.cloud_draft_length
     judged = message.work.drafts
     if judged > most:
         raise ProtocolError(f"{most} drafts of the cloud", f"Tokens after {judged}")

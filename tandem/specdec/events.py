@@ -41,6 +41,8 @@ class EdgeRequest:
     """What the caller expects of the answer. It stays at the edge."""
     memory: Recollection | None = None
     """What the answer may be drafted from that was said before. It stays at the edge too."""
+    allows_memory: bool = False
+    """See `Open`."""
 
     @property
     def max_tokens(self) -> int:
@@ -67,6 +69,7 @@ class EdgeRequest:
             settings=self._announced,
             tenant=self.tenant,
             public_tokens=self.public_tokens,
+            allows_memory=self.allows_memory,
         )
 
     @property

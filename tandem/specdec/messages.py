@@ -62,6 +62,8 @@ class Open(Frame):
     """Whose text this is among the edge's tenants; opaque."""
     public_tokens: int = 0
     """So many of the first prompt ids may be kept for all of the edge's tenants."""
+    allows_memory: bool = False
+    """Whether the cloud may remember this text, and draft it from what it remembers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,6 +321,7 @@ class Preset:
             split_layers=self.split_layers,
             cloud_drafts=self.cloud_drafts,
             cloud_draft_length=self.cloud_draft_length if self.drafts_in_cloud else 0,
+            recalls=self.recalls and self.drafts_in_cloud,
         )
 
     def validate(self) -> None:
@@ -387,6 +388,7 @@ class VerifySettings:
     split_layers: int = 0
     cloud_drafts: CloudDrafts = CloudDrafts.NONE
     cloud_draft_length: int = 0
+    recalls: bool = False
 
     @property
     def drafts(self) -> bool:

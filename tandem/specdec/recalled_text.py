@@ -15,7 +15,7 @@ from a distribution that is certain of it, and every acceptance rule stays exact
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tandem.specdec.text_memory import (
@@ -107,14 +107,16 @@ class Recollection:
 @dataclass(frozen=True, slots=True)
 class Recall:
     """What is recalled at one place of an answer. `tail`: the text's last tokens. `length`,
-    `places`: as of `Match`, empty where nothing is. `best`: the token that most places have, with
-    its `share` of them and its `chance`. `reached`: the chance that all unconfirmed tokens before
-    stand. `bar`: the chance from which on a token is proposed."""
+    `places`: as of `Match`, empty where nothing is. `votes`: how many of the
+    places have each token. `best`: the one that most have, with its `share` of them and its
+    `chance`. `reached`: the chance that all unconfirmed tokens before stand. `bar`: the chance from
+    which on a token is proposed."""
 
     source: Recollection
     tail: tuple[int, ...]
     length: int = 0
     places: tuple[tuple[Tokens, int], ...] = ()
+    votes: Mapping[int, int] = field(default_factory=dict)
     best: int | None = None
     share: float = 0.0
     chance: float = 0.0
@@ -127,6 +129,20 @@ class Recall:
         if self.chance < self.bar or self.reached * self.chance < LEAST_REACHED:
             return None
         return self.best
+
+    @property
+    def branches(self) -> tuple[tuple[int, float], ...]:
+        """Every token that the places have, with its chance, likeliest first: for trees, which try
+        several. Nothing where all of them together are not sure enough."""
+        tally = self.source.tally
+        one_of_them = tally.chance(self.length, 1.0) if self.votes else 0.0
+        if one_of_them < self.bar or self.reached * one_of_them < LEAST_REACHED:
+            return ()
+        count = sum(self.votes.values())
+        most_first = sorted(self.votes.items(), key=lambda vote: -vote[1])  # of equals the newest
+        return tuple(
+            (token, tally.chance(self.length, votes / count)) for token, votes in most_first
+        )
 
     def surer_than(self, acceptance_rate: float) -> Recall:
         """Return the same where a token is proposed if it is as sure as a draft model's that are
@@ -182,6 +198,7 @@ class Recall:
             self,
             length=length,
             places=places,
+            votes=votes,
             best=best,
             share=share,
             chance=self.source.tally.chance(length, share),

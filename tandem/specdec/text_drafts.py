@@ -52,6 +52,21 @@ class TextDrafts:
         size = recall.source.vocabulary_size
         return TextDraft(token_id, size, remembered=True, chance=recall.chance)
 
+    @property
+    def branches(self) -> tuple[TextDraft, ...]:
+        """The next drafts for a tree, likeliest first: several where what is remembered goes on in
+        several ways."""
+        proposed = self.proposed
+        if proposed is not None and not proposed.remembered:
+            return (proposed,)
+        if (recall := self.recall) is None:
+            return ()
+        size = recall.source.vocabulary_size
+        return tuple(
+            TextDraft(token_id, size, remembered=True, chance=chance)
+            for token_id, chance in recall.branches
+        )
+
     def after(self, token_ids: Iterable[int], *, confirmed: bool) -> TextDrafts:
         """Return what is proposed once these tokens follow. `confirmed`: they are the answer's, and
         are said once; drafts of it else."""

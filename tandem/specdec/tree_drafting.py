@@ -21,7 +21,7 @@ from tandem.specdec.rules import AcceptanceRule
 from tandem.specdec.text_drafts import TextDraft
 
 MOST_REMEMBERED = 0.75
-"""Of a node's distribution, at most, for the token that is remembered: the model has a say."""
+"""Of a node's distribution, at most, for the tokens that are remembered: the model has a say."""
 
 
 def drafting_for(request: EdgeRequest, committed: PrefixedTokens) -> Drafting:
@@ -251,15 +251,17 @@ class TreeGrowth:
         return self._layers == len(self._task.expansion) or not self.newest
 
 
-def with_remembered(probs: Array, remembered: TextDraft | None) -> Array:
-    """Return the draft model's distribution [V] after a node with the token that the memory
-    proposes there, by its chance: so that token is most likely one of the candidates. Candidates
-    are drawn from it as from any other, so that every rule stays exact."""
-    if remembered is None:
+def with_remembered(probs: Array, remembered: Sequence[TextDraft]) -> Array:
+    """Return the draft model's distribution [V] after a node with the tokens that the memory
+    proposes there, each by its chance: so they are most likely among the candidates. Candidates are
+    drawn from it as from any other, so that every rule stays exact."""
+    if not remembered:
         return probs
-    chance = min(remembered.chance, MOST_REMEMBERED)
-    mixed: Array = probs * (1 - chance)
-    mixed[remembered.token_id] += chance
+    together = sum(draft.chance for draft in remembered)
+    weight = min(together, MOST_REMEMBERED)
+    mixed: Array = probs * (1 - weight)
+    for draft in remembered:
+        mixed[draft.token_id] += weight * draft.chance / together
     return mixed
 
 

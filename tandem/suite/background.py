@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
 from tandem.net.process import run_loop
-from tandem.services.drafter.memory import MemoryLimits
+from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 

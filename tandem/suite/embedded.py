@@ -18,10 +18,10 @@ from tandem.netem.link_model import LinkShape
 from tandem.netem.link_trace import LinkTrace
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.runtime.pass_times import measure_pass_times
+from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.learning import LearningPlace
-from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.cloud_drafts import CloudDraftModel
@@ -130,7 +130,7 @@ class EmbeddedSuite:
             metrics=self.metrics["drafter"],
             documents=self._decoded(pair.draft, draft, "device"),
             split=self._split_edge(),
-            memory=DrafterMemory.of(self._memory, pair.draft),
+            memory=TenantMemories.of(self._memory, pair.draft),
             learning=self._learning,
         )
         self.drafter_target = await _serve(stack, drafter)

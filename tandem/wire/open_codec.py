@@ -43,7 +43,7 @@ _CLOUD_DRAFTS: dict[CloudDrafts, Any] = {
 # Fields that have one form here and in protobuf.
 _OPEN = (
     *("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids"),
-    *("tenant", "public_tokens"),
+    *("tenant", "public_tokens", "allows_memory"),
 )
 _OTHER_FORM = (*_CHOICES, "preset_name", "truncation", "cloud_drafts")
 _SETTINGS = tuple(field.name for field in fields(VerifySettings) if field.name not in _OTHER_FORM)

@@ -17,10 +17,10 @@ from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.learning import LearningPlace
-from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
 from tandem.services.verifier.cloud_drafts import CloudDraftModel
@@ -61,7 +61,7 @@ class Suite:
     cloud_metrics: Metrics
     edge_metrics: Metrics
     front_metrics: Metrics
-    memory: DrafterMemory | None = None
+    memory: TenantMemories | None = None
     cloud_draft: Engine | None = None
 
     async def idle(self, timeout_s: float = IDLE_S) -> None:
@@ -151,7 +151,7 @@ async def scripted_suite(
                 address = await stack.enter_async_context(path(address))
             layers = partial(ScriptedLayers, draft.vocabulary_size, CONTEXT)
             split = SplitEdge(SPLIT_LAYERS, layers) if splits else None
-            remembered = DrafterMemory.of(memory, draft)
+            remembered = TenantMemories.of(memory, draft)
             servicing = DrafterServicer(
                 draft,
                 tokenizer,

@@ -16,7 +16,7 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.tenant import Tenant
 from tandem.runtime.memory_files import clear, files_in
-from tandem.services.drafter.memory import DrafterMemory, MemoryLimits
+from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
@@ -226,13 +226,13 @@ async def test_nothing_remembered_is_in_a_log_line(capsys: pytest.CaptureFixture
 ALICE, BOB, CAROL = (Tenant("edge", name) for name in (b"alice", b"bob", b"carol"))
 
 
-async def heard(memory: DrafterMemory, tenant: Tenant, first: int) -> int:
+async def heard(memory: TenantMemories, tenant: Tenant, first: int) -> int:
     """How many blocks of earlier texts there are beside the prompt."""
     return len((await memory.recollection(tenant, range(first, first + 20))).blocks) - 1
 
 
 async def test_tenants_that_were_longest_away_are_forgotten_first() -> None:
-    memory = DrafterMemory(MemoryLimits(tokens=100, total_tokens=250), "vocabulary", 1000)
+    memory = TenantMemories(MemoryLimits(tokens=100, total_tokens=250), "vocabulary", 1000)
     for tenant in (ALICE, BOB):
         memory.learn(tenant, range(100), ())
         await memory.learned()
@@ -253,10 +253,10 @@ async def test_a_folder_that_cannot_be_written_fails_no_request(tmp_path: Path) 
 
 async def test_a_second_process_reads_and_does_not_write(tmp_path: Path) -> None:
     limits = MemoryLimits(folder=tmp_path)
-    one = DrafterMemory(limits, "vocabulary", 1000)
+    one = TenantMemories(limits, "vocabulary", 1000)
     one.learn(ALICE, range(100), range(50))
     await one.learned()
-    other = DrafterMemory(limits, "vocabulary", 1000)
+    other = TenantMemories(limits, "vocabulary", 1000)
     assert await heard(other, ALICE, 0) == 1
     (file,) = files_in(tmp_path)
     size = file.stat().st_size
@@ -269,16 +269,16 @@ async def test_a_second_process_reads_and_does_not_write(tmp_path: Path) -> None
 
 async def test_ids_beyond_the_vocabulary_are_not_read(tmp_path: Path) -> None:
     limits = MemoryLimits(folder=tmp_path)
-    large = DrafterMemory(limits, "vocabulary", 1000)
+    large = TenantMemories(limits, "vocabulary", 1000)
     large.learn(ALICE, range(900, 1000), ())
     await large.close()
-    small = DrafterMemory(limits, "vocabulary", 950)
+    small = TenantMemories(limits, "vocabulary", 950)
     assert await heard(small, ALICE, 0) == 0
     await small.close()
 
 
 async def test_texts_beyond_what_may_wait_are_not_learned() -> None:
-    memory = DrafterMemory(MemoryLimits(), "vocabulary", 1000)
+    memory = TenantMemories(MemoryLimits(), "vocabulary", 1000)
     for number in range(100):
         memory.learn(ALICE, range(number, number + 20), ())
     await memory.learned()

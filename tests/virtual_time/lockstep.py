@@ -62,13 +62,6 @@ def request_for(
 ) -> EdgeRequest:
     """`remembered`: earlier texts; where there are some, the answer is drafted from them."""
     size = models.vocabulary_size
-    memory = TextMemory(quota=10_000)
-    tally = RecallTally()
-    for text in remembered:
-        memory.learn(text, ())
-        for _ in range(50):  # what is remembered was always right
-            tally.add(3, 1.0, True)
-            tally.add(5, 1.0, True)
     return EdgeRequest(
         session=7,
         prompt_ids=prompt_ids,
@@ -78,8 +71,22 @@ def request_for(
         preset=replace(chosen, recalls=True) if remembered else chosen,
         eos_token_ids=ends,
         predicted=None if predicted is None else PredictedText(predicted, size),
-        memory=Recollection.of(prompt_ids, size, memory.blocks, tally) if remembered else None,
+        memory=recollection_of(prompt_ids, size, remembered) if remembered else None,
     )
+
+
+def recollection_of(
+    prompt_ids: TokenIds, vocabulary_size: int, texts: Sequence[TokenIds]
+) -> Recollection:
+    """What an answer may be drafted from after these texts, which were always right so far."""
+    memory = TextMemory(quota=10_000)
+    tally = RecallTally()
+    for text in texts:
+        memory.learn(text, ())
+        for _ in range(50):
+            tally.add(3, 1.0, True)
+            tally.add(5, 1.0, True)
+    return Recollection.of(prompt_ids, vocabulary_size, memory.blocks, tally)
 
 
 def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudModel:
@@ -191,6 +198,7 @@ class Lockstep:
         to_edge: ToEdge = lambda edge, message: True,
         predicted: TokenIds | None = None,
         remembered: Sequence[TokenIds] = (),
+        remembered_in_cloud: Sequence[TokenIds] = (),
     ) -> None:
         request = request_for(
             chosen,
@@ -201,6 +209,8 @@ class Lockstep:
             predicted=predicted,
             remembered=remembered,
         )
+        if remembered_in_cloud:
+            request = replace(request, allows_memory=True)
         liveness = Liveness(LostCloud.WAIT, LivenessTimes(), now=0.0)
         self.edge = EdgeMachine(request, liveness, rng=rng)
         self.cloud: CloudMachine | None = None
@@ -208,6 +218,7 @@ class Lockstep:
         self._models = models
         self._model = model_for(models, ends if target_ends is None else target_ends)
         self._rng = rng
+        self._remembered_in_cloud = remembered_in_cloud
         self._pace = pace or Pace()
         self._to_cloud = to_cloud
         self._to_edge = to_edge
@@ -334,10 +345,11 @@ class Lockstep:
     def _with_branch(self, context: TokenIds, texts: TextDrafts) -> Array:
         """The draft model's distribution with what is remembered, in the arithmetic of the
         models."""
-        probs, proposed = self._models.draft_probs(context), texts.proposed
-        if proposed is not None and probs.dtype.hasobject:
-            proposed = replace(proposed, chance=cast("float", Fraction(1, 2)))
-        return with_remembered(probs, proposed)
+        probs, branches = self._models.draft_probs(context), texts.branches
+        if branches and probs.dtype.hasobject:
+            chance = cast("float", Fraction(1, 2 * len(branches)))
+            branches = tuple(replace(draft, chance=chance) for draft in branches)
+        return with_remembered(probs, branches)
 
     def _judge(self) -> None:
         if self.cloud is None:
@@ -401,7 +413,11 @@ class Lockstep:
 
     def _receive_at_cloud(self, message: EdgeMessage) -> None:
         if isinstance(message, Open):
-            self.cloud = CloudMachine(message, self._model, self._rng)
+            memory = None
+            if texts := self._remembered_in_cloud:
+                size = message.vocabulary_size
+                memory = recollection_of(message.prompt_ids, size, texts)
+            self.cloud = CloudMachine(message, self._model, self._rng, memory=memory)
             self._send_down([self.cloud.opened()])
             return
         assert self.cloud is not None

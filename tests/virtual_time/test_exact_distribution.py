@@ -467,11 +467,51 @@ def test_so_it_is_where_the_cloud_overtakes_them(method: str) -> None:
         assert probs == exact_payload_probs(3, frozenset()), pace
 
 
-@pytest.mark.parametrize("shape", ["2, 1", "1, 2, with replacement", "2, 2, K 2, three tokens"])
-def test_so_it_is_where_earlier_texts_are_branches_of_a_tree(shape: str) -> None:
+@pytest.mark.parametrize("method", ["cloud lookup", "cloud drafts, 2"])
+def test_so_it_is_where_the_cloud_drafts_from_earlier_texts(method: str) -> None:
+    chosen, max_tokens = METHODS[method]
+    chosen = replace(chosen, recalls=True)
+    judged = 0
+
+    def answer(rng: ExactRandom) -> TokenIds:
+        nonlocal judged
+        machines = Lockstep(
+            chosen,
+            MODELS,
+            max_tokens=max_tokens,
+            rng=NumberPerDecision(rng),
+            remembered_in_cloud=REMEMBERED,
+        )
+        token_ids = machines.run()
+        assert machines.cloud is not None
+        judged += machines.cloud.proposed_memory_tokens
+        return token_ids
+
+    probs = outcome_probs(answer, once=False)
+    assert probs == exact_payload_probs(max_tokens, frozenset())
+    assert judged > 0
+
+
+DIVIDED: list[TokenIds] = [*REMEMBERED, (1, 2, 0, 1, 0), (1, 2, 1, 1, 2), (1, 2, 2, 1, 0)]
+"""They go on in two ways after any first token."""
+
+
+@pytest.mark.parametrize(
+    ("shape", "texts"),
+    [
+        ("2, 1", REMEMBERED),
+        ("1, 2, with replacement", REMEMBERED),
+        ("2, 2, K 2, three tokens", REMEMBERED),
+        ("2, 1", DIVIDED),
+        ("1, 2, with replacement", DIVIDED),
+    ],
+)
+def test_so_it_is_where_earlier_texts_are_branches_of_a_tree(
+    shape: str, texts: list[TokenIds]
+) -> None:
     """Or all of it, where they reach as deep."""
     chosen, max_tokens = TREES[shape]
-    probs = probs_through_the_machines(chosen, max_tokens, Pace(), remembered=REMEMBERED)
+    probs = probs_through_the_machines(chosen, max_tokens, Pace(), remembered=texts)
     assert probs == exact_payload_probs(max_tokens, frozenset())
 
 

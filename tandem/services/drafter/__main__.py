@@ -11,10 +11,10 @@ from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.net.tenant import tenant_ids
 from tandem.runtime.prefix_cache import prefix_limits
+from tandem.runtime.tenant_memories import TenantMemories
 from tandem.services.drafter.cloud.listed import clouds_in
 from tandem.services.drafter.config import DrafterSettings, aim_of, memory_limits
 from tandem.services.drafter.learning import LearningPlace
-from tandem.services.drafter.memory import DrafterMemory
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.drafter.split_edge import SplitEdge
@@ -77,7 +77,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         tenants=tenant_ids(access),
         public_prompts=public_prompts,
         split=_split(settings),
-        memory=DrafterMemory.of(memory_limits(settings), model.engine),
+        memory=TenantMemories.of(memory_limits(settings), model.engine),
         learning=_learning(settings, model),
     )
 

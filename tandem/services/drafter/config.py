@@ -7,8 +7,8 @@ from pydantic import Field, field_validator
 from tandem.control.objective import Aim, Prices, weights_of
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
+from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.drafter.cloud.listed import clouds_of
-from tandem.services.drafter.memory import MemoryLimits
 from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
 from tandem.specdec.presets import MAX_SPLIT_LAYERS, SPLIT_LAYERS
 

@@ -4,7 +4,8 @@ before it was checked and admitted."""
 import asyncio
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -41,18 +42,19 @@ from tandem.net.tenant import (
     TenantIds,
     calling_tenant,
     check_tenant_id,
+    is_told_apart,
     paying_tenant,
 )
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
+from tandem.runtime.tenant_memories import TenantMemories
 from tandem.services.drafter.answer_thinking import AnswerThinking, answer_thinking
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
 from tandem.services.drafter.learning import LearningPlace, draft_learning
-from tandem.services.drafter.memory import DrafterMemory
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
@@ -103,6 +105,44 @@ class DrafterLimits(EngineLimits):
     hedge_share: float = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class _CheckedRequest:
+    """A request that may be admitted. `tenant`: whose kept texts it may find; `payer`: who takes
+    turns with others, and whose texts are remembered."""
+
+    request: GenerationRequest
+    preset: Preset
+    images: ImagePrompt
+    tenant: Tenant
+    payer: Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class _AdmittedRequest:
+    """A request with what was taken and computed to answer it. `capacity`: tokens of prompt and
+    answer at most. `layers`: of the target, where the request is split."""
+
+    checked: _CheckedRequest
+    edge_request: EdgeRequest
+    thinking: AnswerThinking
+    capacity: int
+    reservation: Reservation
+    processor: LogitsProcessor | None
+    layers: EngineThread | None
+
+    @property
+    def started(self) -> pb.Started:
+        """What the caller is sent first."""
+        return pb.Started(
+            session=f"{self.edge_request.session:08x}",
+            preset=self.checked.request.preset,
+            prompt_tokens=len(self.edge_request.prompt_ids),
+            max_tokens=self.edge_request.max_tokens,
+            family=self.thinking.family.name,
+            thinking_start=THINKING_STARTS[self.thinking.start],
+        )
+
+
 class DrafterServicer(pb_grpc.DrafterServiceServicer):
     """Serves one draft engine against one verifier."""
 
@@ -124,7 +164,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         tenants: TenantIds | None = None,
         public_prompts: PublicPrompts | None = None,
         split: SplitEdge | None = None,
-        memory: DrafterMemory | None = None,
+        memory: TenantMemories | None = None,
         learning: LearningPlace | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
@@ -278,53 +318,67 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await self._generate(stream)
 
     async def _generate(self, stream: Stream) -> None:
+        """Check and admit a request, and answer it."""
         start = (await read_start(stream)).start
         if self._leaving:
             raise Unavailable("the drafter is stopping")
-        request = request_from_proto(start)
-        images = ImagePrompt(self._engine, request.params.images)
-        preset = self._checked_preset(request)
-        tenant = calling_tenant(request.tenant, self._sharing)
-        payer = paying_tenant(request.tenant)
-        grammar_of = payer if self._masks_drafts(request, preset) else None
+        checked = self._checked(request_from_proto(start))
+        grammar_of = checked.payer if self._masks_drafts(checked.request, checked.preset) else None
         with self._admission.reserve(grammar_of=grammar_of) as reservation:
-            # Only from here on may the request cost anything, tokenising its prompt included.
-            if self._may_exceed(request):
-                await self._learn_context()
-            edge_request, thinking = await self._edge_request(request, images, preset, tenant)
-            capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
-            held = capacity + preset.spare_tokens(edge_request.max_tokens)
-            if capacity > self._engine.context_length:  # the end of it is read
-                held = self._engine.context_length
-            reservation.take_more(held * self._engine.kv_bytes_per_token)
-            split = needed_layers(self._split, preset)
-            layers = None
-            if split is not None:
-                layers = await split.thread(self._engine.vocabulary_hash)
-                reservation.take_more(capacity * layers.engine.kv_bytes_per_token)
-            processor = await self._processor(request, edge_request, payer)
-            named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
+            admitted = await self._admitted(checked, reservation)
+            named = {
+                "session": f"{admitted.edge_request.session:08x}",
+                "preset": checked.request.preset,
+            }
             headers = stream.invocation_metadata()
-            prompt_tokens = len(edge_request.prompt_ids)
+            prompt_tokens = len(admitted.edge_request.prompt_ids)
             with (
                 log_context(**named),
                 self._tracing.span(
                     "generate", headers, **named, prompt_tokens=prompt_tokens
                 ) as span,
             ):
-                await self._serve(
-                    stream,
-                    request,
-                    edge_request,
-                    tenant=tenant,
-                    images=images,
-                    capacity=capacity,
-                    span=span,
-                    reservation=reservation,
-                    processor=processor,
-                    thinking=thinking,
-                    layers=layers,
-                )
+                await self._answer(stream, admitted, span)
+
+    def _checked(self, request: GenerationRequest) -> _CheckedRequest:
+        """Check a request as far as that costs nothing."""
+        return _CheckedRequest(
+            request=request,
+            images=ImagePrompt(self._engine, request.params.images),
+            preset=self._checked_preset(request),
+            tenant=calling_tenant(request.tenant, self._sharing),
+            payer=paying_tenant(request.tenant),
+        )
+
+    async def _admitted(
+        self, checked: _CheckedRequest, reservation: Reservation
+    ) -> _AdmittedRequest:
+        """Tokenise the prompt and take what the answer needs: only from here on may the request
+        cost anything."""
+        request = checked.request
+        preset = checked.preset
+        if self._may_exceed(request):
+            await self._learn_context()
+        edge_request, thinking = await self._edge_request(checked)
+        capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
+        held = capacity + preset.spare_tokens(edge_request.max_tokens)
+        if capacity > self._engine.context_length:  # the end of it is read
+            held = self._engine.context_length
+        reservation.take_more(held * self._engine.kv_bytes_per_token)
+        split = needed_layers(self._split, preset)
+        layers = None
+        if split is not None:
+            layers = await split.thread(self._engine.vocabulary_hash)
+            reservation.take_more(capacity * layers.engine.kv_bytes_per_token)
+        return _AdmittedRequest(
+            checked=checked,
+            edge_request=edge_request,
+            thinking=thinking,
+            capacity=capacity,
+            reservation=reservation,
+            processor=await self._processor(request, edge_request, checked.payer),
+            layers=layers,
+        )
 
     def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
         """Return whether the edge follows the grammar: if there are drafts, or the drafts may
@@ -359,48 +413,36 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             eos_token_ids=frozenset() if request.params.ignore_eos else edge_request.eos_token_ids,
         )
 
-    async def _serve(
-        self,
-        stream: Stream,
-        request: GenerationRequest,
-        edge_request: EdgeRequest,
-        *,
-        tenant: Tenant,
-        images: ImagePrompt,
-        capacity: int,
-        span: Span,
-        reservation: Reservation,
-        processor: LogitsProcessor | None,
-        thinking: AnswerThinking,
-        layers: EngineThread | None,
-    ) -> None:
-        started = pb.Started(
-            session=f"{edge_request.session:08x}",
-            preset=request.preset,
-            prompt_tokens=len(edge_request.prompt_ids),
-            max_tokens=edge_request.max_tokens,
-            family=thinking.family.name,
-            thinking_start=THINKING_STARTS[thinking.start],
-        )
-        await stream.write(pb.GenerateResponse(started=started))
-        text = thinking.text(self._tokenizer, request)
-        traffic = Traffic()
-        log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
-        learned = await self._learning.begin(paying_tenant(request.tenant))
-        prompt = learned.kept_text(
-            KeptText(
-                tenant,
-                edge_request.prompt_ids,
-                public_tokens=edge_request.public_tokens,
-                keeps=not request.params.images and capacity <= self._engine.context_length,
-            )
-        )
+    async def _answer(self, stream: Stream, admitted: _AdmittedRequest, span: Span) -> None:
+        """Answer a request: tell the caller that it has begun, and relay what the session commits
+        until it ends."""
+        request = admitted.checked.request
+        await stream.write(pb.GenerateResponse(started=admitted.started))
+        text = admitted.thinking.text(self._tokenizer, request)
+        log.info("request started", prompt_tokens=len(admitted.edge_request.prompt_ids))
+        async with self._session(stream, admitted, text, span) as session:
+            await self._relay(stream, session, text, request)
+        self._count(admitted, session)
+
+    @asynccontextmanager
+    async def _session(
+        self, stream: Stream, admitted: _AdmittedRequest, text: AnswerText, span: Span
+    ) -> AsyncIterator[DrafterSession]:
+        """Hold the keys and values of a request and the session that drafts for it; what is kept of
+        either for later requests is kept however it ends."""
+        checked = admitted.checked
+        request = checked.request
+        edge_request = admitted.edge_request
+        learned = await self._learning.begin(checked.payer)
+        prompt = learned.kept_text(self._kept_text(admitted))
         async with (
-            self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv,
-            layers_session(layers, capacity, tenant) as layers_kv,
+            self._thread.session(
+                admitted.capacity, edge_request.preset.tree_nodes, checked.tenant
+            ) as kv,
+            layers_session(admitted.layers, admitted.capacity, checked.tenant) as layers_kv,
         ):
             await learned.adapt(kv)
-            await images.show(self._thread, kv, edge_request.prompt_ids)
+            await checked.images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(
@@ -412,42 +454,71 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 kv=kv,
                 prefixes=self._prefixes,
                 prompt=prompt,
-                gives_back=lambda: reservation.kv_bytes,
+                gives_back=lambda: admitted.reservation.kv_bytes,
             )
-            link = CloudLink(
-                clouds=self._clouds,
-                machine=machine,
-                tenant=tenant,
-                kept_prompt_ids=() if request.params.images else edge_request.prompt_ids,
-                open_verify=self._stream_opener(stream, edge_request, traffic, span),
-                closing_tasks=self._closing_tasks,
-            )
+            traffic = Traffic()
             session = DrafterSession(
                 machine=machine,
                 thread=self._thread,
                 kv=kv,
-                link=link,
+                link=self._cloud_link(stream, admitted, machine, traffic, span),
                 traffic=traffic,
                 closing_tasks=self._closing_tasks,
                 span=span,
                 prefill=prefill,
-                processor=processor,
+                processor=admitted.processor,
                 tells_rounds=request.rounds,
                 layers=layers_kv,
             )
             try:
-                await self._relay(stream, session, text, request)
+                yield session
             finally:
                 prefill.leave()
-                reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
+                tokens = len(edge_request.prompt_ids) + machine.stats.tokens
+                admitted.reservation.tokens = tokens
                 if not request.no_memory:
                     learned.ended(machine)
-                    self._remember(machine, paying_tenant(request.tenant))
-        series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
-        count_request(series, machine, traffic)
+                    self._remember(machine, checked.payer)
+
+    def _kept_text(self, admitted: _AdmittedRequest) -> KeptText:
+        """Return what the prefix cache may keep of a request's prompt."""
+        checked = admitted.checked
+        read_whole = admitted.capacity <= self._engine.context_length
+        return KeptText(
+            checked.tenant,
+            admitted.edge_request.prompt_ids,
+            public_tokens=admitted.edge_request.public_tokens,
+            keeps=not checked.request.params.images and read_whole,
+        )
+
+    def _cloud_link(
+        self,
+        stream: Stream,
+        admitted: _AdmittedRequest,
+        machine: EdgeMachine,
+        traffic: Traffic,
+        span: Span,
+    ) -> CloudLink:
+        checked = admitted.checked
+        edge_request = admitted.edge_request
+        return CloudLink(
+            clouds=self._clouds,
+            machine=machine,
+            tenant=checked.tenant,
+            kept_prompt_ids=() if checked.request.params.images else edge_request.prompt_ids,
+            open_verify=self._stream_opener(stream, edge_request, traffic, span),
+            closing_tasks=self._closing_tasks,
+        )
+
+    def _count(self, admitted: _AdmittedRequest, session: DrafterSession) -> None:
+        """Count an answer that ended well, and keep what it measured for the next one."""
+        machine = session.machine
+        preset = admitted.checked.request.preset
+        series = self._metrics.method(preset, machine.target_name or UNKNOWN_MODEL)
+        count_request(series, machine, session.traffic)
         measured = machine.controller.estimates.snapshot(time.monotonic())
-        predicted = edge_request.predicted is not None
-        self._warm_starts.ended(request.preset, machine.target_name, measured, predicted)
+        predicted = admitted.edge_request.predicted is not None
+        self._warm_starts.ended(preset, machine.target_name, measured, predicted)
 
     def _remember(self, machine: EdgeMachine, tenant: Tenant) -> None:
         """Have a text remembered as far as the target has said it."""
@@ -540,12 +611,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         request.params.processors.validate(engine.vocabulary_size, request.params.ignore_eos)
         return preset
 
-    async def _edge_request(
-        self, request: GenerationRequest, images: ImagePrompt, preset: Preset, tenant: Tenant
-    ) -> tuple[EdgeRequest, AnswerThinking]:
+    async def _edge_request(self, checked: _CheckedRequest) -> tuple[EdgeRequest, AnswerThinking]:
         """Tokenised, and how its answer may think."""
         engine = self._engine
-        prompt_ids = images.placed(await self._prompts.of(request))
+        request = checked.request
+        preset = checked.preset
+        prompt_ids = checked.images.placed(await self._prompts.of(request))
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
@@ -563,8 +634,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         memory = None
         # Of a prompt with images, token ids do not say all.
         if self._memory is not None and not (request.no_memory or request.params.images):
-            payer = paying_tenant(request.tenant)
-            memory = await self._memory.recollection(payer, prompt_ids)
+            memory = await self._memory.recollection(checked.payer, prompt_ids)
         thinking = answer_thinking(self._tokenizer, prompt_ids, request)
         params = _params_for_both(request, room)
         params = replace(params, processors=thinking.processors(params.processors))
@@ -580,10 +650,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             stop_token_ids=frozenset(request.stop_token_ids),
             warm_start=self._warm_starts.known(request.preset, predicted is not None),
             prices=self._limits.aim.prices,
-            tenant=self._tenants.id_of(tenant),
+            tenant=self._tenants.id_of(checked.tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
             predicted=predicted,
             memory=memory,
+            # The cloud must know this text as the tenant's alone.
+            allows_memory=memory is not None and is_told_apart(checked.tenant, checked.payer),
         )
         return edge_request, thinking
 

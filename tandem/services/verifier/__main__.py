@@ -12,7 +12,7 @@ from tandem.net.stream_limits import stream_limits
 from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.prefix_cache import prefix_limits
 from tandem.services.verifier.cloud_drafts import CloudDraftModel, check_vocabulary
-from tandem.services.verifier.config import VerifierSettings
+from tandem.services.verifier.config import VerifierSettings, memory_limits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
@@ -45,6 +45,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         max_draft_length=settings.max_draft_length,
         document_kv_export=settings.document_kv_export,
         price_cloud_second=settings.price_cloud_second,
+        memory=memory_limits(settings),
     )
     return VerifierServicer(
         model.engine,

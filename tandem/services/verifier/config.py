@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tandem.demo import demo_folder
+from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.settings import Dtype, ModelSettings, Port, Price
 
 
@@ -44,6 +45,21 @@ class VerifierSettings(ModelSettings):
     cloud_draft_dtype: Dtype | None = Field(
         default=None,
         description="Data type of the model of `cloud_draft`. Unset: that of the target.",
+    )
+    cloud_memory_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=2**24,
+        description="Tokens of earlier texts that the verifier remembers of each tenant, in its"
+        " memory only, for the presets in which the cloud drafts. Beyond them the texts that were"
+        " longest not repeated are forgotten. 0: remember nothing.",
+    )
+    cloud_memory_total_tokens: int = Field(
+        default=2**20,
+        ge=0,
+        le=2**26,
+        description="Tokens that the verifier remembers of all tenants together, at some 25 bytes"
+        " each. Only with `cloud_memory_tokens`.",
     )
     pace_cloud_draft_s: float = Field(
         default=0.0,
@@ -94,3 +110,11 @@ class VerifierSettings(ModelSettings):
         description="Price of one second of this model, in any currency. Drafters with"
         " several verifiers use it to choose one. 0: no price is announced.",
     )
+
+
+def memory_limits(settings: VerifierSettings) -> MemoryLimits | None:
+    """Return what may be remembered; None where nothing is."""
+    if not settings.cloud_memory_tokens:
+        return None
+    total = max(settings.cloud_memory_tokens, settings.cloud_memory_total_tokens)
+    return MemoryLimits(settings.cloud_memory_tokens, total)

@@ -29,6 +29,7 @@ from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
+from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.verifier.cloud_drafts import (
     CloudDrafter,
     CloudDrafters,
@@ -37,12 +38,14 @@ from tandem.services.verifier.cloud_drafts import (
 )
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
+from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.messages import Open
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.recalled_text import Recollection
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
-from tandem.telemetry.tracing import NO_TRACING, Tracing
+from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
 from tandem.wire.open_codec import cloud_drafts_to_proto
 from tandem.wire.verifier_codec import CloudCodec, describe_model
@@ -66,6 +69,47 @@ class VerifierLimits(EngineLimits):
     max_draft_length: int = 64
     document_kv_export: bool = True
     price_cloud_second: float = 0.0
+    memory: MemoryLimits | None = None
+    """Of texts that are remembered, to draft from; None: nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedOpening:
+    """A session that may be admitted. `opening`: without the images, as it lasts longer than they
+    are needed. `keeps`: whether its keys and values may be kept for others of its tenant."""
+
+    opening: Open
+    codec: CloudCodec
+    drafter: CloudDrafter | None
+    images: ImagePrompt
+    draft_images: ImagePrompt
+    payer: Tenant
+    keeps: bool
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.opening.prompt_ids)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of prompt and answer at most."""
+        return self.prompt_tokens + self.opening.params.max_tokens
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What logs and spans tell of it."""
+        return {"session": f"{self.opening.session:08x}", "preset": _label(self.opening)}
+
+    def kv_bytes(self, target: Engine) -> int:
+        """Return the bytes of keys and values that it is admitted with, and of hidden states that
+        wait until those of the whole text so far are there."""
+        opening = self.opening
+        split = opening.settings.split_layers > 0
+        waiting = self.prompt_tokens + len(opening.committed_ids) if split else 0
+        waiting_bytes = 4 * waiting * (target.hidden_size if split else 0)
+        draft_bytes = 0 if self.drafter is None else self.drafter.kv_bytes(self.capacity)
+        held = self.capacity + opening.settings.tree_nodes
+        return held * target.kv_bytes_per_token + waiting_bytes + draft_bytes
 
 
 class VerifierServicer(pb_grpc.VerifierServiceServicer):
@@ -99,6 +143,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._cloud_drafters = CloudDrafters(
             engine, cloud_draft, self._budget, limits.stuck_after_s
         )
+        self._memory = TenantMemories.of(limits.memory, engine)
         self._recent = RecentPasses()
         served_engine = ServedEngine(
             engine, "verifier-engine", limits, metrics, on_pass=self._passed
@@ -180,6 +225,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
         await asyncio.to_thread(self._cloud_drafters.stop)
+        if self._memory is not None:
+            await self._memory.close()
         await asyncio.to_thread(self._tracing.close)
 
     async def Describe(  # noqa: N802  # the RPC's name
@@ -216,6 +263,38 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             await self._converse(stream)
 
     async def _converse(self, stream: Stream) -> None:
+        """Check and admit a session, and serve it until it ends."""
+        checked = await self._checked(stream)
+        grammar = checked.opening.params.processors.grammar
+        headers = stream.invocation_metadata()
+        with (
+            self._admission.reserve(
+                checked.kv_bytes(self._engine),
+                grammar_of=None if grammar is None else checked.payer,
+            ) as reservation,
+            log_context(**checked.names),
+            self._tracing.span(
+                "verify session", headers, **checked.names, prompt_tokens=checked.prompt_tokens
+            ) as span,
+        ):
+            # Only from here on may the session cost anything.
+            machine = await self._machine(checked)
+            session = await self._session(stream, checked, machine, reservation, span)
+            log.info(
+                "session opened", prompt_tokens=checked.prompt_tokens, capacity=checked.capacity
+            )
+            self._sessions.add(session)
+            try:
+                await session.run(checked.capacity)
+            finally:
+                self._sessions.discard(session)
+                reservation.tokens = len(machine.committed)
+                self._remember(checked, machine)
+                span.note(target_passes=machine.target_passes)
+                log.info("session closed", target_passes=machine.target_passes)
+
+    async def _checked(self, stream: Stream) -> _CheckedOpening:
+        """Read the frame that opens a session, and check everything that costs nothing."""
         codec = CloudCodec(self._model, self._device, self._dtype)
         opening = codec.decode(await stream.first(pb.VerifyRequest))
         if not isinstance(opening, Open):
@@ -223,8 +302,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         self._thread.check()
-        model = self._model
-        check_open(opening, model)
+        check_open(opening, self._model)
         check_verify_settings(opening.settings, target=self._engine)
         drafter = await self._cloud_drafters.drafter_for(opening)
         images = ImagePrompt(self._engine, opening.params.images)
@@ -233,99 +311,114 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if drafter is not None:
             draft_images = ImagePrompt(drafter.engine, opening.params.images)
             draft_images.check(opening.prompt_ids)
-        split = opening.settings.split_layers > 0
-        # Of a split text the first layers' keys and values are not here, and the others are of what
-        # an edge sent.
-        keeps = not (opening.params.images or split)
-        # A session lasts longer than the images are needed.
-        opening = replace(opening, params=replace(opening.params, images=()))
-        payer = paying_tenant(opening.tenant)
-        grammar = opening.params.processors.grammar
-        headers = stream.invocation_metadata()
-        length = len(opening.prompt_ids)
-        capacity = length + opening.params.max_tokens
-        held = capacity + opening.settings.tree_nodes
-        # Hidden states wait until those of the whole text so far are there.
-        waiting = length + len(opening.committed_ids) if split else 0
-        waiting_bytes = 4 * waiting * model.hidden_size
-        draft_bytes = 0 if drafter is None else drafter.kv_bytes(capacity)
-        named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
-        with (
-            self._admission.reserve(
-                held * self._engine.kv_bytes_per_token + waiting_bytes + draft_bytes,
-                grammar_of=None if grammar is None else payer,
-            ) as reservation,
-            log_context(**named),
-            self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
-        ):
-            tenant = calling_tenant(opening.tenant, self._sharing)
-            # Only from here on may the session cost anything.
-            claim = partial(self._admission.claim, current_caller().holder)
-            machine = CloudMachine(
+        shows_images = bool(opening.params.images)
+        return _CheckedOpening(
+            opening=replace(
                 opening,
-                model,
-                budget=HolderBudget(self._budget, claim),
-                draft_budget=self._cloud_drafters.budget_for(opening),
-            )
-            processor = await self._processor(opening, payer)
-            text = machine.committed.since(0)
-            kept_text = KeptText(tenant, text, opening.public_tokens, keeps)
-            # The log-probabilities of a prompt are of logits, which nothing keeps.
-            reads_prompt = opening.params.prompt_logprobs
-            prefix = (
-                self._prefixes.unread(kept_text) if reads_prompt else self._prefixes.find(kept_text)
-            )
-            machine.adopt_prefix(prefix.tokens)
-            kv_contents = _KvContents(
-                thread=self._thread,
-                prompt_ids=opening.prompt_ids,
-                images=images,
-                prefix=prefix,
-                reservation=reservation,
-            )
-            session = VerifierSession(
-                machine,
-                codec=codec,
-                thread=self._thread,
-                stream=stream,
-                series=self._metrics.method(_label(opening), self._engine.model_name),
-                begin=kv_contents.show,
-                leave=kv_contents.leave,
-                span=span,
-                processor=processor,
-                recent=self._recent,
-                logprobs=opening.params.logprobs,
-                tenant=tenant,
-                cloud_drafts=self._draft_runner(opening, machine, drafter, draft_images),
-            )
-            log.info("session opened", prompt_tokens=length, capacity=capacity)
-            self._sessions.add(session)
-            try:
-                await session.run(capacity)
-            finally:
-                self._sessions.discard(session)
-                reservation.tokens = len(machine.committed)
-                span.note(target_passes=machine.target_passes)
-                log.info("session closed", target_passes=machine.target_passes)
+                params=replace(opening.params, images=()),
+                # With images, token ids do not say all.
+                allows_memory=opening.allows_memory and not shows_images,
+            ),
+            codec=codec,
+            drafter=drafter,
+            images=images,
+            draft_images=draft_images,
+            payer=paying_tenant(opening.tenant),
+            # Of a split text the first layers' keys and values are not here, and the others are of
+            # what an edge sent.
+            keeps=not (shows_images or opening.settings.split_layers),
+        )
+
+    async def _machine(self, checked: _CheckedOpening) -> CloudMachine:
+        opening = checked.opening
+        claim = partial(self._admission.claim, current_caller().holder)
+        return CloudMachine(
+            opening,
+            self._model,
+            budget=HolderBudget(self._budget, claim),
+            draft_budget=self._cloud_drafters.budget_for(opening),
+            memory=await self._recollection(checked),
+        )
+
+    async def _session(
+        self,
+        stream: Stream,
+        checked: _CheckedOpening,
+        machine: CloudMachine,
+        reservation: Reservation,
+        span: Span,
+    ) -> VerifierSession:
+        """Return the conversation of an admitted session, which begins with what is kept of its
+        text."""
+        opening = checked.opening
+        tenant = calling_tenant(opening.tenant, self._sharing)
+        processor = await self._processor(opening, checked.payer)
+        text = machine.committed.since(0)
+        kept_text = KeptText(tenant, text, opening.public_tokens, checked.keeps)
+        # The log-probabilities of a prompt are of logits, which nothing keeps.
+        reads_prompt = opening.params.prompt_logprobs
+        prefix = (
+            self._prefixes.unread(kept_text) if reads_prompt else self._prefixes.find(kept_text)
+        )
+        machine.adopt_prefix(prefix.tokens)
+        kv_contents = _KvContents(
+            thread=self._thread,
+            prompt_ids=opening.prompt_ids,
+            images=checked.images,
+            prefix=prefix,
+            reservation=reservation,
+        )
+        return VerifierSession(
+            machine,
+            codec=checked.codec,
+            thread=self._thread,
+            stream=stream,
+            series=self._metrics.method(_label(opening), self._engine.model_name),
+            begin=kv_contents.show,
+            leave=kv_contents.leave,
+            span=span,
+            processor=processor,
+            recent=self._recent,
+            logprobs=opening.params.logprobs,
+            tenant=tenant,
+            cloud_drafts=self._draft_runner(checked, machine),
+        )
 
     def _draft_runner(
-        self,
-        opening: Open,
-        machine: CloudMachine,
-        drafter: CloudDrafter | None,
-        images: ImagePrompt,
+        self, checked: _CheckedOpening, machine: CloudMachine
     ) -> CloudDraftRunner | None:
         """Return what drafts for a session in the cloud. Grammars and budgets for thinking are for
         the target alone: the parser of a session follows one text."""
+        drafter = checked.drafter
         if drafter is None:
             return None
+        opening = checked.opening
         processors = replace(opening.params.processors, grammar=None, thinking=None)
         ends = frozenset[int]() if opening.params.ignore_eos else self._model.eos_token_ids
         processor = logits_processor(
             processors, opening.prompt_ids, strict=False, eos_token_ids=ends
         )
-        show = partial(images.show, drafter.thread, prompt_ids=opening.prompt_ids)
+        show = partial(checked.draft_images.show, drafter.thread, prompt_ids=opening.prompt_ids)
         return CloudDraftRunner(machine, drafter, show, processor)
+
+    async def _recollection(self, checked: _CheckedOpening) -> Recollection | None:
+        """Return what the cloud's own drafts may be taken from that the tenant has said before."""
+        if self._memory is None or not may_recall(checked.opening):
+            return None
+        return await self._memory.recollection(checked.payer, checked.opening.prompt_ids)
+
+    def _remember(self, checked: _CheckedOpening, machine: CloudMachine) -> None:
+        """Have a session's text remembered as far as it is final, unless the caller forbids it."""
+        if self._memory is None:
+            return
+        opening = checked.opening
+        if proposed := machine.proposed_memory_tokens:
+            series = self._metrics.method(_label(opening), self._engine.model_name)
+            accepted = machine.accepted_memory_tokens
+            series.recalled(accepted, proposed - accepted)
+        if opening.allows_memory and machine.target_passes:
+            answer_ids = machine.committed.since(len(opening.prompt_ids))
+            self._memory.learn(checked.payer, opening.prompt_ids, answer_ids)
 
     async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
         processors = opening.params.processors

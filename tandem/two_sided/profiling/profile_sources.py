@@ -112,7 +112,7 @@ class Profiling:
     def sides(self, profiler: SideProfiler, earlier: Reading) -> BothSides | None:
         """Return the request's own measurements, else the `earlier` ones; None where both lack
         any."""
-        if profiler.transfer.known:
+        if profiler.link.times is not None:
             self._measured_s = self._clock()
         return both_sides(combined([profiler, FixedSource(earlier)]))
 
@@ -123,9 +123,8 @@ class Profiling:
         earlier = self.earlier(request.preset.name)
 
         def measured() -> BothSides | None:
-            transfer = profiler.transfer
-            if transfer.known:
-                self._decisions.bandwidth(transfer.up_bytes_per_s, transfer.down_bytes_per_s)
+            if (times := profiler.link.times) is not None:
+                self._decisions.bandwidth(times.up_bytes_per_s, times.down_bytes_per_s)
             return self.sides(profiler, self.with_queues(earlier))
 
         return placement_policy_for(

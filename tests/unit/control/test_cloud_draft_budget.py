@@ -53,6 +53,12 @@ def test_what_is_looked_up_costs_its_rows_alone() -> None:
     assert CloudDraftBudget(passes).drafts(0.8, 8) >= 2
 
 
+def test_remembered_drafts_take_no_step_of_the_draft_model() -> None:
+    budget = measured(1, draft_s=0.07)
+    assert budget.drafts(0.9, 8) == 0
+    assert budget.drafts(0.9, 8, by_model=False) == 8
+
+
 def test_good_drafts_are_made_while_few_share_the_passes_and_none_when_many_do() -> None:
     assert measured(1, draft_s=0.005).drafts(0.8, 8) == 5
     some = measured(8, draft_s=0.015, row_s=0.006).drafts(0.8, 8)

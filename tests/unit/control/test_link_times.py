@@ -79,3 +79,10 @@ def test_noise_makes_no_term_negative() -> None:
         assert min(link.times.latency_s, link.times.up_s, link.times.down_s) >= 0
     assert link.times is not None
     assert link.times.exchange_s(60, 40) == pytest.approx(0.012, abs=0.002)
+
+
+def test_what_the_other_end_held_a_frame_for_is_no_time_of_the_link() -> None:
+    link = LinkEstimate()
+    link.exchanged(30, 30, elapsed_s=0.5, held_s=0.45)
+    assert link.times is not None
+    assert link.times.exchange_s(30, 30) == pytest.approx(0.05, rel=0.01)

@@ -18,6 +18,7 @@ from tandem.net.tenant import (
     TenantIds,
     calling_tenant,
     check_tenant_id,
+    is_told_apart,
     tenant_ids,
 )
 
@@ -110,6 +111,23 @@ async def test_callers_that_share_are_one_tenant_where_they_name_none() -> None:
     sharing = parse_sharing("a,b")
     found = [await tenant_of(name, b"", sharing) for name in "abc"]
     assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("given_id", "shared", "apart"),
+    [
+        (b"", "", True),
+        (b"", "a,b", False),
+        (b"", "*", False),
+        (b"x", "a,b", True),
+        (b"x", "*", True),
+    ],
+)
+async def test_callers_that_share_are_told_apart_by_the_id_that_they_give(
+    given_id: bytes, shared: str, apart: bool
+) -> None:
+    tenant = await tenant_of("a", given_id, parse_sharing(shared))
+    assert is_told_apart(tenant, Tenant("a", given_id)) is apart
 
 
 def test_an_id_has_at_most_so_many_bytes() -> None:

@@ -221,6 +221,25 @@ def test_what_is_remembered_is_a_branch_of_the_tree(temperature: float) -> None:
     assert found >= (20 if temperature == 0 else 8)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_earlier_texts_go_on_differently_the_tree_has_a_branch_of_each(
+    temperature: float,
+) -> None:
+    """Of which none alone is sure enough for a chain."""
+    texts = remembering((7, 1, 2, 11, 10), (7, 1, 2, 3, 4))
+    assert texts.proposed is None
+    engine = Counted()
+    sampling = SamplingParams(temperature=temperature)
+    both = 0
+    for seed in range(20):
+        rule = RejectionRule(SeededRandom(seed))
+        request = DraftRequest(WORK, sampling, rule, PRESET, texts=texts)
+        nodes, _ = run(engine, TreeDraftJob(engine.open(20, spare=14), request))
+        paths = {path_of(nodes, node) for node in range(len(nodes))}
+        both += {(11, 10), (3, 4)} <= paths
+    assert both >= (20 if temperature == 0 else 3)
+
+
 def test_a_branch_that_reaches_as_deep_as_the_tree_needs_no_pass() -> None:
     texts = remembering((7, 1, 2, 11, 10, 9, 8))
     found = forced_drafts(WORK, None, most=3, by_token=False, texts=texts)

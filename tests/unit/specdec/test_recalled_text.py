@@ -78,6 +78,19 @@ def test_several_places_vote() -> None:
     assert recalled(divided, OLD[:20]).proposed is None, "nobody knows"
 
 
+def test_a_tree_may_follow_all_that_went_on_from_a_place() -> None:
+    texts = [(*OLD[:20], 7, 8, 9), (*OLD[:20], 7, 8, 9), (*OLD[:20], 5, 6)]
+    more, less = recalled(texts, OLD[:20]).branches
+    assert (more.token_id, less.token_id) == (7, 5)
+    assert more.chance == pytest.approx(2 * less.chance)
+    divided = recalled([(*OLD[:20], follower, 1) for follower in (5, 6, 7)], OLD[:20])
+    assert [draft.token_id for draft in divided.branches] == [7, 6, 5], "the newest first"
+    (one,) = divided.after((6,), confirmed=False).branches
+    assert one.token_id == 1
+    assert recalled([OLD], words(20, 5)).branches == ()
+    assert divided.surer_than(1.0).branches == divided.branches, "together they are sure"
+
+
 def test_the_prompt_and_the_answer_so_far_are_remembered_too() -> None:
     prompt = (*OLD[:60], *words(9, 2), *OLD[:10])
     assert proposals(recalled([], prompt))[:3] == [*OLD[10:13]]

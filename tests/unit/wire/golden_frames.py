@@ -159,6 +159,11 @@ def _verify_request() -> Conversation:
             params=GenerationParams(logprobs=True, top_logprobs=20, prompt_logprobs=True),
         ),
         "open.tenant": replace(opened["open.coupled"], tenant=bytes(range(16)), public_tokens=1),
+        "open.memory": replace(
+            opened["open.coupled"],
+            allows_memory=True,
+            settings=replace(opened["open.coupled"].settings, recalls=True),
+        ),
         "recovered": Recovered(*HEAD, token_id=7),
         "need_full_distribution": NeedFullDistribution(*HEAD),
         "hidden_states": HiddenStates(*HEAD, states=STATES),

@@ -1,8 +1,9 @@
-"""What a drafter remembers for its tenants: which texts a request may be drafted from, and what is
-learned when it ends. Reading, sorting and writing run on a thread; the event loop only hands over.
+"""What a service remembers of its tenants' texts: which of them a request may be drafted from, and
+what is learned when it ends. Reading, sorting and writing run on a thread; the event loop only
+hands over.
 
 Invariants: a request is drafted from its own tenant's texts alone, and those that share prefixes do
-not share these; nothing leaves the device; what cannot be written is remembered until the process
+not share these; nothing leaves the machine; what cannot be written is remembered until the process
 ends, and fails no request."""
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class _Remembered:
     loaded: asyncio.Task[None] | None = None
 
 
-class DrafterMemory:
-    """Used on one event loop. `fingerprint`: of the vocabulary."""
+class TenantMemories:
+    """The memories of all tenants of a drafter, or of a verifier. Used on one event loop.
+    `fingerprint`: of the vocabulary."""
 
     def __init__(self, limits: MemoryLimits, fingerprint: str, vocabulary_size: int) -> None:
         self._limits = limits
@@ -66,8 +68,8 @@ class DrafterMemory:
         self._folder = _folder(limits.folder)
 
     @classmethod
-    def of(cls, limits: MemoryLimits | None, engine: Engine) -> DrafterMemory | None:
-        """Return the memory in the vocabulary of a draft model; None without limits."""
+    def of(cls, limits: MemoryLimits | None, engine: Engine) -> TenantMemories | None:
+        """Return the memory in the vocabulary of an engine; None without limits."""
         if limits is None:
             return None
         return cls(limits, engine.vocabulary_hash, engine.vocabulary_size)
