@@ -46,7 +46,7 @@ def completion(
 ) -> dict[str, Any]:
     """A request for text that the demo pair can continue for long, in many small rounds.
 
-    Not kept in the drafter's memory: asked again, a remembered text would be over too soon to be disturbed.
+    Not kept in the drafter's memory: a remembered text would be over too soon to be disturbed.
     """
     return {
         "model": "demo-target",
