@@ -104,6 +104,8 @@ class GenerationRequest:
     no_memory: bool = False
     tenant: bytes = b""
     """For whom the caller asks, where that is not itself (`tandem.net.tenant`)."""
+    payer: bytes = b""
+    """Who of `tenant` asks, where that is a group that shares what is kept."""
 
     def with_fields(self, **changes: Any) -> Self:
         """The request with other values for some fields, named alone wherever they lie: in the
@@ -155,6 +157,7 @@ class GenerationRequest:
 
     def _check_prompt_options(self) -> None:
         check_tenant_id(self.tenant)
+        check_tenant_id(self.payer, "payer")
         check_count(len(self.stop_token_ids), MAX_STOP_TOKEN_IDS, "stop_token_ids")
         check_token_ids(self.stop_token_ids, MAX_VOCABULARY_SIZE, "stop_token_ids")
         if not -(2**31) <= self.priority < 2**31:

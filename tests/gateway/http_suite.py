@@ -13,6 +13,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tandem.backends.interface import Engine
 from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
+from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import http_door
 from tandem.text import Tokenizer
@@ -65,12 +66,18 @@ async def http_suite(
     draft: Engine | None = None,
     path: Path | None = None,
     tokenizer: Tokenizer | None = None,
+    memory: MemoryLimits | None = None,
     **settings: Any,
 ) -> AsyncIterator[HttpSuite]:
-    """Real services and a real port; callers show `key`."""
+    """Real services and a real port; callers show `key`. `memory`: of the drafter."""
     configured = AggregatorSettings(http_port=0, insecure=True, **settings)
     async with scripted_suite(
-        settings=configured, target=target, draft=draft, path=path, tokenizer=tokenizer
+        settings=configured,
+        target=target,
+        draft=draft,
+        path=path,
+        tokenizer=tokenizer,
+        memory=memory,
     ) as suite:
         door = http_door(configured, suite.front_metrics, suite.front)
         async with (

@@ -14,6 +14,7 @@ import pytest
 from tandem.backends.interface import KV_BLOCK
 from tandem.net.access_keys import key_line
 from tandem.net.scopes import Scope
+from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.settings import SettingsError, load_settings
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
@@ -60,6 +61,24 @@ class Edge:
         found: int = usage["prompt_tokens_details"]["cached_tokens"]
         return found
 
+    async def remembered_tokens(self, caller: str) -> int:
+        """Of an answer to this caller, how many were drafted from what is remembered, and right."""
+        body = {
+            "model": "scripted",
+            "prompt": TEXT[:24],
+            "max_tokens": 60,
+            "temperature": 0,
+            "ignore_eos": True,
+            "tandem": {"preset": "coupled"},
+        }
+        answer = await self.callers[caller].post("/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        await self.served.suite.idle()
+        assert self.served.suite.memory is not None
+        await self.served.suite.memory.learned()
+        figures = answer.json()["choices"][0]["tandem"]
+        return int(figures.get("accepted_memory_tokens") or 0)
+
     def found_on_the_device(self) -> float:
         labels = {"side": "device", "model_name": "scripted"}
         registry = self.served.suite.edge_metrics.registry
@@ -102,6 +121,14 @@ async def test_tenants_share_where_they_are_named(tmp_path: Path) -> None:
         assert await served.cached_tokens("bob") == 3 * KV_BLOCK
         assert served.found_on_the_device() == 3 * KV_BLOCK
         assert await served.cached_tokens("carol") == 0
+
+
+async def test_who_shares_prefixes_does_not_share_what_is_remembered(tmp_path: Path) -> None:
+    async with edge(tmp_path, share_prefixes="*", memory=MemoryLimits()) as served:
+        first = await served.remembered_tokens("alice")
+        again = await served.remembered_tokens("alice")
+        assert again > first, "of the answer before"
+        assert await served.remembered_tokens("bob") == first
 
 
 async def test_all_share_where_that_is_said(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tandem.net.connection import Connection
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import quota_of
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
-from tandem.net.tenant import calling_tenant, tenant_ids
+from tandem.net.tenant import calling_tenant, paying_tenant, tenant_ids
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.device_side import DeviceSide
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
@@ -212,13 +212,14 @@ class Requests:
         timing = RequestTiming(lambda: self._series.now(label), arrived_s)
         with self._counted(label, ends_s):
             if isinstance(asked, GenerationRequest):
-                request = replace(asked, tenant=self._tenant_id(asked.tenant))
+                request = self._on_behalf(asked)
                 start = None
             else:
                 request = request_from_proto(asked.start)
-                request = replace(request, tenant=self._tenant_id(request.tenant))
+                request = self._on_behalf(request)
                 start = asked
                 start.start.tenant = request.tenant
+                start.start.payer = request.payer
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
                 async with self._slots.slot(
@@ -243,6 +244,17 @@ class Requests:
                                 reservation.tokens = timing.tokens
                                 yield answer
                         span.note(tokens=timing.tokens)
+
+    def _on_behalf(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request with the ids of its tenant from here on; with one of who pays for it
+        too, where the tenant shares what is kept."""
+        payer = paying_tenant(request.payer or request.tenant)
+        shares = bool(request.payer) or self._sharing.group_of(payer.caller) != payer.caller
+        return replace(
+            request,
+            tenant=self._tenant_id(request.tenant),
+            payer=self._tenants.id_of(payer) if shares else b"",
+        )
 
     def _tenant_id(self, given_id: bytes) -> bytes:
         """Return the id for the caller from here on, with any id that it sent: a caller separates

@@ -347,7 +347,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             images=ImagePrompt(self._engine, request.params.images),
             preset=self._checked_preset(request),
             tenant=calling_tenant(request.tenant, self._sharing),
-            payer=paying_tenant(request.tenant),
+            payer=paying_tenant(request.payer or request.tenant),
         )
 
     async def _admitted(
@@ -654,8 +654,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
             predicted=predicted,
             memory=memory,
-            # The cloud must know this text as the tenant's alone.
-            allows_memory=memory is not None and is_told_apart(checked.tenant, checked.payer),
+            # The cloud must know this text as the payer's alone, and is sent the group's id.
+            allows_memory=memory is not None
+            and not request.payer
+            and is_told_apart(checked.tenant, checked.payer),
         )
         return edge_request, thinking
 
