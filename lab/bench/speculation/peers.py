@@ -181,12 +181,12 @@ def _ours(
         if suite.link is not None:
             suite.link.set(rtt_s, None)
         threads = "2 shared" if shares else "1 + 1"
-        for temperature, (preset, length, sure) in product(TEMPERATURES, _schedules(lengths)):
+        for temperature, (preset, length, sure) in product(TEMPERATURES, schedules(lengths)):
             configuration = TandemConfiguration(suite, preset, length, temperature, sure, threads)
             yield Contender(configuration, engine, far=False)
 
 
-def _schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
+def schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
     """Preset, draft length and further choices."""
     for length in lengths:
         yield "coupled", length, ()
