@@ -199,9 +199,7 @@ _DILATION = click.option(
     type=click.FloatRange(1.0, 100.0),
     help="Factor for all declared times. Default: 1, or 5 for more than 32 chats.",
 )
-_PRESET = click.option(
-    "--preset", help="Preset to compare with ar and cloud-draft. Default: auto."
-)
+_PRESET = click.option("--preset", help="Preset to compare with ar and cloud-draft. Default: auto.")
 _PRESETS = click.option(
     "--preset",
     multiple=True,

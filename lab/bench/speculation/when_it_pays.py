@@ -100,7 +100,9 @@ def run(
     simulations = Simulations(times, report.seed)
     cells = counted(cells_of(report.quick), str)
     rows = [cell_row(cell, simulations.tokens_per_s) | {"seed": report.seed} for cell in cells]
-    report.add("Drafts of the edge ÷ the best of the cloud, tokens/s of all sessions", COLUMNS, rows)
+    report.add(
+        "Drafts of the edge ÷ the best of the cloud, tokens/s of all sessions", COLUMNS, rows
+    )
     report.drawing["times"] = times
     report.notes += [
         f"Virtual time: a draft step at the edge {draft_ms:g} ms, in the cloud"

@@ -127,7 +127,6 @@ def test_only_what_is_named_is_compared_with_the_target_alone() -> None:
         chosen_variants(["cloud-drafts"])
 
 
-
 def measured(grid: Grid, cell: Cell, name: str, times: float) -> Measured:
     """An entry of the grid that takes so many times as long."""
     known = grid[cell, name]

@@ -133,7 +133,6 @@ def test_every_baseline_of_the_cloud_takes_a_turn() -> None:
     assert [length for preset, length, _ in tried if preset == "cloud-draft"] == [2, 4]
 
 
-
 def test_over_a_link_and_without_llama_cpp_there_are_fewer_goals() -> None:
     report = Report("peers", 1, True, this_machine(), "tandem bench peers")
     rows = [row("coupled", TORCH, 30.0, "coupled"), row("hf-plain", TORCH, 20.0)]

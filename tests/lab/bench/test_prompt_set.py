@@ -70,7 +70,6 @@ def test_whoever_answers_first_changes_along_prompts_and_rounds() -> None:
     assert {frozenset(order_of(1, place)) for place in range(12)} == {frozenset(ARMS)}
 
 
-
 def test_a_ratio_is_of_all_rounds_of_the_prompt() -> None:
     row = row_of("a", round_of(2.0, 1.0), round_of(4.0, 5.0))
     assert row["ratio"] == row["speedup_over_ar"] == pytest.approx(6 / 6)
@@ -117,9 +116,7 @@ def test_the_baseline_is_the_fastest_that_the_cloud_does_alone() -> None:
     assert [row["over_cloud"] for row in rows] == pytest.approx([0.8, 2.0])
     assert [row["cloud_draft_ratio"] for row in rows] == pytest.approx([2.0, 0.5])
     assert rows[0]["cloud_lookup_ratio"] == pytest.approx(1.25)
-    means = {
-        pair: summary_row(rows, preset=pair[0], over=pair[1])["mean"] for pair in COMPARED
-    }
+    means = {pair: summary_row(rows, preset=pair[0], over=pair[1])["mean"] for pair in COMPARED}
     assert means[TOGETHER, ALONE] == pytest.approx((1.6 + 2.0) / 2)
     assert means[TOGETHER, CLOUD_DRAFT] == pytest.approx((0.8 + 4.0) / 2)
     assert means[TOGETHER, BEST] == pytest.approx((0.8 + 2.0) / 2)
@@ -135,7 +132,6 @@ def test_the_baseline_is_the_fastest_that_the_cloud_does_alone() -> None:
 def test_a_text_of_the_cloud_s_drafts_must_be_the_target_s_too() -> None:
     answers = {preset: answer(1.0) for preset in ARMS} | {CLOUD_DRAFT: answer(1.0, (1, 2, 3, 9))}
     assert row_of("a", answers)["same_text"] == 0.0
-
 
 
 def test_texts_must_be_equal_where_the_target_is_exact() -> None:

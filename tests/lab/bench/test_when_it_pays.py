@@ -115,7 +115,14 @@ def toy_rows() -> list[Row]:
 
 @pytest.mark.parametrize(
     ("ratio", "level"),
-    [(1.5, "edge3"), (1.06, "edge1"), (1.0, "even"), (0.95, "even"), (0.9, "cloud1"), (0, "cloud3")],
+    [
+        (1.5, "edge3"),
+        (1.06, "edge1"),
+        (1.0, "even"),
+        (0.95, "even"),
+        (0.9, "cloud1"),
+        (0, "cloud3"),
+    ],
 )
 def test_a_colour_says_who_wins(ratio: float, level: str) -> None:
     assert level_of(ratio) == level
