@@ -383,7 +383,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.when_it_pays",
         "Where drafting at the edge is faster than a cloud that drafts for itself: a map over round"
         " trip, sessions and acceptance.",
-        (_PAGE, _DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
+        (_PAGE, _KEPT_ROWS, _DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
     ),
     "cuts": Experiment(
         "lab.bench.speculation.cuts",

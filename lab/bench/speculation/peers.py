@@ -134,9 +134,9 @@ def run(
                     rows = [contender.row(rtt_s, report.seed) for contender in contenders]
                     add_table(report, rows, temperature, rtt_s)
     report.notes.append(
-        "ratio_to_hf: over the fastest of Hugging Face's rows of the table. ratio_to_cloud: over the"
-        f" fastest of our rows without an edge ({', '.join(BASELINES)}) with the same engine. A peer"
-        " answers where the target is: a caller behind the link waits a round trip more for an"
+        "ratio_to_hf: over the fastest of Hugging Face's rows of the table. ratio_to_cloud: over"
+        f" the fastest of our rows without an edge ({', '.join(BASELINES)}) with the same engine. A"
+        " peer answers where the target is: a caller behind the link waits a round trip more for an"
         " answer, which is added. llama.cpp's server is the wheel's build (AVX2); ours is built for"
         " this processor."
     )
