@@ -211,6 +211,11 @@ _PAGE = click.option(
     help="Write the map into this page of the documentation, and its picture and rows into the"
     " folder pictures beside it.",
 )
+_SIMULATE = click.option(
+    "--simulate",
+    is_flag=True,
+    help="By the state machines of the services instead of cost models; takes an hour.",
+)
 _DRAFT_MS = click.option(
     "--draft-ms",
     default=24.0,
@@ -383,7 +388,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.when_it_pays",
         "Where drafting at the edge is faster than a cloud that drafts for itself: a map over round"
         " trip, sessions and acceptance.",
-        (_PAGE, _KEPT_ROWS, _DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
+        (
+            *(_PAGE, _SIMULATE, _KEPT_ROWS),
+            *(_DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
+        ),
     ),
     "cuts": Experiment(
         "lab.bench.speculation.cuts",

@@ -121,19 +121,17 @@ def _values(rows: Sequence[Row], axis: str) -> list[Any]:
     return sorted({row[axis] for row in rows})
 
 
-def tables(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of Markdown that say what the picture shows."""
+def tables(rows: Sequence[Row], others: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """Yield the lines of Markdown that say what the picture shows, and what other step times would
+    change. `others`: rows of maps by what is other in them."""
     for figure, title in TITLES.items():
         yield f"**{title}.** {_summary(rows, figure)}"
         yield ""
         yield from _table(rows, figure)
         yield ""
-    both = [row["both_over_cloud"] for row in rows]
-    yield (
-        "With drafts of both, `stream-cloud-draft`, the verifier's sessions write"
-        f" {min(both):.2f} to {max(both):.2f} times the tokens per second of the best that the"
-        f" cloud does alone with a draft model. {_fastest(rows)}"
-    )
+    yield _fastest(rows)
+    yield ""
+    yield from _others_table(rows, others)
 
 
 def _summary(rows: Sequence[Row], figure: str) -> str:
@@ -144,6 +142,24 @@ def _summary(rows: Sequence[Row], figure: str) -> str:
         f" {max(ratios):.2f} times, equal within 5 % in {len(ratios) - wins - loses}, and slower in"
         f" {loses}, {min(ratios):.2f} times as fast at worst."
     )
+
+
+def _others_table(rows: Sequence[Row], others: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """A line for each map: where drafts of the edge are faster, and the least and the largest
+    ratio."""
+    titles = " | ".join(
+        words for title in TITLES.values() for words in (title, "lowest to highest")
+    )
+    yield f"| step times | {titles} |"
+    yield "|" + "---|" * (1 + 2 * len(TITLES))
+    for words, map_rows in {"as above": rows, **others}.items():
+        cells = [words]
+        for figure in TITLES:
+            ratios = [row[figure] for row in map_rows]
+            wins = sum(ratio >= WINS for ratio in ratios)
+            cells.append(f"edge faster in {wins} of {len(ratios)} cells")
+            cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
+        yield f"| {' | '.join(cells)} |"
 
 
 def _fastest(rows: Sequence[Row]) -> str:
@@ -166,21 +182,28 @@ def _table(rows: Sequence[Row], figure: str) -> Iterator[str]:
             yield f"| {rate:g} | {rtt_s * 1e3:g} ms | {' | '.join(cells)} |"
 
 
-def write_page(page: Path, rows: Sequence[Row], times: ModelTimes, command: str) -> None:
+def write_page(
+    page: Path,
+    rows: Sequence[Row],
+    others: Mapping[str, Sequence[Row]],
+    times: ModelTimes,
+    command: str,
+) -> None:
     """Write tables into a page, between its marks, and picture and rows into the folder `pictures`
     beside it. Raises InvalidArgument for a page without the marks."""
     kept = [_kept(row) for row in rows]
+    kept_others = {words: [_ratios(row) for row in map_rows] for words, map_rows in others.items()}
     text = page.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
         raise InvalidArgument("page", f"{page} has no lines {BEGIN!r} and {END!r}")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    lines = "\n".join((BEGIN, "", *tables(kept), "", END))
+    lines = "\n".join((BEGIN, "", *tables(kept, kept_others), "", END))
     page.write_text(f"{before}{lines}{after}", encoding="utf-8")
     folder = page.parent / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{NAME}.svg").write_text(picture(kept), encoding="utf-8")
-    (folder / f"{NAME}.json").write_text(_json(kept, times, command), encoding="utf-8")
+    (folder / f"{NAME}.json").write_text(_json(kept, kept_others, times, command), encoding="utf-8")
 
 
 def _kept(row: Mapping[str, Any]) -> Row:
@@ -194,13 +217,28 @@ def _kept(row: Mapping[str, Any]) -> Row:
     return {name: rounded(value) for name, value in row.items() if value is not None}
 
 
-def _json(rows: Sequence[Row], times: ModelTimes, command: str) -> str:
+def _ratios(row: Mapping[str, Any]) -> Row:
+    """A row of another map: where it is, and what is compared."""
+    return {name: _kept(row)[name] for name in ("declared", "rtt_s", "sessions", *TITLES)}
+
+
+def _json(
+    rows: Sequence[Row],
+    others: Mapping[str, Sequence[Row]],
+    times: ModelTimes,
+    command: str,
+) -> str:
     declared = {
         "draft_s": times.draft_s,
         "cloud_draft_s": times.cloud_step_s,
         "verify_first_s": times.verify_first_s,
         "verify_further_s": times.verify_further_s,
     }
-    lines = ",\n".join(json.dumps(row) for row in rows)
+    maps = {
+        words: ",\n".join(json.dumps(row, ensure_ascii=False) for row in map_rows)
+        for words, map_rows in {"": rows, **others}.items()
+    }
+    first = maps.pop("")
+    rest = ",\n".join(f"{json.dumps(words)}: [\n{lines}\n]" for words, lines in maps.items())
     head = f'"command": {json.dumps(command)},\n"declared": {json.dumps(declared)}'
-    return f'{{{head},\n"rows": [\n{lines}\n]}}\n'
+    return f'{{{head},\n"rows": [\n{first}\n],\n"others": {{\n{rest}\n}}}}\n'
