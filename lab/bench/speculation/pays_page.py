@@ -28,7 +28,7 @@ TITLES = {
 WINS, LOSES = 1.05, 0.95
 """What is in between counts as equal."""
 LEVELS = (
-    (1.5, "edge3", "edge: 1.5 times or more"),
+    (1.5, "edge3", "edge: 1.5 and more"),
     (1.2, "edge2", "1.2 to 1.5"),
     (WINS, "edge1", "1.05 to 1.2"),
     (LOSES, "even", "equal within 5 %"),
@@ -46,7 +46,7 @@ _LIGHT = ("edge3", "cloud3")
 """Colours that need light letters."""
 _WIDE, _HIGH, _GAP = 48, 28, 22
 _LEFT, _TOP, _BLOCK = 108, 40, 52
-_SWATCH = 118
+_SWATCH = 134
 
 
 def level_of(ratio: float) -> str:
