@@ -125,6 +125,5 @@ def _found(rows: Rows) -> str:
     return (
         f"A cloud that drafts for itself is {span(rows.ours(SPEEDUP), '.2f')} times as fast as the"
         " target alone, at any round trip. Drafting at the edge pays where the paper's method is"
-        " faster than that, where the cloud has no room for a draft model, or where many clients"
-        " share it."
+        " faster than that, or where the cloud has no draft model."
     )
