@@ -136,11 +136,13 @@ def tables(rows: Sequence[Row], others: Mapping[str, Sequence[Row]]) -> Iterator
 
 def _summary(rows: Sequence[Row], figure: str) -> str:
     ratios = [row[figure] for row in rows]
-    wins, loses = (sum(ratio >= WINS for ratio in ratios), sum(ratio < LOSES for ratio in ratios))
+    wins = sum(ratio >= WINS for ratio in ratios)
+    loses = sum(ratio < LOSES for ratio in ratios)
+    faster = f"{wins} (up to {max(ratios):.2f} times as fast)" if wins else "none"
+    slower = f"{loses} (down to {min(ratios):.2f} times as fast)" if loses else "none"
     return (
-        f"Of {len(ratios)} cells, drafts of the edge are faster in {wins}, by up to"
-        f" {max(ratios):.2f} times, equal within 5 % in {len(ratios) - wins - loses}, and slower in"
-        f" {loses}, {min(ratios):.2f} times as fast at worst."
+        f"Of {len(ratios)} cells, drafts of the edge are faster in {faster}, equal within 5 % in"
+        f" {len(ratios) - wins - loses}, and slower in {slower}."
     )
 
 

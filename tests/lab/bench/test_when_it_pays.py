@@ -199,8 +199,11 @@ def test_the_tables_say_who_wins_and_where() -> None:
     assert "| 0.5 | 0 ms | **1.60** | 1.00 |" in text
     assert "| 0.5 | 100 ms | 0.50 | **1.25** |" in text
     assert (
-        "Of 4 cells, drafts of the edge are faster in 2, by up to 1.60 times, equal within 5 % in"
-        " 1, and slower in 1, 0.50 times as fast at worst." in text
+        "Of 4 cells, drafts of the edge are faster in 2 (up to 1.60 times as fast), equal within"
+        " 5 % in 1, and slower in 1 (down to 0.50 times as fast)." in text
+    )
+    assert (
+        "faster in 3 (up to 3.20 times as fast), equal within 5 % in 1, and slower in none." in text
     )
     assert "`stream` in 4" in text
     other = "| a further token 3 ms | edge faster in 1 of 3 cells | 0.50 to 1.25 |"
