@@ -156,8 +156,8 @@ class SimulatedVerifier:
         if self._passing or self._drafting:
             return
         drafting = [session for session in self._served if session.drafts.under_way]
-        due = self._drafts_next or self._gathers_drafts or not self._waiting
-        if drafting and due:
+        first = self._drafts_next or self._gathers_drafts or not self._waiting
+        if drafting and first:
             self._draft(drafting)
             return
         if not self._waiting:
