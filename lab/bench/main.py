@@ -199,7 +199,49 @@ _DILATION = click.option(
     type=click.FloatRange(1.0, 100.0),
     help="Factor for all declared times. Default: 1, or 5 for more than 32 chats.",
 )
-_PRESET = click.option("--preset", help="Preset to compare with ar. Default: auto.")
+_PRESET = click.option("--preset", help="Preset to compare with ar and cloud-draft. Default: auto.")
+_PRESETS = click.option(
+    "--preset",
+    multiple=True,
+    help="Only this preset and ar, and no ablations; repeatable. Default: all.",
+)
+_PAGE = click.option(
+    "--page",
+    type=_FILE,
+    help="Write the map into this page of the documentation, and its picture and rows into the"
+    " folder pictures beside it.",
+)
+_SIMULATE = click.option(
+    "--simulate",
+    is_flag=True,
+    help="By the state machines of the services instead of cost models; takes an hour.",
+)
+_DRAFT_MS = click.option(
+    "--draft-ms",
+    default=24.0,
+    show_default=True,
+    type=click.FloatRange(min=0.001),
+    help="Declared time of a draft step at the edge.",
+)
+_CLOUD_DRAFT_MS = click.option(
+    "--cloud-draft-ms",
+    type=click.FloatRange(min=0),
+    help="Declared time of a draft step in the cloud. Default: a fifth of --draft-ms.",
+)
+_VERIFY_MS = click.option(
+    "--verify-ms",
+    default=72.0,
+    show_default=True,
+    type=click.FloatRange(min=0.001),
+    help="Declared time of a pass of the target over one token.",
+)
+_VERIFY_FURTHER_MS = click.option(
+    "--verify-further-ms",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Declared time of each further token of a pass, of any session.",
+)
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
 _GGUF = click.option("--gguf", type=_FILE, help="A GGUF file of the target, for llama.cpp.")
@@ -251,7 +293,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "prompts": Experiment(
         "lab.bench.speculation.prompt_set",
-        "auto relative to the cloud alone over a named set of prompts: mean and spread.",
+        "auto relative to the cloud alone and to a cloud that drafts, over a named set of prompts:"
+        " mean and spread.",
         (_PROMPT_ROUNDS, _RTT_MS, _MBPS, _DEVICE, _DTYPE_DRAFT),
     ),
     "lookup": Experiment(
@@ -339,7 +382,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     "methods": Experiment(
         "lab.bench.speculation.methods",
         "Every preset over hardware and links in virtual time; --real adds processes.",
-        (_REAL,),
+        (_REAL, _PRESETS),
+    ),
+    "when-it-pays": Experiment(
+        "lab.bench.speculation.when_it_pays",
+        "Where drafting at the edge is faster than a cloud that drafts for itself: a map over round"
+        " trip, sessions and acceptance.",
+        (
+            *(_PAGE, _SIMULATE, _KEPT_ROWS),
+            *(_DRAFT_MS, _CLOUD_DRAFT_MS, _VERIFY_MS, _VERIFY_FURTHER_MS),
+        ),
     ),
     "cuts": Experiment(
         "lab.bench.speculation.cuts",

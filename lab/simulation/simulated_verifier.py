@@ -100,10 +100,12 @@ class SimulatedVerifier:
         slowed: Callable[[], float] = lambda: 1.0,
         exit_s: float = 0.0,
         cloud_draft_s: float = 0.0,
+        gathers_drafts: bool = False,
     ) -> None:
         """`pass_s`: duration of a pass over so many tokens of all its sessions together; one that
         begins now takes `slowed` times as long. Each exit that any of them reads adds `exit_s`.
-        `cloud_draft_s`: duration of a draft step in the cloud."""
+        `cloud_draft_s`: duration of a draft step in the cloud. `gathers_drafts`: no pass begins
+        while a session drafts in the cloud."""
         self.passes = 0
         self.busy_s = 0.0
         self.budget = PassBudget()
@@ -112,6 +114,7 @@ class SimulatedVerifier:
         """What a verifier measures when it starts."""
         self.draft_budget = CloudDraftBudget(self.budget)
         self._cloud_draft_s = cloud_draft_s
+        self._gathers_drafts = gathers_drafts
         self._served: list[ServedSession] = []
         self._drafting: list[ServedSession] = []
         self._drafts_next = False
@@ -153,7 +156,8 @@ class SimulatedVerifier:
         if self._passing or self._drafting:
             return
         drafting = [session for session in self._served if session.drafts.under_way]
-        if drafting and (self._drafts_next or not self._waiting):
+        first = self._drafts_next or self._gathers_drafts or not self._waiting
+        if drafting and first:
             self._draft(drafting)
             return
         if not self._waiting:

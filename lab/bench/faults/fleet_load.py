@@ -1,8 +1,10 @@
 """`bench fleet`: many chats over HTTP on edges and verifiers that are real processes.
 
-Against the cloud alone (`ar`): TTFT, TPOT and ITL, goodput, fairness. Then what a user of a fleet
-notices while it is killed, upgraded, moved and pressed. Models are scripted and paced by declared
-times; the machine has to be quick enough for them, and figures of time say so only if it is quiet.
+Against the cloud alone (`ar`), and a cloud that drafts for itself (`cloud-draft`): TTFT, TPOT and
+ITL, goodput, fairness. Then what a user of a fleet notices while it is killed, upgraded, moved and
+pressed. Models are scripted and paced by declared times; the machine has to be quick enough for
+them, and figures of time say so only if it is quiet. A draft step in the cloud takes a fifth of one
+at the edge, and does not wait for passes.
 Under many streams all declared times are dilated (as in time-warped emulation: Gupta et al. 2006),
 so that the machine's own work counts as much less, and figures are told in undilated time.
 """
@@ -32,13 +34,14 @@ from lab.bench.faults.fleet_arms import (
 )
 from lab.bench.faults.fleet_suite import FleetShape, FleetSuite, fleet_suite
 from lab.bench.faults.fleet_validation import VALIDATED, validated
+from lab.bench.harness.baselines import ALONE, CLOUD_DRAFT
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.commands.sim_fleet import simulated_row
 from tandem.core.errors import InvalidArgument
 from tandem.net.process import run_loop
 
-ALONE, CHOSEN, LOAD = "ar", "auto", "load"
+CHOSEN, LOAD = "auto", "load"
 STREAMS, QUICK_STREAMS = (1, 8, 32, 100, 200), (1, 8, 32)
 MANY = 32
 DILATION = 5.0
@@ -109,9 +112,10 @@ async def _load(
     for factor, counts in by_dilation.items():
         logs = place / f"{factor:g}"
         logs.mkdir()
-        async with fleet_suite(logs, FleetShape(PACING).dilated(factor)) as suite:
+        shape = FleetShape(PACING, cloud_draft=True).dilated(factor)
+        async with fleet_suite(logs, shape) as suite:
             for count in counts:
-                for name in (ALONE, preset):
+                for name in dict.fromkeys((ALONE, CLOUD_DRAFT, preset)):
                     progress(f"{count} chats by {name}")
                     figures = await _loaded(report, suite, name, count, factor)
                     rows.append(_load_row(report, name, count, figures))

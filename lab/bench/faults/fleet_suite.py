@@ -24,6 +24,7 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 ROOM = 256
 """For sessions and requests: the load decides how many there are, not a service's limit."""
 POLL_S = 0.1
+SCRIPTED = "scripted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class FleetShape:
     """Requests that an aggregator serves at once."""
     keeps_prefixes: bool = True
     """The fleet's simulator knows of none that are kept."""
+    cloud_draft: bool = False
+    """Whether each verifier has the draft model, too."""
 
     def dilated(self, factor: float) -> FleetShape:
         """All its times are so many times as long."""
@@ -46,6 +49,31 @@ class FleetShape:
         times = (pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
         slow = Pacing(*(seconds * factor for seconds in times))
         return replace(self, pacing=slow, rtt_s=self.rtt_s * factor)
+
+
+def verifier_options(shape: FleetShape) -> dict[str, object]:
+    """Return the settings of a verifier: its scripted model, and the time of passes and of draft
+    steps of its own. A draft step does not wait for a pass: it is as if the draft model had an
+    accelerator to itself."""
+    pacing = shape.pacing
+    options: dict[str, object] = {
+        "pace_first_s": pacing.verify_first_s,
+        "pace_further_s": pacing.verify_further_s,
+        "pace_batch_s": pacing.verify_further_s,
+    }
+    if shape.cloud_draft:
+        options |= {
+            "cloud_draft": _model(shape)["model"],
+            "cloud_draft_engine": SCRIPTED,
+            "pace_cloud_draft_s": pacing.cloud_draft_s,
+        }
+    return _model(shape) | options
+
+
+def _model(shape: FleetShape) -> dict[str, object]:
+    """The settings that services with a model share."""
+    kept = {} if shape.keeps_prefixes else {"prefix_kv_bytes": 0}
+    return {"engine": SCRIPTED, "model": f"1:{shape.noise:g}", "max_sessions": ROOM, **kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +142,11 @@ async def fleet_suite(
         settings = {"port": port_of[name], **options, **access}
         members[name] = Member(f"tandem.services.{service}", flags_of(settings))
 
-    model = {"engine": "scripted", "model": f"1:{shape.noise:g}", "max_sessions": ROOM}
-    if not shape.keeps_prefixes:
-        model["prefix_kv_bytes"] = 0
-    pacing = shape.pacing
-    further_s = pacing.verify_further_s
-    cloud = {"pace_first_s": pacing.verify_first_s, "pace_further_s": further_s}
-    cloud["pace_batch_s"] = further_s
+    model, cloud = _model(shape), verifier_options(shape)
     async with AsyncExitStack() as stack:
         links = []
         for number in range(shape.verifiers):
-            add(f"{number}-verifier", "verifier", **model, **cloud)
+            add(f"{number}-verifier", "verifier", **cloud)
             target = (HOST, port_of[f"{number}-verifier"])
             emulator = TcpLinkEmulator((HOST, 0), target, link, link, seed=number)
             links.append(await stack.enter_async_context(emulator))
@@ -134,7 +156,8 @@ async def fleet_suite(
             http.append(next(ports))
             metrics.append(next(ports))
             options = {"verifier": clouds, "metrics_port": metrics[-1], "memory_tokens": 0}
-            add(f"{number}-drafter", "drafter", **model, **options, pace_first_s=pacing.draft_s)
+            options |= {"pace_first_s": shape.pacing.draft_s}
+            add(f"{number}-drafter", "drafter", **model, **options)
             options = {"drafter": f"{HOST}:{port_of[f'{number}-drafter']}", "http_port": http[-1]}
             options |= {"max_running": shape.running, "max_waiting": ROOM}
             if certificates is not None:

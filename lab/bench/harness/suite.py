@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.bench.harness.baselines import declared_cloud_step_s
 from lab.machine import pin, pinned, usable_cores
 from tandem.backends.model_source import is_gguf
 from tandem.core.errors import TandemError
@@ -42,6 +43,11 @@ class Pacing:
     draft_s: float
     verify_first_s: float
     verify_further_s: float
+
+    @property
+    def cloud_draft_s(self) -> float:
+        """A step of the draft model in the cloud, where there is one."""
+        return declared_cloud_step_s(self.draft_s)
 
     def to_json(self) -> dict[str, float]:
         return {
@@ -94,14 +100,16 @@ def running_suite(
     target_threads: int | None = None,
     keeps_prefixes: bool = True,
     drafter_options: Sequence[str] = (),
+    cloud_draft: bool = False,
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
     the target as many threads, since the one side waits while the other computes, or
     `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time.
-    `drafter_options`: further flags of the drafter. Raises SuiteFailed, with the process's own
-    words, when one does not start or ends by itself.
+    `drafter_options`: further flags of the drafter. `cloud_draft`: the verifier has the pair's
+    draft model, too. Raises SuiteFailed, with the process's own words, when one does not start or
+    ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
@@ -118,6 +126,7 @@ def running_suite(
             *("--dtype", models.target_dtype),
             *_device(models.target, models.device),
             *("--threads", str(target_threads)),
+            *(cloud_draft_flags(models, pacing) if cloud_draft else ()),
             *kept,
         )
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
@@ -160,6 +169,20 @@ def running_suite(
 
 
 COMMON = ("--insecure", "--port", "0", "--log-level", "warning")
+
+
+def cloud_draft_flags(models: Models, pacing: Pacing | None = None) -> tuple[str, ...]:
+    """Return the flags by which a verifier drafts with the pair's draft model itself, as the edge
+    does, but for a step of the declared time in the cloud where it is paced."""
+    device = () if is_gguf(models.draft) else ("--cloud-draft-device", models.device)
+    pace = () if pacing is None else ("--pace-cloud-draft-s", str(pacing.cloud_draft_s))
+    return (
+        *("--cloud-draft", models.draft),
+        *("--cloud-draft-engine", models.draft_engine),
+        *("--cloud-draft-dtype", models.draft_dtype),
+        *device,
+        *pace,
+    )
 
 
 def _device(model: str, device: str) -> tuple[str, ...]:

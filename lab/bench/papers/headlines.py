@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from lab.bench.papers.cloud_drafts import SPEEDUP
 from lab.bench.papers.dragon_timings import HARDWARE
 from lab.bench.papers.paper_table import Label, PaperTable
 from lab.bench.papers.rows import FilledRow, Rows, span
 
 FORMULA, VIRTUAL, PROCESSES = "formula or exact arithmetic", "virtual time", "processes"
-COLUMNS = (FORMULA, VIRTUAL, PROCESSES)
+CLOUD_DRAFTS = "a cloud that drafts, virtual time"
+COLUMNS = (FORMULA, VIRTUAL, CLOUD_DRAFTS, PROCESSES)
 NO_ROW, NOT_RUN = "–", "not run yet"
 
 
@@ -53,7 +55,8 @@ def _is(label: Label, wanted: Label | tuple[Label, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """`printed`: the paper's figures, as its text has them."""
+    """`printed`: the paper's figures, as its text has them. `cloud_drafts`: in the same setting and
+    unit, a cloud that drafts for itself, where the claim is over the target alone."""
 
     paper: str
     claim: str
@@ -62,11 +65,12 @@ class Headline:
     formula: Place | None = None
     virtual: Place | None = None
     processes: Place | None = None
+    cloud_drafts: Place | None = None
 
     @property
     def places(self) -> tuple[Place | None, ...]:
         """By COLUMNS."""
-        return (self.formula, self.virtual, self.processes)
+        return (self.formula, self.virtual, self.cloud_drafts, self.processes)
 
 
 _DSSD: Where = {"method": ("DSSD 6.7B", "DSSD 13B")}
@@ -74,6 +78,11 @@ _DSD: Where = {"method": "DSD 6.7B"}
 _DSSD_CELLS: Where = {"table": "2", "method": ("DSSD 6.7B", "DSSD 13B")}
 _DSD_CELLS: Where = {"table": "2", "method": "DSD 6.7B"}
 _JETSON: Where = {"pair": "Vicuna-68m/Llama2-7B", "client": "Jetson"}
+
+
+def _cloud_drafts(paper: str, where: Where) -> Place:
+    return Place(f"{paper}-cloud-drafts", (SPEEDUP,), where)
+
 
 HEADLINES = (
     Headline(
@@ -86,6 +95,7 @@ HEADLINES = (
         Place("dssd-table-2", ("speedup",), _DSSD),
         Place("dssd-table-2", ("speedup, virtual time",), _DSSD),
         Place("dssd-processes", ("speedup",), _DSSD_CELLS),
+        cloud_drafts=_cloud_drafts("dssd", {}),
     ),
     Headline(
         "DSSD",
@@ -96,6 +106,7 @@ HEADLINES = (
         Place("dssd-table-2", ("speedup",), _DSD),
         Place("dssd-table-2", ("speedup, virtual time",), _DSD),
         Place("dssd-processes", ("speedup",), _DSD_CELLS),
+        cloud_drafts=_cloud_drafts("dssd", {"target": "6.7B"}),
     ),
     Headline(
         "DSSD",
@@ -105,6 +116,7 @@ HEADLINES = (
         Place("dssd-table-3", ("speedup",), {"method": "DSSD 13B"}),
         Place("dssd-table-3", ("speedup, virtual time",), {"method": "DSSD 13B"}),
         Place("dssd-processes", ("speedup",), {"table": "3", "method": "DSSD 13B"}),
+        cloud_drafts=_cloud_drafts("dssd", {"target": "13B"}),
     ),
     Headline(
         "DSSD",
@@ -146,6 +158,7 @@ HEADLINES = (
             ("speedup over AR",),
             {"method": "PicoSpec", "tables": "1 and 3, Llama"},
         ),
+        cloud_drafts=_cloud_drafts("picospec", {"pair": "Llama", "task": "HumanEval"}),
     ),
     Headline(
         "PicoSpec",
@@ -161,6 +174,7 @@ HEADLINES = (
             ("speedup over AR",),
             {"method": "PicoSpec", "tables": "1 and 2, Qwen"},
         ),
+        cloud_drafts=_cloud_drafts("picospec", {"pair": "Qwen"}),
     ),
     Headline(
         "PicoSpec",
@@ -175,6 +189,7 @@ HEADLINES = (
             ("speedup over AR",),
             {"method": "Vanilla Spec.", "tables": "1 and 2, Qwen"},
         ),
+        cloud_drafts=_cloud_drafts("picospec", {"pair": "Qwen"}),
     ),
     Headline(
         "PicoSpec",
@@ -182,6 +197,7 @@ HEADLINES = (
         (0.53, 0.66),
         "The cost model has no overhead but the link.",
         Place("picospec-table-1", ("speedup over AR",), {"method": "Split Inf."}),
+        cloud_drafts=_cloud_drafts("picospec", {}),
     ),
     Headline(
         "FSD",
@@ -193,6 +209,7 @@ HEADLINES = (
         Place("fsd-table-6", ("AR → SD",), _JETSON),
         Place("fsd-table-6-averages", ("AR → SD",), _JETSON),
         Place("fsd-processes", ("AR → SD",), _JETSON),
+        cloud_drafts=_cloud_drafts("fsd", _JETSON),
     ),
     Headline(
         "FSD",

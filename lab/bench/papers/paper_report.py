@@ -17,6 +17,7 @@ from pathlib import Path
 from lab.bench.harness.report import Report, Row, Table, duration_words, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.papers import (
+    cloud_drafts,
     dragon_figures,
     dragon_smollm2,
     dssd_processes,
@@ -48,12 +49,15 @@ PAPERS = (
     *(dssd_tables, dssd_processes, picospec_tables, picospec_verification, process_cell),
     *(fsd_tables, fsd_processes, robot_table, task_tables, tslt_figures, tslt_processes),
     *(dragon_figures, dragon_smollm2, reweigh_gain, reweigh_cost, more_sides_table),
+    cloud_drafts,
 )
 
 
 def all_tables() -> tuple[PaperTable, ...]:
     """Return the tables of all papers, paper by paper."""
-    return tuple(table for paper in PAPERS for table in paper.tables())
+    tables = [table for module in PAPERS for table in module.tables()]
+    papers = list(dict.fromkeys(table.paper for table in tables))
+    return tuple(sorted(tables, key=lambda table: papers.index(table.paper)))
 
 
 def run(

@@ -2,14 +2,16 @@
 
 The grid runs in virtual time through the real machines: durations are declared, not measured. With
 `--real` a part of it runs as processes too, paced and behind the link emulator, and its TPOT is set
-beside the simulated one.
+beside the simulated one. Every preset is compared with the target alone (`ar`), and with the best
+of what a cloud does that drafts for itself: its draft step takes a fifth of the edge's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lab.bench.harness.baselines import ALONE, BASELINES
 from lab.bench.harness.plots import panels
 from lab.bench.harness.report import Report, Row, Table
 from lab.bench.harness.suite import Models
@@ -33,6 +35,8 @@ from lab.bench.speculation.methods_grid import (
     Cell,
     Grid,
     Question,
+    baseline_of,
+    draft_length_of,
     grid_rows,
     measure_grid,
 )
@@ -40,6 +44,7 @@ from lab.bench.speculation.methods_real import COLUMNS as REAL_COLUMNS
 from lab.bench.speculation.methods_real import efficiency_goals, measure_real
 from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.core.errors import unknown_name
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import PRESETS, Preset
@@ -51,17 +56,20 @@ REAL_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
 QUICK_DRAFT_LENGTHS = (1, 4, 8)
 
 
-def run(report: Report, models: Models, real: bool = False) -> None:
-    """Fill the report with the grid, the ablations and, if asked for, the real runs."""
+def run(report: Report, models: Models, real: bool = False, preset: Sequence[str] = ()) -> None:
+    """Fill the report with the grid, the ablations and, if asked for, the real runs. `preset`: only
+    these and the target alone, without ablations."""
+    chosen = chosen_variants(preset)
     pair = load_simulated_pair(models)
     questions_ = questions(models, report.seed, report.quick)
     max_tokens = QUICK_MAX_TOKENS if report.quick else MAX_TOKENS
     lengths = QUICK_DRAFT_LENGTHS if report.quick else DRAFT_LENGTHS
-    grid = measure_grid(variants(), CELLS, pair, questions_, max_tokens, lengths)
+    grid = measure_grid(chosen, CELLS, pair, questions_, max_tokens, lengths)
     report.rows += grid_rows(grid, pair.vocabulary_size)
-    report.tables += [speedup_table(grid), cost_table(report.rows)]
+    report.tables += [speedup_table(grid), over_cloud_table(grid), cost_table(report.rows)]
     report.goals += grid_goals(grid)
-    _ablations(report, pair, questions_, max_tokens, lengths)
+    if not preset:
+        _ablations(report, pair, questions_, max_tokens, lengths)
     if real:
         _real(report, models, pair, grid, questions_)
     report.notes += [
@@ -69,6 +77,8 @@ def run(report: Report, models: Models, real: bool = False) -> None:
         "tokens per cell and preset, step times declared, distributions and messages of the demo "
         "pair, "
         "whole distributions padded to a vocabulary of 151,936.",
+        "A draft step in the cloud takes a fifth of the edge's. speedup_over_cloud: over the "
+        f"fastest of {', '.join(BASELINES)} in the same cell, which is best_cloud.",
         "predicted_tpot_s: the preset's cost model, given the acceptance of the verified drafts.",
     ]
 
@@ -80,6 +90,17 @@ def variants() -> dict[str, Preset]:
         if preset.predraft is not Predraft.OFF:
             presets[f"{name} w/o pre-drafts"] = without_predrafts(preset)
     return presets
+
+
+def chosen_variants(names: Sequence[str]) -> dict[str, Preset]:
+    """Return the variants of these names, and the target alone; all where none is named. Raises
+    InvalidArgument for a name that there is not."""
+    every = variants()
+    for name in names:
+        if name not in every:
+            raise unknown_name("preset", name, every)
+    wanted = {ALONE, *names} if names else set(every)
+    return {name: preset for name, preset in every.items() if name in wanted}
 
 
 def _ablations(
@@ -123,13 +144,14 @@ def ablation_table(grid: Grid, names: Sequence[str]) -> Table:
 def _real(
     report: Report, models: Models, pair: SimulatedPair, grid: Grid, questions_: Sequence[Question]
 ) -> None:
-    """A part of the grid, each preset at the draft length that was best in virtual time."""
+    """A part of the grid, each preset at the draft length that was best in virtual time. Not split
+    inference: the grid gives its layers at the edge no time."""
     cells, count, tokens = (REAL_CELLS[:1], 1, 48) if report.quick else (REAL_CELLS, 3, 96)
     chosen = {
         cell: {
             name: measured.preset
             for (where, name), measured in grid.items()
-            if where == cell and name in PRESETS
+            if where == cell and name in PRESETS and not measured.preset.split_layers
         }
         for cell in cells
     }
@@ -160,22 +182,36 @@ def questions(models: Models, seed: int, quick: bool) -> list[Question]:
 
 def speedup_table(grid: Grid) -> Table:
     """Speedup over the target alone, with the draft length it was reached at."""
+    title = "Speedup over ar (ratio of TPOT) @ best draft length; virtual time"
+    return _ratios(title, grid, {cell: ALONE for cell, _ in grid})
+
+
+def over_cloud_table(grid: Grid) -> Table:
+    """Speedup over the fastest of what the cloud does without an edge."""
+    words = ", ".join(BASELINES)
+    title = f"Speedup over the best of {words} (ratio of TPOT) @ best draft length; virtual time"
+    best = {cell: baseline_of(grid, cell) or ALONE for cell, _ in grid}
+    return _ratios(title, grid, best)
+
+
+def _ratios(title: str, grid: Grid, baselines: Mapping[Cell, str]) -> Table:
+    """A table of the speedup over a baseline for each cell, which is named."""
     names = list(dict.fromkeys(name for _, name in grid))
     lines = []
-    for cell in dict.fromkeys(cell for cell, _ in grid):
+    for cell, baseline in baselines.items():
         line: Row = {
             "hardware": cell.hardware,
             "rtt_ms": f"{cell.rtt_s * 1e3:g}",
             "mbps": f"{cell.mbps:g}",
+            "over": baseline,
         }
         for name in names:
             measured = grid[cell, name]
-            gain = grid[cell, "ar"].tpot_s / measured.tpot_s
-            length = f"@{measured.preset.schedule.chunk}" if measured.preset.drafts else ""
-            line[name] = f"{gain:.2f}{length}"
+            gain = grid[cell, baseline].tpot_s / measured.tpot_s
+            length = draft_length_of(measured.preset)
+            line[name] = f"{gain:.2f}" + ("" if length is None else f"@{length}")
         lines.append(line)
-    title = "Speedup over ar (ratio of TPOT) @ best draft length; virtual time"
-    return Table(title, ("hardware", "rtt_ms", "mbps", *names), lines)
+    return Table(title, ("hardware", "rtt_ms", "mbps", "over", *names), lines)
 
 
 def cost_table(rows: list[Row]) -> Table:

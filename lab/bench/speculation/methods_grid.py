@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from lab.bench.harness.baselines import ALONE, BASELINES, best_baseline
 from lab.bench.harness.report import Row, counted, make_row
 from lab.bench.harness.suite import Pacing
 from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
@@ -145,20 +146,36 @@ def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]
             yield chosen
 
 
+def draft_length_of(preset: Preset) -> int | None:
+    """Return how many tokens are drafted at once, by the edge or else by the cloud; None where
+    nobody drafts."""
+    if preset.drafts:
+        return preset.schedule.chunk
+    return preset.cloud_draft_length if preset.drafts_in_cloud else None
+
+
+def baseline_of(grid: Grid, cell: Cell) -> str | None:
+    """Return the fastest of what the cloud does alone in this cell; None if none was measured."""
+    there = [name for name in BASELINES if (cell, name) in grid]
+    return best_baseline({name: 1 / grid[cell, name].tpot_s for name in there})
+
+
 def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
-    """Return one row per cell, variant and group of questions; efficiency is left to real runs."""
+    """Return one row per cell, variant and group of questions; efficiency is left to real runs.
+    `speedup_over_cloud`: over the fastest baseline of the cell, which is `best_cloud`."""
     rows = []
+    cells = dict.fromkeys(cell for cell, _ in grid)
+    best_of = {cell: baseline_of(grid, cell) for cell in cells}
     for (cell, name), measured in grid.items():
         preset = measured.preset
+        best = best_of[cell]
         for group, answers in measured.answers.items():
             figures = answers_figures(answers)
-            alone = grid.get((cell, "ar"))
-            alone_s = None
-            if alone is not None:
-                alone_s = answers_figures(alone.answers[group])["tpot_s"]
+            alone_s = _group_tpot_s(grid, cell, ALONE, group)
+            cloud_s = None if best is None else _group_tpot_s(grid, cell, best, group)
             row = make_row(
                 preset=name,
-                draft_length=preset.schedule.chunk if preset.drafts else None,
+                draft_length=draft_length_of(preset),
                 pacing=HARDWARE[cell.hardware].to_json(),
                 rtt_s=cell.rtt_s,
                 mbps=cell.mbps,
@@ -169,6 +186,8 @@ def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
                 | figures
                 | {
                     "speedup_over_ar": alone_s / figures["tpot_s"] if alone_s else None,
+                    "speedup_over_cloud": cloud_s / figures["tpot_s"] if cloud_s else None,
+                    "best_cloud": best,
                     "predicted_tpot_s": predicted_tpot_s(
                         preset, cell.conditions, vocabulary_size, answers
                     ),
@@ -179,3 +198,9 @@ def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
                 }
             )
     return rows
+
+
+def _group_tpot_s(grid: Grid, cell: Cell, name: str, group: int) -> float | None:
+    """TPOT of one group of questions; None where the cell has no such variant."""
+    measured = grid.get((cell, name))
+    return None if measured is None else float(answers_figures(measured.answers[group])["tpot_s"])

@@ -24,7 +24,7 @@ from lab.bench.harness.workload import (
     requests,
     total,
 )
-from lab.bench.speculation.methods_grid import HARDWARE, Cell, Question
+from lab.bench.speculation.methods_grid import HARDWARE, Cell, Question, draft_length_of
 from lab.simulation.answer import simulate_answer
 from lab.simulation.answer_figures import answers_figures
 from lab.simulation.model_pair import SimulatedPair
@@ -68,14 +68,14 @@ def measure_real(
     seed = questions[0][1].seed
     texts = [text for text, _ in questions]
     rows: list[Row] = []
-    with running_suite(models, HARDWARE[hardware], with_link=True) as suite:
+    with running_suite(models, HARDWARE[hardware], with_link=True, cloud_draft=True) as suite:
         assert suite.link is not None, "a link was asked for"
         for cell, presets in chosen.items():
             suite.link.set(cell.rtt_s, cell.mbps)
             beyond_s = 0.0
             for name, preset in presets.items():
                 progress(f"real processes, {cell}, {name}")
-                length = preset.schedule.chunk if preset.drafts else None
+                length = draft_length_of(preset)
                 wanted = requests(texts, name, length, max_tokens, seed)
                 before = pass_sums(suite.drafter_metrics)
                 done = run_loop(one_after_another(suite, wanted))

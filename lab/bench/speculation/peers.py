@@ -4,8 +4,9 @@ Hugging Face's `generate` (the target alone, assisted, prompt lookup), llama.cpp
 and with its speculative decoding) and vLLM, where they are installed; ours with PyTorch, with
 llama.cpp on both sides, and with llama.cpp at the edge alone. The same prompts and number of
 tokens. A peer is one process with both cores; ours are edge and cloud with one core each, and with
-both cores for whoever computes, over loopback gRPC and over an emulated link. Configurations take
-turns, so that load from elsewhere meets all alike, and each method's best counts.
+both cores for whoever computes, over loopback gRPC and over an emulated link. Ours without an edge
+are there too: the target alone, and a cloud that drafts for itself. Configurations take turns,
+so that load from elsewhere meets all alike, and each method's best counts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lab.bench.harness.baselines import ALONE, BASELINES, CLOUD_DRAFT, CLOUD_LOOKUP
 from lab.bench.harness.peer_process import running_worker
 from lab.bench.harness.report import Goal, Report, Row, counted, progress
 from lab.bench.harness.suite import ROOT, Models, running_suite
@@ -47,7 +49,7 @@ GOALS = {HUGGING_FACE: (TORCH, 1.3), LLAMACPP: (GGUF_PAIR, 1.0)}
 its speculative decoding alone."""
 COLUMNS = (
     *("method", "engine", "draft_length", "threads", "temperature", "rtt_s", "tokens_per_s"),
-    *("ratio_to_hf", "tpot_s", "ttft_s", "acceptance_rate", "tokens"),
+    *("ratio_to_hf", "ratio_to_cloud", "tpot_s", "ttft_s", "acceptance_rate", "tokens"),
     *("draft_step_s", "verify_pass_s", "model_share"),
 )
 
@@ -132,9 +134,11 @@ def run(
                     rows = [contender.row(rtt_s, report.seed) for contender in contenders]
                     add_table(report, rows, temperature, rtt_s)
     report.notes.append(
-        "ratio_to_hf: over the fastest of Hugging Face's rows of the table. A peer answers where"
-        " the target is: a caller behind the link waits a round trip more for an answer, which is"
-        " added. llama.cpp's server is the wheel's build (AVX2); ours is built for this processor."
+        "ratio_to_hf: over the fastest of Hugging Face's rows of the table. ratio_to_cloud: over"
+        f" the fastest of our rows without an edge ({', '.join(BASELINES)}) with the same engine. A"
+        " peer answers where the target is: a caller behind the link waits a round trip more for an"
+        " answer, which is added. llama.cpp's server is the wheel's build (AVX2); ours is built for"
+        " this processor."
     )
 
 
@@ -171,21 +175,25 @@ def _ours(
         }
     lengths = DRAFT_LENGTHS_QUICKLY if quick else DRAFT_LENGTHS
     for (engine, pair), shares in product(pairs.items(), (False, True)):
-        suite = stack.enter_context(running_suite(pair, with_link=rtt_s > 0, shares_cores=shares))
+        suite = stack.enter_context(
+            running_suite(pair, with_link=rtt_s > 0, shares_cores=shares, cloud_draft=True)
+        )
         if suite.link is not None:
             suite.link.set(rtt_s, None)
         threads = "2 shared" if shares else "1 + 1"
-        for temperature, (preset, length, sure) in product(TEMPERATURES, _schedules(lengths)):
+        for temperature, (preset, length, sure) in product(TEMPERATURES, schedules(lengths)):
             configuration = TandemConfiguration(suite, preset, length, temperature, sure, threads)
             yield Contender(configuration, engine, far=False)
 
 
-def _schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
+def schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
     """Preset, draft length and further choices."""
     for length in lengths:
         yield "coupled", length, ()
     yield "coupled", lengths[-1], SURE
-    for preset in ("stream", "auto", "ar"):
+    for length in lengths:
+        yield CLOUD_DRAFT, length, ()
+    for preset in ("stream", "auto", CLOUD_LOOKUP, ALONE):
         yield preset, None, ()
 
 
@@ -242,15 +250,18 @@ def _measure(contenders: Sequence[Contender], turns: int, max_tokens: int, seed:
 
 
 def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float) -> None:
-    """Rows of one temperature and round trip, and over loopback what ours reached."""
+    """Rows of one temperature and round trip, and over loopback what ours reached with an edge."""
     theirs = _best(rows, HUGGING_FACE)
     for row in rows:
         row["ratio_to_hf"] = row["tokens_per_s"] / theirs["tokens_per_s"]
+        row["ratio_to_cloud"] = _ratio_to_cloud(row, rows)
     where = f"round trip {rtt_s * 1000:.0f} ms" if rtt_s else "loopback"
     report.add(f"Temperature {temperature:g}, {where}", COLUMNS, rows)
     for methods, (engine, limit) in GOALS.items() if not rtt_s else ():
         of_preset = [
-            row for row in rows if row["engine"] == engine and row["preset"] not in (None, "ar")
+            row
+            for row in rows
+            if row["engine"] == engine and row["preset"] is not None and not _is_baseline(row)
         ]
         compared = methods[1:] if methods == LLAMACPP else methods
         if not of_preset or not any(row["method"] in compared for row in rows):
@@ -263,6 +274,18 @@ def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float)
 
 def _best(rows: Sequence[Row], methods: Sequence[str]) -> Row:
     return max((row for row in rows if row["method"] in methods), key=_speed)
+
+
+def _ratio_to_cloud(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return the speed of one of our rows over the fastest of those without an edge that have the
+    same engine; None for a peer, and where there is none."""
+    cloud = [_speed(one) for one in rows if _is_baseline(one) and one["engine"] == row["engine"]]
+    return _speed(row) / max(cloud) if cloud and row["preset"] is not None else None
+
+
+def _is_baseline(row: Row) -> bool:
+    """Return whether a row is ours without an edge."""
+    return row["preset"] in BASELINES
 
 
 def _speed(row: Row) -> float:

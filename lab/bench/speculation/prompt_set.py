@@ -1,15 +1,17 @@
 """`bench prompts`: how many times as fast as the cloud alone, over a named set of prompts.
 
 Verifier, drafter and aggregator run as processes, computed as `tandem up` does: both sides on all
-cores, with a thread each. Each prompt is answered by the cloud alone (`ar`) and by `auto`, one
-after the other, and the next round begins with the other one, so that load from elsewhere meets
-both. Nothing of a prompt is kept from one answer to the next. There are two settings: temperature
-0, and the sampling that the target's `generation_config.json` asks for (temperature 1 where it
-asks for none).
+cores, with a thread each. The verifier has the draft model, too, so that the cloud can do without
+an edge: each prompt is answered by the cloud one token at a time (`ar`), by a cloud that drafts for
+itself (`cloud-draft`, `cloud-lookup`) and by `auto`, one after the other. They take turns in being
+first, so that load from elsewhere meets all. Nothing of a prompt is kept from one answer to the
+next. There are two settings: temperature 0, and the sampling that the target's
+`generation_config.json` asks for (temperature 1 where it asks for none).
 
 A prompt's ratio is the seconds per token of `ar` over those of `auto`, from the request to the end
-of the answer, over all rounds together. The table has the mean of the prompts' ratios with its
-spread: a single prompt says little, and the prompt that gains most says nothing.
+of the answer, over all rounds together. The last table has the mean of the prompts' ratios with its
+spread, of several presets over several baselines: a single prompt says little, and the prompt that
+gains most says nothing. `best of the cloud` is, for each prompt, whichever baseline was fastest.
 """
 
 from __future__ import annotations
@@ -21,6 +23,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
+from lab.bench.harness.baselines import (
+    ALONE,
+    BASELINES,
+    CLOUD_DRAFT,
+    CLOUD_LOOKUP,
+    best_baseline,
+)
 from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, counted, make_row
 from lab.bench.harness.suite import Models, Suite, running_suite
@@ -35,7 +44,19 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
 
-ALONE, TOGETHER = "ar", "auto"
+TOGETHER = "auto"
+ARMS = (*BASELINES, TOGETHER)
+"""Presets that answer every prompt."""
+BEST = "best of the cloud"
+"""Of each prompt, the fastest baseline."""
+COMPARED = (
+    (TOGETHER, ALONE),
+    (CLOUD_DRAFT, ALONE),
+    (CLOUD_LOOKUP, ALONE),
+    (TOGETHER, CLOUD_DRAFT),
+    (TOGETHER, BEST),
+)
+"""What the summary has ratios of: how many times as fast the first one is as the second."""
 ROUNDS, QUICK_ROUNDS = 3, 1
 TOKENS, QUICK_TOKENS = 128, 48
 GREEDY, OWN = "temperature 0", "the model's own"
@@ -45,11 +66,13 @@ SETTLED_S = 0.2
 """Before each answer. What the last one leaves to the services, they do after its caller has it."""
 
 PROMPT_COLUMNS = (
-    *("prompt", "kind", "tokens", "alone_s_per_token", "together_s_per_token"),
-    *("ratio", "acceptance_rate", "same_text"),
+    *("prompt", "kind", "tokens", "alone_s_per_token", "together_s_per_token", "ratio"),
+    *("cloud_draft_ratio", "cloud_lookup_ratio", "over_cloud"),
+    *("acceptance_rate", "same_text"),
 )
 SUMMARY_COLUMNS = (
-    *("sampling", "prompts", "mean", "standard_deviation", "least", "least_prompt"),
+    *("sampling", "preset", "over", "prompts", "mean", "standard_deviation"),
+    *("least", "least_prompt"),
     *("most", "most_prompt", "slower", "same_text"),
 )
 
@@ -94,6 +117,7 @@ def run(
         shares_cores=True,
         target_threads=1,
         keeps_prefixes=False,
+        cloud_draft=True,
     ) as suite:
         if suite.link is not None:
             suite.link.set(rtt_ms / 1e3, mbps)
@@ -106,11 +130,15 @@ def run(
             ]
             title = f"{setting.name}: set {SET_NAME}, {rounds} rounds, at most {tokens} tokens"
             report.add(title, PROMPT_COLUMNS, rows)
+    of_prompts = list(report.rows)
     summaries = [
-        summary_row([row for row in report.rows if row["sampling"] == setting.name])
+        summary_row(
+            [row for row in of_prompts if row["sampling"] == setting.name], preset=preset, over=over
+        )
         for setting in settings
+        for preset, over in COMPARED
     ]
-    report.add(f"{TOGETHER} relative to {ALONE}, over the prompts", SUMMARY_COLUMNS, summaries)
+    report.add("Times as fast, over the prompts", SUMMARY_COLUMNS, summaries)
     report.goals += goals(summaries)
     report.notes += notes(settings[1].sampling, report.rows)
 
@@ -146,7 +174,7 @@ async def _ask_all(
             request = GenerationRequest((Turn("user", text),), preset, params)
             return await client.generate(request, ANSWER_TIMEOUT_S)
 
-        for preset in (ALONE, TOGETHER):
+        for preset in ARMS:
             await ask(WARM_UP, preset, 0)
         answered: dict[str, list[Round]] = {prompt.name: [] for prompt in PROMPTS}
         turns = [
@@ -161,18 +189,28 @@ async def _ask_all(
         return answered
 
 
-def order_of(number: int, place: int) -> tuple[str, str]:
-    """Return who answers first, in round `number` and for the prompt at `place`, both from 0: in
-    turn, along the prompts of a round as along the rounds of a prompt."""
-    return (ALONE, TOGETHER) if (number + place) % 2 == 0 else (TOGETHER, ALONE)
+def order_of(number: int, place: int) -> tuple[str, ...]:
+    """Return who answers first, second and so on, in round `number` and for the prompt at `place`,
+    both from 0. Each is first in turn, along the prompts of a round as along the rounds of a
+    prompt."""
+    first = (number + place) % len(ARMS)
+    return (*ARMS[first:], *ARMS[:first])
 
 
 def prompt_row(prompt: NamedPrompt, rounds: Sequence[Round], setting: Setting) -> Row:
-    """The figures of one prompt. `times_s`: of each answer by preset, in the rounds' order."""
-    alone, together = _seconds_per_token(rounds, ALONE), _seconds_per_token(rounds, TOGETHER)
+    """The figures of one prompt. `seconds_per_token`: by preset; `ratio`, `cloud_draft_ratio`,
+    `cloud_lookup_ratio`: times as fast as `ar`; `over_cloud`: `auto` over the fastest baseline,
+    which is `best_cloud`; `same_text`: the share of rounds in which all texts were that of `ar`;
+    `times_s`: of each answer by preset, in the rounds' order."""
+    presets = [preset for preset in ARMS if preset in rounds[0]]
+    seconds = {preset: _seconds_per_token(rounds, preset) for preset in presets}
+    alone, together = seconds[ALONE], seconds[TOGETHER]
     answers = [answers[TOGETHER] for answers in rounds]
     tokens, drafted = total(answers, "tokens"), total(answers, "drafted")
-    same = [answers[ALONE].token_ids == answers[TOGETHER].token_ids for answers in rounds]
+    same = [
+        all(answers[preset].token_ids == answers[ALONE].token_ids for preset in presets)
+        for answers in rounds
+    ]
     row = make_row(
         preset=TOGETHER,
         tokens_per_s=1 / together,
@@ -186,17 +224,37 @@ def prompt_row(prompt: NamedPrompt, rounds: Sequence[Round], setting: Setting) -
         "prompt": prompt.name,
         "kind": prompt.kind,
         "tokens": int(tokens),
+        "seconds_per_token": seconds,
         "alone_s_per_token": alone,
         "together_s_per_token": together,
         "ratio": alone / together,
+        "cloud_draft_ratio": _times_as_fast(seconds, CLOUD_DRAFT, ALONE),
+        "cloud_lookup_ratio": _times_as_fast(seconds, CLOUD_LOOKUP, ALONE),
+        "over_cloud": _times_as_fast(seconds, TOGETHER, BEST),
+        "best_cloud": _fastest_baseline(seconds),
         "same_text": sum(same) / len(same),
-        "same_bits": all(summary_of(answer).same_bits for answer in answers),
+        "same_bits": all(
+            summary_of(answers[preset]).same_bits for answers in rounds for preset in presets
+        ),
         "times_s": {
-            preset: [answers[preset].duration_s for answers in rounds]
-            for preset in (ALONE, TOGETHER)
+            preset: [answers[preset].duration_s for answers in rounds] for preset in presets
         },
         "answers": [answer_figures(answer) for answer in answers],
     }
+
+
+def _fastest_baseline(seconds: Mapping[str, float]) -> str:
+    """The one of fewest seconds per token; the cloud alone is always there."""
+    return best_baseline({preset: 1 / took_s for preset, took_s in seconds.items()}) or ALONE
+
+
+def _times_as_fast(seconds: Mapping[str, float], preset: str, over: str) -> float | None:
+    """Return the ratio of seconds per token of `over`, which may be BEST, to those of `preset`;
+    None where one of them did not answer."""
+    baseline = _fastest_baseline(seconds) if over == BEST else over
+    if preset not in seconds or baseline not in seconds:
+        return None
+    return seconds[baseline] / seconds[preset]
 
 
 def _seconds_per_token(rounds: Sequence[Round], preset: str) -> float:
@@ -205,37 +263,43 @@ def _seconds_per_token(rounds: Sequence[Round], preset: str) -> float:
     return seconds / sum(max(1, len(answers[preset].token_ids)) for answers in rounds)
 
 
-def summary_row(rows: Sequence[Row]) -> Row:
-    """The mean over the prompts of a setting, and its spread. `standard_deviation`: between
-    prompts, of a sample; `slower`: so many prompts for which `auto` took longer."""
-    ratios = [row["ratio"] for row in rows]
-    least, most = min(rows, key=_ratio), max(rows, key=_ratio)
-    return make_row(preset=TOGETHER, speedup_over_ar=fmean(ratios)) | {
+def summary_row(rows: Sequence[Row], *, preset: str = TOGETHER, over: str = ALONE) -> Row:
+    """The mean over the prompts of a setting, and its spread, of how many times as fast `preset` is
+    as `over`. `standard_deviation`: between prompts, of a sample; `slower`: so many prompts for
+    which it took longer."""
+    ratio_of = {
+        row["prompt"]: ratio
+        for row in rows
+        if (ratio := _times_as_fast(row["seconds_per_token"], preset, over)) is not None
+    }
+    ratios = list(ratio_of.values())
+    least = min(ratio_of, key=lambda name: ratio_of[name])
+    most = max(ratio_of, key=lambda name: ratio_of[name])
+    mean = fmean(ratios)
+    return make_row(preset=preset, speedup_over_ar=mean if over == ALONE else None) | {
         "set": SET_NAME,
         "sampling": rows[0]["sampling"],
-        "prompts": len(rows),
-        "mean": fmean(ratios),
+        "over": over,
+        "prompts": len(ratios),
+        "mean": mean,
         "standard_deviation": stdev(ratios) if len(ratios) > 1 else 0.0,
-        "least": least["ratio"],
-        "least_prompt": least["prompt"],
-        "most": most["ratio"],
-        "most_prompt": most["prompt"],
+        "least": ratio_of[least],
+        "least_prompt": least,
+        "most": ratio_of[most],
+        "most_prompt": most,
         "slower": sum(ratio < 1 for ratio in ratios),
         "same_text": fmean(row["same_text"] for row in rows),
         "same_bits": all(row["same_bits"] for row in rows),
     }
 
 
-def _ratio(row: Row) -> float:
-    return float(row["ratio"])
-
-
 def goals(summaries: Sequence[Row]) -> list[Goal]:
     """Return a goal for the texts of each setting; speed is a finding here, with no limit. None
     where the target says that its logits depend on how a text is cut into passes."""
+    of_setting = {row["sampling"]: row for row in summaries}
     return [
-        Goal(f"{row['sampling']}: texts equal to {ALONE}'s", row["same_text"], 1.0, "at least")
-        for row in summaries
+        Goal(f"{sampling}: texts equal to {ALONE}'s", row["same_text"], 1.0, "at least")
+        for sampling, row in of_setting.items()
         if row["same_bits"]
     ]
 
@@ -244,7 +308,8 @@ def notes(own: SamplingParams, rows: Sequence[Row]) -> Iterator[str]:
     """Yield what the figures are."""
     yield (
         f"ratio: seconds per token of {ALONE} ÷ those of {TOGETHER}, from the request to the end of"
-        f" the answer; above 1 {TOGETHER} is faster. mean: of the ratios of all prompts. The"
+        f" the answer; above 1 {TOGETHER} is faster. over_cloud: the same over the fastest of"
+        f" {', '.join(BASELINES)} for the prompt. mean: of the ratios of all prompts. The"
         f" model's own sampling: temperature {own.temperature:g}, top_k {own.top_k}, top_p"
         f" {own.top_p:g}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -15,7 +16,7 @@ from lab.bench.faults.chat_load import (
     quantile,
     wrong_tokens,
 )
-from lab.bench.faults.fleet_suite import FleetShape
+from lab.bench.faults.fleet_suite import FleetShape, verifier_options
 from lab.bench.harness.suite import Pacing
 
 
@@ -37,6 +38,16 @@ def test_dilated_times_are_told_undilated() -> None:
     assert asked.tpot_s == pytest.approx(0.5 / 3)
     shape = FleetShape(Pacing(0.024, 0.072, 0.001)).dilated(10.0)
     assert shape == FleetShape(Pacing(0.24, 0.72, 0.01), rtt_s=0.2)
+
+
+def test_a_verifier_that_drafts_has_the_edge_s_model_and_dilated_steps_of_a_fifth() -> None:
+    shape = FleetShape(Pacing(0.024, 0.072, 0.001))
+    assert "cloud_draft" not in verifier_options(shape)
+    options = verifier_options(replace(shape, cloud_draft=True).dilated(5.0))
+    assert options["cloud_draft"] == options["model"] == "1:0.3"
+    assert (options["cloud_draft_engine"], options["engine"]) == ("scripted", "scripted")
+    assert options["pace_cloud_draft_s"] == pytest.approx(0.024)
+    assert options["pace_first_s"] == pytest.approx(0.36)
 
 
 def test_one_without_a_token_waits_for_ever() -> None:

@@ -40,6 +40,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "demo-pair",
             "cuts",
             "methods",
+            "when-it-pays",
         ),
         *("truncation", "trees", "exits", "auto", "adaptive", "cost-model", "objectives"),
         "structured",

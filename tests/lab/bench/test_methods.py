@@ -5,6 +5,12 @@ from dataclasses import replace
 import pytest
 
 from lab.bench.harness.report import FIELDS
+from lab.bench.speculation.methods import (
+    chosen_variants,
+    over_cloud_table,
+    speedup_table,
+    variants,
+)
 from lab.bench.speculation.methods_ablations import (
     exit_goals,
     exit_rows,
@@ -24,6 +30,7 @@ from lab.bench.speculation.methods_grid import (
 )
 from lab.bench.speculation.methods_real import efficiency_goals
 from lab.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import PRESETS
@@ -84,6 +91,40 @@ def test_rows_have_the_fixed_names_and_the_groups_seeds(grid: Grid) -> None:
         assert row["predicted_tpot_s"] == pytest.approx(row["tpot_s"], rel=0.5)
     alone = [row for row in rows if row["preset"] == "ar"]
     assert {(row["seed"], row["speedup_over_ar"]) for row in alone} == {(0, 1.0), (1, 1.0)}
+
+
+def test_rows_are_compared_with_a_cloud_that_drafts_itself(pair: SimulatedPair) -> None:
+    """Good drafts make it faster than the target alone, also where the edge is far."""
+    asked = [Question((1, 2, 3), seed, 0) for seed in range(2)]
+    names = ("ar", "cloud-draft", "coupled")
+    grid = measure_grid({name: PRESETS[name] for name in names}, (FAR,), pair, asked, 24, (1, 4))
+    row_of = {row["preset"]: row for row in grid_rows(grid, 256)}
+    assert {row["best_cloud"] for row in row_of.values()} == {"cloud-draft"}
+    gained = row_of["cloud-draft"]["speedup_over_ar"]
+    assert gained > 1.5
+    assert row_of["cloud-draft"]["speedup_over_cloud"] == 1.0
+    for name in ("ar", "coupled"):
+        ratio = row_of[name]["speedup_over_ar"] / gained
+        assert row_of[name]["speedup_over_cloud"] == pytest.approx(ratio)
+    lengths = {name: row["draft_length"] for name, row in row_of.items()}
+    assert (lengths["ar"], lengths["cloud-draft"]) == (None, 4)
+    (over_ar,), (over_cloud,) = speedup_table(grid).rows, over_cloud_table(grid).rows
+    assert (over_ar["over"], over_ar["ar"]) == ("ar", "1.00")
+    assert over_ar["cloud-draft"] == f"{gained:.2f}@4"
+    assert (over_cloud["over"], over_cloud["cloud-draft"]) == ("cloud-draft", "1.00@4")
+
+
+def test_rows_without_a_cloud_that_drafts_are_compared_with_the_target_alone(grid: Grid) -> None:
+    for row in grid_rows(grid, 256):
+        assert row["best_cloud"] == "ar"
+        assert row["speedup_over_cloud"] == row["speedup_over_ar"]
+
+
+def test_only_what_is_named_is_compared_with_the_target_alone() -> None:
+    assert set(chosen_variants(["stream", "cloud-draft"])) == {"ar", "stream", "cloud-draft"}
+    assert chosen_variants([]) == variants()
+    with pytest.raises(InvalidArgument, match="cloud-draft"):
+        chosen_variants(["cloud-drafts"])
 
 
 def measured(grid: Grid, cell: Cell, name: str, times: float) -> Measured:

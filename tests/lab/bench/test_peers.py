@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 
+from lab.bench.harness.baselines import BASELINES
 from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Suite
 from lab.bench.speculation import hugging_face
 from lab.bench.speculation.generation_sums import GenerationSums, add_timings
 from lab.bench.speculation.hugging_face import PeerConfiguration, TandemConfiguration
-from lab.bench.speculation.peers import GGUF_PAIR, LLAMACPP, TORCH, Contender, add_table
+from lab.bench.speculation.peers import (
+    GGUF_PAIR,
+    LLAMACPP,
+    TORCH,
+    Contender,
+    add_table,
+    schedules,
+)
 from lab.machine import pinned, this_machine, usable_cores
 from tandem.generation.client import Generated
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -102,6 +110,27 @@ def test_ours_is_held_against_the_best_of_each_with_the_same_models() -> None:
         "temperature 0: coupled (llamacpp) ÷ llamacpp-speculative, tokens/s": (0.8, 1.0),
     }
     assert [each["ratio_to_hf"] for each in report.rows[1:4]] == [1.5, 4.0, 1.0]
+
+
+def test_ours_stands_beside_a_cloud_that_drafts_itself_with_the_same_engine() -> None:
+    """That is no goal of ours with an edge, and no row of a peer is compared with it."""
+    report = Report("peers", 1, True, this_machine(), "tandem bench peers")
+    rows = [
+        row("ar", TORCH, 20.0, "ar"),
+        row("cloud-draft", TORCH, 40.0, "cloud-draft"),
+        row("coupled", TORCH, 30.0, "coupled"),
+        row("coupled", GGUF_PAIR, 80.0, "coupled"),
+        row("hf-plain", TORCH, 20.0),
+    ]
+    add_table(report, rows, temperature=0.0, rtt_s=0.0)
+    assert [each["ratio_to_cloud"] for each in rows] == [0.5, 1.0, 0.75, None, None]
+    assert [goal.figure for goal in report.goals] == [1.5]
+
+
+def test_every_baseline_of_the_cloud_takes_a_turn() -> None:
+    tried = list(schedules((2, 4)))
+    assert set(BASELINES) <= {preset for preset, _, _ in tried}
+    assert [length for preset, length, _ in tried if preset == "cloud-draft"] == [2, 4]
 
 
 def test_over_a_link_and_without_llama_cpp_there_are_fewer_goals() -> None:

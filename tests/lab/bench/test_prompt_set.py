@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from lab.bench.harness.baselines import ALONE, CLOUD_DRAFT, CLOUD_LOOKUP
 from lab.bench.harness.report import Report, Row
 from lab.bench.harness.suite import Models
 from lab.bench.speculation import prompt_set
 from lab.bench.speculation.named_prompts import PROMPTS, NamedPrompt
 from lab.bench.speculation.prompt_set import (
-    ALONE,
+    ARMS,
+    BEST,
+    COMPARED,
     GREEDY,
     OWN,
     TOGETHER,
@@ -61,9 +64,10 @@ def test_the_set_has_two_prompts_of_each_of_six_kinds() -> None:
 
 
 def test_whoever_answers_first_changes_along_prompts_and_rounds() -> None:
-    first = {(number, place): order_of(number, place)[0] for number in (0, 1) for place in (0, 1)}
-    assert first == {(0, 0): ALONE, (0, 1): TOGETHER, (1, 0): TOGETHER, (1, 1): ALONE}
-    assert set(order_of(0, 0)) == set(order_of(0, 1)) == {ALONE, TOGETHER}
+    along_prompts = [order_of(0, place)[0] for place in range(len(ARMS))]
+    along_rounds = [order_of(number, 0)[0] for number in range(len(ARMS))]
+    assert along_prompts == along_rounds == list(ARMS)
+    assert {frozenset(order_of(1, place)) for place in range(12)} == {frozenset(ARMS)}
 
 
 def test_a_ratio_is_of_all_rounds_of_the_prompt() -> None:
@@ -71,6 +75,7 @@ def test_a_ratio_is_of_all_rounds_of_the_prompt() -> None:
     assert row["ratio"] == row["speedup_over_ar"] == pytest.approx(6 / 6)
     assert row["alone_s_per_token"] == pytest.approx(6 / 8)
     assert row["times_s"] == {ALONE: [2.0, 4.0], TOGETHER: [1.0, 5.0]}
+    assert row["cloud_draft_ratio"] is None
     assert (row["tokens"], row["acceptance_rate"], row["target_passes_per_token"]) == (8, 0.25, 0.5)
 
 
@@ -94,6 +99,39 @@ def test_the_summary_has_mean_spread_and_the_prompts_at_both_ends() -> None:
     assert (summary["least"], summary["most"]) == (pytest.approx(0.9), pytest.approx(1.7))
     assert (summary["prompts"], summary["slower"]) == (3, 1)
     assert summary_row(rows[:1])["standard_deviation"] == 0.0
+
+
+def test_the_baseline_is_the_fastest_that_the_cloud_does_alone() -> None:
+    """Prompt by prompt, where a cloud that drafts may lose to one that does not."""
+
+    def round_with(alone_s: float, draft_s: float, lookup_s: float, together_s: float) -> Round:
+        seconds = dict(zip(ARMS, (alone_s, draft_s, lookup_s, together_s), strict=True))
+        return {preset: answer(took_s) for preset, took_s in seconds.items()}
+
+    rows = [
+        row_of("drafts gain", round_with(2.0, 1.0, 1.6, 1.25)),
+        row_of("drafts lose", round_with(2.0, 4.0, 2.5, 1.0)),
+    ]
+    assert [row["best_cloud"] for row in rows] == [CLOUD_DRAFT, ALONE]
+    assert [row["over_cloud"] for row in rows] == pytest.approx([0.8, 2.0])
+    assert [row["cloud_draft_ratio"] for row in rows] == pytest.approx([2.0, 0.5])
+    assert rows[0]["cloud_lookup_ratio"] == pytest.approx(1.25)
+    means = {pair: summary_row(rows, preset=pair[0], over=pair[1])["mean"] for pair in COMPARED}
+    assert means[TOGETHER, ALONE] == pytest.approx((1.6 + 2.0) / 2)
+    assert means[TOGETHER, CLOUD_DRAFT] == pytest.approx((0.8 + 4.0) / 2)
+    assert means[TOGETHER, BEST] == pytest.approx((0.8 + 2.0) / 2)
+    assert means[CLOUD_LOOKUP, ALONE] == pytest.approx((1.25 + 0.8) / 2)
+    slower = summary_row(rows, preset=CLOUD_DRAFT, over=ALONE)
+    assert (slower["slower"], slower["least_prompt"], slower["preset"]) == (
+        1,
+        "drafts lose",
+        CLOUD_DRAFT,
+    )
+
+
+def test_a_text_of_the_cloud_s_drafts_must_be_the_target_s_too() -> None:
+    answers = {preset: answer(1.0) for preset in ARMS} | {CLOUD_DRAFT: answer(1.0, (1, 2, 3, 9))}
+    assert row_of("a", answers)["same_text"] == 0.0
 
 
 def test_texts_must_be_equal_where_the_target_is_exact() -> None:
@@ -138,16 +176,19 @@ def test_each_prompt_is_answered_by_processes_in_both_settings(
 ) -> None:
     monkeypatch.setattr(prompt_set, "PROMPTS", PROMPTS[:2])
     monkeypatch.setattr(prompt_set, "QUICK_TOKENS", 12)
+    monkeypatch.setattr(prompt_set, "SETTLED_S", 0.0)
     report = Report("prompts", 1, True, this_machine(), "")
-    prompt_set.run(report, Models(), rounds=2, rtt_ms=20.0)
-    *rows, greedy, own = report.rows
+    prompt_set.run(report, Models(), rounds=1, rtt_ms=20.0)
+    rows, summaries = report.rows[:4], report.rows[4:]
+    assert [(row["preset"], row["over"]) for row in summaries] == [*COMPARED, *COMPARED]
+    greedy, own = summaries[0], summaries[len(COMPARED)]
     assert [row["prompt"] for row in rows] == 2 * [prompt.name for prompt in PROMPTS[:2]]
     assert [row["sampling"] for row in rows] == [GREEDY, GREEDY, OWN, OWN]
-    assert all(len(row["times_s"][ALONE]) == 2 for row in rows)
+    assert all(len(row["times_s"][preset]) == 1 for row in rows for preset in ARMS)
     assert min(min(row["times_s"][ALONE]) for row in rows) > 0.020, "the link was in between"
     assert greedy["mean"] == pytest.approx((rows[0]["ratio"] + rows[1]["ratio"]) / 2)
     assert (own["sampling"], own["prompts"]) == (OWN, 2)
-    assert report.met, "auto writes what the cloud alone writes"
+    assert report.met, "all write what the cloud alone writes"
     pytest.importorskip("matplotlib", reason="an optional extra, only for plots")
     prompt_set.draw(report, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"prompts_greedy.png", "prompts_own.png"}

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.harness.suite import LinkController, PinnedProcess, SuiteFailed, clean_environment
+from lab.bench.harness.suite import (
+    LinkController,
+    Models,
+    Pacing,
+    PinnedProcess,
+    SuiteFailed,
+    clean_environment,
+    cloud_draft_flags,
+)
 from lab.bench.speculation.bare_round_trip import measure_bare_round_trip, weight_bytes
 from lab.machine import OthersMeter, pinned, usable_cores
 
@@ -76,3 +84,20 @@ def test_own_work_is_not_the_work_of_others() -> None:
     sum(range(3_000_000))
     share = others.share()
     assert share is None or 0 <= share <= 1.5
+
+
+def test_a_verifier_drafts_with_the_pair_s_draft_model_as_the_edge_does() -> None:
+    """Its steps take the time that is declared for the cloud, a fifth of the edge's."""
+    models = Models(draft="small", draft_dtype="int8", device="cuda")
+    flags = cloud_draft_flags(models, Pacing(0.024, 0.072, 0.003))
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert float(given.pop("--pace-cloud-draft-s")) == pytest.approx(0.0048)
+    assert given == {
+        "--cloud-draft": "small",
+        "--cloud-draft-engine": "auto",
+        "--cloud-draft-dtype": "int8",
+        "--cloud-draft-device": "cuda",
+    }
+    of_file = cloud_draft_flags(Models(draft="small.gguf", draft_dtype="float16"))
+    assert "--pace-cloud-draft-s" not in of_file
+    assert "--cloud-draft-device" not in of_file

@@ -1,0 +1,29 @@
+"""What drafting at the edge is compared with: what a cloud does without it.
+
+A cloud that can hold the target can often hold a draft model as well, or look drafts up in the
+text, and no link is in between. So decoding one token at a time (`ar`) is the weakest baseline,
+and whichever of these presets is fastest is the strongest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lab.simulation.simulator import ModelTimes
+
+ALONE = "ar"
+CLOUD_DRAFT, CLOUD_LOOKUP = "cloud-draft", "cloud-lookup"
+BASELINES = (ALONE, CLOUD_DRAFT, CLOUD_LOOKUP)
+"""Presets in which the edge drafts nothing, and the cloud does what it can."""
+
+
+def best_baseline(speeds: Mapping[str, float]) -> str | None:
+    """Return the fastest baseline; None where none was measured. `speeds`: of any presets by name,
+    the larger the faster."""
+    measured = [name for name in BASELINES if name in speeds]
+    return max(measured, key=lambda name: speeds[name]) if measured else None
+
+
+def declared_cloud_step_s(draft_s: float) -> float:
+    """Return the seconds that a draft step in the cloud is declared to take, where one at the edge
+    takes `draft_s`."""
+    return ModelTimes(draft_s=draft_s).cloud_step_s
