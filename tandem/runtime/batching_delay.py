@@ -24,7 +24,7 @@ class BatchingDelay:
 
     def __init__(self) -> None:
         self._seconds = LineFit(_KEEP)
-        self._follow_rate = self._reaction_s = 0.0
+        self._follow_rate = self._reaction_s = self._drafts_s = 0.0
 
     def passed(self, seconds: float, tokens: int, jobs: int) -> None:
         """Record a pass over `tokens` tokens of `jobs` jobs, and its seconds."""
@@ -33,10 +33,32 @@ class BatchingDelay:
 
     def reacted(self, seconds: float, ended: int, came: int) -> None:
         """Record how long the event loop took to react to `ended` jobs of a pass, and how many new
-        ones it submitted. May be called on another thread than the rest."""
+        ones it submitted, or will when they have drafts. May be called on another thread than the
+        rest."""
         self._follow_rate += _FOLLOW * (min(1.0, came / ended) - self._follow_rate)
         usual_s = self._reaction_s or seconds
         self._reaction_s = usual_s + _FOLLOW * (seconds - usual_s)
+
+    def drafted(self, seconds: float) -> None:
+        """Record how long a session took that drafted before it submitted a job. May be called on
+        another thread than the rest."""
+        usual_s = self._drafts_s or seconds
+        self._drafts_s = usual_s + _FOLLOW * (seconds - usual_s)
+
+    def drafts_wait_s(self, waiting: int, drafting: int) -> float:
+        """Return for how many seconds after a pass a wait is worth it for sessions that draft,
+        where `waiting` jobs could begin; 0 where none is.
+
+        Those that miss a pass take part in every second one. With passes of P seconds and drafts of
+        d, n jobs and m sessions that draft make n + m steps in P + d where passes wait, and n + m/2
+        in P where they do not: a wait is worth it while d < P m / (2 n + m)."""
+        if not self._seconds.weight or not self._drafts_s:
+            return 0.0
+        pass_s, _ = self._seconds.fit()  # at least
+        worth_s = pass_s * drafting / max(1, 2 * waiting + drafting)
+        if worth_s < self._drafts_s:
+            return 0.0
+        return min(SLACK * self._drafts_s, worth_s)
 
     def wait_s(self, ended: int, waiting: int) -> float:
         """Return for how many seconds a wait is worth it at most, where `ended` jobs ended with the

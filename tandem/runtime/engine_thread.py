@@ -36,6 +36,7 @@ from tandem.core.processors import Pending
 from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
+from tandem.runtime.coming_jobs import ComingJobs
 from tandem.runtime.engine_jobs import (
     ASIDE_S,
     Closing,
@@ -112,6 +113,7 @@ class EngineThread:
         self._woken = False
         self._notifier = LoopNotifier()
         self._delay = BatchingDelay()
+        self.coming_jobs = ComingJobs(self._delay.drafted, self._all_came)
         self._submitted = self._pass_number = self._awaited = 0
         self._ended_s = self._wait_until_s = 0.0
         self._prefill_turns = PrefillTurns()
@@ -483,11 +485,26 @@ class EngineThread:
         self._wait_until_s = ended_s + wait_s
 
         def reacted() -> None:
-            delay.reacted(time.perf_counter() - ended_s, ended, self._submitted - submitted)
-            if wait_s:
+            drafting = len(self.coming_jobs)
+            follow = self._submitted - submitted + drafting
+            delay.reacted(time.perf_counter() - ended_s, ended, follow)
+            if drafting:
+                self._inbox.put(partial(self._await_drafts, number, drafting))
+            elif wait_s:
                 self._inbox.put(partial(self._reacted, number))
 
         self._notifier.add_after(loop, reacted)
+
+    def _await_drafts(self, pass_number: int, drafting: int) -> None:
+        """Have the next pass wait for sessions that draft, if that is worth a wait."""
+        if pass_number == self._pass_number:
+            waiting = len(self._active) + self._inbox.qsize()
+            wait_s = self._delay.drafts_wait_s(waiting, drafting)
+            self._wait_until_s = self._ended_s + wait_s if wait_s else 0.0
+
+    def _all_came(self) -> None:
+        """Have the next pass begin: nobody drafts any more. Called on the event loop."""
+        self._inbox.put(partial(self._reacted, self._pass_number))
 
 
 def _done_by(pending: Pending, moment_s: float) -> bool:

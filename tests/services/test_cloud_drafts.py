@@ -84,6 +84,36 @@ async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperat
     assert by_model.token_sources.count("target") == 40 - summary.cloud_accepted
 
 
+class CountingTarget(PacedEngine):
+    """Notes how many sessions each pass is for."""
+
+    def __init__(self) -> None:
+        super().__init__(target_engine(), 0.06, 0.0)
+        self.sessions: list[int] = []
+
+    def forward(
+        self, requests: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.sessions.append(len(requests))
+        return super().forward(requests, cancelled)
+
+
+async def test_sessions_whose_drafts_come_soon_are_in_the_same_passes() -> None:
+    """They begin at different times, and would take turns: half of them in each pass."""
+    target = CountingTarget()
+    draft = PacedEngine(draft_engine(), 0.001, 0.0)
+
+    async with scripted_suite(target=target, cloud_draft=draft) as suite:
+
+        async def answer(number: int) -> None:
+            await asyncio.sleep(0.04 * number)
+            await suite.client.generate(asking(max_tokens=60).with_fields(seed=number))
+
+        await asyncio.gather(*map(answer, range(4)))
+    together = sum(sessions == 4 for sessions in target.sessions)
+    assert together > len(target.sessions) / 3, target.sessions
+
+
 async def test_no_draft_crosses_the_link() -> None:
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
         alone = (await suite.client.generate(asking("ar"))).summary

@@ -19,6 +19,7 @@ from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import FailedPrecondition, TandemError, Unavailable
 from tandem.core.processors import LogitsProcessor, RowsAfter
+from tandem.runtime.coming_jobs import ComingJob, ComingJobs
 from tandem.runtime.engine_jobs import Done, Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefill_job import DraftPrefillJob
@@ -169,6 +170,7 @@ class CloudDraftRunner:
         machine: CloudMachine,
         drafter: CloudDrafter,
         begin: Callable[[Session], Awaitable[None]],
+        coming_jobs: ComingJobs,
         processor: LogitsProcessor | None = None,
     ) -> None:
         """Prepare to draft.
@@ -177,14 +179,17 @@ class CloudDraftRunner:
             machine: of the session.
             drafter: the draft model.
             begin: awaited with the fresh draft KV, before its first pass.
+            coming_jobs: of the target's thread, which may wait for the drafts.
             processor: what changes the draft model's logits."""
         self._machine = machine
         self._drafter = drafter
         self._begin = begin
+        self._coming_jobs = coming_jobs
         self._processor = processor
         self._kv: Session | None = None
         self._task: DraftTask | None = None
         self._handle: JobHandle[Any] | None = None
+        self._coming: ComingJob | None = None
         self._on_drafted: Callable[[], None] = lambda: None
 
     @asynccontextmanager
@@ -193,7 +198,8 @@ class CloudDraftRunner:
 
         Args:
             capacity: of the session, in tokens.
-            on_drafted: called on the event loop once the machine has drafts, or can have none."""
+            on_drafted: called on the event loop once the machine has drafts, or can have none; to
+                submit the session's job."""
         self._on_drafted = on_drafted
         self._kv = await self._open(self._drafter.capacity(capacity))
         try:
@@ -262,6 +268,7 @@ class CloudDraftRunner:
             drafts, kv_length = found.value
             machine.drafted(task, drafts, kv_length, draft_s=found.cost.model_s)
 
+        self._coming = self._coming_jobs.drafting()
         self._submit(task, DraftJob(kv, request), take)
 
     def _submit(
@@ -278,21 +285,27 @@ class CloudDraftRunner:
         def done(_: object) -> None:
             if self._task is not task or handle.future.cancelled():
                 return
+            coming, self._coming = self._coming, None
             self._task = self._handle = None
             if (error := handle.future.exception()) is None:
                 take(handle.future.result())
             else:
                 self._give_up(error)
             self._on_drafted()
+            if coming is not None:
+                self._coming_jobs.came(coming)
 
         handle.future.add_done_callback(done)
 
     def _give_up(self, error: BaseException) -> None:
         log.warning("a session goes on without drafts of the cloud", error=repr(error))
-        self._task = self._handle = None
+        self._cancel()
         self._machine.go_without_cloud_drafts()
 
     def _cancel(self) -> None:
         handle, self._handle, self._task = self._handle, None, None
+        coming, self._coming = self._coming, None
         if handle is not None:
             handle.cancel()
+        if coming is not None:
+            self._coming_jobs.given_up(coming)

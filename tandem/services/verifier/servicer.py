@@ -399,7 +399,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             processors, opening.prompt_ids, strict=False, eos_token_ids=ends
         )
         show = partial(checked.draft_images.show, drafter.thread, prompt_ids=opening.prompt_ids)
-        return CloudDraftRunner(machine, drafter, show, processor)
+        return CloudDraftRunner(machine, drafter, show, self._thread.coming_jobs, processor)
 
     async def _recollection(self, checked: _CheckedOpening) -> Recollection | None:
         """Return what the cloud's own drafts may be taken from that the tenant has said before."""

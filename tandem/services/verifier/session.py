@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import grpc
 
 from tandem.backends.interface import Session
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
@@ -139,7 +139,13 @@ class VerifierSession:
         """Hold what drafting in the cloud needs, if it does that."""
         if self._cloud_drafts is None:
             return nullcontext()
-        return self._cloud_drafts.opened(capacity, on_drafted=self._wake.set)
+        return self._cloud_drafts.opened(capacity, on_drafted=self._drafted)
+
+    def _drafted(self) -> None:
+        """Submit the pass over the cloud's drafts at once: the engine waits for it."""
+        with suppress(Unavailable):  # whoever is woken meets it again
+            self._submit_due()
+        self._wake.set()
 
     def _leave_text(self, kv: Session, ends: bool) -> None:
         self._leave(kv, self._machine.committed.since(0)[: self._machine.kv_length], ends)

@@ -69,3 +69,24 @@ def test_prompts_do_not_count_as_passes() -> None:
 def test_a_wait_that_brings_nobody_is_none() -> None:
     delay = seen([(0.030, 4)], reaction_s=20e-6, came=4)
     assert delay.wait_s(ended=4, waiting=4) == 0.0
+
+
+def test_sessions_that_draft_are_waited_for_where_that_makes_more_steps() -> None:
+    """With n jobs and m that draft, n + m steps in P + d seconds against n + m/2 in P."""
+    delay = seen([(0.030, 4)], reaction_s=0.001, came=4)
+    delay.drafted(0.006)
+    assert delay.drafts_wait_s(waiting=0, drafting=4) == pytest.approx(0.012)
+    assert delay.drafts_wait_s(waiting=4, drafting=4) == pytest.approx(0.010), "a third of a pass"
+    assert delay.drafts_wait_s(waiting=8, drafting=4) == pytest.approx(0.006), "a fifth"
+    assert delay.drafts_wait_s(waiting=9, drafting=4) == 0.0
+
+
+def test_drafts_that_take_longer_than_a_pass_or_were_never_seen_are_not_waited_for() -> None:
+    delay = BatchingDelay()
+    assert delay.drafts_wait_s(waiting=0, drafting=4) == 0.0
+    delay.drafted(0.006)
+    assert delay.drafts_wait_s(waiting=0, drafting=4) == 0.0, "no pass was seen"
+    slow = seen([(0.030, 4)], reaction_s=0.001, came=4)
+    assert slow.drafts_wait_s(waiting=0, drafting=4) == 0.0, "no draft was seen"
+    slow.drafted(0.031)
+    assert slow.drafts_wait_s(waiting=0, drafting=4) == 0.0
