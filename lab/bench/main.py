@@ -199,6 +199,19 @@ _DILATION = click.option(
     type=click.FloatRange(1.0, 100.0),
     help="Factor for all declared times. Default: 1, or 5 for more than 32 chats.",
 )
+_TPOT_MS = click.option(
+    "--tpot-ms",
+    default=100.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Largest TPOT of 95 % of the answers. The default, 10 tokens a second, is more than people"
+    " read.",
+)
+_REAL_POINTS = click.option(
+    "--real",
+    is_flag=True,
+    help="Only this: two points as processes with the demo pair, paced by declared times.",
+)
 _PRESET = click.option("--preset", help="Preset to compare with ar. Default: auto.")
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
@@ -405,6 +418,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.faults.fleet_load",
         "Many chats over HTTP on edges and verifiers that are killed, drained or overloaded.",
         (_ARM, _STREAMS, _PRESET, _DILATION),
+    ),
+    "capacity": Experiment(
+        "lab.bench.faults.capacity",
+        "How many sessions one verifier holds, if nobody drafts, the cloud, the edges, or both.",
+        (_TPOT_MS, _REAL_POINTS),
     ),
     "soak": Experiment(
         "lab.bench.faults.soak",

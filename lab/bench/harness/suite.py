@@ -94,14 +94,16 @@ def running_suite(
     target_threads: int | None = None,
     keeps_prefixes: bool = True,
     drafter_options: Sequence[str] = (),
+    verifier_options: Sequence[str] = (),
+    aggregator_options: Sequence[str] = (),
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
     the target as many threads, since the one side waits while the other computes, or
     `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time.
-    `drafter_options`: further flags of the drafter. Raises SuiteFailed, with the process's own
-    words, when one does not start or ends by itself.
+    `drafter_options` and so on: further flags of a service. Raises SuiteFailed, with the process's
+    own words, when one does not start or ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
@@ -119,6 +121,7 @@ def running_suite(
             *_device(models.target, models.device),
             *("--threads", str(target_threads)),
             *kept,
+            *verifier_options,
         )
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
         link, cloud_address = None, verifier.address
@@ -142,6 +145,7 @@ def running_suite(
             "tandem.services.aggregator",
             edge_cores,
             *(*COMMON, "--drafter", drafter.address, "--http", "false"),
+            *aggregator_options,
         )
         stack.enter_context(pinned(*edge_cores))
         try:

@@ -42,6 +42,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "methods",
         ),
         *("truncation", "trees", "exits", "auto", "adaptive", "cost-model", "objectives"),
+        "capacity",
         "structured",
         "bias",
         "retriever",
