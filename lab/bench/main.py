@@ -242,6 +242,19 @@ _VERIFY_FURTHER_MS = click.option(
     type=click.FloatRange(min=0),
     help="Declared time of each further token of a pass, of any session.",
 )
+_TPOT_MS = click.option(
+    "--tpot-ms",
+    default=100.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Largest TPOT of 95 % of the answers. The default, 10 tokens a second, is more than people"
+    " read.",
+)
+_REAL_POINTS = click.option(
+    "--real",
+    is_flag=True,
+    help="Only this: two points as processes with the demo pair, paced by declared times.",
+)
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
 _GGUF = click.option("--gguf", type=_FILE, help="A GGUF file of the target, for llama.cpp.")
@@ -457,6 +470,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.faults.fleet_load",
         "Many chats over HTTP on edges and verifiers that are killed, drained or overloaded.",
         (_ARM, _STREAMS, _PRESET, _DILATION),
+    ),
+    "capacity": Experiment(
+        "lab.bench.faults.capacity",
+        "How many sessions one verifier holds, if nobody drafts, the cloud, the edges, or both.",
+        (_TPOT_MS, _REAL_POINTS),
     ),
     "soak": Experiment(
         "lab.bench.faults.soak",

@@ -95,7 +95,7 @@ class _Fleet:
         self.refused = self.numbers = 0
         self.answers: list[FleetAnswer] = []
         self.starting = 0
-        self.warm = (0, 0, 0, 0.0)
+        self.warm = (0, 0, 0, 0.0, 0.0, 0.0)
         """What `totals` had come to when the time began that counts."""
         self.verifier_s = self.counted_s = self.calm_since_s = 0.0
 
@@ -125,13 +125,16 @@ class _Fleet:
         moves = dict(self.moves)
         return fleet_figures(plan, self.answers, totals, moves, self.refused, ended[0])
 
-    def totals(self) -> tuple[int, int, int, float]:
-        """Rounds, tokens and passes so far, and seconds of verifiers that serve or start."""
+    def totals(self) -> tuple[int, int, int, float, float, float]:
+        """Rounds, tokens and passes so far, and seconds: of verifiers that serve or start, of their
+        passes, and of their own draft steps."""
         self.count_verifiers()
         clouds = self.clouds
         passes = sum(cloud.passes for cloud in clouds)
         rounds, tokens = sum(c.rounds for c in clouds), sum(c.tokens for c in clouds)
-        return rounds, tokens, passes, self.verifier_s
+        passing_s = sum(cloud.passing_s for cloud in clouds)
+        drafting_s = sum(cloud.drafting_s for cloud in clouds)
+        return rounds, tokens, passes, self.verifier_s, passing_s, drafting_s
 
     def begin(self) -> None:
         plan = self.plan

@@ -2,22 +2,26 @@
 step of this file's two loops; what it drafted meanwhile is arithmetic, not events.
 
 Invariants: one pass at a time, which takes all that is due when it starts; how many drafts it takes
-of a session is the real `PassBudget`'s decision, when pieces of prompts go in `PrefillTurns`'s."""
+of a session is the real `PassBudget`'s decision, when pieces of prompts go in `PrefillTurns`'s, and
+how many tokens the cloud drafts itself `CloudDraftBudget`'s. It drafts them in step, before the
+pass: that takes the fewest passes, and so it is the strongest that a cloud which drafts can be."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 from random import Random
 
 from lab.simulation.fleet_plan import FleetPlan
+from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget, SessionAcceptance
 from tandem.routing.router import Placement
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
+from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH
 
 Round = tuple[float, int, "FleetCloud", int]
 """The end of a verifier's pass, or drafts that come to it: when, which of all events, the verifier,
@@ -34,6 +38,7 @@ class FleetSession:
         *("asked_s", "first_s", "cloud", "place", "prompt_left", "prompt_tokens", "stream"),
         *("goes_on", "in_rounds", "awaited", "chunk", "round_s", "window"),
         *("base", "committed", "due_s", "estimate", "origin_s", "taken"),
+        *("by_cloud", "cloud_estimate", "rested"),
     )
 
     def __init__(
@@ -55,6 +60,11 @@ class FleetSession:
         self.cloud: FleetCloud | None = None
         self.place: Placement | None = None
         self.estimate: SessionAcceptance | None = None
+        self.cloud_estimate: SessionAcceptance | None = None
+        self.by_cloud = False
+        """Whether the drafts that the pass takes are the cloud's own."""
+        self.rested = 0
+        """Passes in a row before which no draft of the cloud was worth its time."""
         self.stream = self.window = self.chunk = self.taken = self.base = 0
         self.goes_on, self.in_rounds, self.awaited = True, False, 1
         self.origin_s = self.due_s = self.round_s = 0.0
@@ -71,6 +81,9 @@ class FleetSession:
         self.prompt_left = self.prompt_tokens + self.committed
         self.base, self.origin_s = self.committed, edge_s + self.rtt_s / 2
         self.estimate = SessionAcceptance(cloud.budget.usual) if cloud.in_parts else None
+        if (drafts := cloud.cloud_drafts) is not None:
+            self.cloud_estimate = SessionAcceptance(drafts.usual)
+            self.rested = 0
         self.due_s = now
 
 
@@ -79,6 +92,7 @@ class FleetCloud:
     fleet; `done(session, now)`: its answer is complete, at the cloud."""
 
     __slots__ = (
+        *("cloud_drafts", "drafting_s", "passing_s"),
         *("alive", "budget", "in_parts", "life", "number", "passes", "recent", "rounds", "serving"),
         *("sessions", "tokens", "_began_s", "_coming", "_done", "_draw", "_ends", "_full"),
         *("_hit_rate", "_jitter_s", "_order", "_passing", "_piece", "_plan", "_prompts"),
@@ -101,6 +115,11 @@ class FleetCloud:
         self._hit_rate = plan.hit_rate if plan.preset.branch_tokens else 0.0
         self.in_parts = plan.preset.verify_settings.allows_partial_verification
         self.budget, self.recent = PassBudget(), RecentPasses()
+        self.cloud_drafts: CloudDraftBudget | None = None
+        if plan.preset.drafts_in_cloud:
+            self.cloud_drafts = CloudDraftBudget(self.budget)
+        self.drafting_s = self.passing_s = 0.0
+        """Seconds of draft steps and of passes, so far."""
         self.sessions: set[FleetSession] = set()
         self.serving, self.alive = True, True
         self._ends = -1
@@ -183,6 +202,11 @@ class FleetCloud:
         if self._some_left:
             passing = [session for session in passing if session.cloud is self]
             self._some_left = False
+        ready: Sequence[FleetSession] = ()
+        if self.cloud_drafts is not None:
+            ready = [
+                session for session in passing if session.committed and not session.prompt_left
+            ]
         tokens = prompt_tokens = 0
         for session in passing:
             if session.prompt_left:
@@ -207,6 +231,8 @@ class FleetCloud:
                 taken = budget.drafts(estimate.rate, taken)
             session.taken = taken
             tokens += taken
+        drafts, drafting_s = self._draft_in_cloud(ready)
+        tokens += drafts
         if self._prompts:
             prompt_tokens += self._piece_due(now, alone=not passing)
         if not passing and self._piece is None:
@@ -215,12 +241,40 @@ class FleetCloud:
         took_s = plan.verify_first_s + (tokens - 1 if tokens else 0) * plan.verify_further_s
         took_s += prompt_tokens * plan.prompt_token_s + plan.pass_overhead_s
         self.passes += 1
+        self.drafting_s += drafting_s
+        self.passing_s += took_s
         if passing:
-            if in_parts:  # who else would ask it
+            if in_parts or ready:  # who else would ask it
                 budget.passed(took_s, tokens + prompt_tokens, len(passing))
             self.recent.waited(now - passing[-1].due_s, now)
+        took_s += drafting_s
         self.recent.passed(took_s, now + took_s)
         return took_s
+
+    def _draft_in_cloud(self, ready: Sequence[FleetSession]) -> tuple[int, float]:
+        """Draft for those of these sessions of whose edges no draft has come; return the number of
+        drafts, and the seconds that they take."""
+        if (budget := self.cloud_drafts) is None:
+            return 0, 0.0
+        plan, counts = self._plan, list[int]()
+        for session in ready:
+            session.by_cloud = not session.taken
+            if session.taken or (estimate := session.cloud_estimate) is None:
+                continue
+            most = min(plan.preset.cloud_draft_length, session.wanted - session.committed - 1)
+            count = budget.drafts(estimate.rate, most)
+            session.rested = 0 if count else session.rested + 1
+            if session.rested >= RETRY_AFTER:
+                session.rested, count = 0, min(RETRY_LENGTH, most)
+            session.taken = count
+            counts.append(count)
+        drafting_s = 0.0
+        for step in range(max(counts, default=0)):
+            sessions = sum(count > step for count in counts)
+            step_s = plan.cloud_draft_s + (sessions - 1) * plan.cloud_draft_further_s
+            budget.drafted(step_s, sessions, sessions)
+            drafting_s += step_s
+        return sum(counts), drafting_s
 
     def _end_pass(self, now: float, event: int) -> None:
         """Commit what the pass found; who has more to verify is due again."""
@@ -231,6 +285,7 @@ class FleetCloud:
             self._end_piece(now, shared=bool(passing))
         draw, waiting = self._draw, self._waiting
         shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
+        in_cloud = self.cloud_drafts is not None
         rounds, tokens = len(passing), 0
         for session in passing:
             if session.cloud is not self:
@@ -241,7 +296,8 @@ class FleetCloud:
                 rate = session.acceptance_rate
                 while kept < taken and draw() < rate:
                     kept += 1
-            if taken and before and (estimate := session.estimate) is not None:
+            estimate = session.cloud_estimate if session.by_cloud else session.estimate
+            if taken and before and estimate is not None:
                 estimate.judged(kept, int(kept < taken))
             session.committed = committed = before + kept + 1
             tokens += kept + 1
@@ -251,7 +307,7 @@ class FleetCloud:
                 tokens -= committed - session.wanted
                 self.leave(session)
                 self._done(session, now)
-            elif session.goes_on or shared:
+            elif session.goes_on or shared or (in_cloud and not session.rested):
                 if session.window:
                     self._go_on(session, now, corrected=kept < taken)
                 session.due_s = now

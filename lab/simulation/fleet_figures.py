@@ -40,6 +40,10 @@ class FleetFigures:
     jain: float | None
     simulated_rounds: int
     moves: Mapping[str, int]
+    drafting_share: float
+    """Of the time that verifiers compute: what their own draft steps take."""
+    busy: float
+    """The share of their time that verifiers compute."""
 
     def keeps(self, tpot_s: float, ttft_s: float) -> bool:
         """Return whether 95 % of the answers keep to these limits, and none was refused."""
@@ -56,8 +60,10 @@ def fleet_figures(
     refused: int,
     simulated: int,
 ) -> FleetFigures:
-    """`totals`: rounds, tokens, passes and verifier seconds."""
-    rounds, tokens, passes, verifier_s = totals
+    """`totals`: rounds, tokens and passes; seconds of verifiers, of passes, and of draft
+    steps in the cloud."""
+    rounds, tokens, passes, verifier_s, passing_s, drafting_s = totals
+    computing_s = passing_s + drafting_s
     ttfts, tpots = sorted(a.ttft_s for a in answers), sorted(a.tpot_s for a in answers)
     return FleetFigures(
         answers=len(answers),
@@ -76,6 +82,8 @@ def fleet_figures(
         jain=_jain(answers),
         simulated_rounds=simulated,
         moves=moves,
+        drafting_share=drafting_s / computing_s if computing_s else 0.0,
+        busy=computing_s / verifier_s if verifier_s else 0.0,
     )
 
 

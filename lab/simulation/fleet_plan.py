@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import cos, exp, inf, isfinite, log, pi
 
 from tandem.core.errors import InvalidArgument
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import Preset
 
 SWING = 0.8
@@ -119,6 +120,8 @@ class Scaling:
 class FleetPlan:
     """Times in seconds. A pass takes `verify_first_s`, `verify_further_s` for each further token
     that is decoded or verified, `prompt_token_s` for each of a prompt, and `pass_overhead_s`.
+    Where a verifier drafts itself, all sessions that draft do so in step, before the pass that
+    judges them: a step takes `cloud_draft_s`, and `cloud_draft_further_s` for each further session.
     `jitter_s`: what round trips take longer on average. `hit_rate`: how often a correction had been
     drafted for, where the preset drafts ahead. Edges and verifiers are dealt over `regions`, which
     are `far_s` of round trip apart; edges of one of the `groups` of a region share what they know
@@ -148,6 +151,8 @@ class FleetPlan:
     lasts_s: float = 60.0
     warm_s: float = 15.0
     seed: int = 0
+    cloud_draft_s: float = 0.0
+    cloud_draft_further_s: float = 0.0
 
     def check(self) -> None:
         """Raise InvalidArgument naming the field that cannot be."""
@@ -167,3 +172,5 @@ class FleetPlan:
         if self.preset.expansion or (self.preset.drafts and not schedule.bonus):
             why = "trees, and presets whose cloud adds no token of its own, are not simulated"
             raise InvalidArgument("preset", why)
+        if self.preset.cloud_drafts is CloudDrafts.LOOKUP:
+            raise InvalidArgument("preset", "drafts that a cloud looks up are not simulated")

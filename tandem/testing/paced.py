@@ -1,8 +1,10 @@
 """An engine whose passes take a declared time: a small model in the place of a paper's hardware.
 Results made with pacing must say so."""
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tandem.backends.adaptation import adaptation_of
@@ -21,14 +23,63 @@ from tandem.settings import ModelSettings
 
 _SPIN_S = 200e-6  # sleeping is no more precise than this
 _NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
+_KEPT_S = 5e-3  # an engine thread asks for the next step of a draft sooner than that
 
 
-def pace_engine(loaded: LoadedModel, settings: ModelSettings) -> LoadedModel:
-    """The model with the passes that a service's settings declare; as it is where they do not."""
+class PacedDevice:
+    """An accelerator that paced engines share, which computes one pass at a time.
+
+    Of the passes that wait for it, those that go first begin first: the short ones of a draft
+    model, so that sessions which draft together are also verified together. For the same reason it
+    is kept for a moment after such a pass, until the next step of the same drafts asks for it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._busy = False
+        self._first_waiting = 0
+        self._kept_until_s = 0.0
+
+    @contextmanager
+    def turn(self, goes_first: bool, cancelled: Callable[[], bool] = never) -> Iterator[None]:
+        """Hold the accelerator for a pass. Raises ForwardCancelled where nobody wants the pass any
+        more before it begins."""
+        with self._changed:
+            self._first_waiting += goes_first
+            try:
+                while self._busy or not (goes_first or self._free_for_others()):
+                    if cancelled():
+                        raise ForwardCancelled("cancelled before a paced pass")
+                    self._changed.wait(_NAP_S)
+                self._busy = True
+            finally:
+                self._first_waiting -= goes_first
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy = False
+                if goes_first:
+                    self._kept_until_s = self._clock() + _KEPT_S
+                self._changed.notify_all()
+
+    def _free_for_others(self) -> bool:
+        return not self._first_waiting and self._clock() >= self._kept_until_s
+
+
+def pace_engine(
+    loaded: LoadedModel, settings: ModelSettings, device: PacedDevice | None = None
+) -> LoadedModel:
+    """Return the model with the passes that a service's settings declare, on `device` if it is
+    shared; as it is where they declare none."""
     if not (settings.pace_first_s or settings.pace_further_s or settings.pace_batch_s):
         return loaded
     paced = PacedEngine(
-        loaded.engine, settings.pace_first_s, settings.pace_further_s, settings.pace_batch_s
+        loaded.engine,
+        settings.pace_first_s,
+        settings.pace_further_s,
+        settings.pace_batch_s,
+        device=device,
     )
     return replace(loaded, engine=paced)
 
@@ -50,7 +101,10 @@ class PacedEngine:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        device: PacedDevice | None = None,
+        goes_first: bool = False,
     ) -> None:
+        """`device`: what it shares with other engines; None: nothing. `goes_first`: see there."""
         for field, seconds in (
             ("first_s", first_s),
             ("further_s", further_s),
@@ -64,6 +118,8 @@ class PacedEngine:
         self._batch_s = batch_s
         self._clock = clock
         self._sleep = sleep
+        self._device = device
+        self._goes_first = goes_first
         self.late_passes = 0
         self.model_name = engine.model_name
         self.open = engine.open
@@ -97,6 +153,11 @@ class PacedEngine:
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
+        device = self._device
+        with nullcontext() if device is None else device.turn(self._goes_first, cancelled):
+            return self._pass(batch, cancelled)
+
+    def _pass(self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool]) -> list[Logits]:
         started_s = self._clock()
         lengths = [request.session.length for request in batch]
         held: list[_Held] = []

@@ -101,14 +101,16 @@ def running_suite(
     keeps_prefixes: bool = True,
     drafter_options: Sequence[str] = (),
     cloud_draft: bool = False,
+    verifier_options: Sequence[str] = (),
+    aggregator_options: Sequence[str] = (),
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
     the target as many threads, since the one side waits while the other computes, or
     `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time.
-    `drafter_options`: further flags of the drafter. `cloud_draft`: the verifier has the pair's
-    draft model, too. Raises SuiteFailed, with the process's own words, when one does not start or
+    `cloud_draft`: the verifier has the pair's draft model, too. `drafter_options` and so on: further
+    flags of a service. Raises SuiteFailed, with the process's own words, when one does not start or
     ends by itself.
     """
     cores = usable_cores()
@@ -128,6 +130,7 @@ def running_suite(
             *("--threads", str(target_threads)),
             *(cloud_draft_flags(models, pacing) if cloud_draft else ()),
             *kept,
+            *verifier_options,
         )
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
         link, cloud_address = None, verifier.address
@@ -151,6 +154,7 @@ def running_suite(
             "tandem.services.aggregator",
             edge_cores,
             *(*COMMON, "--drafter", drafter.address, "--http", "false"),
+            *aggregator_options,
         )
         stack.enter_context(pinned(*edge_cores))
         try:

@@ -16,7 +16,7 @@ from tandem.services.verifier.config import VerifierSettings, memory_limits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
-from tandem.testing.paced import PacedEngine, pace_engine
+from tandem.testing.paced import PacedDevice, PacedEngine, pace_engine
 from tandem.two_sided.interface import Documents
 
 
@@ -33,7 +33,8 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         kv_budget_bytes=settings.kv_budget_bytes,
         batch_invariant=settings.batch_invariant,
     )
-    model = pace_engine(loaded, settings)
+    device = PacedDevice()
+    model = pace_engine(loaded, settings, device)
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     limits = VerifierLimits(
         max_sessions=settings.max_sessions,
@@ -57,12 +58,15 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         tracing=tracing,
         default_sampling=model.default_sampling,
         pass_times=measure_pass_times(model.engine),
-        cloud_draft=_cloud_draft(settings, loaded),
+        cloud_draft=_cloud_draft(settings, loaded, device),
     )
 
 
-def _cloud_draft(settings: VerifierSettings, target: LoadedModel) -> CloudDraftModel | None:
-    """Load the draft model of the verifier itself, where it is to have one."""
+def _cloud_draft(
+    settings: VerifierSettings, target: LoadedModel, device: PacedDevice
+) -> CloudDraftModel | None:
+    """Load the draft model of the verifier itself, where it is to have one. Its paced passes take
+    turns with the target's on `device`."""
     if settings.cloud_draft is None:
         return None
     name, at, revision = settings.cloud_draft.rpartition("@")
@@ -79,7 +83,8 @@ def _cloud_draft(settings: VerifierSettings, target: LoadedModel) -> CloudDraftM
     )
     engine: Engine = load_cloud_draft(choice, target)
     if settings.pace_cloud_draft_s:
-        engine = PacedEngine(engine, settings.pace_cloud_draft_s, 0.0)
+        pace_s = settings.pace_cloud_draft_s
+        engine = PacedEngine(engine, pace_s, 0.0, device=device, goes_first=True)
     check_vocabulary(engine, target.engine)
     return CloudDraftModel(engine.model_name, lambda: engine)
 

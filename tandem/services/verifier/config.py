@@ -64,7 +64,8 @@ class VerifierSettings(ModelSettings):
     pace_cloud_draft_s: float = Field(
         default=0.0,
         ge=0,
-        description="For benchmarks: minimum seconds of a pass of the model of `cloud_draft`.",
+        description="For benchmarks: minimum seconds of a pass of the model of `cloud_draft`. Paced"
+        " passes of this model and of the target take turns, as on one device.",
     )
     tensor_parallel: int = Field(
         default=1,

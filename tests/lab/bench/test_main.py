@@ -43,6 +43,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "when-it-pays",
         ),
         *("truncation", "trees", "exits", "auto", "adaptive", "cost-model", "objectives"),
+        "capacity",
         "structured",
         "bias",
         "retriever",

@@ -66,6 +66,52 @@ def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: in
     assert figures.tpot_p50_s == pytest.approx(real_s, rel=0.1)
 
 
+@pytest.mark.parametrize("preset", ["cloud-draft", "stream-cloud-draft"])
+@pytest.mark.parametrize("rate", [0.4, 0.9])
+def test_a_cloud_that_drafts_takes_as_long_as_the_real_machine(preset: str, rate: float) -> None:
+    conditions, tokens = Conditions(TIMES, RTT_S), 250
+    question = [Question((7,), tokens, seed=5)]
+    pair = declared_pair(rate, seed=4, vocabulary_size=64)
+    answers = simulate_answers(PRESETS[preset], pair, conditions, question)
+    missed = undrafted_rate(answers)
+    figures = simulate_fleet(
+        FleetPlan(
+            PRESETS[preset],
+            edges=1,
+            verifiers=1,
+            traffic=replace(CHATS, answer_tokens=Spread.of(tokens)),
+            verify_first_s=TIMES.verify_first_s,
+            verify_further_s=TIMES.verify_further_s,
+            prompt_token_s=TIMES.verify_further_s,
+            draft_s=Spread.of(TIMES.draft_s),
+            rtt_s=Spread.of(RTT_S),
+            acceptance_rate=Spread.of(rate),
+            hit_rate=0.0 if missed is None else 1 - missed,
+            lasts_s=300.0,
+            cloud_draft_s=TIMES.cloud_step_s,
+        )
+    )
+    assert figures.tpot_p50_s == pytest.approx(answers[0].tpot_s, rel=0.1)
+    assert 0.02 < figures.drafting_share < 0.3
+
+
+def test_drafts_that_cost_the_cloud_more_than_they_bring_are_not_made() -> None:
+    plan = replace(
+        FleetPlan(PRESETS["cloud-draft"], 4, 1, CHATS, cloud_draft_s=0.030),
+        acceptance_rate=Spread.of(0.1),
+    )
+    figures = simulate_fleet(plan)
+    alone = simulate_fleet(replace(plan, preset=PRESETS["ar"]))
+    assert figures.drafting_share < 0.15  # now and then it tries
+    assert figures.tokens_per_s == pytest.approx(alone.tokens_per_s, rel=0.15)
+    assert alone.drafting_share == 0.0
+
+
+def test_drafts_by_lookup_in_the_cloud_are_not_simulated() -> None:
+    with pytest.raises(InvalidArgument, match="looks up"):
+        simulate_fleet(replace(SMALL, preset=PRESETS["cloud-lookup"]))
+
+
 def test_the_same_seed_gives_the_same_figures() -> None:
     assert simulate_fleet(SMALL) == simulate_fleet(SMALL)
     assert simulate_fleet(SMALL) != simulate_fleet(replace(SMALL, seed=1))

@@ -1,5 +1,7 @@
 """The paced engine: how long a pass lasts, and what shows through it."""
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ from tandem.backends.factory import load_served
 from tandem.backends.interface import ForwardCancelled, ForwardRequest
 from tandem.core.errors import InvalidArgument
 from tandem.settings import ModelSettings
-from tandem.testing.paced import PacedEngine, pace_engine
+from tandem.testing.paced import PacedDevice, PacedEngine, pace_engine
 from tandem.testing.scripted import ScriptedEngine
 
 
@@ -117,3 +119,76 @@ def test_a_service_s_settings_pace_its_model() -> None:
     assert isinstance(engine(), ScriptedEngine)
     for pace in ("pace_first_s", "pace_further_s", "pace_batch_s"):
         assert isinstance(engine(**{pace: 0.01}), PacedEngine)
+
+
+def test_engines_of_one_device_compute_one_after_the_other() -> None:
+    device = PacedDevice()
+    inner = ScriptedEngine(4, lambda _: [0.25] * 4)
+    engines = [PacedEngine(inner, 0.010, 0.0, device=device) for _ in range(3)]
+    requests = [ForwardRequest(inner.open(1), (1,), 1) for _ in engines]
+    threads = [
+        threading.Thread(target=engine.forward, args=([request],))
+        for engine, request in zip(engines, requests, strict=True)
+    ]
+    began_s = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began_s >= 0.030
+
+
+class Waiting:
+    """A pass that waits for a device on a thread of its own, and then notes its name."""
+
+    def __init__(self, device: PacedDevice, name: str, goes_first: bool, begun: list[str]) -> None:
+        self._waits = threading.Event()
+
+        def pass_() -> None:
+            with device.turn(goes_first, self._looks):
+                begun.append(name)
+
+        self._thread = threading.Thread(target=pass_)
+        self._thread.start()
+        assert self._waits.wait(30)
+
+    def _looks(self) -> bool:
+        self._waits.set()
+        return False
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+def test_passes_that_go_first_begin_before_others_that_waited_longer() -> None:
+    device, begun = PacedDevice(), list[str]()
+    with device.turn(goes_first=False):
+        target = Waiting(device, "target", False, begun)
+        draft = Waiting(device, "draft", True, begun)
+    draft.join()
+    target.join()
+    assert begun == ["draft", "target"]
+
+
+def test_a_device_is_kept_for_the_next_step_of_the_same_drafts() -> None:
+    """Between two steps nobody waits who goes first, though sessions are not done drafting."""
+    now_s, begun = [0.0], list[str]()
+    device = PacedDevice(clock=lambda: now_s[0])
+    with device.turn(goes_first=True):
+        target = Waiting(device, "target", False, begun)
+    with device.turn(goes_first=True):
+        assert begun == []
+    now_s[0] += 1.0
+    target.join()
+    assert begun == ["target"]
+
+
+def test_a_pass_that_nobody_waits_for_any_more_gives_up_its_turn() -> None:
+    device = PacedDevice()
+    engine = PacedEngine(ScriptedEngine(4, lambda _: [0.25] * 4), 0.001, 0.0, device=device)
+    session = engine.open(1)
+    with device.turn(goes_first=False), pytest.raises(ForwardCancelled):
+        engine.forward([ForwardRequest(session, (1,), 1)], lambda: True)
+    assert session.length == 0
+    engine.forward([ForwardRequest(session, (1,), 1)], lambda: False)
+    assert session.length == 1
