@@ -109,9 +109,9 @@ def running_suite(
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
     the target as many threads, since the one side waits while the other computes, or
     `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time.
-    `cloud_draft`: the verifier has the pair's draft model, too. `drafter_options` and so on: further
-    flags of a service. Raises SuiteFailed, with the process's own words, when one does not start or
-    ends by itself.
+    `cloud_draft`: the verifier has the pair's draft model, too. `drafter_options` and so on:
+    further flags of a service. Raises SuiteFailed, with the process's own words, when one does not
+    start or ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
