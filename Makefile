@@ -95,19 +95,20 @@ release-check: setup proto ## whether this commit can be tagged as a release
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
 # The longest files begin first (tests/conftest.py). Schemathesis runs as a program; its plugin would be
 # imported by every worker.
-# Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands.
-PROGRAM_TESTS := tests/process tests/examples tests/docs/test_commands.py
+# Tests that start programs as a user does: the command line, services, wheels, examples, the docs' commands,
+# and the how-tos, each in a copy of the checkout.
+PROGRAM_TESTS := tests/process tests/examples tests/howto tests/docs/test_commands.py
+OTHER_TESTS := $(addprefix --ignore=tests/,clients deploy page) $(addprefix --ignore=,$(PROGRAM_TESTS))
 PYTEST_PARALLEL := -n 4 -p no:schemathesis --dist loadfile --no-loadscope-reorder
 
 test: setup proto deploy-tools ## every test that needs no Docker and no browser, and starts no program of its user
-	$(BIN)/python -m pytest --ignore=tests/clients --ignore=tests/deploy --ignore=tests/page \
-	  $(addprefix --ignore=,$(PROGRAM_TESTS)) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(OTHER_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-test-programs: setup proto deploy-tools ## the command line, services, the wheel, examples and the docs' commands, as a user starts them
+test-programs: setup proto deploy-tools ## the command line, services, the wheel, examples, how-tos and the docs' commands, as a user starts them
 	$(BIN)/python -m pytest $(PROGRAM_TESTS) $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-test-long: setup proto ## the rest of the grids of which make test runs a part (minutes)
-	$(BIN)/python -m pytest -m long -n 2 -p no:schemathesis tests/virtual_time tests/pair $(PYTEST_ARGS)
+test-long: setup proto deploy-tools ## what make test leaves out: the rest of its grids, and what takes seconds by itself (minutes)
+	$(BIN)/python -m pytest -m long $(OTHER_TESTS) -n 2 -p no:schemathesis $(PYTEST_ARGS)
 
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures --real-pair' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
@@ -137,7 +138,7 @@ fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),30) $(FUZZ_ARGS)
 
 test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own, with constraints too (minutes)
-	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/pair -m 'long or not long' --prompts 125 $(PYTEST_ARGS)
 
 test-openapi: setup proto $(CLIENT_VENV)/.installed ## 2,000 requests after the OpenAPI document, a client made of it (minutes)
 	$(BIN)/python -m pytest tests/gateway/test_openapi.py tests/gateway/test_generated_client.py \

@@ -7,8 +7,9 @@ them object arrays of Fraction (`fractions`), and they stay exact throughout.
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fractions import Fraction
+from math import lcm
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,15 +27,22 @@ class ExactRandom:
     `path` says which branch to take at the first choices; from there on it is always branch 0.
     With `once` a decision (position, purpose, draw) that is asked for twice is an error: with a
     seeded chance both answers would come from one random number.
+
+    Shares of a whole are counted in integers: millions are looked at, and fractions are slow.
     """
 
     def __init__(self, path: tuple[int, ...] = (), once: bool = True) -> None:
         self.taken: list[int] = []
         self.widths: list[int] = []
-        self.probability = Fraction(1)
+        self._counted = self._whole = 1
         self._path = path
         self._once = once
         self.decided: list[tuple[int, Purpose, int]] = []
+
+    @property
+    def probability(self) -> Fraction:
+        """Of the path so far."""
+        return Fraction(self._counted, self._whole)
 
     def bernoulli(
         self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
@@ -44,19 +52,17 @@ class ExactRandom:
             return bool(numerator > 0)
         if numerator <= 0:
             return False
-        probability = Fraction(numerator) / Fraction(denominator)
-        return self._branch([probability, 1 - probability]) == 0
+        (yes, whole), _ = in_parts([numerator, denominator])
+        return self._branch([yes, whole - yes], whole) == 0
 
     def categorical(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
         self._decide(position, purpose, draw)
-        exact = [each if type(each) is Fraction else Fraction(each) for each in weights]
-        total = sum(exact, Fraction(0))
-        if total <= 0 or any(weight.numerator < 0 for weight in exact):
-            raise InvalidArgument("weights", f"not a positive measure (sum {total})")
-        support = [index for index, weight in enumerate(exact) if weight.numerator]
-        if total != 1:  # dividing fractions is slow
-            exact = [each / total for each in exact]
-        return support[self._branch([exact[index] for index in support])]
+        parts, of_one = in_parts(weights)
+        whole = sum(parts)
+        if whole <= 0 or min(parts) < 0:
+            raise InvalidArgument("weights", f"not a positive measure (sum {whole}/{of_one})")
+        support = [index for index, part in enumerate(parts) if part]
+        return support[self._branch([parts[index] for index in support], whole)]
 
     def categoricals(
         self, weights: Array, position: int, purpose: Purpose, draws: range
@@ -72,13 +78,22 @@ class ExactRandom:
         assert not (self._once and decision in self.decided), f"one number used twice: {decision}"
         self.decided.append(decision)
 
-    def _branch(self, probabilities: Sequence[Fraction]) -> int:
+    def _branch(self, shares: Sequence[int], whole: int) -> int:
         depth = len(self.taken)
         branch = self._path[depth] if depth < len(self._path) else 0
         self.taken.append(branch)
-        self.widths.append(len(probabilities))
-        self.probability *= probabilities[branch]
+        self.widths.append(len(shares))
+        self._counted *= shares[branch]
+        self._whole *= whole
         return branch
+
+
+def in_parts(numbers: Iterable[Any]) -> tuple[list[int], int]:
+    """Numbers as multiples of the largest part of one that all of them are multiples of; and how
+    many of these parts make one."""
+    exact = [each if type(each) in (Fraction, int) else Fraction(each) for each in numbers]
+    of_one = lcm(*(each.denominator for each in exact))
+    return [each.numerator * (of_one // each.denominator) for each in exact], of_one
 
 
 def outcome_probs(

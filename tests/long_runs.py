@@ -1,4 +1,5 @@
-"""Grids of which `make test` runs a part, and `make test-long` the rest.
+"""Grids of which `make test` runs a part, and `make test-long` the rest; and single tests that take
+many seconds by themselves, which are marked `LONG` where a cheaper test meets the same code.
 
 A part is enough for every run where each of its cases meets what all have in common, and another,
 cheaper test meets what each has for itself.

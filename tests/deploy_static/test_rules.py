@@ -18,6 +18,7 @@ from tandem.telemetry.metrics import Side
 from tandem.two_sided.profiling.side_metrics import MOVE, STAY, UNMEASURED
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.deploy_static.series import FILES, FOLDER, complaints, exported, recorded, rules
+from tests.long_runs import LONG
 from tests.programs import output
 from tools.observability.dashboards import DASHBOARDS, substituted
 
@@ -31,6 +32,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert output("promtool", "check", "rules", *FILES).count("SUCCESS") == len(FILES) == 2
 
 
+@LONG  # hours of rules are evaluated every minute
 def test_every_alert_fires_and_stays_quiet_as_its_tests_say() -> None:
     assert "SUCCESS" in output("promtool", "test", "rules", *TESTS)
 

@@ -50,7 +50,11 @@ class EditedCheckout:
         return not here.exists() or here.read_bytes() != (self._folder / name).read_bytes()
 
     def build_protos(self) -> None:
-        self.run("tools/build_protos.py")
+        """Generate gen/, unless the protos are as they are here: then what is generated is, too."""
+        if any(name.startswith("protos/") for name in self.changed()):
+            self.run("tools/build_protos.py")
+        else:
+            shutil.copytree(REPOSITORY / "gen", self._folder / "gen")
 
     def run(self, *arguments: str) -> str:
         """What Python prints in the copy, with the copy's modules."""

@@ -26,9 +26,12 @@ from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
+from tests.long_runs import with_long_cases
 
 LONG = 160
 DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts and not preset.lossy]
+EVERY_RUN = ("dsd", "dssd", "tslt", "picospec", "mc-dsd", "stream-rejection", "auto", "lookup")
+"""Each way to draft and to judge."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +99,7 @@ async def test_a_cut_answer_goes_on_in_its_grammar(pair: ModelPair, preset: str)
     jsonschema_rs.validate(schema, json.loads(answer.text))
 
 
-@pytest.mark.parametrize("preset", DRAFTING)
+@pytest.mark.parametrize("preset", with_long_cases(DRAFTING, EVERY_RUN))
 async def test_every_preset_keeps_to_a_regular_expression(pair: ModelPair, preset: str) -> None:
     expression = r"Name: [A-Z][a-z]{2,8}, (male|female), born in (19|20)[0-9]{2}\."
     grammar = Grammar(GrammarKind.REGEX, expression)

@@ -3,7 +3,7 @@
 Each prompt × draft lengths 1…8 goes through the whole suite (gRPC, packed batches of many sessions)
 and is compared with the cloud decoding alone. `make test-texts` takes 125 prompts: 1,000 cases per
 preset and temperature. `make test` takes 2: a fault that changes one text in 4 is then missed by a
-preset once in a hundred times, and smaller ones that presets share are seen by the 300 of all; what
+preset once in a hundred times, and smaller ones that presets share are seen by the 200 of all; what
 the machines do wrong by themselves, tests/virtual_time finds in thousands of texts.
 """
 
@@ -25,6 +25,7 @@ from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
+from tests.long_runs import LONG
 
 DRAFT_LENGTHS = range(1, 9)
 TOKENS = 10
@@ -78,6 +79,13 @@ def request(
     )
 
 
+GUMBEL = Acceptance.GUMBEL
+EVERY_RUN = (
+    *((name, 0.0) for name in ("dsd", "dssd", "tslt", "picospec", "mc-dsd", "predraft", "fsd")),
+    *((name, 0.0) for name in ("stream-rejection", "lookup", "cloud-draft")),
+    *((name, 1.0) for name in ("coupled", "auto", "stream-cloud-draft", "cloud-lookup")),
+)
+"""Each way to draft, send, judge and answer; `make test-long` has the presets that combine them."""
 DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts or preset.drafts_in_cloud]
 
 
@@ -85,8 +93,10 @@ DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts or preset.
 @pytest.mark.parametrize(
     ("preset", "temperature"),
     [
-        *((name, 0.0) for name in DRAFTING if not PRESETS[name].lossy),
-        *((name, 1.0) for name in DRAFTING if PRESETS[name].acceptance is Acceptance.GUMBEL),
+        pytest.param(name, temperature, marks=[] if (name, temperature) in EVERY_RUN else [LONG])
+        for temperature in (0.0, 1.0)
+        for name in DRAFTING
+        if (not PRESETS[name].lossy if temperature == 0 else PRESETS[name].acceptance is GUMBEL)
     ],
 )
 async def test_texts_equal_the_cloud_s_own(
@@ -139,10 +149,10 @@ async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -
     (text,) = prompts(1)
     requests = [
         request(text, name, None, SamplingParams()).with_fields(
-            max_tokens=40, overrides=FIXED_ROUNDS
+            max_tokens=24, overrides=FIXED_ROUNDS
         )
-        for name, preset in PRESETS.items()
-        if not preset.fixed().timing_dependent
+        for name in sorted({"ar", *(drafting for drafting, _ in EVERY_RUN)})
+        if not PRESETS[name].fixed().timing_dependent
     ]
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         alone = [(await client.generate(asked)).token_ids for asked in requests]

@@ -34,6 +34,7 @@ from tandem.two_sided.protocol.presets import (
 )
 from tests.chi_squared import assert_fits
 from tests.exact import fractions, outcome_probs
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import assert_sample, faults_of
 from tests.virtual_time.test_exact_distribution import NumberPerDecision
 from tests.virtual_time.two_sides import (
@@ -319,7 +320,9 @@ def sample(
     return answers
 
 
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize(
+    "name", with_long_cases(SAMPLED, ("dragon", "dragon-gumbel", "drdg-tw", "dragon-coupled"))
+)
 def test_answers_over_faulty_links_are_distributed_as_the_mixture(name: str) -> None:
     sides = documents(3, sharpness=2.5, likeness=0.3)
     assert_sample(sample(SHIPPED[name], sides, 360), mixture_probs(sides))

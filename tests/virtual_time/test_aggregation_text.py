@@ -6,6 +6,7 @@ change it.
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tandem.netem.link_model import link_from
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Sources
+from tests.long_runs import LONG
 from tests.virtual_time.cases import faults_of
 from tests.virtual_time.two_sides import (
     central_answer,
@@ -35,6 +37,15 @@ SIDES = documents(12, seed=2, sharpness=3.0)
 PROCESSORS = Processors(
     logit_bias=((3, 2.0), (5, -3.0)), frequency_penalty=1.5, banned_token_ids=(0, 7)
 )
+
+
+def halved(*values: float) -> list[Any]:
+    """Each preset with each of two values: in `make test` with one of them, in turn."""
+    return [
+        pytest.param(name, value, marks=[LONG] if (number + place) % 2 else [])
+        for number, name in enumerate(EXACT)
+        for place, value in enumerate(values)
+    ]
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -61,8 +72,7 @@ def test_so_it_is_with_more_tokens_than_a_draft_names(name: str) -> None:
     assert beyond > 5, "tokens that the cloud does not name"
 
 
-@pytest.mark.parametrize("rtt_s", [0.0, 0.1])
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(("name", "rtt_s"), halved(0.0, 0.1))
 def test_at_temperature_0_the_text_is_the_mixtures_argmax(name: str, rtt_s: float) -> None:
     """Short lists, so that some must be fetched."""
     sides = documents(24, seed=5, sharpness=3.0, likeness=0.4)
@@ -79,8 +89,7 @@ def test_at_temperature_0_the_text_is_the_mixtures_argmax(name: str, rtt_s: floa
     assert fetches > 0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(("name", "temperature"), halved(0.0, 1.0))
 def test_so_it_is_where_the_weights_change(name: str, temperature: float) -> None:
     sides = replace(SIDES, reweigh_every=4)
     others = 0
@@ -93,8 +102,7 @@ def test_so_it_is_where_the_weights_change(name: str, temperature: float) -> Non
     assert others, "the weights matter"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(("name", "temperature"), halved(0.0, 1.0))
 def test_so_it_is_of_the_processed_mixture(name: str, temperature: float) -> None:
     """The state of the processors is the committed text: cuts and rollbacks change nothing."""
     after = processed(SIDES, factors_of(PROCESSORS, 12))

@@ -12,6 +12,7 @@ from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Schedule
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, run, scheduled
 
 TICK_S = 0.2
@@ -27,6 +28,15 @@ EVERY = {
     "streaming": scheduled("coupled", Schedule(4, 1, decode_when_idle=True)),
 }
 FOREVER_S = 1e6
+METHODS = with_long_cases(
+    EVERY,
+    (
+        *("dsd", "dssd", "picospec", "mc-dsd", "predraft", "fsd", "cloud-draft", "split"),
+        *("always the full distribution", "pipelined, split", "streaming"),
+    ),
+)
+"""In `make test` one of each kind that resumes in its own way: its rule, what it sends up and is
+answered, its schedule. Others combine these."""
 
 
 def answer(
@@ -53,7 +63,7 @@ def undisturbed(method: str) -> SimulationResult:
     return answer(method, Faults())
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("cut_at_s", [0.0, 0.31, 0.77, 1.1])
 def test_a_dead_cloud_is_noticed_in_time(method: str, cut_at_s: float) -> None:
     uncut = undisturbed(method)
@@ -63,14 +73,14 @@ def test_a_dead_cloud_is_noticed_in_time(method: str, cut_at_s: float) -> None:
     assert result.token_ids == uncut.token_ids
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_cut_shorter_than_the_deadline_is_waited_out(method: str) -> None:
     result = answer(method, Faults(cuts=((0.4, 1.1),)))
     assert result.stats.links_lost == 0
     assert result.token_ids == undisturbed(method).token_ids
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_reset_is_resumed_at_once(method: str) -> None:
     uncut = undisturbed(method)
     for reset_at_s in (0.05, 0.2, 0.5, 0.9):
@@ -80,7 +90,7 @@ def test_a_reset_is_resumed_at_once(method: str) -> None:
         assert result.duration_s < uncut.duration_s + 0.6
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_waiting_outlasts_any_outage(method: str) -> None:
     result = answer(method, Faults(cuts=((0.5, 60.0),)))
     assert result.token_ids == undisturbed(method).token_ids
@@ -88,7 +98,7 @@ def test_waiting_outlasts_any_outage(method: str) -> None:
     assert result.stats.unverified_tokens == 0
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_failing_comes_at_the_deadline(method: str) -> None:
     uncut = undisturbed(method)
     result = answer(method, Faults(cuts=((0.5, FOREVER_S),)), LostCloud.FAIL)
@@ -100,7 +110,7 @@ def test_failing_comes_at_the_deadline(method: str) -> None:
     assert last_word_s + TIMES.give_up_after_s <= result.duration_s <= 0.5 + noticed_s
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("cut_at_s", [0.0, 0.41, 0.62, 1.2])
 def test_the_edge_goes_on_alone(method: str, cut_at_s: float) -> None:
     uncut = undisturbed(method)
@@ -131,7 +141,7 @@ def test_the_edge_goes_on_alone_whenever_the_cut_comes() -> None:
     assert drawing > 20
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_departing_cloud_loses_nothing(method: str) -> None:
     uncut = undisturbed(method)
     for departs_at_s in (0.1, 0.3, 0.45, 0.6, 0.8, 1.0):
@@ -142,7 +152,7 @@ def test_a_departing_cloud_loses_nothing(method: str) -> None:
         assert result.duration_s < uncut.duration_s + 0.6
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_session_that_moves_loses_nothing(method: str) -> None:
     unmoved = undisturbed(method)
     result = answer(method, Faults(moves=(0.1, 0.3, 0.45, 0.8, 1.0), resets=(0.6,)))

@@ -58,10 +58,7 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
 }
 CASES = {method: 1 + number % 3 for number, method in enumerate(METHODS)}
 """Each at one length: tests of exact distributions and of text equality have the others."""
-EVERY_RUN = (
-    *("ar", "dsd, float32", "dssd, M 2, R 3", "tslt, K 2", "fsd, opposed"),
-    "cloud drafts, opposed",
-)
+EVERY_RUN = ("ar", "dsd, float32", "dssd, M 2, R 3", "tslt, K 2", "fsd, opposed")
 
 
 def sample(
@@ -224,10 +221,7 @@ MODELS_OF = {name: (CLOSE, OPPOSED)[number % 2] for number, name in enumerate(CO
     "composition",
     with_long_cases(
         COMPOSITIONS,
-        (
-            *("pipelined, split, bonus", "picospec, bonus", "streaming, no bonus"),
-            *("pipelined, uneven", "stream, rejection, for few passes"),
-        ),
+        ("pipelined, split, bonus", "picospec, bonus", "stream, rejection, for few passes"),
     ),
 )
 def test_schedules(composition: str) -> None:

@@ -12,6 +12,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
 from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import PRESETS, Preset
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import TokenIds, model_pair, preset, run, scheduled
 
 ENDS = frozenset({0})
@@ -34,6 +35,14 @@ EVERY = {
     "streaming": scheduled("dsd", Schedule(4, 1, decode_when_idle=True)),
     "streaming, whole chunks": scheduled("dsd", Schedule(8, 4, decode_when_idle=True)),
 }
+USUAL = frozenset(
+    (
+        *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream", "stream-rejection", "coupled"),
+        *("lookup", "fsd", "cloud-draft", "split", "pipelined", "streaming"),
+    )
+)
+METHODS = with_long_cases(EVERY, [name for name in EVERY if name.split(",")[0] in USUAL])
+"""In `make test` one preset of each kind."""
 
 
 def stop_after(phrase: TokenIds) -> Callable[[int], bool]:
@@ -76,7 +85,7 @@ def expected_reason(result: SimulationResult) -> FinishReason:
     return FinishReason.STOP if result.token_ids[-1] in ENDS else FinishReason.LENGTH
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_nothing_follows_an_end_of_text(method: str) -> None:
     for seed in range(25):
         result = run(EVERY[method], MODELS, seed, max_tokens=12, ends=ENDS)
@@ -86,7 +95,7 @@ def test_nothing_follows_an_end_of_text(method: str) -> None:
             assert len(result.token_ids) == 12
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_ends_of_text_are_tokens_like_others_when_ignored(method: str) -> None:
     chosen = EVERY[method]
     seen = 0
@@ -99,7 +108,7 @@ def test_ends_of_text_are_tokens_like_others_when_ignored(method: str) -> None:
     assert seen > 1
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_the_length_limit_falls_anywhere_in_a_chunk(method: str) -> None:
     for max_tokens in range(1, 14):
         result = run(EVERY[method], MODELS, max_tokens, max_tokens=max_tokens)
@@ -158,6 +167,6 @@ def greedy_texts(chosen: Preset) -> list[TokenIds]:
     ]
 
 
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", METHODS)
 def test_greedy_answers_end_alike(method: str) -> None:
     assert greedy_texts(EVERY[method]) == greedy_texts(preset("ar"))

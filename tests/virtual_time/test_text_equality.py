@@ -15,7 +15,7 @@ from lab.simulation.simulator import ModelTimes
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule, Uplink
 from tandem.specdec.presets import PRESETS, Preset
-from tests.long_runs import LONG
+from tests.long_runs import LONG, with_long_cases
 from tests.virtual_time.cases import (
     ModelPair,
     TokenIds,
@@ -178,7 +178,10 @@ def test_a_tree_of_single_candidates_is_a_chain() -> None:
         assert answer.token_ids == chain.token_ids
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    with_long_cases(METHODS, ("dsd", "dssd", "mc-dsd", "coupled", "cloud-draft, rejection")),
+)
 def test_greedy_is_ar(method: str) -> None:
     name, choices = METHODS[method]
     for seed in range(40):
@@ -208,9 +211,19 @@ def test_greedy_streaming_is_ar(name: str) -> None:
         assert streamed.token_ids == greedy_text_of_ar(seed), (seed, chosen.schedule)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    with_long_cases(
+        METHODS,
+        (
+            *("dsd", "dssd, always the full distribution", "dssd-full", "mc-dsd"),
+            "cloud-draft, rejection",
+        ),
+    ),
+)
 def test_a_cut_changes_no_text(method: str) -> None:
-    """Resumes are exact: what is decided again is decided the same way."""
+    """Resumes are exact: what is decided again is decided the same way. Coupling and drafts in the
+    cloud are compared with `ar` under faults, above and below."""
     name, choices = METHODS[method]
     lost = departures = 0
     for seed in range(40):
@@ -235,7 +248,9 @@ PIPELINED = {
 }
 
 
-@pytest.mark.parametrize("method", PIPELINED)
+@pytest.mark.parametrize(
+    "method", with_long_cases(PIPELINED, ("split", "picospec", "full distributions"))
+)
 def test_a_cut_changes_no_pipelined_text(method: str) -> None:
     """Without tokens of the cloud's own, each position is judged by its draft, however late."""
     for seed in range(40):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from lab.bench.harness.busy_loop import busy_loops
-from lab.bench.harness.report import Report, Row
+from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.speculation import auto, auto_real
 from lab.bench.speculation.auto_real import (
@@ -243,23 +242,3 @@ def test_busy_loops_end_with_their_context() -> None:
     for process_id in ids:
         with pytest.raises(ProcessLookupError):
             os.kill(process_id, 0)
-
-
-@pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("llama_cpp", "gguf")), reason="needs llama.cpp"
-)
-def test_a_cell_with_real_processes_a_link_and_load_that_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One processor is loaded, not all: other tests run beside this one."""
-    monkeypatch.setattr(auto_real, "usable_cores", lambda: [0])
-    report = a_report()
-    name = "demo-gguf:40ms:48:ended"
-    measure_real(report, RealRun(rounds=2, only=(name,)))
-    row: Row
-    (row,) = report.rows
-    assert row["cell"] == name
-    assert {len(row["times_s"][preset]) for preset in PRESETS} == {2}
-    assert min(row["times_s"]["coupled"]) > 6 * 0.040, "each of its rounds waits for the link"
-    assert [each["tokens"] for each in row["answers"]["auto"]] == [48, 48]
-    assert row["same_bits"] is False, "Q8_0 rounds activations"

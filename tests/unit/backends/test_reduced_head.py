@@ -15,6 +15,7 @@ from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
+from tests.long_runs import LONG
 from tests.programs import REPOSITORY
 from tests.unit.backends.tiny_folders import write_model
 
@@ -75,6 +76,7 @@ def test_texts_stay_the_targets(tmp_path: Path) -> None:
     )
 
 
+@LONG  # loads both real models; the same test above has the demonstration's
 def test_the_real_pairs_text_is_the_targets() -> None:
     if not REAL_DRAFT.exists():
         pytest.skip("needs the weights: make real-pair")

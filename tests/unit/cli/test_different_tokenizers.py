@@ -37,6 +37,7 @@ from tests.unit.backends.tiny_folders import (
 
 PROMPTS = ["The quick fox", "Grüße aus 日本 😀 lazy dog"]
 TOKENS = 16
+PAIRS = ["sentencepiece drafts", "byte-level drafts"]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentencepiece_tokenizer(write_model(folder, "qwen3", size=400))
 
 
-@pytest.fixture(params=["sentencepiece drafts", "byte-level drafts"])
+@pytest.fixture(params=PAIRS)
 def pair(request: pytest.FixtureRequest, byte_level: Path, sentencepiece: Path) -> ModelPair:
     folders = [str(sentencepiece), str(byte_level)]
     if request.param == "byte-level drafts":
@@ -82,13 +83,21 @@ EXACT_TEXT = [
 ]
 
 
-async def test_the_text_is_the_target_s_own(pair: ModelPair) -> None:
+@pytest.fixture
+def exact_text(request: pytest.FixtureRequest) -> list[tuple[str, float]]:
+    """Presets and temperatures: each with one of the pairs, in turn."""
+    return EXACT_TEXT[PAIRS.index(request.node.callspec.params["pair"]) :: 2]
+
+
+async def test_the_text_is_the_target_s_own(
+    pair: ModelPair, exact_text: list[tuple[str, float]]
+) -> None:
     assert isinstance(pair.draft, TranslatedEngine)
     accepted = 0
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         prompt = PROMPTS[1]
         alone = {t: await client.generate(request(prompt, "ar", t)) for t in (0.0, 1.0)}
-        for preset, temperature in EXACT_TEXT:
+        for preset, temperature in exact_text:
             drafted = await client.generate(request(prompt, preset, temperature))
             assert drafted.token_ids == alone[temperature].token_ids, (preset, temperature)
             assert drafted.text == alone[temperature].text
