@@ -17,10 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from tandem.control.cloud_draft_budget import CloudDraftBudget
+from tandem.control.config import DEFAULT_CONFIG
 from tandem.control.draft_window import decodes_alone
 from tandem.control.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
@@ -31,7 +33,12 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.core.tree import check_parents, children, depths
 from tandem.specdec.choices import CloudDrafts, PredraftOrder, Uplink
-from tandem.specdec.cloud_drafting import CloudDrafting, CloudLookup
+from tandem.specdec.cloud_drafting import (
+    CloudDrafting,
+    CloudDraftsOfAnyKind,
+    CloudLookup,
+    SourceBudgets,
+)
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import (
     DraftTree,
@@ -87,6 +94,9 @@ _EXPECTED_YIELD = 2.0
 """Tokens that a pass over drafts is expected to yield, before the first one."""
 _YIELD_WEIGHT = 0.2
 """Weight of each new pass in the mean yield."""
+_PASSES_WITHOUT = 2
+"""Passes in a row without a draft of the edge that do not say that it has stopped to draft: after a
+correction its next ones may take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +190,8 @@ class CloudMachine:
         rng: RandomSource | None = None,
         budget: PassBudget | HolderBudget | None = None,
         draft_budget: CloudDraftBudget | None = None,
+        lookup_budget: CloudDraftBudget | None = None,
+        has_draft_model: bool = True,
     ) -> None:
         """Take the frame that opens the session.
 
@@ -188,7 +200,9 @@ class CloudMachine:
             model: the target model, and what the server allows.
             rng: in place of the one that the seed gives; for tests.
             budget: of the verifier's passes, which this session shares with others.
-            draft_budget: of the drafts that the cloud makes itself, likewise."""
+            draft_budget: of the drafts that the cloud makes itself, likewise.
+            lookup_budget: of those that it looks up, where it may make drafts of any kind.
+            has_draft_model: whether there is a model for drafts of any kind."""
         check_open(opening, model)
         params = opening.params
         rng = rng if rng is not None else SeededRandom(params.seed)
@@ -239,19 +253,45 @@ class CloudMachine:
         self._hold = False
         # A text that depends on the drafts must not depend on how long they take.
         self._draft_budget = draft_budget if opening.settings.drafter_invariant else None
-        usual_in_cloud = draft_budget.usual if draft_budget else UsualAcceptance()
         self._longest_cloud_draft = min(opening.settings.cloud_draft_length, model.max_draft_length)
+        self._has_draft_model = has_draft_model
         self._cloud_drafting: CloudDrafting | None = None
-        if opening.settings.drafts_in_cloud:
-            looks_up = opening.settings.cloud_drafts is CloudDrafts.LOOKUP
-            self._cloud_drafting = (CloudLookup if looks_up else CloudDrafting)(
-                self.committed,
-                longest=self._longest_cloud_draft,
-                races=opening.settings.drafts and not opening.settings.drafter_invariant,
-                length_limit=self._length_limit,
-                ends=self._eos,
-                acceptance=SessionAcceptance(usual_in_cloud),
-            )
+        if opening.settings.may_draft_in_cloud:
+            self._cloud_drafting = self._drafting_of(draft_budget, lookup_budget)
+        # What an edge sent so far, and passes since its last draft.
+        self._edge_drafts = 0
+        self._passes_without = 0
+
+    def _drafting_of(
+        self, draft_budget: CloudDraftBudget | None, lookup_budget: CloudDraftBudget | None
+    ) -> CloudDrafting:
+        """Return what makes the cloud's own drafts, of the kind that the session asks for."""
+        settings = self.settings
+        usual = draft_budget.usual if draft_budget else UsualAcceptance()
+        options: dict[str, Any] = {
+            "longest": self._longest_cloud_draft,
+            "races": settings.drafts and not settings.drafter_invariant,
+            "length_limit": self._length_limit,
+            "ends": self._eos,
+            "acceptance": SessionAcceptance(usual),
+        }
+        match settings.cloud_drafts:
+            case CloudDrafts.ANY:
+                budgets = SourceBudgets(
+                    draft_budget or CloudDraftBudget(PassBudget()),
+                    lookup_budget or CloudDraftBudget(PassBudget()),
+                )
+                return CloudDraftsOfAnyKind(
+                    self.committed,
+                    lookup_acceptance=SessionAcceptance(budgets.lookup.usual),
+                    budgets=budgets,
+                    has_model=self._has_draft_model,
+                    **options,
+                )
+            case CloudDrafts.LOOKUP:
+                return CloudLookup(self.committed, **options)
+            case _:
+                return CloudDrafting(self.committed, **options)
 
     @property
     def finished(self) -> bool:
@@ -296,8 +336,15 @@ class CloudMachine:
             row_share=model.row_share,
             tells_prompt_logprobs=True,
             processes_thinking=True,
-            cloud_drafts=self.settings.cloud_drafts,
+            cloud_drafts=self._cloud_drafts_here,
         )
+
+    @property
+    def _cloud_drafts_here(self) -> CloudDrafts:
+        """What this cloud drafts of what it was asked for."""
+        if self.settings.cloud_drafts is not CloudDrafts.ANY:
+            return self.settings.cloud_drafts
+        return CloudDrafts.MODEL if self._has_draft_model else CloudDrafts.LOOKUP
 
     def going_away(self, grace_s: float) -> GoingAway:
         """Ask the edge to finish its round and reconnect."""
@@ -346,6 +393,8 @@ class CloudMachine:
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
+        self._edge_drafts += len(draft.token_ids)
+        self._passes_without = 0
         if (overtaken_at := self._pending.add(draft)) is not None:
             # The cloud went on alone with another token; the edge learns it from that token. The
             # committed text stays as it is, and so does the distribution kept for what follows it.
@@ -538,10 +587,12 @@ class CloudMachine:
     @property
     def _decodes_alone(self) -> bool:
         """True if the cloud decodes on while no draft waits. It waits for none where drafts of its
-        own pay."""
+        own pay, unless it chooses among all kinds: there the edge chooses as well, and knows what
+        the cloud's drafts bring."""
         waits = self._hold and (self._budget is None or self._budget.alone)
         drafting = self._cloud_drafting
-        waits = waits and (drafting is None or not drafting.pays)
+        chosen = self.settings.cloud_drafts is CloudDrafts.ANY
+        waits = waits and (drafting is None or chosen or not drafting.pays)
         if not self.settings.decode_when_idle or waits:
             return False
         if not self.settings.drafts:
@@ -597,7 +648,7 @@ class CloudMachine:
         session that is resumed has them where it had them before."""
         if self._in_flight or self.awaits_recovered or self._tree is not None:
             return False
-        if self._edge_goes_first():
+        if self._edge_goes_first() or self._leaves_drafting_to_edge:
             return False
         if not self.target_passes:
             depends = not (self.rule.drafter_invariant or self.settings.drafts)
@@ -614,7 +665,21 @@ class CloudMachine:
         drafting = self._cloud_drafting
         if drafting is None or not self.rule.drafter_invariant:
             return True
-        return self._pending.ready >= drafting.begun
+        if not isinstance(drafting, CloudDraftsOfAnyKind):
+            return self._pending.ready >= drafting.begun
+        if self._leaves_drafting_to_edge or not self._is_due_without_drafts():
+            return True
+        return not drafting.faster_than(self._pending.ready, self._acceptance.rate)
+
+    @property
+    def _leaves_drafting_to_edge(self) -> bool:
+        """True if others share the passes, which drafts of the cloud would delay, and the edge
+        drafts: more than a first look, and not long ago. Only where it may choose."""
+        if self.settings.cloud_drafts is not CloudDrafts.ANY or self._budget is None:
+            return False
+        few = DEFAULT_CONFIG.few_tokens
+        drafts = self._edge_drafts >= few and self._passes_without <= _PASSES_WITHOUT
+        return drafts and not self._budget.alone
 
     def _waits_for_cloud_drafts(self) -> bool:
         """True if the pass that is due is to judge drafts that the cloud is making. While the draft
@@ -645,6 +710,7 @@ class CloudMachine:
         self._in_flight = None
         self.early_verdicts.clear()
         self.target_passes += 1
+        self._passes_without += 1
         if self.ended:
             return []
         self._unread_prompt = ()
@@ -666,9 +732,11 @@ class CloudMachine:
         base = len(self.committed)
         accepted = len(verification.path)
         replacement = verification.replacement
-        draft_s = 0.0
+        draft_s = draft_rate = 0.0
         if self._cloud_drafting is not None:
             draft_s = self._cloud_drafting.draft_s
+            if self.settings.cloud_drafts is CloudDrafts.ANY:  # by an edge that chooses too
+                draft_rate = self._cloud_drafting.rate
             self._cloud_drafting.judged(accepted, int(replacement is not None))
         self._kv_length = min(base + accepted, work.kept + len(work.token_ids))
         self._kept_path = ()
@@ -683,7 +751,7 @@ class CloudMachine:
         tokens = Tokens(
             **self._header(base),
             token_ids=self.committed.since(base),
-            work=replace(cost, draft_s=draft_s),
+            work=replace(cost, draft_s=draft_s, draft_rate=draft_rate),
             logprobs=self._logprobs_recorder.take(),
             accepted=accepted,
         )

@@ -9,9 +9,11 @@ fed, whoever made that text since. Drafts by lookup need no model."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import SessionAcceptance
 from tandem.core.errors import ProtocolError
 from tandem.core.text_lookup import GrowingText
@@ -23,7 +25,17 @@ from tandem.specdec.rules import Proposal
 
 RETRY_AFTER = 32
 """Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
+MOST_RETRY_AFTER = 4 * RETRY_AFTER
+"""The same after several tries that failed, where drafts of any kind are chosen from."""
 RETRY_LENGTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBudgets:
+    """What says how many drafts are worth their time, of a draft model and of lookup."""
+
+    model: CloudDraftBudget
+    lookup: CloudDraftBudget
 
 
 class CloudDrafting:
@@ -65,6 +77,7 @@ class CloudDrafting:
         self._drafts: tuple[Proposal, ...] = ()
         self._longest = longest
         self._rested = 0
+        self._retry_after = RETRY_AFTER
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
 
@@ -111,10 +124,14 @@ class CloudDrafting:
         if self.task is not None or self.is_over:
             return self.task
         self._forget()
-        if (wanted := min(self._worth(count()), self.room)) < 1:
-            self._drafted_at = len(self._committed)
-            return None
+        return self._draft(min(self._worth(count()), self.room))
+
+    def _draft(self, wanted: int) -> DraftTask | None:
+        """Return the task that drafts so many tokens after the text; None where that is none."""
         length = len(self._committed)
+        if wanted < 1:
+            self._drafted_at = length
+            return None
         keep = min(self._valid_length, length - 1)
         self.task = DraftTask(
             keep=keep,
@@ -129,7 +146,7 @@ class CloudDrafting:
         """Return the tokens to draft where `count` are worth it: now and then a few where none
         are."""
         self._rested = 0 if count else self._rested + 1
-        if self._rested < RETRY_AFTER:
+        if self._rested < self._retry_after:
             return count
         self._rested = 0
         return min(RETRY_LENGTH, self._longest)
@@ -205,6 +222,12 @@ def _proposal_of(drafted: Drafted) -> Proposal:
     return Proposal((drafted.token_id,), draft_probs=probs)
 
 
+def _certain(token_ids: Sequence[int]) -> tuple[Proposal, ...]:
+    """Return drafts that were looked up: nothing else could have been drafted there, whatever the
+    rule."""
+    return tuple(Proposal((token_id,), draft_prob=1.0) for token_id in token_ids)
+
+
 class CloudLookup(CloudDrafting):
     """The same where drafts are looked up in the text: without a model, and so without tasks."""
 
@@ -219,10 +242,122 @@ class CloudLookup(CloudDrafting):
             self._forget()
             self._text.extend(self._committed.since(len(self._text)))
             found = self._text.followers(min(self._worth(count()), self.room))
-            # Nothing else could have been drafted there, whatever the rule.
-            self._drafts = tuple(Proposal((token_id,), draft_prob=1.0) for token_id in found)
+            self._drafts = _certain(found)
             self._drafted_at = len(self._committed)
         return None
+
+
+class CloudDraftsOfAnyKind(CloudDrafting):
+    """Drafts by lookup, or with the draft model where there is one: in each place what is expected
+    to bring tokens faster. The draft model computes no text before its drafts are worth it."""
+
+    def __init__(
+        self,
+        committed: PrefixedTokens,
+        *,
+        lookup_acceptance: SessionAcceptance,
+        budgets: SourceBudgets,
+        has_model: bool,
+        **options: Any,
+    ) -> None:
+        """Begin as `CloudDrafting` does.
+
+        Args:
+            committed: the session's text.
+            lookup_acceptance: of what is looked up; `acceptance` is of the draft model's drafts.
+            budgets: what says how many drafts of each source are worth their time.
+            has_model: whether there is a draft model.
+            options: see `CloudDrafting`."""
+        super().__init__(committed, **options)
+        self._budgets = budgets
+        self._has_model = has_model
+        self._unread = has_model and self.prefilling
+        self.prefilling = self._unread and self._model_count() > 0
+        self._lookup_acceptance = lookup_acceptance
+        self._lookup_rested = 0
+        self._text = GrowingText()
+        self._looked_up = False
+
+    @property
+    def rate(self) -> float:
+        """The rate at which drafts of the source are accepted that the last ones are of."""
+        return self._lookup_acceptance.rate if self._looked_up else self._acceptance.rate
+
+    def faster_than(self, others: int, acceptance_rate: float) -> bool:
+        """Return whether what is drafted after the text as it is, or would be, brings tokens faster
+        than so many drafts of another, which are there already."""
+        budget, rate = self._budgets.model, self._acceptance.rate
+        if self._looks_up:
+            budget, rate = self._budgets.lookup, self._lookup_acceptance.rate
+        if self.task is not None or self.is_over:
+            count = self.begun
+        else:
+            count = 0 if self._unread else min(self._model_count(), self.room)
+        speed = budget.speed(rate, count, made=bool(self.proposals))
+        return speed > budget.speed(acceptance_rate, others, made=True)
+
+    @property
+    def _looks_up(self) -> bool:
+        return self._looked_up and self.is_over
+
+    def _model_count(self) -> int:
+        if not self._has_model:
+            return 0
+        budget = self._budgets.model
+        return budget.drafts(self._acceptance.rate, budget.longest(self._longest))
+
+    def due(self, count: Callable[[], int]) -> DraftTask | None:
+        """Return the task of the draft model, if what it would draft is better than what is looked
+        up. `count` is not asked: the budgets of both sources are."""
+        if self.prefilling:
+            return self._prefill()
+        if self.task is not None or self.is_over:
+            return self.task
+        self._forget()
+        found = self._lookup()
+        worth = self._model_count()
+        wanted = min(self._worth(worth), self.room) if self._has_model else 0
+        by_model = self._budgets.model.speed(self._acceptance.rate, wanted)
+        looked_up = self._budgets.lookup.speed(self._lookup_acceptance.rate, len(found))
+        if found and looked_up >= by_model and wanted <= worth:  # else the model has a try
+            self._looked_up = True
+            self._drafts = _certain(found)
+            return self._draft(0)
+        if self._unread and wanted > 0:
+            self.prefilling = True
+            return self._prefill()
+        return self._draft(wanted)
+
+    def _lookup(self) -> tuple[int, ...]:
+        """Return what may follow the text by lookup, as much of it as is worth its rows; now and
+        then a little where it is not worth it."""
+        self._text.extend(self._committed.since(len(self._text)))
+        budget = self._budgets.lookup
+        count = budget.drafts(self._lookup_acceptance.rate, budget.longest(self._longest))
+        self._lookup_rested = 0 if count else self._lookup_rested + 1
+        if self._lookup_rested >= RETRY_AFTER:
+            self._lookup_rested = 0
+            count = RETRY_LENGTH
+        return self._text.followers(max(0, min(count, self.room)))
+
+    def take(
+        self, task: DraftTask, drafts: Sequence[Drafted], kv_length: int, draft_s: float
+    ) -> bool:
+        if task is self.task and self.prefilling:
+            self._unread = False
+        return super().take(task, drafts, kv_length, draft_s)
+
+    def judged(self, accepted: int, rejected: int) -> None:
+        acceptance = self._lookup_acceptance if self._looked_up else self._acceptance
+        if not self._looked_up:  # a try that failed is not repeated soon
+            longer = min(MOST_RETRY_AFTER, 2 * self._retry_after)
+            self._retry_after = RETRY_AFTER if accepted else longer
+        acceptance.judged(accepted, rejected)
+        self._forget()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._looked_up = False
 
 
 def cloud_draft_preset(settings: VerifySettings) -> Preset:

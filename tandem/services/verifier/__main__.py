@@ -80,7 +80,7 @@ def _cloud_draft(settings: VerifierSettings, target: LoadedModel) -> CloudDraftM
     if settings.pace_cloud_draft_s:
         engine = PacedEngine(engine, settings.pace_cloud_draft_s, 0.0)
     check_vocabulary(engine, target.engine)
-    return CloudDraftModel(engine.model_name, lambda: engine)
+    return CloudDraftModel(engine.model_name, lambda: engine, loaded=True)
 
 
 if __name__ == "__main__":

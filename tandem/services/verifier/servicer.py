@@ -36,6 +36,7 @@ from tandem.services.verifier.cloud_drafts import (
     CloudDraftRunner,
 )
 from tandem.services.verifier.session import Stream, VerifierSession
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.messages import Open
 from tandem.specdec.presets import PRESETS
@@ -53,6 +54,9 @@ log = get_logger(__name__)
 
 MOVING_SHARE = 0.5
 """Of another verifier's time, what texts that come from one that stops may take of it."""
+SPARE_SHARE = 0.25
+"""Of the memory for keys and values, what is left to sessions that need it, where others might have
+a draft model's as well."""
 LEAVING_SHARE = 0.5
 """Of the grace at a stop: by then all sessions are asked to leave."""
 
@@ -95,7 +99,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._price = limits.price_cloud_second
         self._metrics = metrics
         self._tracing = tracing
-        self._budget = PassBudget()
+        row_share = None if pass_times is None else pass_times.row_share
+        self._budget = PassBudget(row_share=row_share)
         self._cloud_drafters = CloudDrafters(
             engine, cloud_draft, self._budget, limits.stuck_after_s
         )
@@ -140,7 +145,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             exit_temperatures=engine.exit_temperatures,
             same_bits=engine.capabilities.same_bits,
             batch_invariant=engine.capabilities.batch_invariant,
-            row_share=None if pass_times is None else pass_times.row_share,
+            row_share=row_share,
             layer_count=engine.layer_count if engine.capabilities.splits else 0,
             hidden_size=engine.hidden_size if engine.capabilities.splits else 0,
         )
@@ -249,15 +254,20 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         waiting = length + len(opening.committed_ids) if split else 0
         waiting_bytes = 4 * waiting * model.hidden_size
         draft_bytes = 0 if drafter is None else drafter.kv_bytes(capacity)
+        demands_drafts = opening.settings.cloud_drafts is not CloudDrafts.ANY
         named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
         with (
             self._admission.reserve(
-                held * self._engine.kv_bytes_per_token + waiting_bytes + draft_bytes,
+                held * self._engine.kv_bytes_per_token
+                + waiting_bytes
+                + (draft_bytes if demands_drafts else 0),
                 grammar_of=None if grammar is None else payer,
             ) as reservation,
             log_context(**named),
             self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
         ):
+            if not (demands_drafts or reservation.take_spare(draft_bytes, SPARE_SHARE)):
+                drafter = None
             tenant = calling_tenant(opening.tenant, self._sharing)
             # Only from here on may the session cost anything.
             claim = partial(self._admission.claim, current_caller().holder)
@@ -266,6 +276,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 model,
                 budget=HolderBudget(self._budget, claim),
                 draft_budget=self._cloud_drafters.budget_for(opening),
+                lookup_budget=self._cloud_drafters.lookup_budget,
+                has_draft_model=drafter is not None,
             )
             processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
