@@ -94,13 +94,15 @@ def running_suite(
     target_threads: int | None = None,
     keeps_prefixes: bool = True,
     drafter_options: Sequence[str] = (),
+    drafts_in_cloud: bool = False,
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
     The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
     the target as many threads, since the one side waits while the other computes, or
     `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time.
-    `drafter_options`: further flags of the drafter. Raises SuiteFailed, with the process's own
+    `drafter_options`: further flags of the drafter. `drafts_in_cloud`: the verifier has the pair's
+    draft model too. Raises SuiteFailed, with the process's own
     words, when one does not start or ends by itself.
     """
     cores = usable_cores()
@@ -118,6 +120,7 @@ def running_suite(
             *("--dtype", models.target_dtype),
             *_device(models.target, models.device),
             *("--threads", str(target_threads)),
+            *(_cloud_draft(models, pacing) if drafts_in_cloud else ()),
             *kept,
         )
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
@@ -164,6 +167,17 @@ COMMON = ("--insecure", "--port", "0", "--log-level", "warning")
 
 def _device(model: str, device: str) -> tuple[str, ...]:
     return () if is_gguf(model) else ("--device", device)
+
+
+def _cloud_draft(models: Models, pacing: Pacing | None) -> tuple[str, ...]:
+    """The draft model beside the target, a paced step of which takes a fifth of the edge's."""
+    paced = () if pacing is None else ("--pace-cloud-draft-s", str(pacing.draft_s / 5))
+    return (
+        *("--cloud-draft", models.draft),
+        *("--cloud-draft-engine", models.draft_engine),
+        *("--cloud-draft-dtype", models.draft_dtype),
+        *paced,
+    )
 
 
 def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:
