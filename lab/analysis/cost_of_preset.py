@@ -1,17 +1,27 @@
 """The cost of any preset, composed from its choices, whatever its name. The schedule says which
 model counts the time, the payloads what travels. Invariant: pure arithmetic on values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lab.analysis.cost_models import LinkTimes, Prediction
 from lab.analysis.cost_tslt import sparse_probs_bytes, tree_distributions
 from lab.analysis.epoch_timeline import Expected, StepTimes, expected
 from lab.analysis.shared_passes import expected_together
+from tandem.control.cloud_draft_budget import tokens_per_pass, worth_drafting
 from tandem.control.conditions import Conditions, PairTimes
+from tandem.control.cost import Plan, token_cost
 from tandem.control.draft_window import schedule_for
 from tandem.core.codecs import Precision
-from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.core.errors import InvalidArgument
+from tandem.specdec.choices import (
+    CloudDrafts,
+    Control,
+    Predraft,
+    RejectionPayload,
+    Schedule,
+    Uplink,
+)
 from tandem.specdec.presets import Preset
 
 PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
@@ -32,6 +42,14 @@ class Sizes:
     """Of a hidden state, where the target is split."""
 
 
+@dataclass(frozen=True, slots=True)
+class CloudDrafting:
+    """A step of the draft model in the cloud, in seconds, and how often its drafts are right."""
+
+    step_s: float
+    acceptance_rate: float
+
+
 def predict(
     preset: Preset,
     pair: PairTimes,
@@ -41,13 +59,19 @@ def predict(
     sizes: Sizes,
     miss_rate: float = 1.0,
     sessions: int = 1,
+    cloud_drafting: CloudDrafting | None = None,
 ) -> Prediction:
     """Return what a preset is expected to take of each of `sessions` that share one verifier, each
     with an edge of its own. `acceptance_rate` is that of its own acceptance rule, `miss_rate` that
     of its pre-draft cache; of a tree the rate is a layer's. A pass over t tokens of all sessions
-    takes verify_first + (t - 1)·further."""
+    takes verify_first + (t - 1)·further. `cloud_drafting`: of a preset whose cloud drafts with a
+    model. Raises InvalidArgument for drafts that are looked up in the cloud, since no model says
+    how often something is found, and for several sessions where both sides draft."""
     if preset.split_layers:
         return _split(pair, link, sizes, sessions)
+    if preset.drafts_in_cloud:
+        drafting = cloud_drafting or CloudDrafting(pair.draft_s / 5, acceptance_rate)
+        return _with_cloud_drafts(preset, pair, link, sizes, sessions, acceptance_rate, drafting)
     expected = _expected(preset, pair, link, sessions, acceptance_rate, sizes, miss_rate)
     rejection = payload_bytes(preset, sizes) if preset.drafts else 0.0
     answers = expected.passes * sizes.head_bytes + expected.corrections * rejection
@@ -75,6 +99,53 @@ def _split(pair: PairTimes, link: LinkTimes, sizes: Sizes, sessions: int) -> Pre
         communication_s=communication_s,
         uplink_bytes=up,
         downlink_bytes=sizes.head_bytes,
+    )
+
+
+def _with_cloud_drafts(
+    preset: Preset,
+    pair: PairTimes,
+    link: LinkTimes,
+    sizes: Sizes,
+    sessions: int,
+    acceptance_rate: float,
+    drafting: CloudDrafting,
+) -> Prediction:
+    """Sessions that all draft in shared steps, as many tokens as the verifier's budget finds worth
+    their time; where the text depends on drafts, as many as the preset says."""
+    if preset.cloud_drafts is CloudDrafts.LOOKUP:
+        raise InvalidArgument("preset", "no model says how often lookup finds something")
+    if preset.drafts and sessions > 1:
+        raise InvalidArgument("sessions", "must be 1 where edge and cloud both draft")
+    pass_s, row_s = pair.verify_s(sessions - 1), sessions * pair.verify_further_s
+    count = preset.cloud_draft_length
+    if preset.drafter_invariant:
+        step = (drafting.step_s + row_s) / pass_s
+        count = worth_drafting(drafting.acceptance_rate, count, step)
+    conditions = Conditions(
+        PairTimes(pair.draft_s, pass_s, row_s),
+        link.rtt_s,
+        acceptance_rate,
+        cloud_drafts=count,
+        cloud_draft_s=drafting.step_s,
+        cloud_tokens=tokens_per_pass(drafting.acceptance_rate, count),
+    )
+    schedule = schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
+    if preset.drafts and count:  # a cloud whose drafts pay waits for none of the edge
+        schedule = replace(schedule, decode_when_idle=True)
+    cost = token_cost(Plan(schedule), conditions)
+    up = 0.0
+    if preset.drafts:
+        drafted = cost.drafting_s / pair.draft_s if pair.draft_s else 0.0
+        up = drafted * (sizes.head_bytes + _bytes_per_draft(preset, sizes))
+    down = cost.passes * sizes.head_bytes
+    return Prediction(
+        pass_s,
+        tokens_per_round=1.0,
+        round_s=cost.tpot_s,
+        communication_s=link.communication_s(up, down) if preset.drafts else 0.0,
+        uplink_bytes=up,
+        downlink_bytes=down,
     )
 
 

@@ -12,7 +12,7 @@ from lab.analysis.cost_models import LinkTimes
 from lab.analysis.paper_tables import dssd_table_1
 from lab.commands.plan_methods import METHODS, Planned, Situation
 from tandem.commands.options import json_option
-from tandem.control.conditions import PairTimes
+from tandem.control.conditions import PairTimes, check_duration
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import shape_from
 
@@ -23,6 +23,11 @@ NOT_REPRODUCED = 1
 @click.command()
 @click.option("--paper", type=click.Choice(list(PAPERS)), help="Recompute a table of a paper.")
 @click.option("--draft-ms", type=float, help="Time of one draft step.")
+@click.option(
+    "--cloud-draft-ms",
+    type=float,
+    help="cloud-draft: time of one draft step in the cloud. Default: a fifth of --draft-ms.",
+)
 @click.option("--verify-ms", type=float, help="Time of a target pass over one token.")
 @click.option(
     "--verify-further-ms",
@@ -88,8 +93,8 @@ def plan(**options: Any) -> int:
 
     Without --paper, give --draft-ms, --verify-ms and --acceptance. Drafts are accepted
     independently. Methods in rounds follow the papers' own models with their misprints corrected:
-    token ids cost no bytes. 'picospec', 'predraft' and 'stream', and every method of several
-    --sessions, follow the schedule of their preset step by step, with all that it sends.
+    token ids cost no bytes. 'picospec', 'predraft', 'stream' and 'cloud-draft', and every method of
+    several --sessions, follow the schedule of their preset step by step, with all that it sends.
     Figures are per session; 'bytes' are per token and in expectation.
     """
     if options["paper"] is not None:
@@ -126,13 +131,13 @@ def _predict(options: dict[str, Any]) -> None:
         rows = [_row(method, answer) for method, answer in predictions.items()]
         click.echo(json.dumps({"inputs": inputs, "rows": rows}))
         return
-    click.echo("method    acceptance  TPOT (ms)  tokens/s  speedup    bytes up  bytes down")
+    click.echo("method       acceptance  TPOT (ms)  tokens/s  speedup    bytes up  bytes down")
     for method, answer in predictions.items():
         rate = "-" if answer.acceptance_rate is None else f"{answer.acceptance_rate:.2f}"
         prediction = answer.prediction
         tokens = prediction.tokens_per_round
         click.echo(
-            f"{method:9} {rate:>10}  {prediction.tpot_s * 1e3:9.2f}  {1 / prediction.tpot_s:8.1f}"
+            f"{method:12} {rate:>10}  {prediction.tpot_s * 1e3:9.2f}  {1 / prediction.tpot_s:8.1f}"
             f"  {prediction.speedup_over_ar:6.2f}x  {prediction.uplink_bytes / tokens:10.0f}"
             f"  {prediction.downlink_bytes / tokens:10.0f}"
         )
@@ -163,6 +168,7 @@ _FLAGS = {
     "vocabulary_size": "vocabulary",
     "expansion": "tree",
     "chunk": "window",
+    "cloud_draft_s": "cloud_draft_ms",
 }
 """What the cost models call the values of these flags. `acceptance` was checked before."""
 
@@ -175,6 +181,9 @@ def _situation(options: dict[str, Any], rate: float) -> Situation:
     given, tree_rate = options["acceptance_coupled"], options["acceptance_tree"]
     if tree_rate is not None and not 0 <= tree_rate <= 1:
         raise InvalidArgument("acceptance_tree", f"must be within [0, 1], is {tree_rate}")
+    cloud_draft_ms = options["cloud_draft_ms"]
+    if cloud_draft_ms is not None:
+        check_duration("cloud_draft_s", cloud_draft_ms / 1e3)
     return Situation(
         pair=PairTimes(
             *(options[name] / 1e3 for name in ("draft_ms", "verify_ms", "verify_further_ms"))
@@ -193,6 +202,7 @@ def _situation(options: dict[str, Any], rate: float) -> Situation:
         expansion=_expansion(options["tree"]),
         window=options["window"],
         sessions=options["sessions"],
+        cloud_draft_s=None if cloud_draft_ms is None else cloud_draft_ms / 1e3,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lab.analysis.cost_fsd import fsd
 from lab.analysis.cost_models import LinkTimes, Prediction, ar, coupled, dsd, dssd
-from lab.analysis.cost_of_preset import Sizes, predict
+from lab.analysis.cost_of_preset import CloudDrafting, Sizes, predict
 from lab.analysis.cost_tslt import mc_dsd, sparse_probs_bytes, tslt
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
@@ -17,7 +17,8 @@ from tandem.specdec.presets import PRESETS, Preset
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What the flags describe. `coupled_rate`: acceptance under Gumbel coupling; `layer_rate`: of a
-    layer of the tree; `window` None: the controller's; `sessions` share one verifier."""
+    layer of the tree; `window` None: the controller's; `sessions` share one verifier;
+    `cloud_draft_s`: a step of a draft model in the cloud, None: a fifth of the edge's."""
 
     pair: PairTimes
     link: LinkTimes
@@ -32,6 +33,7 @@ class Situation:
     expansion: tuple[int, ...]
     window: int | None
     sessions: int = 1
+    cloud_draft_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ def _composed(name: str) -> Callable[[Situation], Planned]:
         preset = _preset(name, at)
         rate = at.layer_rate if preset.expansion else at.rate
         rate = at.coupled_rate if preset.drafter_invariant else rate
+        drafting = None
+        if at.cloud_draft_s is not None:
+            drafting = CloudDrafting(at.cloud_draft_s, rate)
         prediction = predict(
             preset,
             at.pair,
@@ -101,7 +106,10 @@ def _composed(name: str) -> Callable[[Situation], Planned]:
             sizes=Sizes(at.vocabulary_size),
             miss_rate=at.miss_rate,
             sessions=at.sessions,
+            cloud_drafting=drafting,
         )
+        if preset.drafts_in_cloud:
+            return Planned(rate, preset.cloud_draft_length, prediction)
         if not preset.drafts:
             return Planned(None, 0, prediction)
         return Planned(rate, preset.schedule.chunk, prediction)
@@ -142,5 +150,5 @@ METHODS: Mapping[str, Callable[[Situation], Planned]] = {
         "mc-dsd": _mc_dsd,
         "fsd": _chain(fsd, lambda at: {"miss_rate": at.miss_rate}),
     }.items()
-} | {name: _composed(name) for name in ("picospec", "predraft", "stream")}
+} | {name: _composed(name) for name in ("picospec", "predraft", "stream", "cloud-draft")}
 """What a method takes. InvalidArgument names a bad field of the situation."""

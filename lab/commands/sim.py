@@ -48,8 +48,8 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 @click.option(
     "--cloud-draft-ms",
     type=float,
-    help="Time of one draft step in the cloud, for presets that draft there. Default: a fifth of"
-    " --draft-ms.",
+    help="Time of one draft step in the cloud, for presets that draft there; for auto only if it is"
+    " given. Default: a fifth of --draft-ms.",
 )
 @click.option("--verify-ms", type=float, default=72.0, help="Time of a target pass over one token.")
 @click.option(
@@ -147,6 +147,7 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
         options["verify_ms"] / 1e3,
         options["verify_further_ms"] / 1e3,
         cloud_draft_s=None if cloud_draft_ms is None else cloud_draft_ms / 1e3,
+        offers_cloud_drafts=cloud_draft_ms is not None,
     )
     presets: dict[Preset, None] = {}
     for name in options["presets"] or PRESETS:

@@ -66,7 +66,8 @@ class Question:
 class SimulatedAnswer:
     """An answer and its cost in virtual time. `ttft_s` and `last_commit_s` count from the request,
     `commits` from the beginning of virtual time;
-    bytes are those of every message; `rejections` counts the verdicts that reject a draft."""
+    bytes are those of every message; `rejections` counts the verdicts that reject a draft,
+    `cloud_rejections` the passes that reject one of the cloud's own."""
 
     token_ids: tuple[int, ...]
     ttft_s: float
@@ -77,6 +78,7 @@ class SimulatedAnswer:
     stats: EdgeStats
     commits: tuple[tuple[float, int], ...] = ()
     """When how many tokens were committed."""
+    cloud_rejections: int = 0
     measured: WarmStart = field(default=NO_WARM_START, compare=False, repr=False)
     """What the session measured, for those after it."""
 
@@ -178,5 +180,6 @@ def _answer(question: Question, done: SimulationResult, sizes: WireSizes) -> Sim
         rejections=sizes.rejections,
         stats=done.stats,
         commits=tuple((moment, len(commit.token_ids)) for moment, commit in done.commits),
+        cloud_rejections=sizes.cloud_rejections,
         measured=done.measured,
     )

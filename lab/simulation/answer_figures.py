@@ -8,10 +8,11 @@ from statistics import median
 from typing import Any
 
 from lab.analysis.cost_models import LinkTimes
-from lab.analysis.cost_of_preset import Sizes, predict
+from lab.analysis.cost_of_preset import CloudDrafting, Sizes, predict
 from lab.simulation.answer import Conditions, SimulatedAnswer
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import Preset
 
 
@@ -85,6 +86,13 @@ def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
     return accepted / (accepted + rejections) if accepted + rejections else None
 
 
+def cloud_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
+    """The same of drafts that the cloud made itself."""
+    accepted = sum(answer.stats.cloud_accepted for answer in answers)
+    rejections = sum(answer.cloud_rejections for answer in answers)
+    return accepted / (accepted + rejections) if accepted + rejections else None
+
+
 def cache_miss_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
     """Return how often the drafts for the outcome that came were not there (FSD's r); None without
     pre-drafting."""
@@ -106,14 +114,21 @@ def predicted_tpot_s(
     preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[SimulatedAnswer]
 ) -> float | None:
     """TPOT by the preset's cost model at these answers' rates; None if no draft was verified, or
-    rounds are chosen while an answer is written, or the cloud drafts, which no cost model has."""
-    if preset.chooses_rounds or preset.chooses_truncation:
+    rounds are chosen while an answer is written, or drafts are looked up in the cloud, whose number
+    no cost model has."""
+    chosen = preset.chooses_rounds or preset.chooses_truncation
+    if chosen or preset.cloud_drafts is CloudDrafts.LOOKUP:
         return None
     acceptance_rate = verified_acceptance(answers)
     miss_rate = undrafted_rate(answers)
-    if preset.drafts_in_cloud or (preset.drafts and acceptance_rate is None):
-        return None
     times = conditions.times
+    cloud_drafting = None
+    if preset.drafts_in_cloud:
+        rate = cloud_acceptance(answers)
+        cloud_drafting = None if rate is None else CloudDrafting(times.cloud_step_s, rate)
+        acceptance_rate = rate if acceptance_rate is None else acceptance_rate
+    if (preset.drafts or preset.drafts_in_cloud) and acceptance_rate is None:
+        return None
     up, down = conditions.shape.up, conditions.shape.down
     prediction = predict(
         preset,
@@ -122,5 +137,6 @@ def predicted_tpot_s(
         acceptance_rate=acceptance_rate or 0.0,
         miss_rate=1.0 if miss_rate is None else miss_rate,
         sizes=Sizes(conditions.padded_vocabulary or vocabulary_size),
+        cloud_drafting=cloud_drafting,
     )
     return prediction.tpot_s

@@ -189,7 +189,12 @@ class SimulatedSession:
         )
         verifier = self.verifier
         cloud = CloudMachine(
-            opening, model, budget=verifier.budget, draft_budget=verifier.draft_budget
+            opening,
+            model,
+            budget=verifier.budget,
+            draft_budget=verifier.draft_budget,
+            lookup_budget=verifier.lookup_budget,
+            has_draft_model=verifier.offers_drafts,
         )
         self._leave_verifier()
         drafts = SimulatedCloudDrafts(cloud, self.target.cloud_draft_probs or self.drafts.probs)

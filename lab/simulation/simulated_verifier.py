@@ -90,8 +90,9 @@ def tempered_confidence(probs: Array, temperature: float) -> float:
 
 class SimulatedVerifier:
     """Sessions join with their first `look`, which follows every frame that one of them received.
-    Draft steps in the cloud take all sessions that draft there; steps and passes take turns, since
-    they share the processor."""
+    Draft steps in the cloud take all sessions that draft there. They share the processor with
+    passes, and go first: a pass then takes those who drafted too, and a few short steps delay it
+    little."""
 
     def __init__(
         self,
@@ -100,24 +101,26 @@ class SimulatedVerifier:
         slowed: Callable[[], float] = lambda: 1.0,
         exit_s: float = 0.0,
         cloud_draft_s: float = 0.0,
-        gathers_drafts: bool = False,
+        *,
+        offers_drafts: bool = False,
     ) -> None:
         """`pass_s`: duration of a pass over so many tokens of all its sessions together; one that
         begins now takes `slowed` times as long. Each exit that any of them reads adds `exit_s`.
-        `cloud_draft_s`: duration of a draft step in the cloud. `gathers_drafts`: no pass begins
-        while a session drafts in the cloud."""
+        `cloud_draft_s`: duration of a draft step in the cloud; no pass begins while a session
+        drafts there. `offers_drafts`: whether sessions that may have its drafts, and demand none,
+        find its draft model there."""
         self.passes = 0
         self.busy_s = 0.0
-        self.budget = PassBudget()
         first_s = pass_s(1)
         self.row_share = min(1.0, max(0.0, pass_s(2) / first_s - 1)) if first_s > 0 else None
         """What a verifier measures when it starts."""
+        self.budget = PassBudget(row_share=self.row_share)
         self.draft_budget = CloudDraftBudget(self.budget)
+        self.lookup_budget = CloudDraftBudget(self.budget)
+        self.offers_drafts = offers_drafts
         self._cloud_draft_s = cloud_draft_s
-        self._gathers_drafts = gathers_drafts
         self._served: list[ServedSession] = []
         self._drafting: list[ServedSession] = []
-        self._drafts_next = False
         self._time = time
         self._pass_s, self._slowed, self._exit_s = pass_s, slowed, exit_s
         self._waiting: list[ServedSession] = []
@@ -155,14 +158,11 @@ class SimulatedVerifier:
     def _start(self) -> None:
         if self._passing or self._drafting:
             return
-        drafting = [session for session in self._served if session.drafts.under_way]
-        first = self._drafts_next or self._gathers_drafts or not self._waiting
-        if drafting and first:
+        if drafting := [session for session in self._served if session.drafts.under_way]:
             self._draft(drafting)
             return
         if not self._waiting:
             return
-        self._drafts_next = True
         self._passing, self._waiting = self._waiting, []
         dues = [(session, session.due) for session in self._passing if session.due]
         tokens = sum(len(due.work.token_ids) for _, due in dues)
@@ -184,7 +184,6 @@ class SimulatedVerifier:
     def _draft(self, sessions: list[ServedSession]) -> None:
         """Begin a draft step of these sessions."""
         self._drafting = sessions
-        self._drafts_next = False
         step_s = self._slowed() * self._cloud_draft_s
         self.draft_budget.drafted(step_s, len(sessions), len(sessions))
         self.busy_s += step_s

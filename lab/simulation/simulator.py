@@ -32,9 +32,9 @@ class ModelTimes:
     adds to a pass; `branch_s`: what each further branch adds to a draft step. `layers_s`: where the
     target is split, a pass of its first layers at the edge, whose hidden states have `hidden_size`
     numbers; the pass in the cloud is then that of the others. `cloud_draft_s`: a step of the draft
-    model in the cloud, where presets have one; None: a fifth of `draft_s`. `gathers_drafts`: a pass
-    waits for the sessions that draft in the cloud, as of a server that drafts for a whole batch and
-    then verifies it; else steps and passes take turns."""
+    model in the cloud, where presets have one; None: a fifth of `draft_s`. A pass waits for the
+    sessions that draft there. `offers_cloud_drafts`: whether it is there for presets that may have
+    drafts of the cloud, and demand none."""
 
     draft_s: float = 0.024
     verify_first_s: float = 0.072
@@ -45,7 +45,7 @@ class ModelTimes:
     exit_s: float = 0.0
     branch_s: float = 0.0
     cloud_draft_s: float | None = None
-    gathers_drafts: bool = False
+    offers_cloud_drafts: bool = False
 
     @property
     def cloud_step_s(self) -> float:
@@ -136,7 +136,7 @@ def simulate_together(
         lambda: times.slowed if any(session.drafts.under_way for session in sessions) else 1.0,
         times.exit_s,
         times.cloud_step_s,
-        times.gathers_drafts,
+        offers_drafts=times.offers_cloud_drafts,
     )
     sessions += [_begin(request, times, time, verifier) for request in requests]
     open_sessions = list(sessions)

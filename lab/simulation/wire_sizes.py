@@ -41,6 +41,8 @@ class WireSizes:
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     rejections: int = 0
+    cloud_rejections: int = 0
+    """Of drafts that the cloud made itself."""
     _edge: EdgeCodec = field(init=False)
     _cloud: CloudCodec = field(init=False)
 
@@ -59,6 +61,8 @@ class WireSizes:
             size = self._cloud.encode(message).ByteSize() + self._padding(message)
             self.downlink_bytes += size
             self.rejections += isinstance(message, Verdict) and message.rejected
+            if isinstance(message, Tokens):
+                self.cloud_rejections += message.accepted < message.work.drafts
             return size
         size = self._edge.encode(message).ByteSize() + self._padding(message)
         self.uplink_bytes += size

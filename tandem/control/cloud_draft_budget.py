@@ -23,7 +23,8 @@ class CloudDraftBudget:
     __slots__ = ("_config", "_passes", "_step_s", "usual")
 
     def __init__(self, passes: PassBudget, config: ControllerConfig = DEFAULT_CONFIG) -> None:
-        self.usual = UsualAcceptance(config)
+        # Drafts cost the cloud's time even where they are bad: the guess is soon given up.
+        self.usual = UsualAcceptance(config, guessed=config.few_tokens / 2)
         self._config = config
         self._passes = passes
         self._step_s = 0.0
@@ -41,13 +42,44 @@ class CloudDraftBudget:
         a step, unless it is not made `by_model`, and a row of the pass, which all sessions that
         share it draft and feed as well. A step counts once it was measured; before a pass was, all
         are worth it."""
+        cost = self._cost(made=not by_model)
+        return worth_drafting(acceptance_rate, most, cost, self._config)
+
+    def longest(self, most: int) -> int:
+        """Return how many of `most` tokens may be drafted at once. Few, where others share the
+        pass: they wait for the longest drafts of all. And one or two at first, as long as next to
+        nothing is known of such drafts: many sessions learn more from one each than one from
+        many."""
+        few, seen = self._config.few_tokens, self.usual.seen
+        first = 1 + seen
+        if self._passes.alone:
+            first *= 2
+        else:
+            most = min(most, few)
+        return most if seen >= few else min(most, first)
+
+    def speed(self, acceptance_rate: float, count: int, *, made: bool = False) -> float:
+        """Return how fast tokens come with `count` drafts, relative to none. `made`: they are there
+        already, and cost their rows alone."""
+        return tokens_per_pass(acceptance_rate, count) / (1 + count * self._cost(made=made))
+
+    def _cost(self, *, made: bool) -> float:
+        """Return what a draft costs, as a share of a pass over one token of each session; nothing
+        before a pass was seen."""
         times_s = self._passes.shared_times_s
         if times_s is None:
-            return most
+            return 0.0
         pass_s, row_s = times_s
-        step_s = self._step_s if by_model else 0.0
-        step = (step_s + row_s) / max(pass_s, TINY)
-        return worth_drafting(acceptance_rate, most, step, self._config)
+        return (row_s if made else row_s + self._step_s) / max(pass_s, TINY)
+
+
+def tokens_per_pass(acceptance_rate: float, drafts: float) -> float:
+    """Return how many tokens a pass over so many drafts in a row is expected to yield:
+    1 + a + … + aᵏ. A mean number of drafts need not be whole."""
+    if acceptance_rate >= 1:
+        return 1 + drafts
+    rest: float = 1 - acceptance_rate ** (drafts + 1)
+    return rest / (1 - acceptance_rate)
 
 
 def worth_drafting(

@@ -41,7 +41,10 @@ class Conditions:
     often a correction had been drafted for; `branching`: how many times as long a draft step takes
     with branches in it; `pass_slowdown`, `draft_slowdown`: how many times as long a pass and a
     draft step take beside each other; `later_acceptance_rate`: of drafts after the first of an
-    epoch, where it differs; `alone_s`: a token of the cloud alone, if it was measured.
+    epoch, where it differs; `alone_s`: a token of the cloud alone, if it was measured, without
+    drafts of its own. Of a pass of a cloud that goes on by itself `cloud_drafts`: how many drafts
+    of its own it judges, `cloud_draft_s`: what it took to make each, `cloud_tokens`: how many
+    tokens it brings.
     """
 
     pair: PairTimes
@@ -56,6 +59,9 @@ class Conditions:
     later_acceptance_rate: float | None = None
     alone_s: float | None = None
     message_s: float = 0.0
+    cloud_drafts: float = 0.0
+    cloud_draft_s: float = 0.0
+    cloud_tokens: float = 1.0
 
     @property
     def shared(self) -> bool:
@@ -67,6 +73,13 @@ class Conditions:
         clock, with the messages that belong to it. `busy`: while the edge drafts."""
         slowdown = self.pass_slowdown if busy else 1.0
         return slowdown * self.pair.verify_s(drafts) + self.overhead_s
+
+    def cloud_pass_s(self, *, busy: bool) -> float:
+        """Return the seconds from one pass of a cloud that goes on by itself to the next, with
+        those that making its drafts takes; the pass brings `cloud_tokens` tokens."""
+        slowdown = self.pass_slowdown if busy else 1.0
+        draft_s = self.cloud_draft_s + slowdown * self.pair.verify_further_s
+        return self.pass_s(0, busy=busy) + self.cloud_drafts * draft_s
 
     def draft_s(self, *, busy: bool) -> float:
         return self.pair.draft_s * (self.draft_slowdown if busy else 1.0)

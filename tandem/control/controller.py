@@ -23,7 +23,7 @@ from tandem.control.draft_window import chunk_budget_s, schedule_for
 from tandem.control.estimates import NO_WARM_START, Estimates, Recent, WarmStart
 from tandem.control.link_times import LinkEstimate, rounds_belief
 from tandem.control.objective import Estimate, Objective
-from tandem.control.schedule import Control, Schedule, cloud_alone
+from tandem.control.schedule import CLOUD_DRAFTS, Control, Schedule, cloud_alone
 
 
 class PassCost(Protocol):
@@ -39,6 +39,10 @@ class PassCost(Protocol):
     def target_passes(self) -> int: ...
     @property
     def drafts(self) -> int: ...
+    @property
+    def draft_s(self) -> float: ...
+    @property
+    def draft_rate(self) -> float: ...
 
 
 class Reason(StrEnum):
@@ -63,6 +67,13 @@ class Decision:
     alone_measured: bool
     reason: Reason
     conditions: Conditions
+
+    @property
+    def words(self) -> str:
+        """The schedule in words, for people."""
+        if self.schedule.window or not self.conditions.cloud_drafts:
+            return self.schedule.words
+        return CLOUD_DRAFTS
 
 
 @dataclass(slots=True)
@@ -115,6 +126,7 @@ class Controller:
         self._max_tokens = max_tokens
         self._warm_start = warm_start
         self._began = self._held = False
+        self._model_in_cloud = False
         self._sent: deque[_Frame] = deque(maxlen=128)
         self.link = LinkEstimate(rounds_belief(config))
         self._down_bytes = Recent(config)
@@ -125,8 +137,6 @@ class Controller:
         """Whether the next answer still belongs to the schedule before."""
         self._last_s: float | None = None
         self._stretch = _Stretch()
-        self._cloud_drafts = _Stretch()
-        """Tokens in a row of a cloud that drafts itself, since the last reading."""
         self._trial: _Trial | None = None
         self._chosen_under: Conditions | None = None
         self._lost_s = 0.0
@@ -150,11 +160,22 @@ class Controller:
         self._apply()
         self.switched()
 
-    def opened(self, row_share: float | None) -> None:
-        """Record what the cloud measured of its engine before anybody asked: the time that a
-        further row of a pass adds, relative to the first. None: it does not say."""
+    def opened(
+        self,
+        row_share: float | None,
+        *,
+        drafts_in_cloud: bool = False,
+        model_in_cloud: bool = False,
+    ) -> None:
+        """Record what the cloud says of itself. `row_share`: what it measured of its engine before
+        anybody asked, the time that a further row of a pass adds, relative to the first; None: it
+        does not say. `drafts_in_cloud`: whether it may make drafts of its own; `model_in_cloud`:
+        with a draft model."""
+        self._model_in_cloud = model_in_cloud
         if row_share is not None:
             self.estimates.begin_with(row_share)
+        if not drafts_in_cloud:
+            self.estimates.no_cloud_drafts()
 
     def switched(self) -> None:
         """Note that the answers are another stream's from now on; they are not timed by when frames
@@ -207,9 +228,15 @@ class Controller:
         self._stretch.judged(accepted, rejected)
         self._answered(tokens, work, now)
 
-    def took_tokens(self, tokens: int, work: PassCost, now: float) -> None:
-        """Record tokens that the cloud made without a draft of the edge."""
-        self._answered(tokens, work, now, by_cloud=True)
+    def took_tokens(self, tokens: int, work: PassCost, now: float, *, accepted: int = 0) -> None:
+        """Record tokens that the cloud made without a draft of the edge; the first `accepted` of
+        them were drafts of its own."""
+        by_itself = not self.schedule.window or work.drafts > 0
+        if by_itself and work.verify_s > 0 and work.target_passes != 1:
+            self.estimates.drafted_in_cloud(
+                work.drafts, accepted, work.draft_s, work.draft_rate, now
+            )
+        self._answered(tokens, work, now)
 
     def overtaken(self, agreed: bool | None) -> None:
         """Record a token that the cloud decoded: a draft in flight was equal, was not, or there was
@@ -265,7 +292,7 @@ class Controller:
 
     # What it learns from an answer.
 
-    def _answered(self, tokens: int, work: PassCost, now: float, *, by_cloud: bool = False) -> None:
+    def _answered(self, tokens: int, work: PassCost, now: float) -> None:
         self._pay(tokens, now)
         self._now = now
         self._tokens += tokens
@@ -274,7 +301,7 @@ class Controller:
         if work.verify_s > 0:
             self.estimates.sharing.add(work.batch_size, now)
         if not self._settles and self.schedule == self._plan.schedule:
-            self._measure(tokens, gap_s, work, now, by_cloud=by_cloud)
+            self._measure(tokens, gap_s, work, now)
         self._settles = False
         self._fit()
 
@@ -285,9 +312,7 @@ class Controller:
             took_s = now - self._now
             self._lost_s = max(0.0, self._lost_s + took_s - tokens * self.decision.alone_tpot_s)
 
-    def _measure(
-        self, tokens: int, gap_s: float | None, work: PassCost, now: float, *, by_cloud: bool
-    ) -> None:
+    def _measure(self, tokens: int, gap_s: float | None, work: PassCost, now: float) -> None:
         """Learn from an answer to the schedule in use. The first pass of a stream is over the
         prompt; one that others share says nothing of the cloud alone."""
         if gap_s is not None:
@@ -300,23 +325,10 @@ class Controller:
         if work.drafts:
             self.estimates.wait.add(work.queue_s, now)
         alone = not self.schedule.window and work.batch_size == 1
-        if not alone or gap_s is None:
-            return
-        if by_cloud and work.drafts:
-            self._measure_cloud_drafts(tokens, gap_s, work, now)
-        elif not work.drafts and tokens == 1:
-            self.estimates.decoded_alone(gap_s, work.verify_s, now)
-
-    def _measure_cloud_drafts(self, tokens: int, gap_s: float, work: PassCost, now: float) -> None:
-        """Learn what a token of a cloud takes that drafts itself. Its passes bring one or several,
-        so a reading is the mean over a few of them."""
-        self._cloud_drafts.took(tokens, gap_s)
-        if self._cloud_drafts.tokens < 2 * self._config.few_tokens:
-            return
-        token_s = self._cloud_drafts.seconds / self._cloud_drafts.tokens
-        pass_s = work.verify_s / (1 + self.estimates.row_share * work.drafts)
-        self.estimates.decoded_alone(token_s, pass_s, now)
-        self._cloud_drafts = _Stretch()
+        if alone and gap_s is not None and (work.drafts or tokens == 1):
+            pass_s = work.verify_s / (1 + self.estimates.row_share * work.drafts)
+            drafts_s = work.draft_s + work.verify_s - pass_s
+            self.estimates.decoded_alone(max(0.0, gap_s - drafts_s), pass_s, now)
 
     @property
     def _kind(self) -> str:
@@ -426,6 +438,8 @@ class Controller:
         if not self._may_rest:
             return Plan(self._limits)
         link = (self.estimates.rtt_s or 0.0) >= self._config.same_machine_s
+        if self._shared and self._model_in_cloud:
+            return Plan(cloud_alone(self._limits))  # which drafts itself
         if self._shared or (link and not self._tokens):
             window = min(2, self._limits.window)
             return Plan(replace(self._limits, window=window, chunk=min(2, self._limits.chunk)))
@@ -442,6 +456,11 @@ class Controller:
         best = min(costs, key=lambda plan: costs[plan][0])
         used = used if used in costs else alone if alone in costs else best
         margin = 0.0 if best == alone else self._gain_wanted(alone_cost.tpot_s)
+        if used == alone and conditions.shared and conditions.cloud_drafts:
+            # Of many sessions some have good luck with their first drafts. Each that leaves a cloud
+            # which drafts for all of them at once slows down those that stay.
+            unsure = 2 if self.estimates.acceptance.is_guess else 1
+            margin = max(margin, unsure * self._config.chance)
         if costs[best][0] > (1 - margin) * costs[used][0]:
             best = used
         reason = self._reason(conditions)
@@ -585,7 +604,6 @@ class Controller:
         """Begin a stretch of tokens that does not follow those before."""
         self._last_s = None
         self._stretch = _Stretch()
-        self._cloud_drafts = _Stretch()
 
     def _reason(self, now: Conditions) -> Reason:
         """Return what has changed most since the schedule in use was chosen."""

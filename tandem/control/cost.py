@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tandem.control.cloud_draft_budget import tokens_per_pass
 from tandem.control.conditions import Conditions
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.objective import Estimate, Objective
@@ -72,12 +73,7 @@ def token_cost(
     """Return the expected cost of one token, in seconds, target passes and bytes."""
     schedule = plan.schedule
     if not schedule.window:
-        return Estimate(
-            tpot_s=conditions.alone_s or conditions.pass_s(0, busy=False),
-            passes=1.0,
-            cloud_s=conditions.pair.verify_first_s / conditions.sharing,
-            link_bytes=config.frame_bytes,
-        )
+        return _cloud_by_itself(conditions, config)
     if schedule.stop_and_wait:
         return _of_a_token(_rounds(plan, conditions), conditions, config)
     hits = conditions.hit_rate if conditions.hit_rate > config.negligible else 0.0
@@ -88,15 +84,30 @@ def token_cost(
     return _of_a_token(sums, conditions, config)
 
 
+def _cloud_by_itself(conditions: Conditions, config: ControllerConfig) -> Estimate:
+    """A token of a cloud that no edge drafts for: a pass over the drafts that it makes itself, with
+    the time of making them, by the tokens that it brings. Without drafts it brings one."""
+    drafts, tokens = conditions.cloud_drafts, conditions.cloud_tokens
+    own_s = drafts * (conditions.cloud_draft_s + conditions.pair.verify_further_s)
+    return Estimate(
+        tpot_s=((conditions.alone_s or conditions.pass_s(0, busy=False)) + own_s) / tokens,
+        passes=1.0 / tokens,
+        cloud_s=(conditions.pair.verify_first_s / conditions.sharing + own_s) / tokens,
+        link_bytes=config.frame_bytes / tokens,
+    )
+
+
 @dataclass(slots=True)
 class _Pass:
     """A pass of a stream: positions decided up to `end`, seconds since the pass before it, rows fed
-    and drafts made meanwhile."""
+    and drafts made meanwhile; `share` of it, where it brings further positions by drafts of the
+    cloud's own."""
 
     end: int
     seconds: float
-    fed: int
+    fed: float
     drafted: int
+    share: float = 1.0
 
 
 @dataclass(slots=True)
@@ -114,7 +125,7 @@ class _Sums:
         """Add a pass of a stream, weighted by how often it happens. Each draft travels in a frame
         of its own."""
         self.seconds += weight * passed.seconds
-        self.passes += weight
+        self.passes += weight * passed.share
         self.fed += weight * passed.fed
         self.drafted += weight * passed.drafted
         self.frames += weight * passed.drafted
@@ -186,6 +197,10 @@ def _stream(
     draft_s = conditions.branching * conditions.draft_s(busy=True) + conditions.message_s
     row_s = conditions.pass_slowdown * conditions.pair.verify_further_s
     pass_s = conditions.pass_s(0, busy=True)
+    # Where others share the passes, a cloud leaves drafting to an edge that drafts.
+    drafts_in_cloud = conditions.cloud_drafts > 0 and not conditions.shared
+    drafts_in_cloud = drafts_in_cloud and schedule.decode_when_idle
+    cloud_token_s = conditions.cloud_pass_s(busy=True) / conditions.cloud_tokens
     decided = [0.0]
     arrival = [rtt_s]
 
@@ -214,10 +229,17 @@ def _stream(
         count = 0
         while count < window and arrive(position + count + 1) <= now:
             count += 1
+        share = 1.0
         if not count and not schedule.decode_when_idle:
             now = max(now, arrive(position + 1)) + conditions.wait_s
             count = 1
-        now += pass_s + count * row_s
+        took_s = pass_s + count * row_s
+        if drafts_in_cloud and cloud_token_s * tokens_per_pass(rate, count) < took_s:
+            # A pass over drafts of the cloud's own brings several tokens, here one by one.
+            share = 1.0 / conditions.cloud_tokens
+            took_s = cloud_token_s
+            count = 0
+        now += took_s
         for _ in range(count + 1):
             position += 1
             decided.append(now)
@@ -227,7 +249,8 @@ def _stream(
                 rate = conditions.later_rate
         ready = position + int(max(0.0, now + rtt_s - arrival[position]) / max(draft_s, TINY))
         ready = max(drafted, min(position + window, ready))
-        passes.append(_Pass(position, now - began, count + 1, ready - drafted))
+        fed = count + 1 if share == 1 else share * (1 + conditions.cloud_drafts)
+        passes.append(_Pass(position, now - began, fed, ready - drafted, share))
         sums.add(passes[-1], reached)
         drafted = ready
     if position >= depth:  # it goes on as in its second half

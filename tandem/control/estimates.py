@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Any
 
+from tandem.control.cloud_draft_budget import tokens_per_pass
 from tandem.control.conditions import Conditions, PairTimes, several
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.core.line_fit import LineFit
@@ -36,6 +37,10 @@ class Recent:
         self._readings.append((now, value))
         self._forget(now)
 
+    def clear(self) -> None:
+        """Forget all readings."""
+        self._readings.clear()
+
     def _forget(self, now: float) -> None:
         oldest = now - 2 * self._config.half_life_s
         while self._readings and self._readings[0][0] < oldest:
@@ -45,6 +50,11 @@ class Recent:
     def value(self) -> float | None:
         """The mean of the middle third; of two the smaller one, as first readings are long."""
         return _middle([value for _, value in self._readings]) if self._readings else None
+
+    @property
+    def values(self) -> list[float]:
+        """All readings, oldest first."""
+        return [value for _, value in self._readings]
 
     @property
     def mean(self) -> float:
@@ -236,6 +246,10 @@ class WarmStart:
     rounds_factor: Aged = ()
     stream_factor: Aged = ()
     acceptance: AcceptanceKnown | None = None
+    cloud_drafts: Aged = ()
+    cloud_draft: Aged = ()
+    cloud_tokens: Aged = ()
+    cloud_acceptance: AcceptanceKnown | None = None
 
     def later(self, by_s: float) -> WarmStart:
         """Return the same readings, so much later."""
@@ -276,6 +290,12 @@ class Estimates:
         self._hits = recent()
         self.factors = recent(warm_start.rounds_factor), recent(warm_start.stream_factor)
         """What a token took relative to its expected cost, in rounds and in streams."""
+        self.cloud_drafts = recent(warm_start.cloud_drafts)
+        """How many drafts of its own each pass of the cloud by itself judged."""
+        self.cloud_draft = time(warm_start.cloud_draft)
+        """What it took to make one."""
+        self._cloud_tokens = recent(warm_start.cloud_tokens)
+        self.cloud_acceptance = AcceptanceRate(config, warm_start.cloud_acceptance)
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
         self.trips_s: list[float] = []
         """Round trips that this request measured."""
@@ -325,6 +345,38 @@ class Estimates:
     def row_share(self) -> float:
         """Time that a further row of a pass adds, relative to the first."""
         return self._config.prior_row_share if self._share is None else self._share
+
+    def drafted_in_cloud(
+        self, drafts: int, accepted: int, draft_s: float, draft_rate: float, now: float
+    ) -> None:
+        """Record a pass of a cloud that goes on by itself.
+
+        Args:
+            drafts: how many drafts of its own it judged.
+            accepted: how many of them stood.
+            draft_s: the seconds that making them took.
+            draft_rate: how often the cloud expects such drafts to be right, from those of all its
+                sessions; 0: it does not say, and this one's count.
+            now: in seconds."""
+        self.cloud_drafts.add(drafts, now)
+        if drafts:
+            self.cloud_draft.add(draft_s / drafts, now)
+            self.cloud_acceptance.add(accepted, int(accepted < drafts))
+        rate = min(draft_rate or self.cloud_acceptance.rate, self._config.surest)
+        # What is looked up, in no time, is as good as the place in the text: what stood counts.
+        tokens = tokens_per_pass(rate, drafts) if draft_s > 0 else accepted + 1
+        self._cloud_tokens.add(tokens, now)
+
+    def no_cloud_drafts(self) -> None:
+        """Forget what a cloud drafted itself: this one does not."""
+        self.cloud_drafts.clear()
+        self._cloud_tokens.clear()
+
+    @property
+    def cloud_tokens(self) -> float:
+        """Tokens that a pass of a cloud by itself is expected to bring, by the drafts that it
+        judged of late."""
+        return self._cloud_tokens.mean or 1.0
 
     def decoded_alone(self, token_s: float, pass_s: float, now: float) -> None:
         """Record a token that the cloud made by itself: the seconds since the one before, and those
@@ -407,6 +459,9 @@ class Estimates:
             later_acceptance_rate=later,
             alone_s=self.alone_s,
             message_s=config.message_s,
+            cloud_drafts=self.cloud_drafts.mean,
+            cloud_draft_s=self.cloud_draft.value or 0.0,
+            cloud_tokens=self.cloud_tokens,
         )
 
     @property
@@ -432,4 +487,8 @@ class Estimates:
             rounds_factor=self.factors[0].aged(now),
             stream_factor=self.factors[1].aged(now),
             acceptance=self.acceptance.known,
+            cloud_drafts=self.cloud_drafts.aged(now),
+            cloud_draft=self.cloud_draft.aged(now),
+            cloud_tokens=self._cloud_tokens.aged(now),
+            cloud_acceptance=self.cloud_acceptance.known,
         )

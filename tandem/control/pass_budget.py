@@ -21,13 +21,18 @@ from tandem.core.line_fit import LineFit
 class UsualAcceptance:
     """The acceptance rate of all sessions' drafts, as of now; a guess to begin with."""
 
-    __slots__ = ("_accepted", "_config", "_judged", "_keep")
+    __slots__ = ("_accepted", "_config", "_judged", "_keep", "seen")
 
-    def __init__(self, config: ControllerConfig = DEFAULT_CONFIG) -> None:
+    def __init__(
+        self, config: ControllerConfig = DEFAULT_CONFIG, guessed: float | None = None
+    ) -> None:
+        """`guessed`: how many drafts the guess is worth; None: a first look."""
         self._config = config
         self._keep = config.usual_keep
-        self._judged = float(config.few_tokens)
+        self._judged = float(config.few_tokens) if guessed is None else guessed
         self._accepted = config.prior_acceptance * self._judged
+        self.seen = 0
+        """Drafts that were judged."""
 
     @property
     def rate(self) -> float:
@@ -36,6 +41,7 @@ class UsualAcceptance:
     def judged(self, accepted: int, rejected: int) -> None:
         """Record accepted and rejected drafts; those after a rejected one are not judged."""
         keep = self._keep ** (accepted + rejected)
+        self.seen += accepted + rejected
         self._accepted = keep * self._accepted + accepted
         self._judged = keep * self._judged + accepted + rejected
 
@@ -49,6 +55,7 @@ class SessionAcceptance(UsualAcceptance):
         self._config = usual._config
         self._keep = self._config.keep
         self._accepted = self._judged = 0.0
+        self.seen = 0
         self._usual = usual
 
     @property
@@ -79,6 +86,7 @@ class PassBudget:
 
     __slots__ = (
         "_config",
+        "_row_share",
         "_seconds",
         "_sessions",
         "_tokens_each",
@@ -88,8 +96,13 @@ class PassBudget:
         "usual",
     )
 
-    def __init__(self, config: ControllerConfig = DEFAULT_CONFIG) -> None:
+    def __init__(
+        self, config: ControllerConfig = DEFAULT_CONFIG, row_share: float | None = None
+    ) -> None:
+        """`row_share`: what a further token adds to a pass over one, relative to it, as the engine
+        measured it before anybody asked; None: it did not."""
         self._config = config
+        self._row_share = row_share
         self.usual = UsualAcceptance(config)
         self.price = 0.0
         self.alone = True
@@ -106,10 +119,15 @@ class PassBudget:
     @property
     def shared_times_s(self) -> tuple[float, float] | None:
         """The seconds of a pass over one token of each session that shares it, and those that a
-        further token of each would add; None before a pass was seen."""
+        further token of each would add; None before a pass was seen. Passes over one token say
+        nothing of a further one: there the engine's own measurement counts."""
         if not self._seconds.weight:
             return None
-        first_s, further_s = self._seconds.fit()
+        if self._row_share is None:
+            first_s, further_s = self._seconds.fit()
+        else:
+            further = min(self._row_share, self._config.surest)
+            first_s, further_s = self._seconds.fit(further / (1 - further), 1.0)
         shared_s = self._sessions * further_s
         return first_s + shared_s, shared_s
 

@@ -57,6 +57,7 @@ class Schedule:
 
 
 CLOUD_ALONE = "the cloud alone"
+CLOUD_DRAFTS = "the cloud alone, which drafts itself"
 
 
 def cloud_alone(limits: Schedule) -> Schedule:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from tandem.control.schedule import CLOUD_ALONE
+from tandem.control.schedule import CLOUD_ALONE, CLOUD_DRAFTS
 from tandem.generation.client import Generated
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
@@ -137,7 +137,7 @@ def _measured_alone(figures: Mapping[str, Any]) -> float | None:
     choice = figures.get("choice")
     if choice is None or not choice.get("cloud_alone_measured"):
         return None
-    if choice["schedule"] == CLOUD_ALONE or figures["tokens"] < _COMPARABLE_TOKENS:
+    if choice["schedule"] in (CLOUD_ALONE, CLOUD_DRAFTS) or figures["tokens"] < _COMPARABLE_TOKENS:
         return None
     return choice["cloud_alone_tpot_s"] or None
 
@@ -207,7 +207,7 @@ def choice_line(figures: Mapping[str, Any]) -> str:
     alone, expected = _duration(choice["cloud_alone_tpot_s"]), _duration(choice["expected_tpot_s"])
     how = "measured" if choice["cloud_alone_measured"] else "estimated"
     why = f"estimated at {expected} a token, against {alone} by the cloud alone ({how})"
-    if choice["schedule"] == CLOUD_ALONE:
+    if choice["schedule"] in (CLOUD_ALONE, CLOUD_DRAFTS):
         why = f"drafts are estimated to take longer than its {alone} a token ({how})"
     by = f"acceptance {choice['acceptance_rate']:.0%}, round trip"
     by = f"{by} {_duration(choice['round_trip_s'])}, draft step {_duration(choice['draft_step_s'])}"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
+from tandem.core.errors import ResourceExhausted
 from tandem.net.quotas import FairShares, HolderRefused, Quota, Room
 from tandem.net.scopes import Caller, current_caller
 from tandem.net.tenant import Tenant
@@ -35,6 +36,13 @@ class Reservation:
         ResourceExhausted."""
         self._admission.take_more(self._caller, kv_bytes)
         self.kv_bytes += kv_bytes
+
+    def take_spare(self, kv_bytes: int, leaving: float) -> bool:
+        """Take `kv_bytes` bytes more for what the session can do without, if there is room for them
+        and a share of all memory, `leaving`, stays free; return whether it was so."""
+        taken = self._admission.take_spare(self._caller, kv_bytes, leaving)
+        self.kv_bytes += kv_bytes if taken else 0
+        return taken
 
 
 class Admission:
@@ -103,6 +111,17 @@ class Admission:
         with self._refusals_counted(caller):
             self._shares.take_more(caller.holder, kv_bytes, time.monotonic(), caller.quota)
         self.on_change()
+
+    def take_spare(self, caller: Caller, kv_bytes: int, leaving: float) -> bool:
+        """See `Reservation.take_spare`. No refusal is counted: nobody is refused anything."""
+        if self.kv_free_bytes - kv_bytes < leaving * self.kv_budget_bytes:
+            return False
+        try:
+            self._shares.take_more(caller.holder, kv_bytes, time.monotonic(), caller.quota)
+        except ResourceExhausted:
+            return False
+        self.on_change()
+        return True
 
     def spend_grammar(self, tenant: Tenant, seconds: float) -> None:
         """Count the time for computing a grammar of the tenant, useful or not."""

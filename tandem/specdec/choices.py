@@ -69,6 +69,10 @@ class CloudDrafts(StrEnum):
     """With a draft model of its own."""
     LOOKUP = "lookup"
     """What followed the end of the text where that stood in it before (prompt lookup)."""
+    ANY = "any"
+    """Both of these as far as the cloud has them, and of them in each place what its measurements
+    say is fastest, which may be none. Nothing is demanded: where nothing can be drafted, or another
+    choice leaves no room for it, the cloud decodes alone."""
 
 
 class PredraftOrder(StrEnum):

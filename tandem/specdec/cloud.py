@@ -17,10 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from tandem.control.cloud_draft_budget import CloudDraftBudget
+from tandem.control.config import DEFAULT_CONFIG
 from tandem.control.draft_window import decodes_alone
 from tandem.control.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
@@ -31,7 +33,13 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.core.tree import check_parents, children, depths
 from tandem.specdec.choices import CloudDrafts, PredraftOrder, Uplink
-from tandem.specdec.cloud_drafting import CloudDrafting, CloudLookup, may_recall
+from tandem.specdec.cloud_drafting import (
+    CloudDrafting,
+    CloudDraftsOfAnyKind,
+    CloudLookup,
+    SourceBudgets,
+    may_recall,
+)
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import (
     DraftTree,
@@ -88,6 +96,9 @@ _EXPECTED_YIELD = 2.0
 """Tokens that a pass over drafts is expected to yield, before the first one."""
 _YIELD_WEIGHT = 0.2
 """Weight of each new pass in the mean yield."""
+_PASSES_WITHOUT = 2
+"""Passes in a row without a draft of the edge that do not say that it has stopped to draft: after a
+correction its next ones may take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +192,8 @@ class CloudMachine:
         rng: RandomSource | None = None,
         budget: PassBudget | HolderBudget | None = None,
         draft_budget: CloudDraftBudget | None = None,
+        lookup_budget: CloudDraftBudget | None = None,
+        has_draft_model: bool = True,
         memory: Recollection | None = None,
     ) -> None:
         """Take the frame that opens the session.
@@ -191,6 +204,8 @@ class CloudMachine:
             rng: in place of the one that the seed gives; for tests.
             budget: of the verifier's passes, which this session shares with others.
             draft_budget: of the drafts that the cloud makes itself, likewise.
+            lookup_budget: of those that it looks up, where it may make drafts of any kind.
+            has_draft_model: whether there is a model for drafts of any kind.
             memory: earlier texts of the same tenant, which these drafts may be taken from; used
                 where `may_recall`."""
         check_open(opening, model)
@@ -244,29 +259,53 @@ class CloudMachine:
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
         # The edge says that more drafts come soon: the cloud does better not to go on alone.
         self._hold = False
-        self._cloud_drafting = self._cloud_drafting_for(opening, draft_budget, memory)
+        self._has_draft_model = has_draft_model
+        self._cloud_drafting: CloudDrafting | None = None
+        if opening.settings.may_draft_in_cloud:
+            recollection = memory if may_recall(opening) else None
+            self._cloud_drafting = self._drafting_of(draft_budget, lookup_budget, recollection)
+        # What an edge sent so far, and passes since its last draft.
+        self._edge_drafts = 0
+        self._passes_without = 0
 
-    def _cloud_drafting_for(
-        self, opening: Open, budget: CloudDraftBudget | None, memory: Recollection | None
-    ) -> CloudDrafting | None:
-        settings = opening.settings
-        if not settings.drafts_in_cloud:
-            return None
-        usual = budget.usual if budget is not None else UsualAcceptance()
-        looks_up = settings.cloud_drafts is CloudDrafts.LOOKUP
-        return (CloudLookup if looks_up else CloudDrafting)(
-            self.committed,
-            longest=min(settings.cloud_draft_length, self._model.max_draft_length),
-            longest_remembered=self._model.max_draft_length,
-            races=settings.drafts and not settings.drafter_invariant,
-            length_limit=self._length_limit,
-            ends=self._eos,
-            acceptance=SessionAcceptance(usual),
+    def _drafting_of(
+        self,
+        draft_budget: CloudDraftBudget | None,
+        lookup_budget: CloudDraftBudget | None,
+        memory: Recollection | None,
+    ) -> CloudDrafting:
+        """Return what makes the cloud's own drafts, of the kind that the session asks for."""
+        settings = self.settings
+        usual = draft_budget.usual if draft_budget else UsualAcceptance()
+        options: dict[str, Any] = {
+            "longest": min(settings.cloud_draft_length, self._model.max_draft_length),
+            "longest_remembered": self._model.max_draft_length,
+            "races": settings.drafts and not settings.drafter_invariant,
+            "length_limit": self._length_limit,
+            "ends": self._eos,
+            "acceptance": SessionAcceptance(usual),
             # A text that depends on the drafts must not depend on how long they take.
-            budget=budget if settings.drafter_invariant else None,
-            memory=memory if may_recall(opening) else None,
-            prompt_length=self._prompt_length,
-        )
+            "budget": draft_budget if settings.drafter_invariant else None,
+            "memory": memory,
+            "prompt_length": self._prompt_length,
+        }
+        match settings.cloud_drafts:
+            case CloudDrafts.ANY:
+                budgets = SourceBudgets(
+                    draft_budget or CloudDraftBudget(PassBudget()),
+                    lookup_budget or CloudDraftBudget(PassBudget()),
+                )
+                return CloudDraftsOfAnyKind(
+                    self.committed,
+                    lookup_acceptance=SessionAcceptance(budgets.lookup.usual),
+                    budgets=budgets,
+                    has_model=self._has_draft_model,
+                    **options,
+                )
+            case CloudDrafts.LOOKUP:
+                return CloudLookup(self.committed, **options)
+            case _:
+                return CloudDrafting(self.committed, **options)
 
     @property
     def finished(self) -> bool:
@@ -311,8 +350,15 @@ class CloudMachine:
             row_share=model.row_share,
             tells_prompt_logprobs=True,
             processes_thinking=True,
-            cloud_drafts=self.settings.cloud_drafts,
+            cloud_drafts=self._cloud_drafts_here,
         )
+
+    @property
+    def _cloud_drafts_here(self) -> CloudDrafts:
+        """What this cloud drafts of what it was asked for."""
+        if self.settings.cloud_drafts is not CloudDrafts.ANY:
+            return self.settings.cloud_drafts
+        return CloudDrafts.MODEL if self._has_draft_model else CloudDrafts.LOOKUP
 
     def going_away(self, grace_s: float) -> GoingAway:
         """Ask the edge to finish its round and reconnect."""
@@ -361,6 +407,8 @@ class CloudMachine:
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
+        self._edge_drafts += len(draft.token_ids)
+        self._passes_without = 0
         if (overtaken_at := self._pending.add(draft)) is not None:
             # The cloud went on alone with another token; the edge learns it from that token. The
             # committed text stays as it is, and so does the distribution kept for what follows it.
@@ -553,10 +601,12 @@ class CloudMachine:
     @property
     def _decodes_alone(self) -> bool:
         """True if the cloud decodes on while no draft waits. It waits for none where drafts of its
-        own pay."""
+        own pay, unless it chooses among all kinds: there the edge chooses as well, and knows what
+        the cloud's drafts bring."""
         waits = self._hold and (self._budget is None or self._budget.alone)
         drafting = self._cloud_drafting
-        waits = waits and (drafting is None or not drafting.pays)
+        chosen = self.settings.cloud_drafts is CloudDrafts.ANY
+        waits = waits and (drafting is None or chosen or not drafting.pays)
         if not self.settings.decode_when_idle or waits:
             return False
         if not self.settings.drafts:
@@ -612,7 +662,7 @@ class CloudMachine:
         session that is resumed has them where it had them before."""
         if self._in_flight or self.awaits_recovered or self._tree is not None:
             return False
-        if self._edge_goes_first():
+        if self._edge_goes_first() or self._leaves_drafting_to_edge:
             return False
         if not self.target_passes:
             depends = not (self.rule.drafter_invariant or self.settings.drafts)
@@ -629,7 +679,21 @@ class CloudMachine:
         drafting = self._cloud_drafting
         if drafting is None or not self.rule.drafter_invariant:
             return True
-        return self._pending.ready >= drafting.begun
+        if not isinstance(drafting, CloudDraftsOfAnyKind):
+            return self._pending.ready >= drafting.begun
+        if self._leaves_drafting_to_edge or not self._is_due_without_drafts():
+            return True
+        return not drafting.faster_than(self._pending.ready, self._acceptance.rate)
+
+    @property
+    def _leaves_drafting_to_edge(self) -> bool:
+        """True if others share the passes, which drafts of the cloud would delay, and the edge
+        drafts: more than a first look, and not long ago. Only where it may choose."""
+        if self.settings.cloud_drafts is not CloudDrafts.ANY or self._budget is None:
+            return False
+        few = DEFAULT_CONFIG.few_tokens
+        drafts = self._edge_drafts >= few and self._passes_without <= _PASSES_WITHOUT
+        return drafts and not self._budget.alone
 
     def _waits_for_cloud_drafts(self) -> bool:
         """True if the pass that is due is to judge drafts that the cloud is making. While the draft
@@ -653,6 +717,7 @@ class CloudMachine:
         self._in_flight = None
         self.early_verdicts.clear()
         self.target_passes += 1
+        self._passes_without += 1
         if self.ended:
             return []
         self._unread_prompt = ()
@@ -674,12 +739,14 @@ class CloudMachine:
         base = len(self.committed)
         accepted = len(verification.path)
         replacement = verification.replacement
-        draft_s = 0.0
+        draft_s = draft_rate = 0.0
         if self._cloud_drafting is not None:
             draft_s = self._cloud_drafting.draft_s
             if self._cloud_drafting.from_memory:
                 self.proposed_memory_tokens += work.drafts
                 self.accepted_memory_tokens += accepted
+            if self.settings.cloud_drafts is CloudDrafts.ANY:  # by an edge that chooses too
+                draft_rate = self._cloud_drafting.rate
             self._cloud_drafting.judged(accepted, int(replacement is not None))
         self._kv_length = min(base + accepted, work.kept + len(work.token_ids))
         self._kept_path = ()
@@ -694,7 +761,7 @@ class CloudMachine:
         tokens = Tokens(
             **self._header(base),
             token_ids=self.committed.since(base),
-            work=replace(cost, draft_s=draft_s),
+            work=replace(cost, draft_s=draft_s, draft_rate=draft_rate),
             logprobs=self._logprobs_recorder.take(),
             accepted=accepted,
         )

@@ -10,6 +10,7 @@ the text as it was fed, whoever made that text since."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -28,7 +29,17 @@ from tandem.specdec.text_drafts import AnswerTexts
 
 RETRY_AFTER = 32
 """Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
+MOST_RETRY_AFTER = 4 * RETRY_AFTER
+"""The same after several tries that failed, where drafts of any kind are chosen from."""
 RETRY_LENGTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBudgets:
+    """What says how many drafts are worth their time, of a draft model and of lookup."""
+
+    model: CloudDraftBudget
+    lookup: CloudDraftBudget
 
 
 class CloudDrafting:
@@ -84,9 +95,17 @@ class CloudDrafting:
         self._texts = AnswerTexts(None, memory)
         # So many tokens of the text the memory has followed.
         self._followed = prompt_length
+        # How often the remembered drafts that wait are expected to be right.
+        self._remembered_rate = 0.0
         self._rested = 0
+        self._retry_after = RETRY_AFTER
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
+
+    @property
+    def rate(self) -> float:
+        """The rate at which the session's drafts are accepted."""
+        return self._acceptance.rate
 
     @property
     def room(self) -> int:
@@ -125,10 +144,14 @@ class CloudDrafting:
         self._forget()
         if self._recall(surer_than=self._acceptance.rate):
             return None
-        if (wanted := min(self._worth(), self.room)) < 1:
-            self._drafted_at = len(self._committed)
-            return None
+        return self._draft(min(self._worth(), self.room))
+
+    def _draft(self, wanted: int) -> DraftTask | None:
+        """Return the task that drafts so many tokens after the text; None where that is none."""
         length = len(self._committed)
+        if wanted < 1:
+            self._drafted_at = length
+            return None
         keep = min(self._valid_length, length - 1)
         self.task = DraftTask(
             keep=keep,
@@ -150,9 +173,10 @@ class CloudDrafting:
         draft = texts.proposed
         if draft is None:
             return False
+        chance = draft.chance
         most = self._longest_remembered
         if self._budget is not None:
-            most = self._budget.drafts(draft.chance, most, by_model=False)
+            most = self._budget.drafts(chance, most, by_model=False)
         most = min(most, self.room)
         found = list[int]()
         while len(found) < most and draft is not None:
@@ -166,6 +190,7 @@ class CloudDrafting:
         self._rested = 0
         self._propose(found)
         self.from_memory = True
+        self._remembered_rate = chance
         return True
 
     def _propose(self, token_ids: Sequence[int]) -> None:
@@ -179,8 +204,12 @@ class CloudDrafting:
         count = self._longest
         if self._budget is not None:
             count = self._budget.drafts(self._acceptance.rate, count)
+        return self._or_a_try(count)
+
+    def _or_a_try(self, count: int) -> int:
+        """Return `count`, or a few now and then where that is none."""
         self._rested = 0 if count else self._rested + 1
-        if self._rested < RETRY_AFTER:
+        if self._rested < self._retry_after:
             return count
         self._rested = 0
         return min(RETRY_LENGTH, self._longest)
@@ -259,6 +288,12 @@ def _proposal_of(drafted: Drafted) -> Proposal:
     return Proposal((drafted.token_id,), draft_probs=probs)
 
 
+def _certain(token_ids: Sequence[int]) -> tuple[Proposal, ...]:
+    """Return drafts that were looked up: nothing else could have been drafted there, whatever the
+    rule."""
+    return tuple(Proposal((token_id,), draft_prob=1.0) for token_id in token_ids)
+
+
 class CloudLookup(CloudDrafting):
     """The same where drafts are looked up in the text: without a model, and so without tasks."""
 
@@ -278,12 +313,132 @@ class CloudLookup(CloudDrafting):
         return None
 
 
+class CloudDraftsOfAnyKind(CloudDrafting):
+    """Drafts by lookup, or with the draft model where there is one: in each place what is expected
+    to bring tokens faster. The draft model computes no text before its drafts are worth it."""
+
+    def __init__(
+        self,
+        committed: PrefixedTokens,
+        *,
+        lookup_acceptance: SessionAcceptance,
+        budgets: SourceBudgets,
+        has_model: bool,
+        **options: Any,
+    ) -> None:
+        """Begin as `CloudDrafting` does.
+
+        Args:
+            committed: the session's text.
+            lookup_acceptance: of what is looked up; `acceptance` is of the draft model's drafts.
+            budgets: what says how many drafts of each source are worth their time.
+            has_model: whether there is a draft model.
+            options: see `CloudDrafting`."""
+        super().__init__(committed, **options)
+        self._budgets = budgets
+        self._has_model = has_model
+        self._unread = has_model and self.prefilling
+        self.prefilling = self._unread and self._model_count() > 0
+        self._lookup_acceptance = lookup_acceptance
+        self._lookup_rested = 0
+        self._text = GrowingText()
+        self._looked_up = False
+
+    @property
+    def rate(self) -> float:
+        """The rate at which drafts of the source are accepted that the last ones are of."""
+        return self._lookup_acceptance.rate if self._looked_up else self._acceptance.rate
+
+    def faster_than(self, others: int, acceptance_rate: float) -> bool:
+        """Return whether what is drafted after the text as it is, or would be, brings tokens faster
+        than so many drafts of another, which are there already."""
+        budget, rate = self._budgets.model, self._acceptance.rate
+        if self._looks_up:
+            budget, rate = self._budgets.lookup, self._lookup_acceptance.rate
+        elif self.proposals and self.from_memory:
+            budget, rate = self._budgets.lookup, self._remembered_rate
+        if self.task is not None or self.is_over:
+            count = self.begun
+        else:
+            count = 0 if self._unread else min(self._model_count(), self.room)
+        speed = budget.speed(rate, count, made=bool(self.proposals))
+        return speed > budget.speed(acceptance_rate, others, made=True)
+
+    @property
+    def _looks_up(self) -> bool:
+        return self._looked_up and self.is_over
+
+    def _model_count(self) -> int:
+        if not self._has_model:
+            return 0
+        budget = self._budgets.model
+        return budget.drafts(self._acceptance.rate, budget.longest(self._longest))
+
+    def due(self) -> DraftTask | None:
+        """Return the task of the draft model, if what it would draft is better than what is
+        remembered or looked up."""
+        if self.prefilling:
+            return self._prefill()
+        if self.task is not None or self.is_over:
+            return self.task
+        self._forget()
+        if self._recall(surer_than=self._acceptance.rate if self._has_model else 0.0):
+            return None
+        found = self._lookup()
+        worth = self._model_count()
+        wanted = min(self._or_a_try(worth), self.room) if self._has_model else 0
+        by_model = self._budgets.model.speed(self._acceptance.rate, wanted)
+        looked_up = self._budgets.lookup.speed(self._lookup_acceptance.rate, len(found))
+        if found and looked_up >= by_model and wanted <= worth:  # else the model has a try
+            self._looked_up = True
+            self._propose(found)
+            return None
+        if self._unread and wanted > 0:
+            self.prefilling = True
+            return self._prefill()
+        return self._draft(wanted)
+
+    def _lookup(self) -> tuple[int, ...]:
+        """Return what may follow the text by lookup, as much of it as is worth its rows; now and
+        then a little where it is not worth it."""
+        self._text.extend(self._committed.since(len(self._text)))
+        budget = self._budgets.lookup
+        count = budget.drafts(self._lookup_acceptance.rate, budget.longest(self._longest))
+        self._lookup_rested = 0 if count else self._lookup_rested + 1
+        if self._lookup_rested >= RETRY_AFTER:
+            self._lookup_rested = 0
+            count = RETRY_LENGTH
+        return self._text.followers(max(0, min(count, self.room)))
+
+    def take(
+        self, task: DraftTask, drafts: Sequence[Drafted], kv_length: int, draft_s: float
+    ) -> bool:
+        if task is self.task and self.prefilling:
+            self._unread = False
+        return super().take(task, drafts, kv_length, draft_s)
+
+    def judged(self, accepted: int, rejected: int) -> None:
+        if self.from_memory:  # which sees by itself what was right
+            self._forget()
+            return
+        acceptance = self._lookup_acceptance if self._looked_up else self._acceptance
+        if not self._looked_up:  # a try that failed is not repeated soon
+            longer = min(MOST_RETRY_AFTER, 2 * self._retry_after)
+            self._retry_after = RETRY_AFTER if accepted else longer
+        acceptance.judged(accepted, rejected)
+        self._forget()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._looked_up = False
+
+
 def may_recall(opening: Open) -> bool:
     """Return whether a session's text may be drafted from what is remembered in the cloud: where
     the cloud drafts, the caller lets it, and a seed gives the same text with any drafts, unless the
     preset says otherwise. Never where it depends on whose drafts come first."""
     settings = opening.settings
-    if not (opening.allows_memory and settings.drafts_in_cloud):
+    if not (opening.allows_memory and settings.may_draft_in_cloud):
         return False
     same_text = settings.drafter_invariant or opening.params.sampling.greedy
     return same_text or (settings.recalls and not settings.drafts)

@@ -39,7 +39,7 @@ from tandem.core.sparse_payload import (
 )
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
-from tandem.specdec.choices import Predraft, Schedule, Uplink
+from tandem.specdec.choices import CloudDrafts, Predraft, Schedule, Uplink
 from tandem.specdec.drafting import bulk_bytes, most_drafts
 from tandem.specdec.events import (
     Commit,
@@ -325,7 +325,11 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                     most = most_drafts(message.max_draft_length, self.request)
                     self._round_chooser.limit(most)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
-                self.controller.opened(message.row_share)
+                self.controller.opened(
+                    message.row_share,
+                    drafts_in_cloud=message.cloud_drafts is not CloudDrafts.NONE,
+                    model_in_cloud=message.cloud_drafts is CloudDrafts.MODEL,
+                )
                 self._text.take_eos(message.eos_token_ids)
             case PromptLogprobs():
                 check_prompt_tokens(message, self.request)
@@ -420,7 +424,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.prompt_logprobs.check_complete()
         self._logprobs_buffer.take(message)
         self.stats.count_tokens(message)
-        self.controller.took_tokens(len(message.token_ids), message.work, now)
+        self.controller.took_tokens(
+            len(message.token_ids), message.work, now, accepted=message.accepted
+        )
         outputs: list[EdgeOutput] = []
         for number, token in enumerate(message.token_ids):
             by_cloud = number < message.accepted
@@ -1093,7 +1099,7 @@ def _check_cloud_drafts(message: Tokens, request: EdgeRequest) -> None:
     it may have remembered them."""
     preset = request.preset
     most = 0
-    if preset.drafts_in_cloud:
+    if preset.may_draft_in_cloud:
         most = MAX_DRAFT_LENGTH if request.allows_memory else preset.cloud_draft_length
     judged = message.work.drafts
     if judged > most:

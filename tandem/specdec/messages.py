@@ -113,7 +113,7 @@ class Ping(Frame):
 class Work:
     """Cost of an answer by the cloud's clock; passes are the session's total so far, `drafts` those
     that the pass judged, and `draft_s` what the cloud took to draft them, where they are its
-    own."""
+    own; `draft_rate` how often it expects such drafts to be right, 0 where it does not say."""
 
     verify_s: float = 0.0
     queue_s: float = 0.0
@@ -121,6 +121,7 @@ class Work:
     target_passes: int = 0
     drafts: int = 0
     draft_s: float = 0.0
+    draft_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,8 +149,23 @@ class Preset:
 
     @property
     def drafts_in_cloud(self) -> bool:
-        """True if the cloud has drafts of its own."""
-        return self.cloud_drafts is not CloudDrafts.NONE
+        """True if the cloud is to have drafts of its own."""
+        return self.cloud_drafts in (CloudDrafts.MODEL, CloudDrafts.LOOKUP)
+
+    @property
+    def may_draft_in_cloud(self) -> bool:
+        """True if the cloud may have drafts of its own."""
+        return self.cloud_drafts_asked_for is not CloudDrafts.NONE
+
+    @property
+    def cloud_drafts_asked_for(self) -> CloudDrafts:
+        """What the cloud is asked to draft itself: any drafts only where it may decode alone, and
+        where the text does not depend on which drafts there are, since measured times decide
+        that."""
+        fits = self.decode_when_idle and self.drafter_invariant and not self.split_layers
+        if self.cloud_drafts is CloudDrafts.ANY and not fits:
+            return CloudDrafts.NONE
+        return self.cloud_drafts
 
     @property
     def drafts_chains(self) -> bool:
@@ -319,9 +334,9 @@ class Preset:
             exits=self.exits,
             exit_order=self.exit_order,
             split_layers=self.split_layers,
-            cloud_drafts=self.cloud_drafts,
-            cloud_draft_length=self.cloud_draft_length if self.drafts_in_cloud else 0,
-            recalls=self.recalls and self.drafts_in_cloud,
+            cloud_drafts=self.cloud_drafts_asked_for,
+            cloud_draft_length=self.cloud_draft_length if self.may_draft_in_cloud else 0,
+            recalls=self.recalls and self.may_draft_in_cloud,
         )
 
     def validate(self) -> None:
@@ -396,8 +411,8 @@ class VerifySettings:
         return self.window > 0
 
     @property
-    def drafts_in_cloud(self) -> bool:
-        """True if the cloud has drafts of its own."""
+    def may_draft_in_cloud(self) -> bool:
+        """True if the cloud may have drafts of its own."""
         return self.cloud_drafts is not CloudDrafts.NONE
 
     @property
@@ -468,13 +483,16 @@ class VerifySettings:
 
     def _validate_cloud_drafts(self) -> None:
         """The cloud drafts in the place of decoding alone."""
-        if not self.drafts_in_cloud:
+        if not self.may_draft_in_cloud:
             return
         _check_range("cloud_draft_length", self.cloud_draft_length, 1, MAX_DRAFT_LENGTH)
         why = "the cloud drafts where it would decode alone: needs decode_when_idle"
         _require(self.decode_when_idle, "cloud_drafts", why)
         why = "must be 'none' where layers are split: hidden states come of committed tokens alone"
         _require(not self.split_layers, "cloud_drafts", why)
+        chosen = self.cloud_drafts is CloudDrafts.ANY
+        why = "measured times choose among any drafts, so the text must not depend on them"
+        _require(not chosen or self.drafter_invariant, "cloud_drafts", why)
 
     def _validate_split(self) -> None:
         """Hidden states take the place of drafts."""
@@ -613,7 +631,13 @@ _LISTED = (
     replace(_PICOSPEC, name="picospec-top-k", rejection_payload=RejectionPayload.TOP_K),
     _MC_DSD,
     _STREAM,
-    replace(_STREAM, name="auto", control=Control.LEAST_COST),
+    replace(
+        _STREAM,
+        name="auto",
+        control=Control.LEAST_COST,
+        cloud_drafts=CloudDrafts.ANY,
+        cloud_draft_length=10,
+    ),
     replace(
         _STREAM,
         name="stream-rejection",

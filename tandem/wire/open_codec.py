@@ -38,6 +38,8 @@ _CHOICES: dict[str, dict[Any, Any]] = {
 }
 _CLOUD_DRAFTS: dict[CloudDrafts, Any] = {
     CloudDrafts.NONE: pb.CLOUD_DRAFTS_UNSPECIFIED,
+    # A field of its own says so, which clouds that do not know it pass over.
+    CloudDrafts.ANY: pb.CLOUD_DRAFTS_UNSPECIFIED,
     **numbers_of((CloudDrafts.MODEL, CloudDrafts.LOOKUP), pb.CloudDrafts, "CLOUD_DRAFTS"),
 }
 # Fields that have one form here and in protobuf.
@@ -58,6 +60,7 @@ def open_to_proto(opening: Open) -> pb.Open:
         draft_top_k=settings.truncation.top_k,
         draft_top_p=settings.truncation.top_p,
         cloud_drafts=cloud_drafts_to_proto(settings.cloud_drafts),
+        any_cloud_drafts=settings.cloud_drafts is CloudDrafts.ANY,
         **{name: numbers[getattr(settings, name)] for name, numbers in _CHOICES.items()},
         **_named(opening, _OPEN),
         **_named(settings, _SETTINGS),
@@ -79,12 +82,21 @@ def open_from_proto(header: FrameHeader, opening: pb.Open, context_length: int) 
     settings = VerifySettings(
         preset_name=opening.preset,
         truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
-        cloud_drafts=cloud_drafts_from_proto(opening.cloud_drafts),
+        cloud_drafts=_cloud_drafts_of(opening),
         **{name: choice_of(_CHOICES[name], number, name) for name, number in numbers.items()},
         **same_fields(opening, _SETTINGS),
     )
     params = params_from_proto(opening.params)
     return Open(**header, params=params, settings=settings, **same_fields(opening, _OPEN))
+
+
+def _cloud_drafts_of(opening: pb.Open) -> CloudDrafts:
+    drafts = cloud_drafts_from_proto(opening.cloud_drafts)
+    if not opening.any_cloud_drafts:
+        return drafts
+    if drafts is not CloudDrafts.NONE:
+        raise InvalidArgument("any_cloud_drafts", f"cannot be combined with {drafts} of them")
+    return CloudDrafts.ANY
 
 
 def cloud_drafts_to_proto(drafts: CloudDrafts) -> pb.CloudDrafts.ValueType:

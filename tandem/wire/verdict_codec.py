@@ -54,6 +54,7 @@ def fill_work(proto: pb.Work, work: Work) -> None:
     proto.target_passes = work.target_passes
     proto.drafts = work.drafts
     proto.draft_s = work.draft_s
+    proto.draft_rate = work.draft_rate
 
 
 def work_from_proto(proto: pb.Work) -> Work:
@@ -61,6 +62,8 @@ def work_from_proto(proto: pb.Work) -> Work:
         seconds = getattr(proto, name)
         if not 0 <= seconds < math.inf:  # False for NaN as well
             raise InvalidArgument(name, f"{seconds} is not a duration")
+    if not 0 <= proto.draft_rate <= 1:
+        raise InvalidArgument("draft_rate", f"{proto.draft_rate} is not in [0, 1]")
     return Work(
         verify_s=proto.verify_s,
         queue_s=proto.queue_s,
@@ -68,6 +71,7 @@ def work_from_proto(proto: pb.Work) -> Work:
         target_passes=proto.target_passes,
         drafts=proto.drafts,
         draft_s=proto.draft_s,
+        draft_rate=proto.draft_rate,
     )
 
 

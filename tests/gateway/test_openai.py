@@ -162,7 +162,7 @@ async def test_every_preset_answers_and_says_who_made_each_token(
     makers = {
         "target": True,
         "draft": PRESETS[preset].drafts,
-        "cloud_draft": PRESETS[preset].drafts_in_cloud,
+        "cloud_draft": PRESETS[preset].may_draft_in_cloud,
     }
     assert set(token_sources) <= {maker for maker, drafts in makers.items() if drafts}
     if PRESETS[preset].drafts and not PRESETS[preset].schedule.decode_when_idle:

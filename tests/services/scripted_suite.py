@@ -94,8 +94,10 @@ def draft_engine(vocabulary: int = VOCABULARY, context_length: int = CONTEXT) ->
 
 
 def cloud_draft_model(engine: Engine | None, target: Engine) -> CloudDraftModel:
-    """The verifier's own draft model: `engine`, or a scripted one."""
-    return CloudDraftModel("small", lambda: engine or draft_engine(target.vocabulary_size))
+    """The verifier's own draft model: `engine`, which is there, or a scripted one, which would have
+    to be loaded."""
+    load = lambda: engine or draft_engine(target.vocabulary_size)  # noqa: E731
+    return CloudDraftModel("small", load, loaded=engine is not None)
 
 
 async def started(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -287,3 +288,62 @@ async def test_describe_says_what_a_session_may_ask_for() -> None:
             described = await VerifierServiceStub(channel).Describe(pb.DescribeRequest())
         assert list(described.cloud_drafts) == kinds
         assert described.cloud_draft_model == ("small" if model else "")
+
+
+async def test_auto_takes_the_verifier_s_draft_model_where_it_has_one() -> None:
+    async with scripted_suite(target=slow_target(), cloud_draft=target_engine()) as suite:
+        alone = await suite.client.generate(asking("ar"))
+        answer = await suite.client.generate(asking("auto"))
+        without = await suite.client.generate(asking("auto", "cloud_drafts=none"))
+        await suite.idle()
+    assert answer.token_ids == alone.token_ids == without.token_ids
+    assert answer.summary is not None
+    assert without.summary is not None
+    assert answer.summary.cloud_accepted > 0
+    assert without.summary.cloud_drafted == 0
+
+
+async def test_auto_has_no_draft_model_loaded_that_only_others_demand() -> None:
+    """A suite with models of its own would have the draft model twice."""
+    async with scripted_suite(target=slow_target()) as suite:
+        before = drafting_threads()
+        answer = await suite.client.generate(asking("auto"))
+        assert len(answer.token_ids) == 40
+        assert drafting_threads() == before
+        await suite.client.generate(asking("cloud-draft"))
+        assert drafting_threads() > before
+        await suite.idle()
+
+
+def drafting_threads() -> int:
+    return sum("cloud-draft-engine" in thread.name for thread in threading.enumerate())
+
+
+async def test_auto_goes_without_where_no_memory_is_to_spare_for_the_draft_model() -> None:
+    room = 2 * (len(REPEATING) + 40) * target_engine().kv_bytes_per_token
+    limits = VerifierLimits(kv_budget_bytes=room)
+    passes = []
+    for memory in (limits, VerifierLimits()):
+        cloud_draft = Counting()
+        async with scripted_suite(
+            verifier_limits=memory, target=slow_target(), cloud_draft=cloud_draft
+        ) as suite:
+            answer = await suite.client.generate(asking("auto"))
+            assert len(answer.token_ids) == 40
+            await suite.idle()
+        passes.append(cloud_draft.passes)
+    assert passes[0] == 0 < passes[1]
+
+
+class Counting(ScriptedEngine):
+    """A draft model that counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, draft_probs(), context_length=CONTEXT)
+        self.passes = 0
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.passes += 1
+        return super().forward(batch, cancelled)

@@ -14,7 +14,7 @@ from lab.simulation.answer import (
     simulate_answer,
     simulate_answers,
 )
-from lab.simulation.answer_figures import tokens_per_s_together
+from lab.simulation.answer_figures import predicted_tpot_s, tokens_per_s_together
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.specdec.choices import Acceptance, CloudDrafts
@@ -94,3 +94,41 @@ def test_auto_compares_the_edge_s_drafts_with_a_cloud_that_drafts() -> None:
     far = tpot_s("auto", 0.8, 0.3, **drafting)
     assert far < 1.1 * tpot_s("cloud-draft", 0.8, 0.3)
     assert fmean((far, tpot_s("auto", 0.8, **drafting))) < tpot_s("ar", 0.8) / 2
+
+
+CELLS = [
+    (rate, sessions, rtt_s)
+    for rate, sessions, rtt_s in ((0.05, 1, 0.0), (0.6, 1, 0.3), (0.8, 1, 0.0), (0.9, 6, 0.1))
+]
+
+
+@pytest.mark.parametrize(("rate", "sessions", "rtt_s"), CELLS)
+def test_auto_is_no_slower_than_the_best_of_a_cloud_without_an_edge(
+    rate: float, sessions: int, rtt_s: float
+) -> None:
+    times = replace(TIMES, offers_cloud_drafts=True)
+    pair = declared_pair(rate, seed=3, vocabulary_size=64)
+    questions = [Question((1, 2), 96, seed, start_s=0.1 * seed) for seed in range(sessions)]
+    ar, drafting, auto = (
+        tokens_per_s_together(
+            simulate_answers(preset(name), pair, Conditions(times, rtt_s), questions)
+        )
+        for name in ("ar", "cloud-draft", "auto")
+    )
+    assert auto > 0.97 * max(ar, drafting)
+
+
+def test_auto_drafts_nothing_in_a_cloud_without_a_draft_model() -> None:
+    assert answer("auto", 0.8, 0.0).stats.cloud_drafted < TOKENS / 10, "by lookup alone"
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "rtt_s", "off"),
+    [("cloud-draft", 0.8, 0.3, 0.08), ("cloud-draft", 0.05, 0.0, 0.08)]
+    + [("stream-cloud-draft", rate, rtt_s, 0.2) for rate, rtt_s in ((0.8, 0.0), (0.6, 0.1))],
+)
+def test_the_time_of_a_token_is_predicted(name: str, rate: float, rtt_s: float, off: float) -> None:
+    done = answer(name, rate, rtt_s)
+    expected = predicted_tpot_s(preset(name), Conditions(TIMES, rtt_s), 64, [done])
+    assert expected == pytest.approx(done.tpot_s, rel=off)
+    assert predicted_tpot_s(preset("cloud-lookup"), Conditions(TIMES), 64, [done]) is None

@@ -1,4 +1,4 @@
-"""`auto` against the cloud alone and against every fixed preset.
+"""`auto` against the cloud without an edge, which may draft itself, and every fixed preset.
 
 In virtual time: pairs of declared acceptance over hardware, round trips, bandwidths and numbers of
 sessions that share one verifier; conditions that change while answers are written; and a load on
@@ -38,8 +38,11 @@ from lab.bench.speculation.auto_rows import (
     time_left,
 )
 
-COLUMNS = ("pacing", "rtt_s", "mbps", "declared", "sessions", "tokens_per_s")
-OUTCOME = ("speedup_over_ar", "limit", "best", "over_best")
+COLUMNS = (
+    *("pacing", "rtt_s", "mbps_up", "mbps", "declared", "sessions", "cloud_draft"),
+    "tokens_per_s",
+)
+OUTCOME = ("speedup_over_ar", "limit", "baseline", "over_baseline", "best", "over_best")
 
 
 def run(
@@ -82,7 +85,7 @@ def run(
     grid = [row for row in rows if row not in changing and row not in load]
     report.add("Virtual time", (*COLUMNS, *OUTCOME), grid)
     report.add("Under load, passes bound by memory", (*COLUMNS, *OUTCOME), load)
-    shown = ("change", "tokens_per_s", "speedup_over_ar", "best", "over_best")
+    shown = ("change", "tokens_per_s", "speedup_over_ar", "over_baseline", "best", "over_best")
     report.add("Conditions that change", shown, changing)
     report.goals += goals(grid, changing, load)
     if later:
@@ -98,7 +101,9 @@ def run(
     report.notes.append(
         "limit: tokens/s of all sessions relative to ar, were drafts always ready for every pass,"
         " as many as pay: what the declared cost of passes leaves. A further token of a pass that"
-        " costs less raises it."
+        " costs less raises it. baseline: the best of ar, cloud-draft and cloud-lookup."
+        " cloud_draft: the cloud has a draft model, whose step takes a fifth of the edge's. mbps is"
+        " of the downlink."
     )
 
 

@@ -13,16 +13,16 @@ from itertools import combinations, product
 from math import inf
 
 from lab.bench.harness.suite import Pacing
-from lab.bench.speculation.methods_grid import HARDWARE, RATES_MBPS, RTTS_S, VOCABULARY
+from lab.bench.speculation.methods_grid import HARDWARE, RTTS_S, VOCABULARY
 from lab.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
-from lab.simulation.answer_figures import tokens_per_s_together
+from lab.simulation.answer_figures import steady_tokens_per_s
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.model_pair import SimulatedPair
 from lab.simulation.simulator import ModelTimes
 from tandem.control.estimates import WarmStart
 from tandem.netem.link_model import shape_from
 from tandem.services.drafter.warm_start import WarmStarts
-from tandem.specdec.choices import Predraft
+from tandem.specdec.choices import CloudDrafts, Predraft
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 
 TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
@@ -47,7 +47,9 @@ JUMPS_S = (2.0, 6.0)
 class Cell:
     """What is declared. `rate`: acceptance of every draft. `later`: each session is its edge's
     second one of the preset, and knows what the first one measured, as in a drafter that goes on
-    running; else its first."""
+    running; else its first. `mbps_up`: of the uplink, where it is not that of the downlink.
+    `cloud_draft`: whether there is a draft model in the cloud too, whose step takes a fifth of the
+    edge's, and which is right as often."""
 
     hardware: str
     rtt_s: float
@@ -55,19 +57,28 @@ class Cell:
     rate: float
     sessions: int
     later: bool = False
+    mbps_up: float | None = None
+    cloud_draft: bool = False
 
     def __str__(self) -> str:
-        link = f"{self.rtt_s * 1e3:g} ms, {self.mbps:g} Mbit/s"
+        up = "" if self.mbps_up is None else f"{self.mbps_up:g}/"
+        link = f"{self.rtt_s * 1e3:g} ms, {up}{self.mbps:g} Mbit/s"
         which = "later sessions" if self.later else "sessions"
-        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} {which}"
+        drafts = ", draft model in the cloud" if self.cloud_draft else ""
+        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} {which}{drafts}"
 
     @property
     def times(self) -> ModelTimes:
-        return times_of(PACINGS[self.hardware])
+        return replace(times_of(PACINGS[self.hardware]), offers_cloud_drafts=self.cloud_draft)
+
+    def has(self, preset: Preset) -> bool:
+        """Return whether there is what the preset needs."""
+        return self.cloud_draft or preset.cloud_drafts is not CloudDrafts.MODEL
 
     def tokens_per_s(self, preset: Preset, seed: int) -> float:
         """Return the tokens/s of all sessions together."""
-        conditions = Conditions(self.times, self.rtt_s, self.mbps, padded_vocabulary=VOCABULARY)
+        link = shape_from(self.rtt_s, self.mbps, mbps_up=self.mbps_up)
+        conditions = Conditions(self.times, padded_vocabulary=VOCABULARY, link=link)
         pair = _pair(self.rate, seed)
         tokens, first_s = TOKENS[self.sessions], 4 * self.times.pass_s(1)
         questions = [
@@ -83,7 +94,9 @@ class Cell:
                 replace(question, warm_start=_known_after(answer, preset))
                 for question, answer in zip(questions, before, strict=True)
             ]
-        return tokens_per_s_together(simulate_answers(preset, pair, conditions, questions))
+        # Passes that bring several tokens to each of many sessions are few in such answers: one
+        # more or less between two moments would be a tenth of all.
+        return steady_tokens_per_s(simulate_answers(preset, pair, conditions, questions), 0)
 
     @property
     def seeds(self) -> int:
@@ -118,19 +131,32 @@ class Cell:
         return max(map(tokens_per_s, range(MAX_DRAFT_LENGTH + 1))) / tokens_per_s(0)
 
 
-def cells(hardware: Sequence[str], rtts_s: Sequence[float], mbps: Sequence[float]) -> list[Cell]:
-    """With every acceptance and number of sessions."""
-    return [Cell(*choice) for choice in product(hardware, rtts_s, mbps, RATES, TOKENS)]
+def cells(
+    hardware: Sequence[str], rtts_s: Sequence[float], links: Sequence[tuple[float | None, float]]
+) -> list[Cell]:
+    """With every acceptance and number of sessions, without and with a draft model in the cloud.
+    `links`: Mbit/s up and down; None up: as down."""
+    return [
+        Cell(name, rtt_s, down, rate, sessions, mbps_up=up, cloud_draft=cloud_draft)
+        for name, rtt_s, (up, down), rate, sessions, cloud_draft in product(
+            hardware, rtts_s, links, RATES, TOKENS, (False, True)
+        )
+    ]
 
 
-GRID = cells(tuple(HARDWARE), RTTS_S, RATES_MBPS)
-LOAD = cells((MEMORY_BOUND,), (0.030,), (100.0,))
+LINKS = ((1.0, 10.0), (None, 10.0), (None, 100.0))
+"""Mbit/s up and down: a mobile uplink, and both alike."""
+GRID = cells(tuple(HARDWARE), RTTS_S, LINKS)
+LOAD = cells((MEMORY_BOUND,), (0.030,), LINKS[-1:])
 QUICK = [
     *(
-        Cell("server", 0.030, 100.0, *conditions)
-        for conditions in product((0.05, 0.6, 0.9), (1, 4))
+        Cell("server", 0.030, 100.0, rate, sessions, cloud_draft=cloud_draft)
+        for rate, sessions, cloud_draft in product((0.05, 0.6, 0.9), (1, 4), (False, True))
     ),
-    *(Cell(MEMORY_BOUND, 0.030, 100.0, rate, 16) for rate in (0.05, 0.6, 0.9)),
+    *(
+        Cell(MEMORY_BOUND, 0.030, 100.0, rate, 16, cloud_draft=cloud_draft)
+        for rate, cloud_draft in product((0.05, 0.6, 0.9), (False, True))
+    ),
 ]
 
 
@@ -173,6 +199,10 @@ class Change:
     def seeds(self) -> int:
         """As of one session."""
         return SEEDS[1]
+
+    def has(self, preset: Preset) -> bool:
+        """There is no draft model in the cloud."""
+        return preset.cloud_drafts is not CloudDrafts.MODEL
 
     def at_most(self, preset: Preset) -> float:
         """Nothing is known."""

@@ -24,6 +24,8 @@ from tandem.specdec.presets import PRESETS, Preset
 
 Case = Cell | Change
 ALONE, CHOSEN = "ar", "auto"
+BASELINES = (ALONE, "cloud-draft", "cloud-lookup")
+"""What the cloud does without an edge: decode alone, or draft itself with a model or by lookup."""
 FINALISTS = 2
 """So many of the fixed presets that are best with the first seed are compared with every seed."""
 
@@ -67,15 +69,17 @@ def _end_with_parent() -> None:
 
 
 def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
-    """`auto` against the cloud alone and the best of the `fixed` presets, in hindsight over the
-    seeds that the case is taken with. `speeds`: tokens/s by preset and seed, of `left_out` ones
-    what they are expected not to exceed with each."""
-    presets = {ALONE: PRESETS[ALONE], CHOSEN: PRESETS[CHOSEN], **fixed}
+    """`auto` against the best that the cloud does without an edge, and the best of the `fixed`
+    presets, in hindsight over the seeds that the case is taken with. `speeds`: tokens/s by preset
+    and seed, of `left_out` ones what they are expected not to exceed with each."""
+    fixed = {name: preset for name, preset in fixed.items() if case.has(preset)}
+    baselines = {name: PRESETS[name] for name in BASELINES if case.has(PRESETS[name])}
+    presets = {**baselines, CHOSEN: PRESETS[CHOSEN], **fixed}
     first, *others = seeds[: case.seeds]
-    speeds = {name: [case.tokens_per_s(presets[name], first)] for name in (ALONE, CHOSEN)}
+    speeds = {name: [case.tokens_per_s(presets[name], first)] for name in (*baselines, CHOSEN)}
     left_out = []
     alone_s = speeds[ALONE][0]
-    best_s = alone_s
+    best_s = max(speeds[name][0] for name in baselines)
     for name in sorted(fixed, key=lambda name: case.at_most(fixed[name]), reverse=True):
         if case.cannot_be_best(fixed[name], best_s / alone_s):
             left_out.append(name)
@@ -84,13 +88,15 @@ def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> R
             best_s = max(best_s, speeds[name][0])
     measured = [name for name in fixed if name not in left_out]
     ranked = sorted(measured, key=lambda name: speeds[name][0], reverse=True)
-    for name in (ALONE, CHOSEN, *ranked[:FINALISTS]):
+    for name in (*baselines, CHOSEN, *ranked[:FINALISTS]):
         speeds[name] += [case.tokens_per_s(presets[name], seed) for seed in others]
     for name in left_out:
         speeds[name] = [speed * case.at_most(fixed[name]) for speed in speeds[ALONE]]
-    means = {name: fmean(speeds[name]) for name in (ALONE, *ranked[:FINALISTS])}
+    means = {name: fmean(speeds[name]) for name in (*baselines, *ranked[:FINALISTS])}
     chosen, best = fmean(speeds[CHOSEN]), max(means, key=lambda name: means[name])
+    baseline = max(baselines, key=lambda name: means[name])
     row = make_row(preset=CHOSEN, tokens_per_s=chosen, speedup_over_ar=chosen / means[ALONE])
+    row |= {"baseline": baseline, "over_baseline": chosen / means[baseline]}
     row |= {"best": best, "over_best": chosen / means[best]}
     return row | {"speeds": speeds, "left_out": left_out} | _declared(case)
 
@@ -102,6 +108,8 @@ def _declared(case: Case) -> Row:
         "pacing": case.hardware,
         "rtt_s": case.rtt_s,
         "mbps": case.mbps,
+        "mbps_up": case.mbps if case.mbps_up is None else case.mbps_up,
+        "cloud_draft": case.cloud_draft,
         "declared": case.rate,
         "sessions": case.sessions,
         "limit": case.limit_over_ar(),
@@ -111,7 +119,7 @@ def _declared(case: Case) -> Row:
 def fixed_presets(quick: bool) -> dict[str, Preset]:
     """Return what is chosen from in hindsight, by names: presets, in stop and wait of several
     lengths."""
-    presets = {name: PRESETS[name] for name in ("picospec", "stream")}
+    presets = {name: PRESETS[name] for name in ("picospec", "stream", "stream-cloud-draft")}
     for length in (4,) if quick else (2, 4, 8):
         for name in ("coupled", "dssd", "predraft"):
             presets[f"{name} {length}"] = PRESETS[name].with_draft_length(length)

@@ -116,7 +116,6 @@ def run(
         verify_ms / 1e3,
         verify_further_ms / 1e3,
         cloud_draft_s=None if cloud_draft_ms is None else cloud_draft_ms / 1e3,
-        gathers_drafts=True,
     )
     cells = cells_of(report.quick)
     if simulate:

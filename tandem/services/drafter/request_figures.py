@@ -89,7 +89,7 @@ def _choice(controller: Controller) -> pb.ScheduleChoice | None:
     conditions = decision.conditions
     pair = decision.conditions.pair
     return pb.ScheduleChoice(
-        schedule=decision.schedule.words,
+        schedule=decision.words,
         reason=decision.reason,
         decisions=controller.decisions.total(),
         expected_tpot_s=decision.tpot_s,

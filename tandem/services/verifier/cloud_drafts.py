@@ -59,10 +59,11 @@ class CloudDrafter:
 @dataclass(frozen=True, slots=True)
 class CloudDraftModel:
     """A draft model for a verifier: its name, and what loads it for the first session that needs
-    it."""
+    it. `loaded`: it is there, so that a session may use it that only may have drafts."""
 
     name: str
     load: Callable[[], Engine]
+    loaded: bool = False
 
 
 class CloudDrafters:
@@ -102,15 +103,26 @@ class CloudDrafters:
         return (*model, CloudDrafts.LOOKUP)
 
     def budget_for(self, opening: Open) -> CloudDraftBudget:
-        """Return what says how many drafts of that kind are worth their time."""
-        return self._budgets[opening.settings.cloud_drafts]
+        """Return what says how many drafts of that kind are worth their time; of any kind, those of
+        the draft model."""
+        kind = opening.settings.cloud_drafts
+        return self._budgets[CloudDrafts.MODEL if kind is CloudDrafts.ANY else kind]
+
+    @property
+    def lookup_budget(self) -> CloudDraftBudget:
+        """What says the same of drafts by lookup."""
+        return self._budgets[CloudDrafts.LOOKUP]
 
     async def drafter_for(self, opening: Open) -> CloudDrafter | None:
-        """Return what computes a session's drafts; None where no model does.
+        """Return what computes a session's drafts; None where no model does. A session that only
+        may have drafts waits for no model to be loaded, and its images need none with vision.
 
         Raises:
             FailedPrecondition: it asks for a draft model, and there is none that fits."""
-        if opening.settings.cloud_drafts is not CloudDrafts.MODEL:
+        kind = opening.settings.cloud_drafts
+        if kind is CloudDrafts.ANY and not opening.params.images and self._at_hand:
+            return await self._loaded()
+        if kind is not CloudDrafts.MODEL:
             return None
         if self._model is None:
             raise FailedPrecondition(
@@ -118,10 +130,21 @@ class CloudDrafters:
                 " the verifier with --cloud-draft MODEL (TANDEM_CLOUD_DRAFT), or use the preset"
                 " cloud-lookup"
             )
+        drafter = await self._loaded()
+        _check_timing(opening, drafter.engine)
+        return drafter
+
+    @property
+    def _at_hand(self) -> bool:
+        """True if there is a draft model that need not be loaded first."""
+        return self._drafter is not None or (self._model is not None and self._model.loaded)
+
+    async def _loaded(self) -> CloudDrafter:
+        """Return the draft model, which is loaded once."""
+        assert self._model is not None, "there is one"
         async with self._loading:
             if self._drafter is None:
                 self._drafter = self._started(await asyncio.to_thread(self._model.load))
-        _check_timing(opening, self._drafter.engine)
         return self._drafter
 
     def _started(self, engine: Engine) -> CloudDrafter:

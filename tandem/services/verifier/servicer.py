@@ -37,6 +37,7 @@ from tandem.services.verifier.cloud_drafts import (
     CloudDraftRunner,
 )
 from tandem.services.verifier.session import Stream, VerifierSession
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.messages import Open
@@ -56,6 +57,9 @@ log = get_logger(__name__)
 
 MOVING_SHARE = 0.5
 """Of another verifier's time, what texts that come from one that stops may take of it."""
+SPARE_SHARE = 0.25
+"""Of the memory for keys and values, what is left to sessions that need it, where others might have
+a draft model's as well."""
 LEAVING_SHARE = 0.5
 """Of the grace at a stop: by then all sessions are asked to leave."""
 
@@ -107,9 +111,19 @@ class _CheckedOpening:
         split = opening.settings.split_layers > 0
         waiting = self.prompt_tokens + len(opening.committed_ids) if split else 0
         waiting_bytes = 4 * waiting * (target.hidden_size if split else 0)
-        draft_bytes = 0 if self.drafter is None else self.drafter.kv_bytes(self.capacity)
+        draft_bytes = self.draft_kv_bytes if self.demands_drafts else 0
         held = self.capacity + opening.settings.tree_nodes
         return held * target.kv_bytes_per_token + waiting_bytes + draft_bytes
+
+    @property
+    def demands_drafts(self) -> bool:
+        """Whether the session cannot do without the drafts of the cloud that it asks for."""
+        return self.opening.settings.cloud_drafts is not CloudDrafts.ANY
+
+    @property
+    def draft_kv_bytes(self) -> int:
+        """The bytes of keys and values of the draft model in the cloud, if it drafts."""
+        return 0 if self.drafter is None else self.drafter.kv_bytes(self.capacity)
 
 
 class VerifierServicer(pb_grpc.VerifierServiceServicer):
@@ -139,7 +153,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._price = limits.price_cloud_second
         self._metrics = metrics
         self._tracing = tracing
-        self._budget = PassBudget()
+        row_share = None if pass_times is None else pass_times.row_share
+        self._budget = PassBudget(row_share=row_share)
         self._cloud_drafters = CloudDrafters(
             engine, cloud_draft, self._budget, limits.stuck_after_s
         )
@@ -185,7 +200,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             exit_temperatures=engine.exit_temperatures,
             same_bits=engine.capabilities.same_bits,
             batch_invariant=engine.capabilities.batch_invariant,
-            row_share=None if pass_times is None else pass_times.row_share,
+            row_share=row_share,
             layer_count=engine.layer_count if engine.capabilities.splits else 0,
             hidden_size=engine.hidden_size if engine.capabilities.splits else 0,
         )
@@ -278,6 +293,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             ) as span,
         ):
             # Only from here on may the session cost anything.
+            if not checked.demands_drafts:
+                spare = reservation.take_spare(checked.draft_kv_bytes, SPARE_SHARE)
+                checked = checked if spare else replace(checked, drafter=None)
             machine = await self._machine(checked)
             session = await self._session(stream, checked, machine, reservation, span)
             log.info(
@@ -337,6 +355,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             self._model,
             budget=HolderBudget(self._budget, claim),
             draft_budget=self._cloud_drafters.budget_for(opening),
+            lookup_budget=self._cloud_drafters.lookup_budget,
+            has_draft_model=checked.drafter is not None,
             memory=await self._recollection(checked),
         )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lab.analysis.cost_models import LinkTimes
-from lab.analysis.cost_of_preset import Sizes, predict
+from lab.analysis.cost_of_preset import CloudDrafting, Sizes, predict
 from lab.simulation.answer import Conditions, Question, simulate_answers
 from lab.simulation.answer_figures import (
     tokens_per_s_together,
@@ -15,6 +17,7 @@ from lab.simulation.answer_figures import (
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.control.conditions import PairTimes
+from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import PRESETS
 
 SERVER, SLOW_EDGE = ModelTimes(0.024, 0.072, 0.003), ModelTimes(0.060, 0.072, 0.003)
@@ -82,3 +85,19 @@ def test_the_cloud_alone_serves_all_sessions_in_one_pass() -> None:
         sessions=16,
     )
     assert found.tpot_s == pytest.approx(0.072 + 15 * 0.003, rel=0.01)
+
+
+def test_a_cloud_that_drafts_takes_steps_and_a_pass_for_the_tokens_that_stand() -> None:
+    pair, link = PairTimes(0.024, 0.072, 0.003), LinkTimes(0.3)
+    asked: dict[str, Any] = {"acceptance_rate": 0.8, "sizes": Sizes(512)}
+    drafted = predict(PRESETS["cloud-draft"], pair, link, **asked)
+    tokens = sum(0.8**count for count in range(5))
+    assert drafted.tpot_s == pytest.approx((0.072 + 4 * (0.003 + 0.0048)) / tokens)
+    assert drafted.uplink_bytes == 0
+    slow = CloudDrafting(0.06, 0.8)
+    alone = predict(PRESETS["cloud-draft"], pair, link, **asked, cloud_drafting=slow)
+    assert alone.tpot_s == pytest.approx(0.072), "its drafts are not worth their time"
+    shared = predict(PRESETS["cloud-draft"], pair, link, **asked, sessions=4)
+    assert drafted.tpot_s < shared.tpot_s < pair.verify_s(3)
+    with pytest.raises(InvalidArgument):
+        predict(PRESETS["cloud-lookup"], pair, link, **asked)

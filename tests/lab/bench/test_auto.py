@@ -46,7 +46,8 @@ def row_with(*chosen: float, **others: Sequence[float]) -> Row:
     """Of a cell in which `auto` and others write so many tokens a second, by seed."""
     row = make_row(preset=CHOSEN, speedup_over_ar=chosen[0] / others["ar"][0])
     best = max(speeds[0] for speeds in others.values())
-    return row | {"over_best": chosen[0] / best, "speeds": others | {CHOSEN: chosen}}
+    row |= {"over_baseline": chosen[0] / others["ar"][0], "over_best": chosen[0] / best}
+    return row | {"speeds": others | {CHOSEN: chosen}}
 
 
 def report_on(cases: Sequence[Cell], monkeypatch: pytest.MonkeyPatch) -> Report:
@@ -119,14 +120,15 @@ def test_no_further_case_begins_after_the_time_that_was_given(
 
 
 def test_the_first_cells_have_any_two_values_of_different_axes() -> None:
-    """Of 384 cells some twenty; no fewer than sixteen can, with four acceptances and sessions."""
+    """Of 1,152 cells some two dozen; no fewer than sixteen can, with four acceptances and
+    sessions."""
 
     def pairs(cells: Sequence[Cell]) -> set[object]:
         return {pair for cell in cells for pair in combinations(enumerate(astuple(cell)), 2)}
 
     ordered = covering(GRID, seed=1)
     assert sorted(map(str, ordered)) == sorted(map(str, GRID))
-    assert pairs(ordered[:20]) == pairs(GRID)
+    assert pairs(ordered[:28]) == pairs(GRID)
     assert ordered != covering(GRID, seed=2)
 
 
@@ -158,7 +160,8 @@ def test_what_was_left_out_where_no_draft_pays_counts_as_the_cloud_alone_with_ev
     as another preset's, and without the seeds' error."""
 
     def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
-        return {"ar": (22.0, 19.0, 20.0), "auto": (20.0, 20.0, 20.0)}[preset.name][seed - 1]
+        speeds = {"ar": (22.0, 19.0, 20.0), "auto": (20.0, 20.0, 20.0)}
+        return speeds.get(preset.name, (1.0, 1.0, 1.0))[seed - 1]
 
     monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
     case = cell(0.05, 4)
@@ -234,3 +237,34 @@ def test_pairs_of_runs_as_processes() -> None:
     assert [goal.met for goal in goals([row])] == [True, True]
     other = PairOfRuns(answers(2.0), answers(2.1, (1, 3)))
     assert [goal.met for goal in goals([row, row_of(cell(0.6), [other], 1.0)])] == [False, False]
+
+
+def test_a_cell_says_what_its_cloud_and_its_link_have() -> None:
+    plain = cell(0.6)
+    other = replace(plain, mbps_up=1.0, cloud_draft=True)
+    words = "server, 30 ms, 1/9 Mbit/s, acceptance 0.6, 1 sessions, draft model in the cloud"
+    assert str(other) == words
+    assert other.times.offers_cloud_drafts
+    assert other.times.cloud_step_s == pytest.approx(other.times.draft_s / 5)
+    assert [each.has(PRESETS["cloud-draft"]) for each in (plain, other)] == [False, True]
+    assert plain.has(PRESETS["cloud-lookup"])
+    assert plain.has(PRESETS[CHOSEN])
+
+
+def test_auto_is_held_against_the_best_that_the_cloud_does_without_an_edge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
+        return {"ar": 10.0, "cloud-draft": 30.0, "cloud-lookup": 12.0, "auto": 27.0}.get(
+            preset.name, 5.0
+        )
+
+    monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
+    drafting = case_row(replace(cell(0.9), cloud_draft=True), fixed_presets(quick=True), [1])
+    assert (drafting["baseline"], drafting["over_baseline"]) == ("cloud-draft", 0.9)
+    assert (drafting["best"], drafting["over_best"]) == ("cloud-draft", 0.9)
+    assert not virtual_goals([drafting | {"sessions": 1}], [], [])[0].met
+    plain = case_row(cell(0.9), fixed_presets(quick=True), [1])
+    assert (plain["baseline"], plain["over_baseline"]) == ("cloud-lookup", 27 / 12)
+    assert "cloud-draft" not in plain["speeds"]
+    assert "stream-cloud-draft" not in plain["speeds"]

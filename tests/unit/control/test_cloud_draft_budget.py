@@ -4,7 +4,11 @@ from itertools import product
 
 import pytest
 
-from tandem.control.cloud_draft_budget import CloudDraftBudget, worth_drafting
+from tandem.control.cloud_draft_budget import (
+    CloudDraftBudget,
+    tokens_per_pass,
+    worth_drafting,
+)
 from tandem.control.config import ControllerConfig
 from tandem.control.pass_budget import PassBudget
 
@@ -75,3 +79,30 @@ def test_a_prompt_says_nothing_of_draft_steps() -> None:
     budget = measured(1, draft_s=0.005)
     budget.drafted(5.0, 900, 1)
     assert budget.drafts(0.8, 8) == measured(1, draft_s=0.005).drafts(0.8, 8)
+
+
+def test_tokens_of_a_pass() -> None:
+    assert tokens_per_pass(0.5, 2) == pytest.approx(1.75)
+    assert tokens_per_pass(0.0, 3) == 1.0
+    assert tokens_per_pass(1.0, 3) == 4.0
+
+
+def test_drafts_that_are_there_already_cost_their_rows_alone() -> None:
+    budget = measured(1, draft_s=0.018)
+    made, to_make = (budget.speed(0.8, 3, made=made) for made in (True, False))
+    assert made == pytest.approx(2.952 / (1 + 3 * 3 / 72), rel=0.02)
+    assert to_make == pytest.approx(2.952 / (1 + 3 * 21 / 72), rel=0.02)
+    assert budget.speed(0.8, 0) == 1.0
+
+
+def test_rows_that_no_pass_had_yet_cost_what_the_engine_measured() -> None:
+    """Passes over one token alone say nothing of a further one. On a few processor cores five rows
+    take 2.5 times as long as one, and ten bad guesses as long as five passes."""
+    drafts = {}
+    for row_share in (None, 0.375):
+        passes = PassBudget(row_share=row_share)
+        for _ in range(8):
+            passes.passed(0.02, 1, 1)
+        drafts[row_share] = CloudDraftBudget(passes).drafts(0.7, 10)
+    assert drafts[None] == 10
+    assert drafts[0.375] <= 2

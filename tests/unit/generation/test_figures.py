@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandem.control.schedule import CLOUD_ALONE
+from tandem.control.schedule import CLOUD_ALONE, CLOUD_DRAFTS
 from tandem.generation.figures import plain_line
 
 ANSWER: dict[str, Any] = {
@@ -32,6 +32,7 @@ def test_speed_share_and_gain_are_said_in_a_line() -> None:
         {},
         {"choice": {**MEASURED, "cloud_alone_measured": False}},
         {"choice": {**MEASURED, "schedule": CLOUD_ALONE}},
+        {"choice": {**MEASURED, "schedule": CLOUD_DRAFTS}},
         {"choice": MEASURED, "tokens": 31, "accepted": 14},
     ],
 )

@@ -214,8 +214,42 @@ def test_a_cloud_that_goes_on_alone_may_draft_instead(name: str) -> None:
     drafting = with_overrides(PRESETS[name], parse_overrides(["cloud_drafts=lookup"]))
     drafting.validate()
     assert drafting.cloud_drafts is CloudDrafts.LOOKUP
-    assert PRESETS[name].cloud_drafts is CloudDrafts.NONE
-    assert PRESETS[name].verify_settings.cloud_draft_length == 0, "as an older edge says"
+    chosen = CloudDrafts.ANY if name == "auto" else CloudDrafts.NONE
+    assert PRESETS[name].cloud_drafts is chosen
+    length = PRESETS[name].verify_settings.cloud_draft_length
+    assert (length > 0) == (name == "auto"), "else as an older edge says"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["expansion=2,2"],
+        ["control=fixed", "decode_when_idle=false"],
+        ["control=fixed", "acceptance=rejection", "uplink=sparse_probs"],
+    ],
+)
+def test_where_other_choices_leave_no_room_for_drafts_of_the_cloud_auto_asks_for_none(
+    overrides: list[str],
+) -> None:
+    """They are no demand, unlike those of a model or by lookup."""
+    changed = with_overrides(PRESETS["auto"], parse_overrides(overrides))
+    changed.validate()
+    settings = changed.verify_settings
+    assert (settings.cloud_drafts, settings.cloud_draft_length) == (CloudDrafts.NONE, 0)
+    assert not changed.may_draft_in_cloud
+    with pytest.raises(InvalidArgument) as caught:
+        replace(
+            changed.verify_settings, cloud_drafts=CloudDrafts.ANY, cloud_draft_length=4
+        ).validate()
+    assert caught.value.field == "cloud_drafts"
+
+
+def test_auto_may_have_drafts_of_the_cloud_and_demands_none() -> None:
+    auto = PRESETS["auto"]
+    assert auto.may_draft_in_cloud
+    assert not auto.drafts_in_cloud
+    assert auto.verify_settings.cloud_drafts is CloudDrafts.ANY
+    assert not with_overrides(auto, parse_overrides(["cloud_drafts=none"])).may_draft_in_cloud
 
 
 def test_a_draft_length_is_the_cloud_s_where_the_edge_drafts_nothing() -> None:

@@ -505,3 +505,24 @@ def test_hidden_states_of_a_session_that_is_not_split_are_refused() -> None:
     cloud = opened_cloud(opening("coupled"))
     with pytest.raises(InvalidArgument, match="hidden_states"):
         cloud.decode(pb.VerifyRequest(hidden_states=pb.HiddenStates(states=b"\0" * 8)))
+
+
+def test_an_older_cloud_takes_an_edge_that_may_have_drafts_of_the_cloud_for_one_that_has_none() -> (
+    None
+):
+    """It does not know the field that says so."""
+    frame = EdgeCodec(VOCABULARY, PRESETS["auto"].verify_settings).encode(opening("auto"))
+    assert frame.open.any_cloud_drafts
+    frame.open.ClearField("any_cloud_drafts")
+    found = CloudCodec(MODEL).decode(frame)
+    assert isinstance(found, Open)
+    assert found.settings.cloud_drafts is CloudDrafts.NONE
+    found.settings.validate()
+
+
+def test_drafts_of_any_kind_and_of_one_kind_exclude_each_other() -> None:
+    frame = EdgeCodec(VOCABULARY, PRESETS["auto"].verify_settings).encode(opening("auto"))
+    frame.open.cloud_drafts = pb.CLOUD_DRAFTS_MODEL
+    with pytest.raises(InvalidArgument) as caught:
+        CloudCodec(MODEL).decode(frame)
+    assert caught.value.field == "any_cloud_drafts"

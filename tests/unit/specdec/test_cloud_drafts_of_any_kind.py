@@ -1,0 +1,216 @@
+"""A cloud that may have drafts of any kind: in each place those that bring tokens fastest, and an
+edge's drafts before its own where these are faster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.control.cloud_draft_budget import CloudDraftBudget
+from tandem.control.pass_budget import PassBudget
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.choices import CloudDrafts
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH
+from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
+from tandem.specdec.messages import CloudMessage, Tokens, Verdict, Work
+from tests.virtual_time.cases import preset
+from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
+from tests.virtual_time.lockstep import judgement_for, model_for
+
+ANY = preset("auto", cloud_draft_length=4)
+RIGHT = own_tokens(preset("ar"), 16)
+
+
+class Verifier:
+    """Its budgets, after passes of 10 ms with rows of `row_s`, draft steps of `step_s`, and some
+    drafts, most of them right; `by_lookup` of 40 that were looked up."""
+
+    def __init__(
+        self,
+        step_s: float = 0.0002,
+        row_s: float = 0.0001,
+        sessions: int = 1,
+        by_lookup: int = 0,
+    ) -> None:
+        self.passes = PassBudget()
+        self.model = CloudDraftBudget(self.passes)
+        self.lookup = CloudDraftBudget(self.passes)
+        self.model.usual.judged(32, 8)
+        self.lookup.usual.judged(by_lookup, 40 - by_lookup)
+        for number in range(20):
+            tokens = sessions * (1 + number % 2)
+            self.passes.passed(0.01 + row_s * tokens, tokens, sessions)
+            self.model.drafted(step_s, sessions, sessions)
+
+    def open(self, *, has_model: bool = True, **changes: Any) -> CloudMachine:
+        return CloudMachine(
+            opening(ANY, **changes),
+            model_for(MODELS),
+            budget=self.passes,
+            draft_budget=self.model,
+            lookup_budget=self.lookup,
+            has_draft_model=has_model,
+        )
+
+    def begun(self, **changes: Any) -> CloudMachine:
+        """A cloud whose draft model has computed the prompt, after its first pass."""
+        cloud = self.open(**changes)
+        task = cloud.draft_task()
+        if task is not None:
+            assert task.count == 0
+            cloud.drafted(task, [], len(cloud.committed) - 1, 0.0)
+        pass_of(cloud)
+        return cloud
+
+
+def task_of(cloud: CloudMachine) -> DraftTask:
+    task = cloud.draft_task()
+    assert task is not None
+    return task
+
+
+def draft(cloud: CloudMachine, *token_ids: int) -> None:
+    """Its draft model brings these."""
+    task = task_of(cloud)
+    drafts = [Drafted(token_id, NO_PROBS) for token_id in token_ids]
+    cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.001)
+
+
+def tokens_of(messages: list[CloudMessage]) -> Tokens:
+    (tokens,) = messages
+    assert isinstance(tokens, Tokens)
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("has_model", "says"), [(True, CloudDrafts.MODEL), (False, CloudDrafts.LOOKUP)]
+)
+def test_it_says_what_it_has_when_the_session_opens(has_model: bool, says: CloudDrafts) -> None:
+    assert Verifier().open(has_model=has_model).opened().cloud_drafts is says
+
+
+def test_the_first_drafts_of_a_verifier_are_few() -> None:
+    """Nobody knows yet how good they are: wrong ones cost everybody's time."""
+    verifier = Verifier()
+    verifier.model.usual = CloudDraftBudget(verifier.passes).usual
+    counts = []
+    cloud = verifier.begun()
+    for _ in range(3):
+        counts.append(task_of(cloud).count)
+        said = len(cloud.committed) - 2
+        draft(cloud, *RIGHT[said : said + counts[-1]])
+        pass_of(cloud)
+    assert counts == [2, 4, 4]
+
+
+def test_with_a_draft_model_it_drafts_as_many_as_pay() -> None:
+    cloud = Verifier().begun()
+    assert task_of(cloud).count == 4
+    draft(cloud, *RIGHT[1:5])
+    tokens = tokens_of(pass_of(cloud))
+    assert (tokens.token_ids, tokens.accepted) == (RIGHT[1:6], 4)
+
+
+def repeating(length: int = 12) -> dict[str, Any]:
+    """A prompt that repeats what the target says after it."""
+    prompt = (1, 2, *RIGHT[:length], 1, 2)
+    text = PrefixedTokens(prompt)
+    return {"prompt_ids": prompt, "base": len(prompt), "prefix_hash": text.prefix, "max_tokens": 40}
+
+
+@pytest.mark.parametrize("has_model", [True, False])
+def test_what_was_said_before_is_looked_up_without_a_step_of_the_draft_model(
+    has_model: bool,
+) -> None:
+    cloud = Verifier(by_lookup=36).begun(has_model=has_model, **repeating())
+    looked_up = 0
+    for _ in range(12):
+        if (task := cloud.draft_task()) is not None:
+            cloud.drafted(
+                task,
+                [Drafted(0, NO_PROBS) for _ in range(task.count)],
+                task.position + task.count - 1,
+                0.001,
+            )
+            pass_of(cloud)
+            continue
+        work = cloud.work()
+        if work is None:
+            break
+        looked_up += work.by_cloud
+        cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert looked_up > 0
+    text = cloud.committed.since(cloud.committed.start)
+    alone = CloudMachine(opening(preset("ar"), **repeating()), model_for(MODELS))
+    while len(alone.committed) < len(cloud.committed):
+        pass_of(alone)
+    assert alone.committed.since(alone.committed.start)[: len(text)] == text
+
+
+def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
+    """Under load that would take time from everybody."""
+    slow = Verifier(step_s=0.05)
+    cloud = slow.open(max_tokens=60)
+    assert cloud.draft_task() is None
+    pass_of(cloud)
+    asked = []
+    for _ in range(RETRY_AFTER + 4):
+        if (task := cloud.draft_task()) is not None:
+            asked.append(task.count)
+            if not task.count:
+                cloud.drafted(task, [], task.position - 1, 0.0)
+                continue
+            draft(cloud, *(0,) * task.count)
+        pass_of(cloud)
+    assert asked == [0], "then once, for a try that may show better"
+    assert RETRY_LENGTH > 0
+
+
+def test_a_few_drafts_of_an_edge_wait_for_more_of_the_cloud_that_are_faster() -> None:
+    cloud = Verifier().begun()
+    cloud.receive(draft_after(cloud, RIGHT[1:2]))
+    assert cloud.work() is None, "its own are on their way"
+    draft(cloud, *RIGHT[1:5])
+    tokens = tokens_of(pass_of(cloud))
+    assert (tokens.accepted, tokens.epoch) == (4, 0)
+
+
+def test_drafts_of_an_edge_that_are_there_go_before_those_that_take_time() -> None:
+    cloud = Verifier(step_s=0.003, row_s=0.0005).begun()
+    task = task_of(cloud)
+    cloud.receive(draft_after(cloud, RIGHT[1:4]))
+    assert cloud.draft_task() is None
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert verdict.accepted == 3
+    assert 0 < task.count <= 4
+
+
+def test_an_edge_that_asks_the_cloud_to_wait_is_waited_for() -> None:
+    """It measured what the cloud's drafts bring, and chose rounds all the same."""
+    cloud = Verifier().begun()
+    cloud.receive(draft_after(cloud, (*RIGHT[1:4],), hold=True))
+    messages = pass_of(cloud)
+    assert isinstance(messages[0], Verdict)
+    assert cloud.draft_task() is None
+    assert cloud.work() is None
+
+
+def test_where_others_share_the_passes_it_leaves_drafting_to_an_edge_that_drafts() -> None:
+    cloud = Verifier(sessions=8).begun()
+    assert cloud.draft_task() is not None, "an edge that drafts nothing"
+    cloud.receive(draft_after(cloud, RIGHT[1:3]))
+    assert cloud.draft_task() is not None, "nor more than a first look"
+    cloud.receive(draft_after(cloud, RIGHT[3:6], pending=RIGHT[1:3]))
+    assert cloud.draft_task() is None
+    assert isinstance(pass_of(cloud)[0], Verdict)
+    drafted_after = []
+    for _ in range(4):
+        drafted_after.append(cloud.draft_task() is not None)
+        if (task := cloud.draft_task()) is not None:
+            draft(cloud, *(0,) * task.count)
+        pass_of(cloud)
+    assert drafted_after == [False, False, True, True], "until it has stopped to"
+    assert V > 0
