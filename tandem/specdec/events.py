@@ -41,6 +41,8 @@ class EdgeRequest:
     """What the caller expects of the answer. It stays at the edge."""
     memory: Recollection | None = None
     """What the answer may be drafted from that was said before. It stays at the edge too."""
+    logprobs_are_optional: bool = False
+    """Whether a cloud that knows nothing of `params.logprobs` will do: the caller did not ask."""
 
     @property
     def max_tokens(self) -> int:

@@ -51,7 +51,7 @@ from tandem.services.drafter.answer_thinking import AnswerThinking, answer_think
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
-from tandem.services.drafter.learning import LearningPlace, draft_learning
+from tandem.services.drafter.learning import AnswerLearning, LearningPlace, draft_learning
 from tandem.services.drafter.memory import DrafterMemory
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
@@ -387,6 +387,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         learned = await self._learning.begin(paying_tenant(request.tenant))
+        edge_request = edge_request if request.no_memory else learned.asking(edge_request)
         prompt = learned.kept_text(
             KeptText(
                 tenant,
@@ -436,7 +437,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 layers=layers_kv,
             )
             try:
-                await self._relay(stream, session, text, request)
+                await self._relay(stream, session, text, request, learned)
             finally:
                 prefill.leave()
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
@@ -464,10 +465,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         session: DrafterSession,
         text: AnswerText,
         request: GenerationRequest,
+        learned: AnswerLearning,
     ) -> None:
         """Commits to the caller, until the end or the caller's cancel, all that were made before it
         included."""
-        relaying = asyncio.create_task(write_commits(stream, session, text, request, self._prompts))
+        writing = write_commits(stream, session, text, request, self._prompts, learned.committed)
+        relaying = asyncio.create_task(writing)
         cancelling = asyncio.create_task(cancelled(stream))
         try:
             await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)
