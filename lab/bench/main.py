@@ -28,6 +28,7 @@ from lab.bench.harness.plots import require_matplotlib
 from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import PEPS
+from lab.bench.speculation.learning_streams import STREAMS
 from lab.machine import OthersMeter, this_machine
 from tandem.commands.help_groups import GroupedCommand, OptionGroup, SectionedGroup
 from tandem.core.errors import TandemError
@@ -170,6 +171,39 @@ _QUESTIONS = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz; those that"
     " are there. Default: held-out texts of this repository.",
+)
+_QUESTION_COUNT = click.option(
+    "--questions",
+    "count",
+    type=click.IntRange(1),
+    help="Questions to learn from. Default: 400, or 24 with --quick.",
+)
+_OFFLINE = click.option(
+    "--offline",
+    is_flag=True,
+    help="Without services: the target answers all questions first; acceptance is computed.",
+)
+_ANSWERS = click.option(
+    "--answers",
+    type=_FOLDER,
+    help="With --offline: keep the target's answers in this folder, and use those in it.",
+)
+_IDLE_S = click.option(
+    "--idle-s",
+    type=click.FloatRange(min=0),
+    help="Time to learn after each question. Default: 30, or 6 with --quick.",
+)
+_LOGPROBS = click.option(
+    "--logprobs",
+    default=8,
+    show_default=True,
+    type=click.IntRange(0, 20),
+    help="Likeliest tokens that the target tells with each token, to learn from them.",
+)
+_STREAM = click.option(
+    "--stream",
+    type=click.Choice(STREAMS),
+    help="Questions to learn from: of GSM8K, or for SQL about tables. Default: gsm8k.",
 )
 _PRICES = click.option(
     "--prices",
@@ -331,7 +365,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "learning": Experiment(
         "lab.bench.speculation.learning",
         "Acceptance of a draft that learns while it is used, against one that does not.",
-        (_QUESTIONS,),
+        (_QUESTIONS, _STREAM, _QUESTION_COUNT, _OFFLINE, _ANSWERS, _IDLE_S, _LOGPROBS),
     ),
     "auto": Experiment(
         "lab.bench.speculation.auto",

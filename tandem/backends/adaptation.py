@@ -1,10 +1,11 @@
 """Adapting a draft model while it is used: what an engine offers for it, without the library that
 computes it.
 
-An adapter is a vector of low-rank weights beside the model's own, which never change. A session
-begins with an adapter, or with none, and keeps it to its end: what it drafts from one distribution
-must be judged by that distribution. Invariants: `use` takes a session that holds no token yet;
-sessions with different adapters may run at the same time, and none sees another's.
+An adapter is a vector of low-rank weights beside the model's own, which never change, or added to
+a copy of them. A session begins with an adapter, or with none, and keeps it to its end: what it
+drafts from one distribution must be judged by that distribution. Invariants: `use` takes a session
+that holds no token yet; sessions with different adapters may run at the same time, and none sees
+another's.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownProbs:
-    """What is known of the target distribution at a token whose draft was rejected: `probs` [n] of
-    the tokens `ids` [n], and `draft_probs` [n], what the draft was drawn from."""
+    """What is known of the target distribution at a token: `probs` [n] of the tokens `ids` [n].
+    Where a draft was rejected there, `draft_probs` [n] is what it was drawn from; otherwise 0."""
 
     ids: NDArray[np.int32]
     probs: NDArray[np.float32]
@@ -60,6 +61,13 @@ class JudgedText:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def has_all_probs(self) -> bool:
+        """Whether the target told its distribution at each of its tokens, not only where it
+        rejected a draft."""
+        known = self.known_probs.values()
+        return len(known) == self.judged > 0 and not any(each.draft_probs.any() for each in known)
 
     @property
     def judged(self) -> int:
@@ -125,6 +133,12 @@ class Adaptation(Protocol):
         """Return the adapter as passes use it; on any thread. Raises InvalidArgument("adapter") for
         weights that do not fit."""
 
+    def merge(self, adapter: object) -> None:
+        """Have sessions that begin to use what `place` returned take no longer for their steps than
+        without an adapter, by a copy of the model's weights with the adapter in them, where these
+        are small enough and exact enough. One adapter has such a copy: the last. On any thread, one
+        at a time."""
+
     def use(self, session: Session, adapter: object) -> None:
         """Have a session that holds nothing yet use what `place` returned. Raises
         InvalidArgument("session") for one that holds tokens."""
@@ -138,10 +152,11 @@ class Adaptation(Protocol):
         self, adapter: object | None, text: JudgedText, cancelled: Callable[[], bool] = never
     ) -> Overlap:
         """Return the expected acceptance with an adapter, or without any. At temperature 0 a draft
-        is accepted if the likeliest token is the target's; with Gumbel noise if the token that the
-        same noise takes is. Otherwise, by the tokens whose target distribution is known, it is the
-        overlap of both distributions, and where none is known the probability of the target's
-        token. Raises ForwardCancelled as `AdapterTrainer.step` does."""
+        is accepted if the likeliest token is the target's; with Gumbel noise, unless the text
+        `has_all_probs`, if the token that the same noise takes is. Otherwise, by the tokens whose
+        target distribution is known, it is the overlap of both distributions, and where none is
+        known the probability of the target's token. Raises ForwardCancelled as
+        `AdapterTrainer.step` does."""
 
 
 @runtime_checkable

@@ -2,8 +2,8 @@
 
 Invariants: an adapter is used only if acceptance rises, by more than chance makes it, over the one
 in use and over the draft model without any; one in use that has fallen behind the draft model
-without any is given up. A store of nonsense teaches nothing that raises acceptance, so what is
-learned from it is refused."""
+without any is given up, and one that harms what is asked now is set aside. A store of nonsense
+teaches nothing that raises acceptance, so what is learned from it is refused."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ LEAST_GAIN = 0.005
 """In acceptance: less would not pay for the adapter's own time in each draft step."""
 SURENESS = 1.64
 """Standard errors by which the mean gain must differ from zero."""
+LEAST_RECENT_TEXTS = 3
+LEAST_SHARE = 0.98
+"""Of the acceptance without an adapter, on the newest texts."""
 
 
 class Outcome(StrEnum):
@@ -57,6 +60,14 @@ def judge(frozen: Sequence[Overlap], used: Sequence[Overlap], new: Sequence[Over
         elif rises(used, frozen):
             outcome = Outcome.ROLLED_BACK
     return Judgement(outcome, *means)
+
+
+def falls_behind(frozen: Sequence[Overlap], used: Sequence[Overlap]) -> bool:
+    """Return whether the adapter in use harms what is asked now: on the newest texts, before they
+    were learned from, it is behind the draft model without any."""
+    if len(used) < LEAST_RECENT_TEXTS:
+        return False
+    return acceptance(used) < LEAST_SHARE * acceptance(frozen)
 
 
 def acceptance(overlaps: Sequence[Overlap]) -> float:

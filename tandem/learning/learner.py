@@ -106,7 +106,7 @@ class Learner:
                 learning = await self._learning_of(tenant)
             except OSError as error:
                 self._stop(error)
-        return None if learning is None else learning.used
+        return None if learning is None else learning.chosen
 
     def record(self, tenant: Tenant, text: JudgedText) -> None:
         """Keep a text of an answer that has ended, soon, to learn from it."""

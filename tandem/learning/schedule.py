@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PASSES = 4
+PASSES = 8
 """So often each token is trained on, at most, when it is new."""
 TOKENS_BEFORE_JUDGING = 2000
 MOST_FAILURES = 4

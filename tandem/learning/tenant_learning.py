@@ -8,7 +8,6 @@ cancelled. Invariant: a step that is cancelled, or killed with the process, chan
 from __future__ import annotations
 
 import hashlib
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +24,14 @@ from tandem.backends.adaptation import (
     Weights,
 )
 from tandem.core.errors import InvalidArgument
-from tandem.learning.adoption import Judgement, Outcome, enough_to_judge, judge
+from tandem.core.randomness import Purpose, SeededRandom
+from tandem.learning.adoption import (
+    Judgement,
+    Outcome,
+    enough_to_judge,
+    falls_behind,
+    judge,
+)
 from tandem.learning.held_back import is_held_back
 from tandem.learning.replay import ReplayStore
 from tandem.learning.schedule import TrainingSchedule
@@ -35,12 +41,14 @@ from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
-MOST_HELD_BACK = 24
+MOST_HELD_BACK = 48
 """Texts: the newest ones judge."""
 MOST_TEXTS = 2000
 """That are trained on; the newest ones."""
 PART_TOKENS = 128
 """Of a text, at once."""
+MOST_RECENT = 8
+"""Texts: the newest ones say whether the adapter in use serves what is asked now."""
 LEAST_TEXTS = 4
 _SCHEDULE = "schedule"
 
@@ -94,6 +102,14 @@ class _Judging:
         return [self.overlaps[name, index] for index in range(len(self.parts))]
 
 
+@dataclass(slots=True)
+class _RecentText:
+    """The part of a new text that judges, and its scores by the identity of an adapter."""
+
+    part: JudgedText
+    overlaps: dict[bytes, Overlap] = field(default_factory=dict)
+
+
 _FROZEN, _USED, _NEW = "frozen", "used", "new"
 
 
@@ -110,11 +126,16 @@ class TenantLearning:
         self._texts: deque[JudgedText] = deque(maxlen=MOST_TEXTS)
         self._held_back: deque[JudgedText] = deque(maxlen=MOST_HELD_BACK)
         self._judging_tokens = 0
+        self._recent: tuple[_RecentText, ...] = ()
+        """Those that came while an adapter was in use; replaced as a whole, since other threads
+        read it."""
         self._state: LearningState | None = None
         self.used: UsedAdapter | None = None
-        """What sessions that begin now use."""
+        """The adapter of the version in use."""
         self.schedule = TrainingSchedule()
-        self._rng = random.Random(folder.name)
+        self._random = SeededRandom(_seed(folder.name))
+        self._steps = 0
+        """Taken so far, which is the position of what is random in the next one."""
         self._trainer: AdapterTrainer | None = None
         self._judging: _Judging | None = None
         self._scores: dict[tuple[bytes, int], Overlap] = {}
@@ -135,9 +156,25 @@ class TenantLearning:
         return self._state is None or self._versions.changed
 
     @property
+    def chosen(self) -> UsedAdapter | None:
+        """What sessions that begin now use: the adapter in use, unless the newest texts are of a
+        kind that it harms."""
+        return None if self.set_aside else self.used
+
+    @property
+    def set_aside(self) -> bool:
+        """True if the adapter in use harms what is asked now."""
+        if self.used is None:
+            return False
+        identity = self.used.identity
+        known = [each.overlaps for each in self._recent if each.overlaps.keys() >= {b"", identity}]
+        frozen = [overlaps[b""] for overlaps in known]
+        return falls_behind(frozen, [overlaps[identity] for overlaps in known])
+
+    @property
     def due(self) -> bool:
         """True if there is something to train or to judge."""
-        if self._judging is not None:
+        if self._judging is not None or self._unscored() is not None:
             return True
         judges = enough_to_judge(len(self._held_back), self._judging_tokens)
         trains = self.schedule.backlog > 0 or self.schedule.judges
@@ -178,6 +215,9 @@ class TenantLearning:
         if self.outdated:
             self.read()
         self._store.add(text)
+        if self.used is not None:
+            new = _RecentText(judged_part(text, self._part))
+            self._recent = (*self._recent, new)[-MOST_RECENT:]
         if not self._take(text):
             self.schedule.recorded(text.judged)
 
@@ -186,7 +226,10 @@ class TenantLearning:
         if self._trainer is None or self._state is None or not self.unsaved:
             return
         schedule = self.schedule
-        numbers = [schedule.backlog, schedule.unjudged, schedule.failures, self._trained_tokens]
+        numbers = [
+            *(schedule.backlog, schedule.unjudged, schedule.failures),
+            *(self._trained_tokens, self._steps),
+        ]
         tensors = {**self._trainer.state(), _SCHEDULE: np.array(numbers, dtype=np.int64)}
         self.unsaved = False
         self._versions.keep_training(self._state, tensors)
@@ -215,6 +258,7 @@ class TenantLearning:
                 return Outcome.REJECTED
             self._state = state
             self.used = _used(judging.adapters[_NEW], judging.weights)
+            self._setup.adaptation.merge(self.used.placed)
             self._trained_tokens = 0
             self.seconds = self.cpu_seconds = 0.0
             self.unsaved = True
@@ -232,6 +276,9 @@ class TenantLearning:
     def work(self, cancelled: Callable[[], bool]) -> bool:
         """Take one training step, or judge one text; returns whether it was a step. Raises
         ForwardCancelled."""
+        if (recent := self._unscored()) is not None:
+            self._score(*recent, cancelled)
+            return False
         if self._judging is None and self.schedule.judges and self._trainer is not None:
             self._begin_judging(self._trainer.weights())
         if (judging := self._judging) is not None:
@@ -246,13 +293,35 @@ class TenantLearning:
         self._step(cancelled)
         return True
 
+    def _unscored(self) -> tuple[_RecentText, bytes] | None:
+        """Return a new text, and the identity of the adapter in use, or b"" for the draft model
+        without any, which is still to be scored on it: before anything is learned from the text."""
+        if self.used is None:
+            return None
+        pairs = (
+            (text, identity) for text in self._recent for identity in (b"", self.used.identity)
+        )
+        return next(((text, key) for text, key in pairs if key not in text.overlaps), None)
+
+    def _score(self, text: _RecentText, identity: bytes, cancelled: Callable[[], bool]) -> None:
+        adapter = self.used.placed if identity and self.used is not None else None
+        before = self.set_aside
+        text.overlaps[identity] = self._setup.adaptation.overlap(adapter, text.part, cancelled)
+        if self.set_aside != before:
+            log.info("an adapter was looked at", harms_what_is_asked=not before)
+
     def _step(self, cancelled: Callable[[], bool]) -> None:
         if self._trainer is None:
             weights = None if self.used is None else self.used.weights
             self._trainer = self._setup.adaptation.trainer(weights, {})
-        text = self._texts[drawn_index(len(self._texts), self._rng)]
-        part = drawn_part(text, self._part, self._rng)
+        chances = [
+            self._random.uniform(self._steps, purpose)
+            for purpose in (Purpose.LEARNED_TEXT, Purpose.LEARNED_PART)
+        ]
+        text = self._texts[drawn_index(len(self._texts), chances[0])]
+        part = drawn_part(text, self._part, chances[1])
         self._trainer.step(part, cancelled)
+        self._steps += 1
         self.schedule.trained(part.judged)
         self._trained_tokens += len(part)
         self.unsaved = True
@@ -296,6 +365,7 @@ class TenantLearning:
         except InvalidArgument as error:
             log.warning("an adapter is left out", version=number, reason=error.why)
             return None
+        self._setup.adaptation.merge(placed)
         return _used(placed, weights)
 
     def _resume(self, state: LearningState) -> None:
@@ -303,13 +373,14 @@ class TenantLearning:
         that are there."""
         kept = self._versions.training(state)
         numbers = kept.pop(_SCHEDULE, None)
-        if kept and numbers is not None and numbers.shape == (4,):
+        if kept and numbers is not None and numbers.shape == (5,):
             try:
                 self._trainer = self._setup.adaptation.trainer(None, kept)
             except InvalidArgument as error:
                 log.warning("training is begun anew", reason=error.why)
             else:
-                backlog, unjudged, failures, self._trained_tokens = map(int, numbers)
+                backlog, unjudged, failures, *counts = map(int, numbers)
+                self._trained_tokens, self._steps = counts
                 self.schedule = TrainingSchedule(backlog, unjudged, failures)
                 return
         if not state.newest:
@@ -319,6 +390,7 @@ class TenantLearning:
         self._texts.clear()
         self._held_back.clear()
         self._scores.clear()
+        self._recent = ()
         self._judging_tokens = 0
         self.schedule = TrainingSchedule()
         self._drop_training()
@@ -332,3 +404,8 @@ class TenantLearning:
 
 def _used(placed: object, weights: Weights) -> UsedAdapter:
     return UsedAdapter(placed, weights, hashlib.sha256(weights.tobytes()).digest()[:8])
+
+
+def _seed(name: str) -> int:
+    """Return what is random in the learning of the tenant whose folder has this name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")

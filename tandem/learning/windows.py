@@ -1,9 +1,7 @@
 """The parts of texts that are trained on and judged: a training step sees few tokens, so that it
-ends soon. Pure; randomness is passed in."""
+ends soon. Pure; `chance` is a random number in the open interval (0, 1)."""
 
 from __future__ import annotations
-
-import random
 
 from tandem.backends.adaptation import JudgedText
 
@@ -20,20 +18,20 @@ def judged_part(text: JudgedText, most_tokens: int) -> JudgedText:
     return _part(text, start, most_tokens)
 
 
-def drawn_part(text: JudgedText, most_tokens: int, rng: random.Random) -> JudgedText:
+def drawn_part(text: JudgedText, most_tokens: int, chance: float) -> JudgedText:
     """Return at most `most_tokens` of a text, of which some are the target's, from anywhere in
     it."""
     first = max(0, text.first - most_tokens // 2)
     last = max(first, len(text) - most_tokens)
     # Beyond both ends: else the beginning and the end would be in few parts.
     beyond = most_tokens // 2
-    start = rng.randint(first - beyond, last + beyond)
+    start = first - beyond + int(chance * (last - first + 2 * beyond + 1))
     return _part(text, min(max(start, first), last), most_tokens)
 
 
-def drawn_index(count: int, rng: random.Random) -> int:
+def drawn_index(count: int, chance: float) -> int:
     """Return the index of one of `count` texts, which are in the order of their age."""
-    return min(count - 1, int(count * rng.random() ** NEWER_FIRST))
+    return min(count - 1, int(count * chance**NEWER_FIRST))
 
 
 def _part(text: JudgedText, start: int, most_tokens: int) -> JudgedText:

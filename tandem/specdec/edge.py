@@ -1129,6 +1129,8 @@ def check_full_distribution(
 
 
 def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest) -> None:
+    if request.logprobs_are_optional and not message.logprobs:
+        return
     check_logprobs(
         message.logprobs,
         tokens=tokens,

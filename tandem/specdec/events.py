@@ -43,6 +43,8 @@ class EdgeRequest:
     """What the answer may be drafted from that was said before. It stays at the edge too."""
     allows_memory: bool = False
     """See `Open`."""
+    logprobs_are_optional: bool = False
+    """Whether a cloud that knows nothing of `params.logprobs` will do: the caller did not ask."""
 
     @property
     def max_tokens(self) -> int:

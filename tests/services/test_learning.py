@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
+from tandem.learning import schedule
 from tandem.learning.replay import ReplayStore
 from tandem.learning.tenant_folders import tenant_folders
 from tandem.learning.versions import TEXTS, read_state
@@ -29,6 +31,7 @@ from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer, scripted_probs
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, Suite, draft_engine, scripted_suite
 from tests.services.test_kept_prefixes import tiny_model
+from tests.services.test_other_versions import older, path_of
 
 TOKENS = 24
 QUESTIONS = 36
@@ -112,6 +115,7 @@ async def test_answers_stay_and_acceptance_rises(
     # A tiny model that knows nothing learns with larger steps, and more of them.
     monkeypatch.setattr(adapter_training, "LEARNING_RATE", 4e-3)
     monkeypatch.setattr(adapter_training, "BATCH_TOKENS", 32)
+    monkeypatch.setattr(schedule, "PASSES", 4)
     later = range(1000, 1000 + TOLD)
     async with learning_suite(draft, None) as suite:
         frozen = await ask(suite, later)
@@ -180,3 +184,74 @@ def kept_texts(folder: Path, draft: Engine) -> int:
         for tenant in tenant_folders(folder)
     )
     return sum(len(store.read()) for store in stores)
+
+
+async def test_what_the_cloud_tells_of_each_token_is_learned_from_and_not_handed_on(
+    draft: Engine, tmp_path: Path
+) -> None:
+    place = LearningPlace(tmp_path, 2**20, "tiny", idle_s=0.0, top_logprobs=3)
+    asked = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
+    greedy = replace(asked, sampling=SamplingParams(temperature=0.0))
+    wanted = replace(asked, logprobs=True, top_logprobs=2)
+    async with learning_suite(draft, None) as suite:
+        plain = await suite.client.generate(GenerationRequest("a question", "coupled", asked))
+    async with scripted_suite(target=target(draft), draft=draft, learning=place) as suite:
+        answers = [
+            await suite.client.generate(GenerationRequest("a question", preset, params))
+            for preset, params in (
+                *(("coupled", asked), ("dssd", asked)),
+                *(("coupled", greedy), ("coupled", wanted)),
+            )
+        ]
+        await learned(suite)
+    told, rejecting, _, likely = answers
+    assert texts([told, likely]) == texts([plain, plain])
+    assert not told.logprobs
+    assert not rejecting.logprobs
+    assert not told.token_texts
+    assert len(likely.logprobs) == TOKENS
+    assert {len(top) for top in likely.top_logprobs} == {2}
+    (folder,) = tenant_folders(tmp_path)
+    kept = ReplayStore(folder / TEXTS, 2**20, draft.vocabulary_hash, VOCABULARY).read()
+    assert [text.has_all_probs for text in kept] == [True, True, False, True]
+    sizes = [{len(known.ids) for known in text.known_probs.values()} for text in kept]
+    assert sizes == [{3}, {3}, set(), {2}]
+    said = np.asarray(scripted_probs(4, VOCABULARY, order=0, sharpness=25.0)(()))
+    for known in kept[0].known_probs.values():
+        assert known.ids.tolist() == np.argsort(-said)[:3].tolist()
+        assert known.probs == pytest.approx(said[known.ids], rel=1e-4)
+
+
+async def test_a_caller_whose_texts_are_not_kept_costs_the_link_nothing_more(
+    draft: Engine, tmp_path: Path
+) -> None:
+    place = LearningPlace(tmp_path, 2**20, "tiny", idle_s=0.0, top_logprobs=8)
+    params = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
+    async with scripted_suite(target=target(draft), draft=draft, learning=place) as suite:
+        answers = [
+            await suite.client.generate(
+                GenerationRequest("a question", "coupled", params, no_memory=no_memory)
+            )
+            for no_memory in (False, True)
+        ]
+    down = [answer.summary.downlink_bytes for answer in answers if answer.summary is not None]
+    assert down[0] > down[1] + 8 * 8 * TOKENS / 2
+
+
+async def test_a_cloud_of_an_older_release_that_tells_nothing_will_do(
+    draft: Engine, tmp_path: Path
+) -> None:
+    place = LearningPlace(tmp_path, 2**20, "tiny", idle_s=0.0, top_logprobs=3)
+    params = GenerationParams(max_tokens=TOKENS, seed=1, ignore_eos=True)
+    request = GenerationRequest("a question", "coupled", params)
+    async with learning_suite(draft, None) as suite:
+        plain = await suite.client.generate(request)
+    async with scripted_suite(
+        target=target(draft), draft=draft, learning=place, path=path_of(older, [])
+    ) as suite:
+        answer = await suite.client.generate(request)
+        await learned(suite)
+    assert texts([answer]) == texts([plain])
+    assert answer.summary is not None
+    assert answer.summary.resumes == 0, "no frame was refused"
+    assert kept_texts(tmp_path, draft) == 1

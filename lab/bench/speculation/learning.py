@@ -9,14 +9,13 @@ which show whether what was learned harms elsewhere.
 
 Acceptance is the share of the drafts sent that were accepted, over windows of 50 questions. Answers
 of both suites to a question are the same text (Gumbel coupling), so that they are compared on the
-same tokens.
+same tokens. `--offline` computes acceptance without services (`offline_learning`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
+import hashlib
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,14 +31,30 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab.bench.harness.plots import panels
 from lab.bench.harness.report import Goal, Report, Row, counted, make_row
 from lab.bench.harness.suite import Models, Suite, running_suite
-from lab.bench.harness.texts import NoTexts, held_out
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S
+from lab.bench.speculation.learning_streams import STREAMS, other_questions, stream_questions
+from lab.bench.speculation.offline_learning import (
+    AT_ONCE,
+    Learned,
+    learned_stream,
+    save_answers,
+    saved_answers,
+    target_answers,
+)
+from tandem.backends.adaptation import JudgedText, adaptation_of
+from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
+from tandem.learning.adoption import Outcome, acceptance
+from tandem.learning.tenant_learning import LearningSetup, TenantLearning
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
+from tandem.text.tool_prompt import conversation_ids
+
+T = TypeVar("T")
 
 PRESET = "coupled"
 TEMPERATURES = (0.0, 1.0)
@@ -54,8 +70,6 @@ LEAST_GAIN = 1.15
 LEAST_ELSEWHERE = 0.97
 MOST_TPOT = 1.05
 STREAM, OTHER = "stream", "another kind"
-GSM8K_FILES = ("gsm8k-test.jsonl", "gsm8k-train.jsonl")
-HUMANEVAL_FILE = "HumanEval.jsonl.gz"
 COLUMNS = (
     *("kind", "temperature", "window", "questions", "frozen_acceptance", "acceptance_rate"),
     *("gain", "frozen_tpot_s", "tpot_s", "same_text"),
@@ -64,6 +78,14 @@ LEARNED_COLUMNS = (
     *("temperature", "adopted", "rejected", "rolled_back", "steps", "interrupted"),
     *("training_s", "training_cpu_s"),
 )
+OFFLINE_COLUMNS = (
+    *("kind", "temperature", "window", "questions", "frozen_acceptance", "acceptance_rate"),
+    *("gain", "steps", "training_s"),
+)
+OFFLINE_LEARNED_COLUMNS = (
+    *("temperature", "adopted", "rejected", "rolled_back", "steps", "training_cpu_s"),
+)
+OFFLINE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +96,61 @@ class Asked:
     learning: Generated
 
 
-def run(report: Report, models: Models, tasks: Path | None = None) -> None:
+def run(
+    report: Report,
+    models: Models,
+    tasks: Path | None = None,
+    offline: bool = False,
+    answers: Path | None = None,
+    idle_s: float | None = None,
+    logprobs: int = 8,
+    stream: str | None = None,
+    count: int | None = None,
+) -> None:
     """Rows for each window and temperature; goals for the last window, and for questions of another
     kind. `tasks`: folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz;
-    without them held-out texts of this repository, which are fewer."""
+    without them held-out texts of this repository, which are fewer. `idle_s`: how long the
+    draft may learn after each question. `offline`: without services; `answers` is a folder that
+    keeps the target's answers for it. `logprobs`: how many likeliest tokens the target tells.
+    `stream`: one of `learning_streams.STREAMS`, `count`: of its questions."""
     quick = report.quick
-    stream = questions(tasks)[: QUICK_QUESTIONS if quick else QUESTIONS]
+    if idle_s is None:
+        idle_s = QUICK_PAUSE_S if quick else MOST_PAUSE_S
+    stream = stream or STREAMS[0]
+    asked_first = stream_questions(stream, tasks)[
+        : count or (QUICK_QUESTIONS if quick else QUESTIONS)
+    ]
     others = other_questions(tasks)[: QUICK_OTHERS if quick else OTHERS]
     window = QUICK_WINDOW if quick else WINDOW
+    if offline:
+        _run_offline(
+            report,
+            models,
+            asked_first,
+            others,
+            window=window,
+            folder=answers,
+            idle_s=idle_s,
+            logprobs=logprobs,
+        )
+        return
     learned = []
     for temperature in TEMPERATURES:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             frozen = stack.enter_context(running_suite(models, shares_cores=True))
-            options = ("--learn", "true", "--learn-folder", folder)
+            options = (
+                *("--learn", "true", "--learn-folder", folder),
+                *("--learn-logprobs", str(logprobs)),
+            )
             learning = stack.enter_context(
                 running_suite(models, shares_cores=True, drafter_options=options)
             )
-            asking = _Asking(frozen, learning, temperature, report.seed, quick)
-            answers = run_loop(asking.ask_all([*stream, *others]))
+            asking = _Asking(frozen, learning, temperature, report.seed, quick, idle_s)
+            asked = run_loop(asking.ask_all([*asked_first, *others]))
             learned.append(_learned_row(learning, temperature, report.seed))
         rows = [
-            *window_rows(answers[: len(stream)], STREAM, temperature, window),
-            *window_rows(answers[len(stream) :], OTHER, temperature, max(1, len(others))),
+            *window_rows(asked[: len(asked_first)], STREAM, temperature, window),
+            *window_rows(asked[len(asked_first) :], OTHER, temperature, max(1, len(others))),
         ]
         for row in rows:
             row["seed"] = report.seed
@@ -103,50 +158,154 @@ def run(report: Report, models: Models, tasks: Path | None = None) -> None:
         report.goals += goals(rows, temperature)
     report.add("Learning", LEARNED_COLUMNS, learned)
     report.notes.append(
-        f"{len(stream)} questions of GSM8K, then {len(others)} of another kind; at most"
+        f"{len(asked_first)} questions ({stream}), then {len(others)} of another kind; at most"
         f" {QUICK_TOKENS if quick else TOKENS} tokens each, preset {PRESET}. `gain`: acceptance ÷"
         " that of the draft that does not learn, on the same questions."
     )
 
 
-def questions(tasks: Path | None) -> list[str]:
-    """Questions of GSM8K: the test split, else the training split, else the held-out texts here."""
-    for name in GSM8K_FILES:
-        if tasks is not None and (tasks / name).exists():
-            return [record["question"] for record in _records(tasks / name, "question")]
-    prompts = [record["prompt"] for record in held_out() if record["source"] == "gsm8k"]
-    return [each.removeprefix("Question: ").removesuffix("\nAnswer:") for each in prompts]
+def _run_offline(
+    report: Report,
+    models: Models,
+    stream: Sequence[str],
+    others: Sequence[str],
+    *,
+    window: int,
+    folder: Path | None,
+    idle_s: float,
+    logprobs: int,
+) -> None:
+    """As `run`, by computed acceptance."""
+    tokens = QUICK_TOKENS if report.quick else TOKENS
+    draft = load_engine(models.draft, drafts=True)
+    adaptation = adaptation_of(draft)
+    if adaptation is None:
+        raise InvalidArgument("draft", f"{draft.model_name} cannot learn")
+    learned_rows = []
+    for temperature in TEMPERATURES:
+        texts = _offline_answers(
+            models,
+            [*stream, *others],
+            temperature=temperature,
+            seed=report.seed,
+            max_tokens=tokens,
+            top_logprobs=logprobs if temperature else 0,
+            path=None if folder is None else folder / f"answers-{temperature:g}.json",
+        )
+        setup = LearningSetup(
+            adaptation=adaptation,
+            vocabulary_hash=draft.vocabulary_hash,
+            vocabulary_size=draft.vocabulary_size,
+            model_hash=models.draft,
+            most_bytes=OFFLINE_BYTES,
+        )
+        with tempfile.TemporaryDirectory() as place:
+            learning = TenantLearning(Path(place), setup)
+            learning.read()
+            learned = learned_stream(
+                counted(texts, lambda _: "answer"), learning, adaptation, idle_s
+            )
+        rows = [
+            *offline_rows(learned[: len(stream)], STREAM, temperature, window),
+            *offline_rows(learned[len(stream) :], OTHER, temperature, max(1, len(others))),
+        ]
+        for row in rows:
+            row["seed"] = report.seed
+        report.add(f"Acceptance at temperature {temperature:g}", OFFLINE_COLUMNS, rows)
+        report.goals += goals(rows, temperature)
+        outcomes = [outcome for each in learned for outcome in each.outcomes]
+        learned_rows.append(
+            make_row(
+                preset=PRESET,
+                seed=report.seed,
+                temperature=temperature,
+                **{str(outcome): outcomes.count(outcome) for outcome in Outcome},
+                steps=sum(each.steps for each in learned),
+                training_cpu_s=sum(each.training_s for each in learned),
+            )
+        )
+    report.add("Learning", OFFLINE_LEARNED_COLUMNS, learned_rows)
+    report.notes.append(
+        f"{len(stream)} questions, then {len(others)} of another kind; at most {tokens}"
+        f" tokens each. Acceptance is computed from the draft's distributions; after each question"
+        f" at most {idle_s:g} s of processor time to learn."
+    )
 
 
-def other_questions(tasks: Path | None) -> list[str]:
-    """Functions to complete, else beginnings of PEPs to go on with."""
-    if tasks is not None and (tasks / HUMANEVAL_FILE).exists():
-        records = _records(tasks / HUMANEVAL_FILE, "prompt")
-        return [f"Complete this function:\n\n{record['prompt']}" for record in records]
-    prompts = [record["prompt"] for record in held_out() if record["source"] == "peps"]
-    return [f"Go on with this text:\n\n{prompt}" for prompt in prompts]
+def _offline_answers(
+    models: Models,
+    questions: Sequence[str],
+    *,
+    temperature: float,
+    seed: int,
+    max_tokens: int,
+    top_logprobs: int,
+    path: Path | None,
+) -> list[JudgedText]:
+    """The target's answers to questions, those that `path` keeps where there are some."""
+    made_for = {
+        "target": models.target,
+        "questions": hashlib.sha256("\0".join(questions).encode()).hexdigest(),
+        "temperature": temperature,
+        "seed": seed,
+        "max_tokens": max_tokens,
+        "top_logprobs": top_logprobs,
+    }
+    kept = None if path is None else saved_answers(path, made_for)
+    if kept is not None:
+        return kept
+    tokenizer = load_tokenizer(models.target)
+    target = load_engine(models.target)
+    prompts = [conversation_ids(tokenizer, [Turn("user", question)]) for question in questions]
+    made = target_answers(
+        target,
+        prompts,
+        temperature=temperature,
+        seed=seed,
+        max_tokens=max_tokens,
+        top_logprobs=top_logprobs,
+        counted=lambda firsts: counted(firsts, lambda _: f"{AT_ONCE} answers of the target"),
+    )
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_answers(path, made, made_for)
+    return made
 
 
-def _records(path: Path, field: str) -> list[dict[str, str]]:
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rt", encoding="utf-8") as lines:
-            records = [json.loads(line) for line in lines if line.strip()]
-        if not all(isinstance(record[field], str) for record in records):
-            raise ValueError(f"{field} is not always a text")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NoTexts(f"{path}: cannot be read: {error!r}") from None
-    return records
+def offline_rows(answers: Sequence[Learned], kind: str, temperature: float, size: int) -> list[Row]:
+    """As `window_rows`, of answers whose acceptance was computed."""
+    rows = []
+    for number, some in enumerate(_windows(answers, size), start=1):
+        frozen = acceptance([each.frozen for each in some])
+        adapted = acceptance([each.adapted for each in some])
+        rows.append(
+            make_row(
+                preset=PRESET,
+                kind=kind,
+                temperature=temperature,
+                window=number,
+                questions=len(some),
+                frozen_acceptance=frozen,
+                acceptance_rate=adapted,
+                gain=adapted / frozen if frozen else None,
+                steps=sum(each.steps for each in some),
+                training_s=fmean(each.training_s for each in some),
+            )
+        )
+    return rows
 
 
 def window_rows(answers: Sequence[Asked], kind: str, temperature: float, size: int) -> list[Row]:
     """A row for each whole window of answers; of fewer answers than one, a row of all."""
-    size = min(size, len(answers)) or 1
-    firsts = range(0, len(answers) - size + 1, size)
     return [
-        _window_row(answers[first : first + size], kind, temperature, number)
-        for number, first in enumerate(firsts, start=1)
+        _window_row(some, kind, temperature, number)
+        for number, some in enumerate(_windows(answers, size), start=1)
     ]
+
+
+def _windows(answers: Sequence[T], size: int) -> list[Sequence[T]]:
+    size = min(size, len(answers)) or 1
+    return [answers[first : first + size] for first in range(0, len(answers) - size + 1, size)]
 
 
 def _window_row(answers: Sequence[Asked], kind: str, temperature: float, window: int) -> Row:
@@ -194,8 +353,10 @@ def goals(rows: Sequence[Row], temperature: float) -> list[Goal]:
     if times:
         ratio = fmean(row["tpot_s"] / row["frozen_tpot_s"] for row in times)
         found.append(Goal(f"{at}: TPOT ÷ the frozen draft's", ratio, MOST_TPOT, "at most"))
-    same = min(row["same_text"] for row in rows)
-    found.append(Goal(f"{at}: share of answers with the same text", same, 1.0, "at least"))
+    same = [row["same_text"] for row in rows if "same_text" in row]
+    if same:
+        name = f"{at}: share of answers with the same text"
+        found.append(Goal(name, min(same), 1.0, "at least"))
     return found
 
 
@@ -203,7 +364,7 @@ def draw(report: Report, folder: Path) -> None:
     """Acceptance over the windows of the stream, with learning and without."""
     rows = [row for row in report.rows if row.get("kind") == STREAM]
     curves = [
-        {**row, "draft": draft, "acceptance": row[name], "stream": "GSM8K"}
+        {**row, "draft": draft, "acceptance": row[name], "stream": "questions"}
         for row in rows
         for draft, name in (("learning", "acceptance_rate"), ("frozen", "frozen_acceptance"))
     ]
@@ -228,6 +389,7 @@ class _Asking:
     temperature: float
     seed: int
     quick: bool
+    idle_s: float
 
     async def ask_all(self, texts: Sequence[str]) -> list[Asked]:
         answers = []
@@ -256,7 +418,7 @@ class _Asking:
 
     def _pause(self) -> None:
         """Wait until the drafter has nothing left to learn, but not for ever."""
-        ends_s = time.monotonic() + (QUICK_PAUSE_S if self.quick else MOST_PAUSE_S)
+        ends_s = time.monotonic() + self.idle_s
         time.sleep(SETTLING_S)
         while time.monotonic() < ends_s and learning_figures(self.learning)["backlog_tokens"]:
             time.sleep(0.2)

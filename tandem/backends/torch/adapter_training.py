@@ -6,6 +6,10 @@ draft's that which the same noise takes of the draft's: so the noise is added be
 cross entropy with the target's token. It is small where the draft would be accepted, as at
 temperature 0; sampled tokens without their noise would be far noisier labels.
 
+Where the target told its distribution at every token, the loss is -log of its overlap with the
+draft's, which is the acceptance of rejection sampling and bounds that of Gumbel coupling. Unlike
+the overlap itself it has a slope where the draft says something else altogether.
+
 Otherwise it is the cross entropy of the draft's distribution with the target's tokens. Where a
 rejection told of the target's distribution, the token was drawn from what is left of it after the
 draft's, so all of that takes the place of the one token: the expectation is the same, and the noise
@@ -34,7 +38,9 @@ from tandem.backends.torch.llama_forward import LlamaForward
 from tandem.backends.torch.low_rank import (
     RANK,
     DraftAdapter,
+    PlacedAdapter,
     fresh_weights,
+    merged_model,
     placed_adapter,
     trained_adapter,
     weight_count,
@@ -42,7 +48,7 @@ from tandem.backends.torch.low_rank import (
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import gumbel
 
-LEARNING_RATE = 3e-4
+LEARNING_RATE = 1e-3
 WARM_UP_UPDATES = 10
 BATCH_TOKENS = 256
 """Of the target's tokens in each update: a step has fewer, so that it ends soon."""
@@ -59,6 +65,10 @@ CANDIDATES = 256
 LEAST_TOKENS = 64
 """Of a text: a model that sees less at once learns nothing."""
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.3, 2.0
+MOST_MERGED_BYTES = 256 * 2**20
+"""Of a copy of the model's products with an adapter in them. In the steps of a larger model an
+adapter beside the weights is hardly felt."""
+LEAST_OVERLAP = 1e-4
 SEED = 1
 _VECTORS = ("weights", "mean", "first_moment", "second_moment", "gradient")
 _NUMBERS = "numbers"
@@ -85,6 +95,8 @@ class LlamaAdaptation:
         self.size = weight_count(self._shapes)
         sides = ",".join(f"{shape.inputs}x{shape.outputs}" for shape in self._shapes)
         self.layout = f"low-rank 1, rank {RANK}: {sides}"
+        self._merged: PlacedAdapter | None = None
+        """The one that has a copy of the model's products."""
         self._places: Tensor | None = None
         """[vocabulary] -> index among the head's tokens, -1 for those that it lacks."""
         if (tokens := forward.head_tokens) is not None:
@@ -92,14 +104,24 @@ class LlamaAdaptation:
             self._places = torch.full((size,), -1, dtype=torch.long)
             self._places[tokens] = torch.arange(len(tokens))
 
-    def place(self, weights: Weights) -> DraftAdapter:
+    def place(self, weights: Weights) -> PlacedAdapter:
         return placed_adapter(self._checked(weights).to(self._like), self._shapes)
+
+    def merge(self, adapter: object) -> None:
+        assert isinstance(adapter, PlacedAdapter), "of `place`"
+        size = sum(shape.inputs * shape.outputs for shape in self._shapes)
+        if adapter.merged is not None or size * self._like.element_size() > MOST_MERGED_BYTES:
+            return
+        before, self._merged = self._merged, adapter
+        if before is not None:
+            before.merged = None  # sessions that run with it keep it to their end
+        adapter.merged = merged_model(self._forward.products, adapter.weights, self._shapes)
 
     def use(self, session: Session, adapter: object) -> None:
         inner = innermost(session)
-        if not isinstance(inner, KvSession) or not isinstance(adapter, DraftAdapter):
+        if not isinstance(inner, KvSession) or not isinstance(adapter, PlacedAdapter):
             raise InvalidArgument("session", "belongs to another engine than the adapter")
-        inner.adapter = adapter
+        inner.adapter = adapter.merged or adapter.low_rank
 
     def trainer(self, weights: Weights | None, state: Mapping[str, NDArray[Any]]) -> LowRankTrainer:
         if state:
@@ -116,14 +138,15 @@ class LlamaAdaptation:
     def overlap(
         self, adapter: object | None, text: JudgedText, cancelled: Callable[[], bool] = never
     ) -> Overlap:
-        assert adapter is None or isinstance(adapter, DraftAdapter), "of `place`"
+        assert adapter is None or isinstance(adapter, PlacedAdapter), "of `place`"
         with torch.inference_mode():
-            logits = self.logits(text, adapter, cancelled)
+            low_rank = None if adapter is None else adapter.low_rank
+            logits = self.logits(text, low_rank, cancelled)
             if text.temperature == 0:
                 labels = self._labels(text, _Kind.TOKENS)
                 drafted = logits.argmax(-1)[labels.rows]
                 return Overlap(float((drafted == labels.places).sum()), text.judged)
-            if text.seed is not None:
+            if text.seed is not None and not text.has_all_probs:
                 scores = self._noisy(logits, text, text.seed)
                 return Overlap(float((scores.argmax(-1) == 0).sum()), text.judged)
             probs = torch.softmax(logits / text.temperature, -1)
@@ -154,6 +177,8 @@ class LlamaAdaptation:
     ) -> Tensor:
         """Return the loss over all judged tokens; 0 where the head has none of them."""
         logits = self.logits(text, adapter, cancelled)
+        if text.temperature and text.has_all_probs:
+            return self._surprise(logits, text)
         if text.temperature and text.seed is not None:
             scores = self._noisy(logits, text, text.seed) / NOISY_TEMPERATURE
             return -torch.log_softmax(scores, -1)[:, 0].sum()
@@ -162,6 +187,14 @@ class LlamaAdaptation:
         logits = logits / learned_temperature(text.temperature)
         logs = torch.log_softmax(logits, -1)[labels.rows, labels.places]
         return -(logs * labels.weights).sum()
+
+    def _surprise(self, logits: Tensor, text: JudgedText) -> Tensor:
+        """Return -log of the overlap with each known target distribution, over all tokens."""
+        labels = self._labels(text, _Kind.PROBS)
+        probs = torch.softmax(logits / text.temperature, -1)[labels.rows, labels.places]
+        shared = torch.minimum(probs, labels.weights)
+        overlaps = shared.new_zeros(text.judged).index_add(0, labels.rows, shared)
+        return -torch.log(overlaps[labels.rows.unique()].clamp_min(LEAST_OVERLAP)).sum()
 
     def _noisy(self, logits: Tensor, text: JudgedText, seed: int) -> Tensor:
         """Return what Gumbel coupling chooses by, logits / temperature + noise [tokens, candidates

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem.backends.request_checks import check_length
 from tandem.backends.torch.image_embeddings import ImageEmbeddings
-from tandem.backends.torch.low_rank import DraftAdapter
+from tandem.backends.torch.low_rank import DraftAdapter, MergedModel
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
 
@@ -136,7 +136,7 @@ class KvSession:
         self._tail = tail
         self.tree: tuple[int, ...] | None = None
         self.image_embeddings: ImageEmbeddings | None = None
-        self.adapter: DraftAdapter | None = None
+        self.adapter: DraftAdapter | MergedModel | None = None
         """What its keys and values are computed with; chosen before the first of them."""
         pool.sessions.add(self)
 

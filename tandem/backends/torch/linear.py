@@ -11,6 +11,7 @@ so a session's text does not depend on who shares its passes. Anywhere else PyTo
 kept, which promises nothing of the kind.
 """
 
+from copy import copy
 from functools import cache
 from typing import Protocol
 
@@ -52,6 +53,13 @@ def make_linear(
 def lays_out_anew(weight: Tensor, bits: int | None) -> bool:
     """Return whether `make_linear` copies `weight`; otherwise it keeps it as it is."""
     return bits is not None or (weight.device.type == "cpu" and weight.dtype == torch.float32)
+
+
+def merged_linear(linear: Linear, down: Tensor, up: Tensor) -> Linear | None:
+    """Return the product `linear` with down [in, rank] · up [rank, out] added to a copy of its
+    weights, which costs its passes nothing; None for other than float32 weights laid out for single
+    rows: halved or rounded ones would lose most of what is added."""
+    return linear.merged(down, up) if isinstance(linear, _Transposed) else None
 
 
 def make_guessing_linear(weight: Tensor, exact: Linear) -> Linear:
@@ -124,6 +132,12 @@ class _Transposed:
         if self._bias is not None:
             residual = residual + self._bias
         return torch.addmm(residual, rows, self._weight)
+
+    def merged(self, down: Tensor, up: Tensor) -> "_Transposed":
+        """Return the same product with down [in, rank] · up [rank, out] added to its weights."""
+        merged = copy(self)
+        merged._weight = torch.addmm(self._weight, down, up)
+        return merged
 
 
 def _rows_at_once(weight: Tensor) -> int:

@@ -31,7 +31,13 @@ from tandem.backends.torch.linear import (
     make_guessing_linear,
     make_linear,
 )
-from tandem.backends.torch.low_rank import DraftAdapter, LayerAdapter, ProductShape
+from tandem.backends.torch.low_rank import (
+    DraftAdapter,
+    LayerAdapter,
+    LayerProducts,
+    MergedModel,
+    ProductShape,
+)
 from tandem.backends.torch.owned_weights import owned
 from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.backends.torch.reduced_head import MakeLinear, ReducedHead
@@ -135,11 +141,24 @@ class LlamaForward:
             return self._head(normed, packed.few_logits)
         return self._adapted_logits(normed, packed.adapter, packed.few_logits)
 
-    def _adapted_logits(self, normed: Tensor, adapter: DraftAdapter, few: bool) -> Tensor:
-        if isinstance(self._head, ReducedHead):
-            inside = self._head.inside(normed, few)
-            return self._head.spread(adapter.head.add_to(inside, normed, few))
-        return adapter.head.add_to(self._head(normed, few), normed, few)
+    def _adapted_logits(
+        self, normed: Tensor, adapter: DraftAdapter | MergedModel, few: bool
+    ) -> Tensor:
+        if isinstance(adapter, MergedModel):
+            logits = adapter.head(normed, few)
+        else:
+            logits = adapter.head.add_to(self._inside(normed, few), normed, few)
+        return self._head.spread(logits) if isinstance(self._head, ReducedHead) else logits
+
+    @property
+    def _inside(self) -> Linear:
+        """The product of the head with the rows of the tokens that the draft can propose."""
+        return self._head.inside if isinstance(self._head, ReducedHead) else self._head
+
+    @property
+    def products(self) -> list[Linear]:
+        """What an adapter is added to, as `product_shapes`."""
+        return [*(product for layer in self._layers for product in layer.products), self._inside]
 
     def whole_text(
         self,
@@ -160,9 +179,7 @@ class LlamaForward:
                 hidden.register_hook(lambda gradient: check())
         check()
         normed = self._norm(hidden[first:])
-        head = self._head
-        inside = head.inside if isinstance(head, ReducedHead) else head
-        logits = inside(normed, False)
+        logits = self._inside(normed, False)
         return adapter.head.add_to(logits, normed, False) if adapter else logits
 
     def _early_logits(self, hidden: Tensor) -> Tensor:
@@ -188,10 +205,12 @@ class _Layer:
             _product_shape(mlp.down_proj),
         ]
         take_over = partial(_take_over, make=make)
-        self._qkv = take_over(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = take_over(attention.o_proj)
-        self._gate_up = take_over(mlp.gate_proj, mlp.up_proj)
-        self._down = take_over(mlp.down_proj)
+        self.products = LayerProducts(
+            qkv=take_over(attention.q_proj, attention.k_proj, attention.v_proj),
+            out=take_over(attention.o_proj),
+            gate_up=take_over(mlp.gate_proj, mlp.up_proj),
+            down=take_over(mlp.down_proj),
+        )
         self._norm = _rms_norm(layer.input_layernorm)
         self._mlp_norm = _rms_norm(layer.post_attention_layernorm)
         self._head_norm = self._fused_head_norm(attention)
@@ -202,9 +221,14 @@ class _Layer:
         """hidden [tokens, size] -> the same, or only `rows` of it after attention."""
         tokens = hidden.shape[0]
         turned_heads = self._heads + self._kv_heads
-        adapter = None if packed.adapter is None else packed.adapter.layers[self._number]
+        products = self.products
+        adapter: LayerAdapter | None = None
+        if isinstance(packed.adapter, MergedModel):
+            products = packed.adapter.layers[self._number]
+        elif packed.adapter is not None:
+            adapter = packed.adapter.layers[self._number]
         normed = self._norm(hidden)
-        heads = self._qkv(normed, packed.few)
+        heads = products.qkv(normed, packed.few)
         if adapter is not None:
             heads = adapter.qkv.add_to(heads, normed, packed.few)
         if tokens == 1:  # an operation less for a draft step
@@ -223,19 +247,19 @@ class _Layer:
             hidden = hidden[rows]
             seen = seen[rows]
             few = packed.few_logits
-        hidden = self._out.add_to(hidden, seen, few)
+        hidden = products.out.add_to(hidden, seen, few)
         if adapter is not None:
             hidden = adapter.out.add_to(hidden, seen, few)
             return self._adapted_mlp(hidden, adapter, few)
-        gate, up = self._gate_up(self._mlp_norm(hidden), few).chunk(2, -1)
-        return self._down.add_to(hidden, functional.silu(gate).mul_(up), few)
+        gate, up = products.gate_up(self._mlp_norm(hidden), few).chunk(2, -1)
+        return products.down.add_to(hidden, functional.silu(gate).mul_(up), few)
 
     def _adapted_mlp(self, hidden: Tensor, adapter: LayerAdapter, few: bool) -> Tensor:
         normed = self._mlp_norm(hidden)
-        halves = adapter.gate_up.add_to(self._gate_up(normed, few), normed, few)
+        halves = adapter.gate_up.add_to(self.products.gate_up(normed, few), normed, few)
         gate, up = halves.chunk(2, -1)
         inner = functional.silu(gate) * up
-        return adapter.down.add_to(self._down.add_to(hidden, inner, few), inner, few)
+        return adapter.down.add_to(self.products.down.add_to(hidden, inner, few), inner, few)
 
     def whole_text(
         self, hidden: Tensor, turn: tuple[Tensor, Tensor], adapter: LayerAdapter | None
@@ -243,7 +267,7 @@ class _Layer:
         """hidden [tokens, size] of a whole text -> the same; each token sees those before it."""
         tokens = hidden.shape[0]
         normed = self._norm(hidden)
-        heads = self._qkv(normed, False)
+        heads = self.products.qkv(normed, False)
         if adapter is not None:
             heads = adapter.qkv.add_to(heads, normed, False)
         heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
@@ -257,12 +281,12 @@ class _Layer:
             scale=self._attention.scaling,
         )
         joined = seen[0].transpose(0, 1).reshape(tokens, -1)
-        hidden = self._out.add_to(hidden, joined, False)
+        hidden = self.products.out.add_to(hidden, joined, False)
         if adapter is not None:
             hidden = adapter.out.add_to(hidden, joined, False)
             return self._adapted_mlp(hidden, adapter, False)
-        gate, up = self._gate_up(self._mlp_norm(hidden), False).chunk(2, -1)
-        return self._down.add_to(hidden, functional.silu(gate) * up, False)
+        gate, up = self.products.gate_up(self._mlp_norm(hidden), False).chunk(2, -1)
+        return self.products.down.add_to(hidden, functional.silu(gate) * up, False)
 
     def _turned(self, heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Rotary position embedding of query and key heads [heads, tokens, size]."""

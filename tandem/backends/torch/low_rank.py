@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tandem.backends.torch.linear import make_linear
+from tandem.backends.torch.linear import Linear, make_linear, merged_linear
 
 RANK = 8
 
@@ -45,6 +45,33 @@ class DraftAdapter(NamedTuple):
 
     layers: tuple[LayerAdapter, ...]
     head: LowRank
+
+
+class LayerProducts(NamedTuple):
+    """The products of one layer: the model's own, or with an adapter in their weights."""
+
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear
+
+
+class MergedModel(NamedTuple):
+    """The products of a whole model with an adapter in their weights; `head` is over the tokens
+    that the draft can propose."""
+
+    layers: tuple[LayerProducts, ...]
+    head: Linear
+
+
+class PlacedAdapter:
+    """An adapter laid out for passes. `merged`: the same in the weights of a copy of the model's
+    products, where there is one."""
+
+    def __init__(self, low_rank: DraftAdapter, weights: Tensor) -> None:
+        self.low_rank = low_rank
+        self.weights = weights
+        self.merged: MergedModel | None = None
 
 
 class TrainedProduct(NamedTuple):
@@ -88,10 +115,30 @@ def trained_adapter(weights: Tensor, shapes: Sequence[ProductShape]) -> DraftAda
     return _adapter(list(_products(weights, shapes)))
 
 
-def placed_adapter(weights: Tensor, shapes: Sequence[ProductShape]) -> DraftAdapter:
+def placed_adapter(weights: Tensor, shapes: Sequence[ProductShape]) -> PlacedAdapter:
     """Return an adapter for passes: copies of `weights` [n], laid out."""
     with torch.inference_mode(False), torch.no_grad():
-        return _adapter([PlacedProduct(product) for product in _products(weights, shapes)])
+        products = [PlacedProduct(product) for product in _products(weights, shapes)]
+        return PlacedAdapter(_adapter(products), weights)
+
+
+def merged_model(
+    products: Sequence[Linear], weights: Tensor, shapes: Sequence[ProductShape]
+) -> MergedModel | None:
+    """Return a copy of the model's `products` with an adapter of `weights` [n] in theirs; None
+    where their layout does not allow it."""
+    with torch.inference_mode(False), torch.no_grad():
+        merged = []
+        for product, low_rank in zip(products, _products(weights, shapes), strict=True):
+            one = merged_linear(product, low_rank.down, low_rank.up)
+            if one is None:
+                return None
+            merged.append(one)
+    size = len(LayerProducts._fields)
+    layers = [
+        LayerProducts(*merged[first : first + size]) for first in range(0, len(merged) - 1, size)
+    ]
+    return MergedModel(tuple(layers), merged[-1])
 
 
 def _products(weights: Tensor, shapes: Sequence[ProductShape]) -> Iterator[TrainedProduct]:

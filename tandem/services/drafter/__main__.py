@@ -96,7 +96,12 @@ def _learning(settings: DrafterSettings, model: LoadedModel) -> LearningPlace | 
     if not settings.learn:
         return None
     folder = settings.learn_folder or default_folder()
-    return LearningPlace(folder, settings.learn_bytes, model.content_hash())
+    return LearningPlace(
+        folder,
+        settings.learn_bytes,
+        model.content_hash(),
+        top_logprobs=settings.learn_logprobs,
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from tandem.demo import demo_folder
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.drafter.cloud.listed import clouds_of
 from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
+from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.presets import MAX_SPLIT_LAYERS, SPLIT_LAYERS
 
 
@@ -101,6 +102,13 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         le=2**30,
         description="Maximum size of the texts kept to learn from, for each tenant, in bytes."
         " The oldest ones are dropped first.",
+    )
+    learn_logprobs: int = Field(
+        default=8,
+        ge=0,
+        le=MAX_TOP_LOGPROBS,
+        description="Likeliest tokens whose probabilities the cloud is asked for with each token of"
+        " an answer above temperature 0, to learn from them; 8 bytes each. 0: none.",
     )
     max_sessions: int = Field(default=32, ge=1, description="Maximum requests served concurrently.")
     kv_budget_bytes: int = Field(

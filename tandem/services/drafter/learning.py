@@ -28,6 +28,8 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefix_cache import KeptText, PrefixCache
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Commit, EdgeRequest
+from tandem.specdec.logprobs import check_logprobs_available
 from tandem.telemetry.metrics import Metrics
 
 MOST_REMEMBERED = 64
@@ -44,6 +46,8 @@ class LearningPlace:
     model_hash: str
     idle_s: float = IDLE_S
     """How long no request must have been open before anything is trained."""
+    top_logprobs: int = 0
+    """How many of the likeliest tokens the cloud is asked for at each token of an answer."""
 
 
 class DraftLearning:
@@ -55,8 +59,10 @@ class DraftLearning:
         adaptation: Adaptation | None,
         thread: EngineThread,
         prefixes: PrefixCache,
+        top_logprobs: int = 0,
     ) -> None:
         self._learner = learner
+        self.top_logprobs = top_logprobs
         self._adaptation = adaptation
         self._thread = thread
         self._prefixes = prefixes
@@ -124,6 +130,33 @@ class AnswerLearning:
         """Have the answer's fresh session use its adapter, if there is one."""
         if self.used is not None:
             await self.learning.adapt(session, self.used)
+
+    def asking(self, request: EdgeRequest) -> EdgeRequest:
+        """Return the request with the question for the target's likeliest tokens, to learn from
+        them, where they tell more than the token that was drawn and nobody else asks."""
+        count = self.learning.top_logprobs
+        params = request.params
+        if not count or params.logprobs or params.sampling.greedy or request.preset.lossy:
+            return request
+        try:
+            check_logprobs_available(request.preset.verify_settings, count)
+        except InvalidArgument:
+            return request
+        asking = replace(params, logprobs=True, top_logprobs=count)
+        return replace(request, params=asking, logprobs_are_optional=True)
+
+    def committed(self, position: int, commit: Commit) -> None:
+        """Keep what the cloud told of the target distributions of tokens from a `position` of the
+        text on."""
+        if self.learning.learner is None:
+            return
+        for index, logprob in enumerate(commit.logprobs, start=position):
+            if logprob.top:
+                ids, logprobs = zip(*logprob.top[:MOST_KNOWN], strict=True)
+                probs = np.exp(np.array(logprobs, dtype=np.float32))
+                self.known_probs[index] = KnownProbs(
+                    np.array(ids, dtype=np.int32), probs, np.zeros_like(probs)
+                )
 
     def heard(
         self, position: int, payload: FullPayload | SparsePayload, draft_probs: Array
@@ -196,7 +229,7 @@ def draft_learning(
         busy=busy,
         idle_s=place.idle_s,
     )
-    return DraftLearning(learner, adaptation, thread, prefixes)
+    return DraftLearning(learner, adaptation, thread, prefixes, place.top_logprobs)
 
 
 def _without_limits(processors: Processors) -> Processors:

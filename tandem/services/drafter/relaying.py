@@ -1,7 +1,7 @@
 """Committed tokens as messages to the caller, with what it asked to be told of them. Invariant: a
 message is written when the one before it has left."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 from tandem.generation.conversation import Stream
@@ -25,12 +25,16 @@ async def write_commits(
     text: AnswerText,
     request: GenerationRequest,
     prompts: PromptTokens,
+    on_commit: Callable[[int, Commit], None],
 ) -> None:
-    """Until the request ends."""
+    """Until the request ends. `on_commit` is called with the position of each commit in the whole
+    text, and the commit, which may tell more than the caller asked for."""
     position = 0
+    first = len(session.machine.request.prompt_ids)
     tells_prompt = request.params.prompt_logprobs
     async with aclosing(session.commits()) as commits:
         async for commit in commits:
+            on_commit(first + position, commit)
             if tells_prompt:
                 tells_prompt = False
                 await _write_prompt(stream, session, prompts, request.tenant)
@@ -41,8 +45,9 @@ async def write_commits(
                 unverified=commit.unverified,
                 token_sources=token_sources_to_proto(commit.token_sources),
             )
-            _fill_logprobs(committed, commit, text)
-            if request.token_texts and not commit.logprobs:
+            if request.params.logprobs and commit.logprobs:
+                _fill_logprobs(committed, commit, text)
+            elif request.token_texts:
                 spelt, _ = text.spelt(commit.token_ids)
                 committed.token_texts.extend(each.text for each in spelt)
             if request.rounds:
@@ -71,9 +76,7 @@ async def _write_prompt(
 
 
 def _fill_logprobs(committed: pb.Committed, commit: Commit, text: AnswerText) -> None:
-    """Fill in the log-probabilities of tokens, if requested, with their texts."""
-    if not commit.logprobs:
-        return
+    """Fill in the log-probabilities of tokens, with their texts."""
     likeliest = [[token_id for token_id, _ in each.top] for each in commit.logprobs]
     spelt, others = text.spelt(commit.token_ids, likeliest)
     _fill_spelt(committed, commit.logprobs, spelt, others)

@@ -54,7 +54,7 @@ from tandem.services.drafter.answer_thinking import AnswerThinking, answer_think
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
-from tandem.services.drafter.learning import LearningPlace, draft_learning
+from tandem.services.drafter.learning import AnswerLearning, LearningPlace, draft_learning
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
@@ -420,20 +420,27 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         await stream.write(pb.GenerateResponse(started=admitted.started))
         text = admitted.thinking.text(self._tokenizer, request)
         log.info("request started", prompt_tokens=len(admitted.edge_request.prompt_ids))
-        async with self._session(stream, admitted, text, span) as session:
-            await self._relay(stream, session, text, request)
+        learned = await self._learning.begin(admitted.checked.payer)
+        if not request.no_memory:
+            admitted = replace(admitted, edge_request=learned.asking(admitted.edge_request))
+        async with self._session(stream, admitted, text, learned, span) as session:
+            await self._relay(stream, session, text, request, learned)
         self._count(admitted, session)
 
     @asynccontextmanager
     async def _session(
-        self, stream: Stream, admitted: _AdmittedRequest, text: AnswerText, span: Span
+        self,
+        stream: Stream,
+        admitted: _AdmittedRequest,
+        text: AnswerText,
+        learned: AnswerLearning,
+        span: Span,
     ) -> AsyncIterator[DrafterSession]:
         """Hold the keys and values of a request and the session that drafts for it; what is kept of
         either for later requests is kept however it ends."""
         checked = admitted.checked
         request = checked.request
         edge_request = admitted.edge_request
-        learned = await self._learning.begin(checked.payer)
         prompt = learned.kept_text(self._kept_text(admitted))
         async with (
             self._thread.session(
@@ -535,10 +542,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         session: DrafterSession,
         text: AnswerText,
         request: GenerationRequest,
+        learned: AnswerLearning,
     ) -> None:
         """Commits to the caller, until the end or the caller's cancel, all that were made before it
         included."""
-        relaying = asyncio.create_task(write_commits(stream, session, text, request, self._prompts))
+        writing = write_commits(stream, session, text, request, self._prompts, learned.committed)
+        relaying = asyncio.create_task(writing)
         cancelling = asyncio.create_task(cancelled(stream))
         try:
             await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)

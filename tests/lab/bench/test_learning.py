@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from lab.bench.harness.texts import NoTexts
-from lab.bench.speculation.learning import (
-    OTHER,
-    STREAM,
-    Asked,
-    goals,
+from lab.bench.speculation.learning import OTHER, STREAM, Asked, goals, window_rows
+from lab.bench.speculation.learning_streams import (
+    STREAMS,
     other_questions,
     questions,
-    window_rows,
+    stream_questions,
 )
 from tandem.generation.client import Generated
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -72,3 +70,10 @@ def test_questions_come_from_files_or_from_the_repository(tmp_path: Path) -> Non
     (tmp_path / "gsm8k-test.jsonl").write_text(json.dumps({"question": 2}))
     with pytest.raises(NoTexts, match=r"gsm8k-test\.jsonl: cannot be read"):
         questions(tmp_path)
+
+
+def test_a_stream_asks_nothing_twice() -> None:
+    for stream in STREAMS[1:]:
+        asked = stream_questions(stream, None)
+        assert len(set(asked)) == len(asked) == 400
+    assert stream_questions("gsm8k", None) == questions(None)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.backends.adaptation import Adaptation, JudgedText, KnownProbs, adaptation_of
 from tandem.backends.end_of_text import reading_the_end
@@ -103,9 +104,10 @@ def test_what_is_trained_is_what_drafts(name: str, tmp_path: Path) -> None:
     adaptation: Any = adapting(engine)
     text = judged(tokens(40, 2))
     for weights in (None, random_weights(adaptation)):
-        adapter = None if weights is None else adaptation.place(weights)
+        adapter: Any = None if weights is None else adaptation.place(weights)
         with torch.inference_mode():
-            found = adaptation.logits(text, adapter, lambda: False).numpy()
+            low_rank = None if adapter is None else adapter.low_rank
+            found = adaptation.logits(text, low_rank, lambda: False).numpy()
         expected = logits(engine, text.token_ids.tolist(), adapter)[text.first - 1 : -1]
         assert np.allclose(found, expected, atol=2e-4)
         if weights is not None:
@@ -128,6 +130,83 @@ def test_sessions_with_different_adapters_share_a_pass_and_nothing_else(engine: 
     assert np.abs(alone[1] - alone[2]).max() > 0.01
     for session in sessions:
         session.close()
+
+
+class Operations(TorchDispatchMode):
+    """Counts what torch computes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of_a_step(engine: Engine, adapter: object | None = None) -> int:
+    session = engine.open(8)
+    if adapter is not None:
+        adapting(engine).use(session, adapter)
+    engine.forward([ForwardRequest(session, (3, 5, 8), 0)])
+    operations = Operations()
+    with operations:
+        engine.forward([ForwardRequest(session, (13,), 1)])
+    session.close()
+    return operations.count
+
+
+@pytest.mark.parametrize("head", [None, HEAD])
+def test_a_merged_adapter_costs_a_step_nothing(
+    head: tuple[int, ...] | None, engine: Engine, reduced: Engine
+) -> None:
+    engine = engine if head is None else reduced
+    adaptation = adapting(engine)
+    adapter = adaptation.place(random_weights(adaptation))
+    text = tokens(20, 4)
+    beside, plain = logits(engine, text, adapter), logits(engine, text)
+    assert operations_of_a_step(engine, adapter) > operations_of_a_step(engine)
+    adaptation.merge(adapter)
+    inside = np.isfinite(plain)
+    assert np.allclose(logits(engine, text, adapter)[inside], beside[inside], atol=2e-4)
+    assert np.abs(beside[inside] - plain[inside]).max() > 0.1
+    assert operations_of_a_step(engine, adapter) == operations_of_a_step(engine)
+    assert (logits(engine, text) == plain).all(), "the model's own weights are as they were"
+
+
+def test_the_adapter_that_was_merged_last_is_merged_alone(engine: Engine) -> None:
+    adaptation = adapting(engine)
+    adapters = [adaptation.place(random_weights(adaptation, seed)) for seed in (1, 2)]
+    text = tuple(tokens(3, 5))
+    adaptation.merge(adapters[0])
+    expected = [logits(engine, list(text), adapter) for adapter in adapters]
+    begun = engine.open(8)
+    adaptation.use(begun, adapters[0])
+    adaptation.merge(adapters[1])
+    later = engine.open(8)
+    adaptation.use(later, adapters[0])
+    other = engine.open(8)
+    adaptation.use(other, adapters[1])
+    requests = [ForwardRequest(session, text, 3) for session in (begun, later, other)]
+    rows = engine.forward(requests)
+    assert (rows[0] == expected[0]).all(), "an answer keeps what it began with, bit for bit"
+    assert np.allclose(rows[1], expected[0], atol=2e-4)
+    assert np.allclose(rows[2], expected[1], atol=2e-4)
+    costs = [operations_of_a_step(engine, adapter) for adapter in adapters]
+    assert costs[0] > costs[1] == operations_of_a_step(engine)
+    for session in (begun, later, other):
+        session.close()
+
+
+def test_an_adapter_of_a_large_model_stays_beside_its_weights(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_training, "MOST_MERGED_BYTES", 1000)
+    adaptation = adapting(engine)
+    adapter = adaptation.place(random_weights(adaptation))
+    before = operations_of_a_step(engine, adapter)
+    adaptation.merge(adapter)
+    assert operations_of_a_step(engine, adapter) == before
 
 
 def test_a_branch_drafts_with_its_parent_s_adapter(engine: Engine) -> None:
@@ -266,6 +345,40 @@ def test_what_a_rejection_told_teaches_all_that_the_token_was_drawn_from(engine:
     assert said[1] > 0.05 > drawn[1], "it was never the token, but might have been"
 
 
+def with_probs(token_ids: list[int], probs: dict[int, float], **more: Any) -> JudgedText:
+    """A text at each of whose tokens the target told the same distribution."""
+    ids = np.array(list(probs), np.int32)
+    known = KnownProbs(
+        ids, np.array(list(probs.values()), np.float32), np.zeros(len(ids), np.float32)
+    )
+    text = judged(token_ids, **more)
+    places = range(text.first, len(text))
+    return judged(token_ids, known_probs=dict.fromkeys(places, known), **more)
+
+
+def test_a_distribution_is_learned_of_any_tokens(engine: Engine) -> None:
+    """One token was drawn all the time: the target might have said others as well."""
+    adaptation = adapting(engine)
+    text = with_probs([17] * 24, {17: 0.5, 40: 0.3, 99: 0.2}, seed=3)
+    assert text.has_all_probs
+    trainer = adaptation.trainer(None, {})
+    losses = [trainer.step(text) for _ in range(60)]
+    adapter = adaptation.place(trainer.weights())
+    before, after = (adaptation.overlap(each, text).accepted / 24 for each in (None, adapter))
+    assert before < 0.1
+    assert after > 0.8, "noise has no part in it"
+    assert losses[-1] == pytest.approx(-np.log(after), abs=0.1)
+
+
+def test_a_text_has_all_probs_only_if_each_of_its_tokens_is() -> None:
+    text = with_probs([17] * 4, {17: 0.5, 40: 0.3})
+    known = dict(text.known_probs)
+    assert text.part(0, 8).has_all_probs
+    assert not judged([17] * 5, known_probs=known).has_all_probs
+    rejected = KnownProbs(known[6].ids, known[6].probs, known[6].probs)
+    assert not judged([17] * 4, known_probs={**known, 7: rejected}).has_all_probs
+
+
 def test_the_overlap_is_that_of_both_distributions(engine: Engine) -> None:
     adaptation = adapting(engine)
     text = judged([4, 9])
@@ -338,3 +451,7 @@ def test_half_precision_learns_too(folder: Path) -> None:
         trainer.step(text)
     found = adaptation.overlap(adaptation.place(trainer.weights()), text)
     assert found.accepted >= 25
+    adapter = adaptation.place(trainer.weights())
+    beside = logits(engine, text.token_ids.tolist(), adapter)
+    adaptation.merge(adapter)  # which rounding would undo for the most part
+    assert (logits(engine, text.token_ids.tolist(), adapter) == beside).all()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tandem.backends.adaptation import JudgedText
+from tandem.learning import schedule
 from tandem.learning.learner import Learner, adapted_tenant
 from tandem.learning.tenant_folders import TenantFolders, tenant_folders
 from tandem.learning.versions import TEXTS, TRAINING, AdapterVersions, read_state
@@ -87,6 +88,7 @@ async def test_what_raises_acceptance_is_used_by_the_next_answer(tmp_path: Path)
         used = await device.learner.used_by(ME)
         assert used is not None
         assert int(np.argmax(used.weights)) == LIKELY
+        assert device.unigrams.merged is used.placed
         assert device.told("judgements_total", outcome="adopted") >= 1
         before, after = device.told("acceptance_before"), device.told("acceptance_after")
         assert before == pytest.approx(1 / VOCABULARY)
@@ -133,6 +135,7 @@ async def test_a_restart_goes_on_with_what_was_learned(tmp_path: Path) -> None:
         assert before is not None
         assert after is not None
         assert after.identity == before.identity
+        assert device.unigrams.merged is after.placed
         assert device.told("steps_total") == 0
     async with drafter(tmp_path, model_hash="another model") as device:
         assert await device.learner.used_by(ME) is None
@@ -231,8 +234,12 @@ def _cut(path: Path) -> None:
 
 @pytest.mark.parametrize("name", [TEXTS, TRAINING, "adapter-1.safetensors"])
 async def test_a_file_that_a_kill_left_in_part_costs_no_more_than_itself(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(schedule, "MOST_FAILURES", 1000)  # what is in training is not given up
     async with drafter(tmp_path) as device:
         await device.hear(answers(COUNT))
     (folder,) = tenant_folders(tmp_path)
@@ -274,9 +281,10 @@ async def test_a_full_disk_ends_learning_and_no_answer(
                 await asyncio.sleep(0.001)
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
         after = await device.learner.used_by(ME)
-        assert after is not None
         assert used is not None
-        assert after.identity == used.identity
+        assert at == "adapter" or after is not None
+        # With the adapter it is the kind of the texts that changes: it may be set aside.
+        assert after is None or after.identity == used.identity
         assert (await device.thread.call(lambda: 5)) == 5
 
 

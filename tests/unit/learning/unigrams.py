@@ -28,12 +28,16 @@ class Unigrams:
 
     def __init__(self) -> None:
         self.used: list[tuple[Session, object]] = []
+        self.merged: object = None
         self.fails: Exception | None = None
 
     def place(self, weights: Weights) -> object:
         if weights.shape != (VOCABULARY,):
             raise InvalidArgument("adapter", f"{weights.shape} numbers")
         return weights.copy()
+
+    def merge(self, adapter: object) -> None:
+        self.merged = adapter
 
     def use(self, session: Session, adapter: object) -> None:
         self.used.append((session, adapter))

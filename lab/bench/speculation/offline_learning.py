@@ -1,0 +1,182 @@
+"""Learning without services, to study it: the target answers all questions first, many at once, and
+a draft model then learns from one answer after the other, by the drafter's own code.
+
+Acceptance is computed from the draft's distribution at each token of an answer, not counted while
+it is drafted: it does not depend on draft lengths, and each answer is judged by what was learned
+before it. `Learned.training_s` is what a drafter would need between two questions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tandem.backends.adaptation import Adaptation, JudgedText, KnownProbs, Overlap
+from tandem.backends.interface import Engine, ForwardRequest, Session
+from tandem.core.errors import InvalidArgument
+from tandem.core.gumbel import coupled_token
+from tandem.core.probs import Array, SamplingParams, most_likely, probs_from_logits
+from tandem.learning.adoption import Outcome
+from tandem.learning.tenant_learning import TenantLearning
+
+AT_ONCE = 16
+"""Answers of the target that share passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """One answer: the expected acceptance of the draft as it was installed, and with what it had
+    learned before; then the steps and seconds of learning from it, and what judgements said."""
+
+    frozen: Overlap
+    adapted: Overlap
+    steps: int
+    training_s: float
+    outcomes: tuple[Outcome, ...]
+
+
+def target_answers(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    seed: int,
+    max_tokens: int,
+    top_logprobs: int = 0,
+    counted: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> list[JudgedText]:
+    """Return the target's answers, each drawn with Gumbel noise of its own seed, as preset coupled
+    draws them. `top_logprobs`: how many of the likeliest tokens it tells of each token, above
+    temperature 0. `counted` says how far it is; see `harness.report.counted`."""
+    answers: list[JudgedText] = []
+    sampling = SamplingParams(temperature=temperature)
+    for first in counted(range(0, len(prompts), AT_ONCE)):
+        group = prompts[first : first + AT_ONCE]
+        sessions = [engine.open(len(prompt) + max_tokens) for prompt in group]
+        texts = [list(prompt) for prompt in group]
+        known: list[dict[int, KnownProbs]] = [{} for _ in group]
+        waiting = {number: list(prompt) for number, prompt in enumerate(group)}
+        while waiting:
+            rows = _rows(engine, sessions, waiting)
+            for number, row in rows.items():
+                text, prompt = texts[number], group[number]
+                probs = probs_from_logits(row, sampling)
+                token = coupled_token(probs, seed + first + number, len(text))
+                if top_logprobs and temperature:
+                    known[number][len(text)] = _likeliest(probs, top_logprobs)
+                text.append(token)
+                ended = token in engine.eos_token_ids or len(text) == len(prompt) + max_tokens
+                if ended:
+                    del waiting[number]
+                else:
+                    waiting[number] = [token]
+        for session in sessions:
+            session.close()
+        answers += [
+            JudgedText(
+                token_ids=np.array(text, dtype=np.int32),
+                first=len(prompt),
+                temperature=temperature,
+                seed=seed + first + number if temperature else None,
+                known_probs=known[number],
+            )
+            for number, (text, prompt) in enumerate(zip(texts, group, strict=True))
+        ]
+    return answers
+
+
+def _likeliest(probs: Array, count: int) -> KnownProbs:
+    ids = most_likely(probs, count)
+    return _known(ids.tolist(), probs[ids].tolist())
+
+
+def _rows(
+    engine: Engine, sessions: Sequence[Session], waiting: dict[int, list[int]]
+) -> dict[int, Any]:
+    """Feed each session the tokens that wait for it, and return the last logits [V] of each."""
+    requests = [ForwardRequest(sessions[number], tuple(ids), 1) for number, ids in waiting.items()]
+    logits = engine.forward(requests)
+    return {number: rows[-1] for number, rows in zip(list(waiting), logits, strict=True)}
+
+
+def learned_stream(
+    texts: Iterable[JudgedText],
+    learning: TenantLearning,
+    adaptation: Adaptation,
+    idle_s: float,
+    clock: Callable[[], float] = time.thread_time,
+) -> list[Learned]:
+    """Have `learning`, which was read, learn from each text after it was judged, until nothing is
+    due or `idle_s` seconds of the processor, the time between two questions, are over."""
+    stream = []
+    for text in texts:
+        part = text.part(0, min(len(text), adaptation.most_tokens), context=text.first)
+        used = learning.chosen
+        frozen = adaptation.overlap(None, part)
+        adapted = frozen if used is None else adaptation.overlap(used.placed, part)
+        learning.record(text)
+        began_s, steps = clock(), 0
+        outcomes = []
+        while learning.due and clock() < began_s + idle_s:
+            steps += learning.work(lambda: False)
+            if (judgement := learning.judgement) is not None:
+                outcomes.append(learning.conclude(judgement))
+        training_s = clock() - began_s
+        stream.append(Learned(frozen, adapted, steps, training_s, tuple(outcomes)))
+    return stream
+
+
+def save_answers(path: Path, answers: Sequence[JudgedText], made_for: dict[str, Any]) -> None:
+    """Keep answers, and what they were made for."""
+    kept = [
+        {
+            "token_ids": each.token_ids.tolist(),
+            "first": each.first,
+            "seed": each.seed,
+            "known_probs": {
+                str(index): [known.ids.tolist(), known.probs.tolist()]
+                for index, known in each.known_probs.items()
+            },
+        }
+        for each in answers
+    ]
+    path.write_text(json.dumps({**made_for, "answers": kept}) + "\n", encoding="utf-8")
+
+
+def saved_answers(path: Path, made_for: dict[str, Any]) -> list[JudgedText] | None:
+    """Return answers that were kept; None where there are none. Raises InvalidArgument for those
+    made for something else."""
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        kept = content.pop("answers")
+        answers = [
+            JudgedText(
+                token_ids=np.array(each["token_ids"], dtype=np.int32),
+                first=each["first"],
+                temperature=content["temperature"],
+                seed=each["seed"],
+                known_probs={
+                    int(index): _known(ids, probs)
+                    for index, (ids, probs) in each["known_probs"].items()
+                },
+            )
+            for each in kept
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidArgument("answers", f"{path} cannot be read: {error!r}") from None
+    if content != made_for:
+        raise InvalidArgument("answers", f"{path} was made for {content}, not for {made_for}")
+    return answers
+
+
+def _known(ids: Sequence[int], probs: Sequence[float]) -> KnownProbs:
+    known = np.array(probs, dtype=np.float32)
+    return KnownProbs(np.array(ids, dtype=np.int32), known, np.zeros_like(known))
