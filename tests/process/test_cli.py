@@ -138,7 +138,7 @@ def test_people_get_text_on_one_stream_and_figures_on_the_other(
     assert ended.stdout.rstrip("\n") == greedy_text.rstrip("\n")
     assert " tokens/s, " in one_line(ended.stderr)
     plain, figures, choice, sampling = tandem(
-        *asking(suite, *GREEDY, "--verbose")
+        *asking(suite, *GREEDY, "--verbose", "--no-memory")
     ).stderr.splitlines()
     assert " tokens/s, " in plain
     assert "bytes per token" in figures

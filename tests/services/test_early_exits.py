@@ -34,13 +34,13 @@ def target_with_exits() -> PacedEngine:
         eos_token_ids=EOS,
         exit_distributions=[noisy_probs(probs, other, noise) for noise in (0.5, 0.2, 0.0)],
     )
-    return PacedEngine(engine, 0.006, 0.0)
+    return PacedEngine(engine, 0.015, 0.0)
 
 
 async def test_the_same_text_with_fewer_waits() -> None:
     async with scripted_suite(target=target_with_exits()) as suite:
         heard = hits = 0
-        for seed in range(4):
+        for seed in range(3):
             asked = [
                 GenerationRequest(
                     "a", preset, GenerationParams(max_tokens=40, ignore_eos=True, seed=seed)
@@ -54,7 +54,7 @@ async def test_the_same_text_with_fewer_waits() -> None:
             assert plain.summary.early_verdicts == 0
             heard += early.summary.early_verdicts
             hits += early.summary.predraft_hits
-        assert heard > 20  # fewer than all say: the edge chooses whom it asks
+        assert heard > 15  # fewer than all say: the edge chooses whom it asks
         assert hits > 4  # a busy machine pre-drafts less
         await suite.idle()
 
