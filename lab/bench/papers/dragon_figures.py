@@ -199,8 +199,8 @@ def sequence_wise_table() -> PaperTable:
         declared="Both sides write all of an answer of 24 tokens; the cloud's distributions follow "
         "once it is complete, over 100 Mbit/s. The text has the same distribution, no matter what "
         "is sent: one coin says whose answer it is. Bytes are of the distributions of the demo "
-        f"target along its answers, spread over {VOCABULARY:,} ids; steps, added latency and the time of "
-        "DRAGON are those of Figure 6.",
+        f"target along its answers, spread over {VOCABULARY:,} ids; steps, added latency and the "
+        "time of DRAGON are those of Figure 6.",
         printed="The paper explains its 49.5 % by this transfer, and does not say what it sends.",
         finding=dragon_findings.sequence_wise,
         compute=_sequence_wise,
