@@ -100,14 +100,14 @@ def _cloud_by_itself(conditions: Conditions, config: ControllerConfig) -> Estima
 @dataclass(slots=True)
 class _Pass:
     """A pass of a stream: positions decided up to `end`, seconds since the pass before it, rows fed
-    and drafts made meanwhile; `share` of it, where it brings further positions by drafts of the
+    and drafts made meanwhile; `part` of it, where it brings further positions by drafts of the
     cloud's own."""
 
     end: int
     seconds: float
     fed: float
     drafted: int
-    share: float = 1.0
+    part: float = 1.0
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class _Sums:
         """Add a pass of a stream, weighted by how often it happens. Each draft travels in a frame
         of its own."""
         self.seconds += weight * passed.seconds
-        self.passes += weight * passed.share
+        self.passes += weight * passed.part
         self.fed += weight * passed.fed
         self.drafted += weight * passed.drafted
         self.frames += weight * passed.drafted
@@ -198,8 +198,9 @@ def _stream(
     row_s = conditions.pass_slowdown * conditions.pair.verify_further_s
     pass_s = conditions.pass_s(0, busy=True)
     # Where others share the passes, a cloud leaves drafting to an edge that drafts.
-    drafts_in_cloud = conditions.cloud_drafts > 0 and not conditions.shared
-    drafts_in_cloud = drafts_in_cloud and schedule.decode_when_idle
+    drafts_in_cloud = (
+        schedule.decode_when_idle and conditions.cloud_drafts > 0 and not conditions.shared
+    )
     cloud_token_s = conditions.cloud_pass_s(busy=True) / conditions.cloud_tokens
     decided = [0.0]
     arrival = [rtt_s]
@@ -229,14 +230,14 @@ def _stream(
         count = 0
         while count < window and arrive(position + count + 1) <= now:
             count += 1
-        share = 1.0
+        part = 1.0
         if not count and not schedule.decode_when_idle:
             now = max(now, arrive(position + 1)) + conditions.wait_s
             count = 1
         took_s = pass_s + count * row_s
         if drafts_in_cloud and cloud_token_s * tokens_per_pass(rate, count) < took_s:
             # A pass over drafts of the cloud's own brings several tokens, here one by one.
-            share = 1.0 / conditions.cloud_tokens
+            part = 1.0 / conditions.cloud_tokens
             took_s = cloud_token_s
             count = 0
         now += took_s
@@ -249,8 +250,8 @@ def _stream(
                 rate = conditions.later_rate
         ready = position + int(max(0.0, now + rtt_s - arrival[position]) / max(draft_s, TINY))
         ready = max(drafted, min(position + window, ready))
-        fed = count + 1 if share == 1 else share * (1 + conditions.cloud_drafts)
-        passes.append(_Pass(position, now - began, fed, ready - drafted, share))
+        fed = count + 1 if part == 1 else part * (1 + conditions.cloud_drafts)
+        passes.append(_Pass(position, now - began, fed, ready - drafted, part))
         sums.add(passes[-1], reached)
         drafted = ready
     if position >= depth:  # it goes on as in its second half

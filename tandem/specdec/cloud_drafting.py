@@ -288,12 +288,6 @@ def _proposal_of(drafted: Drafted) -> Proposal:
     return Proposal((drafted.token_id,), draft_probs=probs)
 
 
-def _certain(token_ids: Sequence[int]) -> tuple[Proposal, ...]:
-    """Return drafts that were looked up: nothing else could have been drafted there, whatever the
-    rule."""
-    return tuple(Proposal((token_id,), draft_prob=1.0) for token_id in token_ids)
-
-
 class CloudLookup(CloudDrafting):
     """The same where drafts are looked up in the text: without a model, and so without tasks."""
 

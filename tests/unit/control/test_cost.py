@@ -156,3 +156,15 @@ def test_no_plan_exceeds_the_limits_of_its_preset() -> None:
     for plan in candidates(limits, Conditions(PAIRS[0], 0.03, 0.7), 1.0):
         assert plan.schedule.window <= limits.window
         assert plan.schedule.chunk <= limits.chunk
+
+
+@pytest.mark.parametrize("cloud", [{}, {"cloud_drafts": 2.0, "cloud_tokens": 1.2}])
+def test_an_epoch_costs_the_same_however_often_it_happens(cloud: dict[str, float]) -> None:
+    """Where a draft step takes no time, a correction that was drafted for gains nothing: tokens cost
+    the same whichever share of the epochs begins with it."""
+    none = Conditions(PairTimes(1e-12, 0.05, 0.003), 0.08, 0.6, **cloud)
+    plan = Plan(stream(4))
+    costs = [
+        token_cost(plan, replace(none, hit_rate=hit_rate)).tpot_s for hit_rate in (0.0, 0.5, 0.97)
+    ]
+    assert costs == pytest.approx([costs[0]] * 3, rel=1e-9)

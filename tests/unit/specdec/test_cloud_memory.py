@@ -30,6 +30,7 @@ PROMPT = (3, 1, 4, 11, 5, 9)
 LENGTH = 24
 LOOKUP = preset("cloud-lookup", 4)
 BY_MODEL = preset("cloud-draft", 3)
+ANY_KIND = preset("auto", cloud_draft_length=3)
 REJECTION = preset("cloud-draft", 3, acceptance=Acceptance.REJECTION)
 RACING = scheduled(
     "dsd",
@@ -97,7 +98,7 @@ def other(token_id: int) -> int:
     return (token_id + 1) % VOCABULARY
 
 
-@pytest.mark.parametrize("chosen", [LOOKUP, BY_MODEL])
+@pytest.mark.parametrize("chosen", [LOOKUP, BY_MODEL, ANY_KIND])
 def test_what_was_answered_before_is_judged_in_few_passes(chosen: Preset) -> None:
     again = cloud_of(opened(chosen), (*PROMPT, *ANSWER))
     assert text_of(again) == ANSWER
