@@ -160,8 +160,8 @@ def test_no_plan_exceeds_the_limits_of_its_preset() -> None:
 
 @pytest.mark.parametrize("cloud", [{}, {"cloud_drafts": 2.0, "cloud_tokens": 1.2}])
 def test_an_epoch_costs_the_same_however_often_it_happens(cloud: dict[str, float]) -> None:
-    """Where a draft step takes no time, a correction that was drafted for gains nothing: tokens cost
-    the same whichever share of the epochs begins with it."""
+    """Where a draft step takes no time, a correction that was drafted for gains nothing: tokens
+    cost the same whichever share of the epochs begins with it."""
     none = Conditions(PairTimes(1e-12, 0.05, 0.003), 0.08, 0.6, **cloud)
     plan = Plan(stream(4))
     costs = [
