@@ -100,7 +100,7 @@ _ONLY_CELLS = click.option(
     "--only",
     multiple=True,
     metavar="CELL",
-    help="With --real: only this cell, for example smollm2:40ms:48:quiet; * matches anything;"
+    help="With --real: only this cell, for example smollm2:40ms:48:t0:quiet; * matches anything;"
     " repeatable.",
 )
 _KEPT_ROWS = click.option(

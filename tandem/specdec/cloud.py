@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from tandem.specdec.cloud_drafting import (
     CloudDrafting,
     CloudDraftsOfAnyKind,
     CloudLookup,
+    DraftingContext,
     SourceBudgets,
     may_recall,
 )
@@ -277,18 +277,19 @@ class CloudMachine:
         """Return what makes the cloud's own drafts, of the kind that the session asks for."""
         settings = self.settings
         usual = draft_budget.usual if draft_budget else UsualAcceptance()
-        options: dict[str, Any] = {
-            "longest": min(settings.cloud_draft_length, self._model.max_draft_length),
-            "longest_remembered": self._model.max_draft_length,
-            "races": settings.drafts and not settings.drafter_invariant,
-            "length_limit": self._length_limit,
-            "ends": self._eos,
-            "acceptance": SessionAcceptance(usual),
+        context = DraftingContext(
+            committed=self.committed,
+            longest=min(settings.cloud_draft_length, self._model.max_draft_length),
+            longest_remembered=self._model.max_draft_length,
+            races=settings.drafts and not settings.drafter_invariant,
+            length_limit=self._length_limit,
+            ends=self._eos,
+            acceptance=SessionAcceptance(usual),
             # A text that depends on the drafts must not depend on how long they take.
-            "budget": draft_budget if settings.drafter_invariant else None,
-            "memory": memory,
-            "prompt_length": self._prompt_length,
-        }
+            budget=draft_budget if settings.drafter_invariant else None,
+            memory=memory,
+            prompt_length=self._prompt_length,
+        )
         match settings.cloud_drafts:
             case CloudDrafts.ANY:
                 budgets = SourceBudgets(
@@ -296,16 +297,15 @@ class CloudMachine:
                     lookup_budget or CloudDraftBudget(PassBudget()),
                 )
                 return CloudDraftsOfAnyKind(
-                    self.committed,
+                    context,
                     lookup_acceptance=SessionAcceptance(budgets.lookup.usual),
                     budgets=budgets,
                     has_model=self._has_draft_model,
-                    **options,
                 )
             case CloudDrafts.LOOKUP:
-                return CloudLookup(self.committed, **options)
+                return CloudLookup(context)
             case _:
-                return CloudDrafting(self.committed, **options)
+                return CloudDrafting(context)
 
     @property
     def finished(self) -> bool:

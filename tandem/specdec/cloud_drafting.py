@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import SessionAcceptance
@@ -42,38 +41,42 @@ class SourceBudgets:
     lookup: CloudDraftBudget
 
 
+@dataclass(frozen=True, slots=True)
+class DraftingContext:
+    """The session that is drafted for, and the limits of its drafts.
+
+    Args:
+        committed: the session's text, which its owner alone appends to.
+        longest: most tokens to draft at once.
+        races: whether drafts of an edge and these come to positions by who is first, and the text
+            depends on that. No draft may then come sooner because of what it is (see
+            `Preset.timing_dependent`): an end of text ends no drafting.
+        length_limit: tokens of prompt and answer together.
+        ends: the tokens that end the text.
+        acceptance: of drafts that this cloud makes.
+        longest_remembered: most tokens of what is remembered to judge at once.
+        budget: what says how many drafts are worth their time; None: as many as there may be.
+        memory: earlier texts to draft from; see `may_recall`.
+        prompt_length: so many tokens of the text are the prompt that `memory` begins after."""
+
+    committed: PrefixedTokens
+    longest: int
+    races: bool
+    length_limit: int
+    ends: frozenset[int]
+    acceptance: SessionAcceptance
+    longest_remembered: int = 0
+    budget: CloudDraftBudget | None = None
+    memory: Recollection | None = None
+    prompt_length: int = 0
+
+
 class CloudDrafting:
-    """Reads `committed`, which its owner alone appends to."""
+    """Drafts with the draft model, as many at a time as are worth it."""
 
-    def __init__(
-        self,
-        committed: PrefixedTokens,
-        *,
-        longest: int,
-        longest_remembered: int = 0,
-        races: bool,
-        length_limit: int,
-        ends: frozenset[int],
-        acceptance: SessionAcceptance,
-        budget: CloudDraftBudget | None = None,
-        memory: Recollection | None = None,
-        prompt_length: int = 0,
-    ) -> None:
-        """Begin with an empty draft KV.
-
-        Args:
-            committed: the session's text.
-            longest: most tokens to draft at once.
-            longest_remembered: the same of what is remembered.
-            races: whether drafts of an edge and these come to positions by who is first, and the
-                text depends on that. No draft may then come sooner because of what it is (see
-                `Preset.timing_dependent`): an end of text ends no drafting.
-            length_limit: tokens of prompt and answer together.
-            ends: the tokens that end the text.
-            acceptance: of drafts that this cloud makes.
-            budget: what says how many drafts are worth their time; None: as many as there may be.
-            memory: earlier texts to draft from; see `may_recall`.
-            prompt_length: so many tokens of the text are the prompt that `memory` begins after."""
+    def __init__(self, context: DraftingContext) -> None:
+        """Begin with an empty draft KV."""
+        committed = context.committed
         self.task: DraftTask | None = None
         self.prefilling = len(committed) > 1
         """Whether the draft model has yet to compute the text that the session begins with."""
@@ -81,20 +84,20 @@ class CloudDrafting:
         """What it took to make the drafts that wait."""
         self.from_memory = False
         """Whether the drafts that wait are remembered ones."""
-        self._acceptance = acceptance
-        self._budget = budget
+        self._acceptance = context.acceptance
+        self._budget = context.budget
         self._committed = committed
-        self._length_limit = length_limit
-        self._ends = frozenset[int]() if races else ends
+        self._length_limit = context.length_limit
+        self._ends = frozenset[int]() if context.races else context.ends
         # The draft KV holds the first `_fed_from` committed tokens, and then `_fed`.
         self._fed_from = 0
         self._fed: tuple[int, ...] = ()
         self._drafts: tuple[Proposal, ...] = ()
-        self._longest = longest
-        self._longest_remembered = longest_remembered
-        self._texts = AnswerTexts(None, memory)
+        self._longest = context.longest
+        self._longest_remembered = context.longest_remembered
+        self._texts = AnswerTexts(None, context.memory)
         # So many tokens of the text the memory has followed.
-        self._followed = prompt_length
+        self._followed = context.prompt_length
         # How often the remembered drafts that wait are expected to be right.
         self._remembered_rate = 0.0
         self._rested = 0
@@ -291,8 +294,8 @@ def _proposal_of(drafted: Drafted) -> Proposal:
 class CloudLookup(CloudDrafting):
     """The same where drafts are looked up in the text: without a model, and so without tasks."""
 
-    def __init__(self, committed: PrefixedTokens, **options: Any) -> None:
-        super().__init__(committed, **options)
+    def __init__(self, context: DraftingContext) -> None:
+        super().__init__(context)
         self.prefilling = False
         self._text = GrowingText()
 
@@ -313,22 +316,20 @@ class CloudDraftsOfAnyKind(CloudDrafting):
 
     def __init__(
         self,
-        committed: PrefixedTokens,
+        context: DraftingContext,
         *,
         lookup_acceptance: SessionAcceptance,
         budgets: SourceBudgets,
         has_model: bool,
-        **options: Any,
     ) -> None:
         """Begin as `CloudDrafting` does.
 
         Args:
-            committed: the session's text.
-            lookup_acceptance: of what is looked up; `acceptance` is of the draft model's drafts.
+            context: the session; its `acceptance` is of the draft model's drafts.
+            lookup_acceptance: of what is looked up.
             budgets: what says how many drafts of each source are worth their time.
-            has_model: whether there is a draft model.
-            options: see `CloudDrafting`."""
-        super().__init__(committed, **options)
+            has_model: whether there is a draft model."""
+        super().__init__(context)
         self._budgets = budgets
         self._has_model = has_model
         self._unread = has_model and self.prefilling

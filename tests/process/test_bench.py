@@ -49,7 +49,7 @@ def test_a_cell_with_real_processes_a_link_and_load_that_ends(
     """One processor is loaded, not all: other tests run beside this one."""
     monkeypatch.setattr(auto_real, "usable_cores", lambda: [0])
     report = Report("auto", 1, True, this_machine(), "")
-    name = "demo-gguf:40ms:48:ended"
+    name = "demo-gguf:40ms:48:t0:ended"
     measure_real(report, RealRun(rounds=2, only=(name,)))
     row: Row
     (row,) = report.rows

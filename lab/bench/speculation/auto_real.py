@@ -2,12 +2,13 @@
 itself and fixed presets, with real models as processes. The verifier has the same draft model as
 the drafter.
 
-A cell is a pair of models, the round trip of the link, the tokens of an answer, and what else the
-machine does. It starts a new suite, computed as `tandem up` does: both sides on all cores, with a
-thread each. After a warm-up answer of each preset come the rounds: each asks every preset the
-same question, in turn another one first, and the next round another question. Temperature 0, so
-every preset has to write what the cloud alone writes, unless the target says that its logits depend
-on how a text is cut into passes (`same_bits`), as with quantised products of llama.cpp.
+A cell is a pair of models, the round trip of the link, the tokens of an answer, its temperature,
+and what else the machine does. It starts a new suite, computed as `tandem up` does: both sides on
+all cores, with a thread each. After a warm-up answer of each preset come the rounds: each asks
+every preset the same question, in turn another one first, and the next round another question. All
+have the same seed, so every preset has to write what the cloud alone writes, at any temperature,
+unless the target says that its logits depend on how a text is cut into passes (`same_bits`), as
+with quantised products of llama.cpp.
 
 A preset's figure is the time of an answer, from the request to its end; ratios are medians over the
 rounds of what two answers of one round took. What one answer measured, the suite keeps for the next
@@ -25,13 +26,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from lab.bench.harness.busy_loop import busy_loops
+from lab.bench.harness.busy_loop import busy_loops, rest_first
 from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, duration_words, make_row, progress
 from lab.bench.harness.suite import ROOT, Models, Suite, running_suite
@@ -57,9 +59,10 @@ SETTLED_S = 0.2
 """Before each answer. What the last one leaves to the services, they do after its caller has it."""
 QUESTIONS = 40
 """Held-out prompts that the seed chooses from."""
-GREEDY = SamplingParams(temperature=0.0)
 GGUF_KIND = "Q8_0"
 OVER_ALONE, OVER_BEST = 1.03, 1.10
+PULSE_S = 1.0
+"""Load that comes and goes is away and there for so long in turn: some 20 tokens."""
 SMOLLM2, DEMO_GGUF = "smollm2", "demo-gguf"
 
 
@@ -72,6 +75,8 @@ class Load(StrEnum):
     ENDED = "ended"
     """A busy loop for each core while the services start and give their first answers; none in the
     rounds. What the services measured at first is wrong then."""
+    COMING = "coming"
+    """A busy loop for each core that comes and goes, at the same moments of each answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +86,27 @@ class RealCell:
     pair: str
     rtt_s: float
     tokens: int
+    temperature: float
     load: Load
 
     def __str__(self) -> str:
-        return f"{self.pair}:{self.rtt_s * 1e3:g}ms:{self.tokens}:{self.load}"
+        link = f"{self.rtt_s * 1e3:g}ms"
+        return f"{self.pair}:{link}:{self.tokens}:t{self.temperature:g}:{self.load}"
 
 
+LINKS_S, LENGTHS = (0.0, 0.040), (48, 200)
+LOADS = (Load.QUIET, Load.BUSY, Load.ENDED)
 CELLS = [
-    RealCell(*choice) for choice in product((SMOLLM2, DEMO_GGUF), (0.0, 0.040), (48, 200), Load)
+    *(RealCell(*cell) for cell in product((SMOLLM2, DEMO_GGUF), LINKS_S, LENGTHS, (0.0,), LOADS)),
+    *(RealCell(*cell) for cell in product((SMOLLM2,), LINKS_S, LENGTHS, (0.0,), (Load.COMING,))),
+    *(
+        RealCell(*cell)
+        for cell in product((SMOLLM2,), LINKS_S, LENGTHS, (1.0,), (Load.QUIET, Load.COMING))
+    ),
 ]
-QUICK_CELLS = [cell for cell in CELLS if cell.tokens == 48 and cell.load is Load.QUIET]
+QUICK_CELLS = [
+    cell for cell in CELLS if (cell.tokens, cell.temperature, cell.load) == (48, 0.0, Load.QUIET)
+]
 COLUMNS = (
     *("cell", *(f"{name}_s" for name in PRESETS), "auto_over_ar", "auto_over_cloud"),
     *("best", "auto_over_best"),
@@ -204,9 +220,11 @@ Round = Mapping[str, Generated]
 def measured_rounds(cell: RealCell, models: Models, rounds: int, seed: int) -> list[Round]:
     """The rounds of a suite that was started for them; the seed chooses the questions."""
     warm_up, *texts = random.Random(seed).sample(prompts(max(QUESTIONS, rounds + 1)), rounds + 1)
-    loops = {Load.QUIET: 0, Load.BUSY: 1, Load.ENDED: len(usable_cores())}[cell.load]
+    cores = len(usable_cores())
+    count = {Load.QUIET: 0, Load.BUSY: 1, Load.ENDED: cores, Load.COMING: cores}[cell.load]
+    pulse_s = PULSE_S if cell.load is Load.COMING else None
     with ExitStack() as load:
-        load.enter_context(busy_loops(loops))
+        loops = load.enter_context(busy_loops(count, pulse_s=pulse_s))
         with running_suite(
             models,
             with_link=cell.rtt_s > 0,
@@ -218,27 +236,37 @@ def measured_rounds(cell: RealCell, models: Models, rounds: int, seed: int) -> l
             if suite.link is not None:
                 suite.link.set(cell.rtt_s, None)
             warm = load.close if cell.load is Load.ENDED else _nothing
-            answered: list[Round] = run_loop(_ask_all(suite, cell.tokens, warm_up, texts, warm))
+            begin = _nothing if pulse_s is None else partial(rest_first, loops)
+            asked = _ask_all(suite, cell, warm_up, texts, warm=warm, begin=begin)
+            answered: list[Round] = run_loop(asked)
     return answered
 
 
 async def _ask_all(
-    suite: Suite, tokens: int, warm_up: str, texts: Sequence[str], warm: Callable[[], None]
+    suite: Suite,
+    cell: RealCell,
+    warm_up: str,
+    texts: Sequence[str],
+    *,
+    warm: Callable[[], None],
+    begin: Callable[[], None],
 ) -> list[Round]:
-    """Calls `warm` between the first answers and the rounds. One client asks all: a new one would
-    have to connect, which takes as long as some answers."""
+    """Call `warm` between the first answers and the rounds, and `begin` as an answer begins. One
+    client asks all: a new one would have to connect, which takes as long as some answers."""
+    sampling = SamplingParams(temperature=cell.temperature)
     async with AggregatorClient(suite.aggregator) as client:
 
         async def ask(text: str, preset: str, tokens: int) -> Generated:
             await asyncio.sleep(SETTLED_S)
-            (request,) = requests([text], preset, None, tokens, seed=0, sampling=GREEDY)
+            (request,) = requests([text], preset, None, tokens, seed=0, sampling=sampling)
+            begin()
             return await client.generate(request, ANSWER_TIMEOUT_S)
 
         for preset in PRESETS:
             await ask(warm_up, preset, WARM_UP_TOKENS)
         warm()
         return [
-            {preset: await ask(text, preset, tokens) for preset in order_of(number)}
+            {preset: await ask(text, preset, cell.tokens) for preset in order_of(number)}
             for number, text in enumerate(texts)
         ]
 
@@ -252,7 +280,7 @@ def order_of(number: int) -> tuple[str, ...]:
 
 
 def _nothing() -> None:
-    """The load goes on."""
+    """Leave the load as it is."""
 
 
 def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
@@ -283,6 +311,7 @@ def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
         "cell": str(cell),
         "pair": cell.pair,
         "tokens": cell.tokens,
+        "temperature": cell.temperature,
         "load": cell.load.value,
         "auto_over_ar": over_alone,
         "auto_over_cloud": over_cloud,

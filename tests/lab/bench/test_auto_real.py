@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from lab.bench.harness.busy_loop import busy_loops
+from lab.bench.harness.busy_loop import LOOK_S, busy_loops, rest_first
 from lab.bench.harness.report import Report
 from lab.bench.harness.suite import Models
 from lab.bench.speculation import auto, auto_real
@@ -32,7 +34,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
 from tandem_api.common.v1 import generation_pb2 as pb
 
-CELL = RealCell("smollm2", 0.040, 48, Load.QUIET)
+CELL = RealCell("smollm2", 0.040, 48, 0.0, Load.QUIET)
 AS_FAST = dict.fromkeys(PRESETS, 2.0)
 
 
@@ -55,18 +57,19 @@ def a_report(*, quick: bool = True) -> Report:
 
 def test_every_pair_link_length_and_load_is_a_cell() -> None:
     names = [str(cell) for cell in CELLS]
-    assert len(set(names)) == 2 * 2 * 2 * 3
-    assert {names[0], names[-1]} == {"smollm2:0ms:48:quiet", "demo-gguf:40ms:200:ended"}
+    assert len(set(names)) == len(names) == 2 * 2 * 2 * 3 + 4 + 2 * 4
+    assert {names[0], names[-1]} == {"smollm2:0ms:48:t0:quiet", "smollm2:40ms:200:t1:coming"}
 
 
 def test_cells_are_taken_by_name() -> None:
-    assert cells_named(["smollm2:40ms:48:quiet"]) == [CELL]
-    some = cells_named(["*:40ms:48:quiet", "smollm2:40ms:48:*"])
+    assert cells_named(["smollm2:40ms:48:t0:quiet"]) == [CELL]
+    some = cells_named(["*:40ms:48:t0:quiet", "smollm2:40ms:48:t0:*"])
     assert [str(cell) for cell in some] == [
-        "smollm2:40ms:48:quiet",
-        "smollm2:40ms:48:busy",
-        "smollm2:40ms:48:ended",
-        "demo-gguf:40ms:48:quiet",
+        "smollm2:40ms:48:t0:quiet",
+        "smollm2:40ms:48:t0:busy",
+        "smollm2:40ms:48:t0:ended",
+        "demo-gguf:40ms:48:t0:quiet",
+        "smollm2:40ms:48:t0:coming",
     ]
     with pytest.raises(InvalidArgument, match="'smollm2:40:48:quiet' is no cell"):
         cells_named(["*", "smollm2:40:48:quiet"])
@@ -116,18 +119,20 @@ def test_auto_is_held_against_the_faster_of_the_cloud_alone_and_one_that_drafts(
 
 
 def test_goals_are_those_of_the_worst_cell_and_name_it() -> None:
-    other = RealCell("demo-gguf", 0.0, 200, Load.ENDED)
+    other = RealCell("demo-gguf", 0.0, 200, 0.0, Load.ENDED)
     rows = [cell_row(CELL, [round_of(auto=2.06)]), cell_row(other, [round_of(auto=2.0)])]
     assert [goal.met for goal in goals(rows)] == [True, True, True]
     assert len(list(notes(rows))) == 1
     slower = cell_row(other, [round_of(auto=2.08)])
     slowest = cell_row(other, [round_of(auto=2.0, predraft=1.8)])
     over_alone, over_best, same = goals([*rows, slower])
-    assert "worst of 3 cells (demo-gguf:0ms:200:ended)" in over_alone.name
+    assert "worst of 3 cells (demo-gguf:0ms:200:t0:ended)" in over_alone.name
     assert [over_alone.met, over_best.met, same.met] == [False, True, True]
     assert [goal.met for goal in goals([*rows, slowest])] == [True, False, True]
     (_, missed) = notes([*rows, slower])
-    assert missed.endswith("as the faster of ar and cloud-draft: demo-gguf:0ms:200:ended (1.040).")
+    assert missed.endswith(
+        "as the faster of ar and cloud-draft: demo-gguf:0ms:200:t0:ended (1.040)."
+    )
     assert goals([]) == []
 
 
@@ -179,15 +184,15 @@ def asked(real_models: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def test_a_run_goes_on_after_the_cells_that_were_kept(asked: Asked, tmp_path: Path) -> None:
     kept = tmp_path / "rows.jsonl"
-    auto.run(a_report(), Models(), real=True, only=("smollm2:40ms:48:*",), kept=kept)
-    assert asked == [(f"smollm2:40ms:48:{load}", 3) for load in Load]
+    auto.run(a_report(), Models(), real=True, only=("smollm2:40ms:48:t0:*",), kept=kept)
+    assert asked == [(f"smollm2:40ms:48:t0:{load}", 3) for load in Load]
     asked.clear()
     report = a_report()
-    auto.run(report, Models(), real=True, only=("*:40ms:48:quiet",), kept=kept)
-    assert asked == [("demo-gguf:40ms:48:quiet", 3)]
+    auto.run(report, Models(), real=True, only=("*:40ms:48:t0:quiet",), kept=kept)
+    assert asked == [("demo-gguf:40ms:48:t0:quiet", 3)]
     assert [row["cell"] for row in report.rows] == [
-        "smollm2:40ms:48:quiet",
-        "demo-gguf:40ms:48:quiet",
+        "smollm2:40ms:48:t0:quiet",
+        "demo-gguf:40ms:48:t0:quiet",
     ]
     asked.clear()
     auto.run(a_report(), Models(), real=True, only=(str(CELL),), kept=kept, rounds=2)
@@ -197,7 +202,7 @@ def test_a_run_goes_on_after_the_cells_that_were_kept(asked: Asked, tmp_path: Pa
 def test_a_quick_run_has_fewer_cells_and_rounds(asked: Asked) -> None:
     measure_real(a_report(quick=True), RealRun())
     assert asked == [
-        (f"{pair}:{link}:48:quiet", 3)
+        (f"{pair}:{link}:48:t0:quiet", 3)
         for pair in ("smollm2", "demo-gguf")
         for link in ("0ms", "40ms")
     ]
@@ -249,3 +254,26 @@ def test_busy_loops_end_with_their_context() -> None:
     for process_id in ids:
         with pytest.raises(ProcessLookupError):
             os.kill(process_id, 0)
+
+
+def processor_s(process_id: int) -> float:
+    """Return the seconds of processor time that a process has had."""
+    times = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_load_that_comes_and_goes_begins_with_a_rest() -> None:
+    """Both loops rest when they are asked to, and work again after the pulse."""
+    pulse_s = 0.4
+    with busy_loops(2, pulse_s=pulse_s) as ids:
+        time.sleep(1.3 * pulse_s)  # in mid-work
+        rest_first(ids)
+        worked_s = [processor_s(process_id) for process_id in ids]
+        time.sleep(0.6 * pulse_s)
+        rested_s = [processor_s(process_id) for process_id in ids]
+        assert max(b - a for a, b in zip(worked_s, rested_s, strict=True)) < 0.3 * pulse_s
+        deadline_s = time.monotonic() + 20.0
+        while min(processor_s(process_id) for process_id in ids) < max(rested_s) + 0.3 * pulse_s:
+            assert time.monotonic() < deadline_s, "they do not work again"
+            time.sleep(LOOK_S)
