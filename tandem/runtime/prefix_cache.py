@@ -178,11 +178,18 @@ class KeptPrefix:
         """Called once something was left, or there is nothing to leave."""
 
     async def show(self, session: Session) -> None:
-        """Give a fresh session what was found, once."""
+        """Give a session what was found, once, in the place of what it holds: a draft that was
+        given up may have been computed in it."""
         blocks, self._blocks = self._blocks, []
         copies = self._kept.copies
+
+        def paste() -> None:
+            assert copies is not None
+            session.rollback(0)
+            copies.paste(session, _copies(blocks))
+
         if blocks and copies is not None:
-            await self._thread.call(lambda: copies.paste(session, _copies(blocks)))
+            await self._thread.call(paste)
 
     def leave(
         self, session: Session, token_ids: Sequence[int], ends: bool = True, gives_back: int = 0
