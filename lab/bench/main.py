@@ -166,6 +166,9 @@ _TASKS = click.option(
     help="Folder with texts of tasks: HumanEval.jsonl.gz, gsm8k-test.jsonl, wikitext2-valid.txt,"
     " mt-bench.jsonl, alpaca_data.json, spec-bench.jsonl; those that are there.",
 )
+_EDGE_ALONE = click.option(
+    "--edge-alone", is_flag=True, help="The cloud makes no drafts of its own, in either way."
+)
 _QUESTIONS = click.option(
     "--tasks",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -352,7 +355,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "lab.bench.speculation.remembered_texts",
         "Tokens per second with what the drafter remembers, and without: code edits, chats,"
         " answers from documents.",
-        (_TASKS,),
+        (_TASKS, _EDGE_ALONE),
     ),
     "prediction": Experiment(
         "lab.bench.speculation.predicted_outputs",

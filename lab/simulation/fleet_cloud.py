@@ -228,7 +228,7 @@ class FleetCloud:
             if taken > most:
                 taken = most
             if (estimate := session.estimate) is not None:
-                taken = budget.drafts(estimate.rate, taken)
+                taken = budget.drafts(estimate.next_rate, taken)
             session.taken = taken
             tokens += taken
         drafts, drafting_s = self._draft_in_cloud(ready)
@@ -262,7 +262,7 @@ class FleetCloud:
             if session.taken or (estimate := session.cloud_estimate) is None:
                 continue
             most = min(plan.preset.cloud_draft_length, session.wanted - session.committed - 1)
-            count = budget.drafts(estimate.rate, most)
+            count = budget.drafts(estimate.next_rate, most)
             session.rested = 0 if count else session.rested + 1
             if session.rested >= RETRY_AFTER:
                 session.rested, count = 0, min(RETRY_LENGTH, most)

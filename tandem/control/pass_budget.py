@@ -47,9 +47,13 @@ class UsualAcceptance:
 
 
 class SessionAcceptance(UsualAcceptance):
-    """The acceptance rate of one session: its own drafts, and a few more at the usual rate."""
+    """The acceptance rate of one session: its own drafts, and a few more at the usual rate.
 
-    __slots__ = ("_usual",)
+    Where a text repeats another, many drafts in a row are right, and elsewhere few. So drafts after
+    a run of right ones have a rate of their own: a mean of both would feed a copied text a few
+    tokens at a time."""
+
+    __slots__ = ("_after_judged", "_after_right", "_run", "_usual")
 
     def __init__(self, usual: UsualAcceptance) -> None:
         self._config = usual._config
@@ -57,15 +61,27 @@ class SessionAcceptance(UsualAcceptance):
         self._accepted = self._judged = 0.0
         self.seen = 0
         self._usual = usual
+        self._run = 0
+        # Drafts that were judged after a run of a few right ones, and those that were right.
+        self._after_judged = self._after_right = 0.0
 
     @property
     def rate(self) -> float:
+        return self._believed(self._accepted, self._judged, self._usual.rate)
+
+    @property
+    def next_rate(self) -> float:
+        """The rate of the drafts that come next."""
+        if self._run < self._config.few_tokens:
+            return self.rate
+        return self._believed(self._after_right, self._after_judged, self.rate)
+
+    def _believed(self, accepted: float, judged: float, usual: float) -> float:
         # Twice as many as a first look: a session whose first drafts fail by chance gets no more
         # drafts into a full pass, and so no chance to be judged better.
         weight = 2 * self._config.few_tokens
-        usual = self._usual.rate
-        known = self._judged + weight
-        off = (self._accepted + weight * usual) / known - usual
+        known = judged + weight
+        off = (accepted + weight * usual) / known - usual
         # Of many sessions that are alike, some seem better or worse by chance. Drafts of the lucky
         # ones would cost all others more than they bring, so a standard deviation of what chance
         # gives is not believed.
@@ -75,6 +91,15 @@ class SessionAcceptance(UsualAcceptance):
     def judged(self, accepted: int, rejected: int) -> None:
         UsualAcceptance.judged(self, accepted, rejected)
         self._usual.judged(accepted, rejected)
+        few = self._config.few_tokens
+        right = max(0, self._run + accepted - max(few, self._run))
+        self._run += accepted
+        wrong = rejected if self._run >= few else 0
+        keep = self._keep ** (right + wrong)
+        self._after_right = keep * self._after_right + right
+        self._after_judged = keep * self._after_judged + right + wrong
+        if rejected:
+            self._run = 0
 
 
 class PassBudget:

@@ -497,7 +497,8 @@ class CloudMachine:
         drafts = self._pending.ready
         proposals = self._pending.first_ready()
         if (budget := self._budget) is not None:
-            drafts = budget.drafts(self._acceptance.rate, drafts, weight=self.settings.idle_weight)
+            rate = self._acceptance.next_rate
+            drafts = budget.drafts(rate, drafts, weight=self.settings.idle_weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
         prepared = self._pending.token_ids[: len(self._prepared)]
@@ -683,7 +684,7 @@ class CloudMachine:
             return self._pending.ready >= drafting.begun
         if self._leaves_drafting_to_edge or not self._is_due_without_drafts():
             return True
-        return not drafting.faster_than(self._pending.ready, self._acceptance.rate)
+        return not drafting.faster_than(self._pending.ready, self._acceptance.next_rate)
 
     @property
     def _leaves_drafting_to_edge(self) -> bool:

@@ -206,7 +206,7 @@ class CloudDrafting:
         """Return the tokens to draft: now and then a few where none are worth it."""
         count = self._longest
         if self._budget is not None:
-            count = self._budget.drafts(self._acceptance.rate, count)
+            count = self._budget.drafts(self._acceptance.next_rate, count)
         return self._or_a_try(count)
 
     def _or_a_try(self, count: int) -> int:
@@ -349,7 +349,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         than so many drafts of another, which are there already."""
         budget, rate = self._budgets.model, self._acceptance.rate
         if self._looks_up:
-            budget, rate = self._budgets.lookup, self._lookup_acceptance.rate
+            budget, rate = self._budgets.lookup, self._lookup_acceptance.next_rate
         elif self.proposals and self.from_memory:
             budget, rate = self._budgets.lookup, self._remembered_rate
         if self.task is not None or self.is_over:
@@ -383,7 +383,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         worth = self._model_count()
         wanted = min(self._or_a_try(worth), self.room) if self._has_model else 0
         by_model = self._budgets.model.speed(self._acceptance.rate, wanted)
-        looked_up = self._budgets.lookup.speed(self._lookup_acceptance.rate, len(found))
+        looked_up = self._budgets.lookup.speed(self._lookup_acceptance.next_rate, len(found))
         if found and looked_up >= by_model and wanted <= worth:  # else the model has a try
             self._looked_up = True
             self._propose(found)
@@ -398,7 +398,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         then a little where it is not worth it."""
         self._text.extend(self._committed.since(len(self._text)))
         budget = self._budgets.lookup
-        count = budget.drafts(self._lookup_acceptance.rate, budget.longest(self._longest))
+        count = budget.drafts(self._lookup_acceptance.next_rate, budget.longest(self._longest))
         self._lookup_rested = 0 if count else self._lookup_rested + 1
         if self._lookup_rested >= RETRY_AFTER:
             self._lookup_rested = 0

@@ -30,7 +30,7 @@ from tandem.specdec.choices import (
     Schedule,
     Uplink,
 )
-from tandem.specdec.cloud_drafting import CloudDrafting
+from tandem.specdec.cloud_drafting import CloudDrafting, DraftingContext
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import RejectionRule
@@ -557,8 +557,8 @@ def test_cloud_drafts_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.Mo
     monkeypatch.setattr("tandem.specdec.rules.RacingRejectionRule", RejectionRule)
     created = CloudDrafting.__init__
 
-    def not_racing(*args: Any, **named: Any) -> None:
-        created(*args, **named | {"races": False})
+    def not_racing(drafting: CloudDrafting, context: DraftingContext) -> None:
+        created(drafting, replace(context, races=False))
 
     edge, cloud = (dict.fromkeys(range(3), row) for row in ([1, 0, 3], [3, 0, 1]))
     target = {last: [1, 0, 1] for last in range(3)}

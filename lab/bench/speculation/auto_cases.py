@@ -5,12 +5,13 @@ there is to declare, so it may be computed by any process."""
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import combinations, product
 from math import inf
+
+import numpy as np
 
 from lab.bench.harness.suite import Pacing
 from lab.bench.speculation.methods_grid import HARDWARE, RTTS_S, VOCABULARY
@@ -165,20 +166,23 @@ def covering(cells: Sequence[Cell], seed: int) -> list[Cell]:
     among those whose pairs of values were seen least, by chance."""
     left = list(cells)
     random.Random(seed).shuffle(left)
-    seen = Counter[tuple[object, object]]()
-    ordered = []
-    while left:
-        best = max(left, key=lambda cell: sum(0.25 ** seen[pair] for pair in _pairs(cell)))
-        left.remove(best)
-        seen.update(_pairs(best))
-        ordered.append(best)
+    numbers = dict[object, int]()  # of each pair of values, each with its axis
+    pairs = np.array(
+        [[numbers.setdefault(pair, len(numbers)) for pair in _pairs(cell)] for cell in left]
+    )
+    news = np.ones(len(numbers))
+    ordered = list[Cell]()
+    taken = np.zeros(len(left), dtype=bool)
+    while len(ordered) < len(left):
+        best = int(np.where(taken, -1.0, news[pairs].sum(axis=1)).argmax())
+        taken[best] = True
+        news[pairs[best]] *= 0.25
+        ordered.append(left[best])
     return ordered
 
 
-@cache
-def _pairs(cell: Cell) -> tuple[tuple[object, object], ...]:
-    """Of values, each with its axis."""
-    return tuple(combinations(enumerate(astuple(cell)), 2))
+def _pairs(cell: Cell) -> Iterator[object]:
+    return combinations(enumerate(astuple(cell)), 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ Each task is answered once with the memory and once without it, one after the ot
 task begins with the other way, so that load from elsewhere meets both. A task is never asked for
 twice with the memory: what helps is the prompt, the answer so far and the tasks before it, as in
 the work of one person. At temperature 0, so that both ways must give one text.
+
+By default the cloud looks drafts up in the text itself, in both ways, as it does for users. So the
+ratio is what is remembered beyond that; `--edge-alone` leaves the cloud's drafts out of both.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
 from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import Override, parse_overrides
 
 PRESET = "auto"
 COUNTS: Mapping[str, int] = {"edits": 50, "chats": 12, "documents": 12}
@@ -49,9 +53,11 @@ COLUMNS = (
 )
 
 
-def run(report: Report, models: Models, tasks: Path | None = None) -> None:
+def run(
+    report: Report, models: Models, tasks: Path | None = None, edge_alone: bool = False
+) -> None:
     """Two rows and a goal for each kind of task, and a goal for the texts. `tasks`: folder with
-    HumanEval.jsonl.gz."""
+    HumanEval.jsonl.gz. `edge_alone`: the cloud makes no drafts of its own."""
     counts = QUICK_COUNTS if report.quick else COUNTS
     with (
         TemporaryDirectory(prefix="tandem-bench-") as folder,
@@ -62,12 +68,38 @@ def run(report: Report, models: Models, tasks: Path | None = None) -> None:
             drafter_options=("--memory-tokens", str(MEMORY_TOKENS), "--memory-folder", folder),
         ) as suite,
     ):
-        run_loop(_measure(report, suite, _tasks(counts, report.seed, tasks)))
+        asked = _Asked(
+            seed=report.seed,
+            tokens=QUICK_TOKENS if report.quick else TOKENS,
+            overrides=parse_overrides(["cloud_drafts=none"] if edge_alone else []),
+        )
+        run_loop(_measure(report, suite, _tasks(counts, report.seed, tasks), asked))
     source = "HumanEval's solutions" if tasks is not None else "functions of this program"
     report.notes.append(
         f"Temperature 0, preset {PRESET}; edits: {source}, a change asked for in words. What is"
-        " remembered: the prompt, the answer so far, and the tasks before it."
+        " remembered: the prompt, the answer so far, and the tasks before it. The cloud"
+        f" {'makes no drafts of its own' if edge_alone else 'looks drafts up in both ways'}."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What all requests have in common."""
+
+    seed: int
+    tokens: int
+    overrides: tuple[Override, ...] = ()
+
+    def request(self, prompt: Prompt, number: int, remembers: bool) -> GenerationRequest:
+        params = GenerationParams(
+            sampling=SamplingParams(temperature=0.0),
+            max_tokens=self.tokens,
+            seed=self.seed + number,
+            ignore_eos=True,
+        )
+        return GenerationRequest(
+            prompt, PRESET, params, overrides=self.overrides, no_memory=not remembers
+        )
 
 
 @dataclass(slots=True)
@@ -78,19 +110,20 @@ class _Way:
     answers: list[Generated] = field(default_factory=list)
 
 
-async def _measure(report: Report, suite: Suite, tasks: Mapping[str, Sequence[Prompt]]) -> None:
+async def _measure(
+    report: Report, suite: Suite, tasks: Mapping[str, Sequence[Prompt]], asked: _Asked
+) -> None:
     rows = list[Row]()
     async with AggregatorClient(suite.aggregator) as client:
         for remembers in (False, True):  # what a process does once is not measured
-            await client.generate(_request("Hello", 8, report.seed, remembers), ANSWER_TIMEOUT_S)
+            await client.generate(asked.request("Hello", 0, remembers), ANSWER_TIMEOUT_S)
         for name, prompts in tasks.items():
             ways = [_Way(False), _Way(True)]
             numbered = counted([*enumerate(prompts)], lambda _: "both ways take turns")
             for number, prompt in numbered:
                 for way in ways[:: -1 if number % 2 else 1]:
                     await asyncio.sleep(SETTLED_S)
-                    tokens = QUICK_TOKENS if report.quick else TOKENS
-                    wanted = _request(prompt, tokens, report.seed + number, way.remembers)
+                    wanted = asked.request(prompt, number, way.remembers)
                     way.answers.append(await _answer(client, wanted))
             rows += _compared(report, name, ways)
     same = min(row["same_text"] for row in rows)
@@ -109,13 +142,6 @@ async def _answer(client: AggregatorClient, wanted: GenerationRequest) -> Genera
         Turn("user", "Say that once more, word by word, then go on with one more sentence."),
     )
     return await client.generate(replace(wanted, prompt=turns), ANSWER_TIMEOUT_S)
-
-
-def _request(prompt: Prompt, tokens: int, seed: int, remembers: bool) -> GenerationRequest:
-    params = GenerationParams(
-        sampling=SamplingParams(temperature=0.0), max_tokens=tokens, seed=seed, ignore_eos=True
-    )
-    return GenerationRequest(prompt, PRESET, params, no_memory=not remembers)
 
 
 def _compared(report: Report, name: str, ways: Sequence[_Way]) -> list[Row]:

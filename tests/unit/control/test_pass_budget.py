@@ -164,7 +164,7 @@ def test_sessions_that_are_lucky_among_many_alike_get_no_drafts_into_a_full_pass
         for session in sessions:
             right = chance.random() < 0.6
             session.judged(int(right), int(not right))
-            fed += budget.drafts(session.rate, 4) if number >= 20 else 0
+            fed += budget.drafts(session.next_rate, 4) if number >= 20 else 0
     assert fed < 0.05 * 40 * 64
 
 
@@ -177,3 +177,34 @@ def test_a_session_that_is_truly_better_than_most_is_believed() -> None:
             other.judged(1, 1)
     assert better.rate > 0.7
     assert max(other.rate for other in others) < better.rate - 0.05
+
+
+def test_drafts_after_a_run_of_right_ones_have_a_rate_of_their_own() -> None:
+    """A text that is copied in parts: 20 right drafts in a row, then ten of which few are right."""
+    session = SessionAcceptance(UsualAcceptance())
+    for _ in range(8):
+        session.judged(20, 1)
+        for _ in range(5):
+            session.judged(0, 1)
+            session.judged(1, 1)
+    elsewhere = session.next_rate
+    assert elsewhere == session.rate < 0.7
+    session.judged(3, 0)
+    assert session.next_rate == session.rate, "three right ones are chance"
+    session.judged(1, 0)
+    assert session.next_rate > 0.8
+    budget = busy(1)
+    assert budget.drafts(session.next_rate, 16) > budget.drafts(elsewhere, 16)
+    session.judged(0, 1)
+    assert session.next_rate == session.rate
+
+
+def test_where_runs_say_nothing_the_next_drafts_are_like_all() -> None:
+    chance, rates = Random(1), []
+    session = SessionAcceptance(UsualAcceptance())
+    for _ in range(2000):
+        right = chance.random() < 0.7
+        session.judged(int(right), int(not right))
+        rates.append(session.next_rate - session.rate)
+    assert abs(sum(rates) / len(rates)) < 0.02
+    assert max(map(abs, rates)) < 0.2
