@@ -92,8 +92,8 @@ class SessionAcceptance(UsualAcceptance):
         UsualAcceptance.judged(self, accepted, rejected)
         self._usual.judged(accepted, rejected)
         few = self._config.few_tokens
-        right = max(0, self._run + accepted - max(few, self._run))
-        self._run += accepted
+        before, self._run = self._run, self._run + accepted
+        right = max(0, self._run - max(few, before))  # the accepted ones that a run came before
         wrong = rejected if self._run >= few else 0
         keep = self._keep ** (right + wrong)
         self._after_right = keep * self._after_right + right

@@ -49,7 +49,7 @@ class DraftPrefill:
         """Compute the text as it is now, but for its last tokens, which the first draft feeds."""
         text = self._machine.committed.since(0)
         if self._prefix is None:
-            self._prefix = await self._begun(replace(self._prompt, token_ids=text))
+            await self._begin(replace(self._prompt, token_ids=text))
         whole = (len(text) - 1) // KV_BLOCK * KV_BLOCK
         keep = self._machine.kv_length
         if whole > keep:
@@ -57,15 +57,18 @@ class DraftPrefill:
             self._machine.adopt_prefix((await self._thread.submit(job).future).value)
         self.leave(ends=False)
 
-    async def _begun(self, text: KeptText) -> KeptPrefix:
-        """Return what was kept of the text, with which the draft KV begins. Nothing of it where the
-        model has computed the text already: it went on after texts that proposed no more."""
+    async def _begin(self, text: KeptText) -> None:
+        """Begin the draft KV with what was kept of the text. With nothing where the model has
+        computed the text already: it went on after texts that proposed no more.
+
+        The prefix is known here before it is copied: others may wait for `leave`, also where this
+        request ends meanwhile."""
         if self._machine.kv_length:
-            return self._prefixes.unread(text)
-        prefix = await self._prefixes.found(text)
-        await prefix.show(self._kv)
-        self._machine.adopt_prefix(prefix.tokens)
-        return prefix
+            self._prefix = self._prefixes.unread(text)
+            return
+        self._prefix = await self._prefixes.found(text)
+        await self._prefix.show(self._kv)
+        self._machine.adopt_prefix(self._prefix.tokens)
 
     def leave(self, ends: bool = True) -> None:
         """Keep what is computed, before the session goes on or closes."""
