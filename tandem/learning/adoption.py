@@ -21,6 +21,9 @@ LEAST_GAIN = 0.005
 SURENESS = 1.64
 """Standard errors by which the mean gain must differ from zero."""
 LEAST_RECENT_TEXTS = 3
+LEAST_RECENT_TOKENS = 256
+"""So few of the newest texts, and so few tokens of them, say whether an adapter serves what is asked
+now: more would weigh the last kind of question in long after another one came."""
 LEAST_SHARE = 0.98
 """Of the acceptance without an adapter, on the newest texts."""
 
@@ -64,10 +67,18 @@ def judge(frozen: Sequence[Overlap], used: Sequence[Overlap], new: Sequence[Over
 
 def falls_behind(frozen: Sequence[Overlap], used: Sequence[Overlap]) -> bool:
     """Return whether the adapter in use harms what is asked now: on the newest texts, before they
-    were learned from, it is behind the draft model without any."""
-    if len(used) < LEAST_RECENT_TEXTS:
+    were learned from, it is behind the draft model without any.
+
+    Args:
+        frozen: of the newest texts without an adapter, oldest first.
+        used: of the same texts with the adapter in use."""
+    texts = tokens = 0
+    while texts < len(used) and (texts < LEAST_RECENT_TEXTS or tokens < LEAST_RECENT_TOKENS):
+        texts += 1
+        tokens += used[-texts].tokens
+    if texts < LEAST_RECENT_TEXTS:
         return False
-    return acceptance(used) < LEAST_SHARE * acceptance(frozen)
+    return acceptance(used[-texts:]) < LEAST_SHARE * acceptance(frozen[-texts:])
 
 
 def acceptance(overlaps: Sequence[Overlap]) -> float:

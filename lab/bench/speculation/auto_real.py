@@ -95,14 +95,16 @@ class RealCell:
 
 
 LINKS_S, LENGTHS = (0.0, 0.040), (48, 200)
-LOADS = (Load.QUIET, Load.BUSY, Load.ENDED)
+LOADS = {
+    SMOLLM2: {0.0: tuple(Load), 1.0: (Load.QUIET, Load.COMING)},
+    DEMO_GGUF: {0.0: (Load.QUIET, Load.BUSY, Load.ENDED)},
+}
+"""What each pair is measured under, by temperature."""
 CELLS = [
-    *(RealCell(*cell) for cell in product((SMOLLM2, DEMO_GGUF), LINKS_S, LENGTHS, (0.0,), LOADS)),
-    *(RealCell(*cell) for cell in product((SMOLLM2,), LINKS_S, LENGTHS, (0.0,), (Load.COMING,))),
-    *(
-        RealCell(*cell)
-        for cell in product((SMOLLM2,), LINKS_S, LENGTHS, (1.0,), (Load.QUIET, Load.COMING))
-    ),
+    RealCell(pair, rtt_s, tokens, temperature, load)
+    for pair, loads_by_temperature in LOADS.items()
+    for temperature, loads in loads_by_temperature.items()
+    for rtt_s, tokens, load in product(LINKS_S, LENGTHS, loads)
 ]
 QUICK_CELLS = [
     cell for cell in CELLS if (cell.tokens, cell.temperature, cell.load) == (48, 0.0, Load.QUIET)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tandem.backends.adaptation import Overlap
-from tandem.learning.adoption import Outcome, acceptance, judge, rises
+from tandem.learning.adoption import Outcome, acceptance, falls_behind, judge, rises
 
 
 def overlaps(*shares: float, tokens: int = 50) -> list[Overlap]:
@@ -62,3 +62,18 @@ def test_of_equal_adapters_few_are_adopted() -> None:
         after = [Overlap(float(x), 50) for x in rng.binomial(50, 0.5, 20)]
         adopted += rises(before, after)
     assert adopted < 40
+
+
+def test_three_texts_of_a_kind_that_an_adapter_harms_outweigh_those_that_it_served() -> None:
+    served, harmed = (0.6, 0.6, 0.6, 0.6, 0.6), (0.45, 0.45, 0.45)
+    frozen = overlaps(*[0.5] * 8, tokens=128)
+    used = overlaps(*served, *harmed, tokens=128)
+    assert acceptance(used) > acceptance(frozen), "over all that are remembered"
+    assert falls_behind(frozen, used)
+    assert not falls_behind(frozen[:7], used[:7]), "two may be chance"
+    assert not falls_behind(frozen, used[::-1]), "it serves what is asked now"
+
+
+def test_short_texts_are_too_few_to_say_it() -> None:
+    frozen, used = overlaps(*[0.5] * 8, tokens=40), overlaps(*[0.6] * 5, *[0.4] * 3, tokens=40)
+    assert not falls_behind(frozen, used), "three have 120 tokens; seven say that it serves"
