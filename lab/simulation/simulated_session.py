@@ -28,7 +28,7 @@ MANY_LAYERS = 1 << 10
 class SimulatedSession:
     """Begins with `schedule`; over when `finish` is there. `draft_s`: one draft pass, to which each
     further branch in it adds `branch_s`, and which takes `slowed` times as long beside one of the
-    verifier."""
+    verifier. `load_at`: how many times as long it takes if it begins at a moment."""
 
     edge: EdgeMachine
     drafts: SimulatedDrafts
@@ -39,6 +39,7 @@ class SimulatedSession:
     time: VirtualTime
     draft_s: float
     slowed: float = 1.0
+    load_at: Callable[[float], float] = lambda moment_s: 1.0
     layers_s: float = 0.0
     hidden_size: int = 1
     branch_s: float = 0.0
@@ -227,7 +228,8 @@ class SimulatedSession:
         while (work := self.edge.work(self.time.now)) is not None:
             self.drafts.start(work)
         if (number := self.drafts.begin_pass()) is not None:
-            slowed = self.slowed if self.verifier.under_way else 1.0
+            slowed = self.load_at(self.time.now)
+            slowed *= self.slowed if self.verifier.under_way else 1.0
             branches_s = (self.drafts.jobs_under_way - 1) * self.branch_s
             self.drafts.step_s = (self.draft_s + branches_s) * slowed
             self._at(self.time.now + self.drafts.step_s, lambda: self._drafted(number))

@@ -34,7 +34,9 @@ class ModelTimes:
     numbers; the pass in the cloud is then that of the others. `cloud_draft_s`: a step of the draft
     model in the cloud, where presets have one; None: a fifth of `draft_s`. A pass waits for the
     sessions that draft there. `offers_cloud_drafts`: whether it is there for presets that may have
-    drafts of the cloud, and demand none."""
+    drafts of the cloud, and demand none. `loaded`: so many times as long all takes that begins while
+    other load is there, which comes after each `load_every_s` seconds and stays as long; 0: there is
+    none."""
 
     draft_s: float = 0.024
     verify_first_s: float = 0.072
@@ -46,6 +48,8 @@ class ModelTimes:
     branch_s: float = 0.0
     cloud_draft_s: float | None = None
     offers_cloud_drafts: bool = False
+    loaded: float = 1.0
+    load_every_s: float = 0.0
 
     @property
     def cloud_step_s(self) -> float:
@@ -55,6 +59,11 @@ class ModelTimes:
     def pass_s(self, tokens: int) -> float:
         """A pass of the target over so many tokens."""
         return self.verify_first_s + (tokens - 1) * self.verify_further_s
+
+    def load_at(self, moment_s: float) -> float:
+        """Return how many times as long a step or pass takes that begins at a moment."""
+        there = self.load_every_s > 0 and int(moment_s / self.load_every_s) % 2 == 1
+        return self.loaded if there else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +139,15 @@ def simulate_together(
     moment for those that are not: they end as cancelled. Raises as `simulate`."""
     time = VirtualTime()
     sessions: list[SimulatedSession] = []
+
+    def slowed() -> float:
+        beside = any(session.drafts.under_way for session in sessions)
+        return times.load_at(time.now) * (times.slowed if beside else 1.0)
+
     verifier = SimulatedVerifier(
         time,
         times.pass_s,
-        lambda: times.slowed if any(session.drafts.under_way for session in sessions) else 1.0,
+        slowed,
         times.exit_s,
         times.cloud_step_s,
         offers_drafts=times.offers_cloud_drafts,
@@ -164,6 +178,7 @@ def _begin(
         time=time,
         draft_s=times.draft_s,
         slowed=times.slowed,
+        load_at=times.load_at,
         layers_s=times.layers_s,
         hidden_size=times.hidden_size,
         branch_s=times.branch_s,

@@ -461,13 +461,17 @@ class Controller:
             # which drafts for all of them at once slows down those that stay.
             unsure = 2 if self.estimates.acceptance.is_guess else 1
             margin = max(margin, unsure * self._config.chance)
+        restless = conditions.cloud_drafts > 0 and self.estimates.load_comes_and_goes(self._now)
+        if restless and best != alone:
+            margin = max(margin, self._config.restless_gain)
         if costs[best][0] > (1 - margin) * costs[used][0]:
             best = used
         reason = self._reason(conditions)
         if alone in costs and not self._objective.energy_weight and not conditions.shared:
             if best.schedule.window and self.estimates.acceptance.is_guess:
                 best = alone
-            if (tried := self._worth_trying(best, costs)) is not None:
+            tried = self._worth_trying(best, costs)
+            if tried is not None and (tried == alone or not restless):
                 self._begin_trial(conditions)
                 best = tried
                 reason = Reason.TRIAL

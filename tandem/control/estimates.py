@@ -91,18 +91,27 @@ def _middle(values: Sequence[float]) -> float:
 class RecentTime(Recent):
     """Recent readings of a time, which may jump as a load begins or ends."""
 
-    __slots__ = ()
+    __slots__ = ("jump",)
+
+    def __init__(self, config: ControllerConfig, aged: Aged = (), now: float = 0.0) -> None:
+        super().__init__(config, aged, now)
+        self.jump = 0
+        """1 if the last reading showed that the time has risen, -1 if it showed that it has fallen;
+        else 0."""
 
     def add(self, value: float, now: float) -> None:
         """Add a reading. Two in a row that are much shorter, or three that are much longer, show
         that the time has changed, and those before are dropped: nothing is short by chance."""
         super().add(value, now)
+        self.jump = 0
         jump = self._config.jump
         values = [reading for _, reading in self._readings]
         if len(values) > 2 and max(values[-2:]) < _middle(values[:-2]) / jump:
             self._keep(2)
+            self.jump = -1
         elif len(values) > 3 and min(values[-3:]) > _middle(values[:-3]) * jump:
             self._keep(3)
+            self.jump = 1
 
     def _keep(self, count: int) -> None:
         while len(self._readings) > count:
@@ -112,12 +121,15 @@ class RecentTime(Recent):
 class StepTime:
     """A step of one model: while the other model rests (quiet), and beside it (busy)."""
 
-    def __init__(self, quiet: Recent, busy: Recent) -> None:
+    def __init__(self, quiet: RecentTime, busy: RecentTime) -> None:
         self.quiet = quiet
         self.busy = busy
 
-    def add(self, seconds: float, now: float, *, busy: bool) -> None:
-        (self.busy if busy else self.quiet).add(seconds, now)
+    def add(self, seconds: float, now: float, *, busy: bool) -> int:
+        """Add a reading; return its `RecentTime.jump`."""
+        times = self.busy if busy else self.quiet
+        times.add(seconds, now)
+        return times.jump
 
     def seconds(self) -> tuple[float, float] | None:
         """Return (quiet, busy); the one that is not known is believed to be like the other. No step
@@ -231,12 +243,14 @@ class AcceptanceRate:
 @dataclass(frozen=True, slots=True)
 class WarmStart:
     """Measurements of earlier answers of a pair and its cloud; times as aged readings, in seconds.
-    `row_share`: the time that a further row of a pass adds, relative to the first."""
+    `row_share`: the time that a further row of a pass adds, relative to the first; `jumps`: when
+    passes became much longer (1) or shorter (-1)."""
 
     draft: Aged = ()
     draft_busy: Aged = ()
     first: Aged = ()
     first_busy: Aged = ()
+    jumps: Aged = ()
     alone: Aged = ()
     alone_pass: Aged = ()
     trip: Aged = ()
@@ -276,12 +290,13 @@ class Estimates:
         def recent(aged: Aged = ()) -> Recent:
             return Recent(config, aged, now)
 
-        def time(aged: Aged) -> Recent:
+        def time(aged: Aged) -> RecentTime:
             return RecentTime(config, aged, now)
 
         self._config = config
         self.draft = StepTime(time(warm_start.draft), time(warm_start.draft_busy))
         self.first = StepTime(time(warm_start.first), time(warm_start.first_busy))
+        self._jumps = deque(((now - age, way) for age, way in warm_start.jumps), config.readings)
         self.alone = time(warm_start.alone)
         self.alone_pass = time(warm_start.alone_pass)
         self.branching = recent(warm_start.branching)
@@ -333,7 +348,14 @@ class Estimates:
             first_s, further_s = self._slope.fit(earlier, self._config.sentence_tokens)
         if drafts or self._share is not None:
             self._share = further_s / max(first_s, TINY)
-        self.first.add(seconds / (1 + self.row_share * drafts), now, busy=busy)
+        jump = self.first.add(seconds / (1 + self.row_share * drafts), now, busy=busy)
+        if jump:
+            self._jumps.append((now, jump))
+
+    def load_comes_and_goes(self, now: float) -> bool:
+        """Return whether passes have lately become much longer, and much shorter too."""
+        lately = now - self._config.restless_s
+        return {way for at, way in self._jumps if at > lately} >= {1, -1}
 
     def begin_with(self, row_share: float) -> None:
         """Begin with the engine's own measurement of a further row, unless an earlier answer
@@ -476,6 +498,7 @@ class Estimates:
             draft_busy=self.draft.busy.aged(now),
             first=self.first.quiet.aged(now),
             first_busy=self.first.busy.aged(now),
+            jumps=tuple((now - at, way) for at, way in self._jumps),
             alone=self.alone.aged(now),
             alone_pass=self.alone_pass.aged(now),
             trip=tuple(

@@ -347,7 +347,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
     def faster_than(self, others: int, acceptance_rate: float) -> bool:
         """Return whether what is drafted after the text as it is, or would be, brings tokens faster
         than so many drafts of another, which are there already."""
-        budget, rate = self._budgets.model, self._acceptance.rate
+        budget, rate = self._budgets.model, self._acceptance.next_rate
         if self._looks_up:
             budget, rate = self._budgets.lookup, self._lookup_acceptance.next_rate
         elif self.proposals and self.from_memory:
@@ -367,7 +367,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         if not self._has_model:
             return 0
         budget = self._budgets.model
-        return budget.drafts(self._acceptance.rate, budget.longest(self._longest))
+        return budget.drafts(self._acceptance.next_rate, budget.longest(self._longest))
 
     def due(self) -> DraftTask | None:
         """Return the task of the draft model, if what it would draft is better than what is
@@ -382,7 +382,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         found = self._lookup()
         worth = self._model_count()
         wanted = min(self._or_a_try(worth), self.room) if self._has_model else 0
-        by_model = self._budgets.model.speed(self._acceptance.rate, wanted)
+        by_model = self._budgets.model.speed(self._acceptance.next_rate, wanted)
         looked_up = self._budgets.lookup.speed(self._lookup_acceptance.next_rate, len(found))
         if found and looked_up >= by_model and wanted <= worth:  # else the model has a try
             self._looked_up = True

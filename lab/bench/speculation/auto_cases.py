@@ -187,14 +187,18 @@ def _pairs(cell: Cell) -> Iterator[object]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that changes and changes back: how often drafts are right, the link, or who else
-    asks. Each pair is what it is first and last, and what it is between."""
+    """Something that changes and changes back: how often drafts are right, the link, who else asks,
+    or what else the machine does. Each pair is what it is first and last, and what it is between.
+    `times`: of the models. `before`: so many answers of the same edge precede the first one, which
+    knows what they measured."""
 
     words: str
     rates: tuple[float, float] = (0.8, 0.8)
     rtts_s: tuple[float, float] = (0.030, 0.030)
     mbps: tuple[float, float] = (100.0, 100.0)
     others: int = 0
+    times: ModelTimes = ModelTimes()
+    before: int = 0
 
     def __str__(self) -> str:
         return self.words
@@ -205,8 +209,9 @@ class Change:
         return SEEDS[1]
 
     def has(self, preset: Preset) -> bool:
-        """There is no draft model in the cloud."""
-        return preset.cloud_drafts is not CloudDrafts.MODEL
+        """Return whether there is what the preset needs."""
+        in_cloud = self.times.offers_cloud_drafts
+        return in_cloud or preset.cloud_drafts is not CloudDrafts.MODEL
 
     def at_most(self, preset: Preset) -> float:
         """Nothing is known."""
@@ -225,12 +230,17 @@ class Change:
         """The first one is there all the time."""
         usual, other = self.rates
         pair = declared_pair(lambda at: other if 40 <= at < 120 else usual, seed=seed)
-        conditions = Conditions(ModelTimes(), self.rtts_s[0], self.mbps[0])
+        conditions = Conditions(self.times, self.rtts_s[0], self.mbps[0])
         links = [shape_from(self.rtts_s[turn], self.mbps[turn]) for turn in (1, 0)]
         if links[0] != links[1]:
             moments = tuple(zip(JUMPS_S, links, strict=True))
             conditions = replace(conditions, link_changes=moments)
-        questions = [Question((1, seed), 200, seed)]
+        first = Question((1, seed), 200, seed)
+        for number in range(self.before):
+            earlier = replace(first, prompt_ids=(*first.prompt_ids, number))
+            measured = simulate_answers(preset, pair, conditions, [earlier])[0]
+            first = replace(first, warm_start=_known_after(measured, preset))
+        questions = [first]
         questions += [
             Question((number + 2, seed), 20, seed, start_s=JUMPS_S[0] + 0.05 * number)
             for number in range(self.others)
@@ -238,6 +248,17 @@ class Change:
         return simulate_answers(preset, pair, conditions, questions)
 
 
+LAPTOP = ModelTimes(
+    draft_s=0.009,
+    verify_first_s=0.055,
+    verify_further_s=0.0035,
+    slowed=1.2,
+    cloud_draft_s=0.008,
+    offers_cloud_drafts=True,
+    loaded=1.9,
+    load_every_s=1.0,
+)
+"""The SmolLM2 pair with both sides on two cores, and a busy loop on each every other second."""
 CHANGES = [
     Change("acceptance 0.9, 0.05, 0.9", rates=(0.9, 0.05)),
     Change("acceptance 0.05, 0.9, 0.05", rates=(0.05, 0.9)),
@@ -245,6 +266,16 @@ CHANGES = [
     Change("round trip 300, 10, 300 ms", rtts_s=(0.300, 0.010)),
     Change("bandwidth 100, 1, 100 Mbit/s", mbps=(100.0, 1.0)),
     Change("verifier idle, 15 others, idle", others=15),
+    *(
+        Change(
+            f"other load, each second, acceptance {rate:g}",
+            rates=(rate, rate),
+            rtts_s=(0.040, 0.040),
+            times=LAPTOP,
+            before=3,
+        )
+        for rate in (0.45, 0.6, 0.8)
+    ),
 ]
 
 

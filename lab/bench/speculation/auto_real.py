@@ -95,7 +95,7 @@ class RealCell:
 
 
 LINKS_S, LENGTHS = (0.0, 0.040), (48, 200)
-LOADS = {
+LOADS: dict[str, dict[float, tuple[Load, ...]]] = {
     SMOLLM2: {0.0: tuple(Load), 1.0: (Load.QUIET, Load.COMING)},
     DEMO_GGUF: {0.0: (Load.QUIET, Load.BUSY, Load.ENDED)},
 }

@@ -588,6 +588,28 @@ def test_an_objective_of_cost_goes_for_fewer_passes() -> None:
     assert windows[0.0] > 0, "its cloud would wait for ever"
 
 
+def test_while_load_comes_and_goes_drafts_of_the_edge_must_be_clearly_better_than_the_cloud_s() -> (
+    None
+):
+    """What one schedule took a second ago says little of what another takes now."""
+    warm = replace(
+        known(rate=0.75),
+        cloud_drafts=((1.0, 2.0),) * 6,
+        cloud_draft=((1.0, 0.005),) * 6,
+        cloud_tokens=((1.0, 2.4),) * 6,
+    )
+    restless = replace(warm, jumps=((2.0, 1), (1.0, -1)))
+    calm = auto(warm)
+    assert calm.decision is not None
+    assert 0.75 < calm.decision.tpot_s / calm.decision.alone_tpot_s < 0.95
+    assert auto(restless).schedule == ALONE
+    assert auto(replace(restless, jumps=((2.0, 1), (1.0, 1)))).schedule == calm.schedule != ALONE
+    slower_in_the_cloud = replace(restless, cloud_draft=((1.0, 0.05),) * 6)
+    assert auto(slower_in_the_cloud).schedule.window
+    none_of_the_cloud = replace(restless, cloud_drafts=(), cloud_draft=(), cloud_tokens=())
+    assert auto(none_of_the_cloud).schedule.window
+
+
 def test_what_each_kind_of_schedule_took_is_told() -> None:
     session = Session(auto(known(rate=0.05)))
     for _ in range(10):

@@ -81,11 +81,29 @@ def test_readings_keep_their_age_from_one_request_to_the_next() -> None:
 
 def step(quiet: tuple[float, float] | None, busy: tuple[float, float] | None) -> StepTime:
     """Each (seconds, moment)."""
-    found = StepTime(Recent(DEFAULT_CONFIG), Recent(DEFAULT_CONFIG))
+    found = StepTime(RecentTime(DEFAULT_CONFIG), RecentTime(DEFAULT_CONFIG))
     for reading, is_busy in ((quiet, False), (busy, True)):
         if reading is not None:
             found.add(reading[0], reading[1], busy=is_busy)
     return found
+
+
+def passes(*seconds: float) -> Estimates:
+    """Passes over one token each, one a second."""
+    found = Estimates()
+    for number, value in enumerate(seconds):
+        found.passed(value, 0, float(number), busy=False)
+    return found
+
+
+def test_load_comes_and_goes_where_passes_jump_both_ways_within_half_a_minute() -> None:
+    slow, quick = (0.1,) * 4, (0.05,) * 4
+    assert not passes(*quick, *slow).load_comes_and_goes(8.0), "it came"
+    assert not passes(*slow, *quick).load_comes_and_goes(8.0), "it went: it may have been a start"
+    found = passes(*quick, *slow, *quick)
+    assert found.load_comes_and_goes(12.0)
+    assert not found.load_comes_and_goes(6.0 + DEFAULT_CONFIG.restless_s)
+    assert Estimates(found.snapshot(12.0), 20.0).load_comes_and_goes(20.0), "the next answer knows"
 
 
 def test_a_step_that_was_seen_one_way_only_is_believed_to_be_like_that() -> None:
