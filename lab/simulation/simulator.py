@@ -34,9 +34,9 @@ class ModelTimes:
     numbers; the pass in the cloud is then that of the others. `cloud_draft_s`: a step of the draft
     model in the cloud, where presets have one; None: a fifth of `draft_s`. A pass waits for the
     sessions that draft there. `offers_cloud_drafts`: whether it is there for presets that may have
-    drafts of the cloud, and demand none. `loaded`: so many times as long all takes that begins while
-    other load is there, which comes after each `load_every_s` seconds and stays as long; 0: there is
-    none."""
+    drafts of the cloud, and demand none. `loaded`: so many times as long all takes that begins
+    while other load is there, which comes after each `load_every_s` seconds and stays as long; 0:
+    there is none."""
 
     draft_s: float = 0.024
     verify_first_s: float = 0.072

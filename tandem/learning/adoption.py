@@ -22,8 +22,8 @@ SURENESS = 1.64
 """Standard errors by which the mean gain must differ from zero."""
 LEAST_RECENT_TEXTS = 3
 LEAST_RECENT_TOKENS = 256
-"""So few of the newest texts, and so few tokens of them, say whether an adapter serves what is asked
-now: more would weigh the last kind of question in long after another one came."""
+"""So few of the newest texts, and so few tokens of them, say whether an adapter serves what is
+asked now: more would weigh the last kind of question in long after another one came."""
 LEAST_SHARE = 0.98
 """Of the acceptance without an adapter, on the newest texts."""
 

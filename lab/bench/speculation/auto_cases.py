@@ -185,6 +185,9 @@ def _pairs(cell: Cell) -> Iterator[object]:
     return combinations(enumerate(astuple(cell)), 2)
 
 
+USUAL_TIMES = ModelTimes()
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """Something that changes and changes back: how often drafts are right, the link, who else asks,
@@ -197,7 +200,7 @@ class Change:
     rtts_s: tuple[float, float] = (0.030, 0.030)
     mbps: tuple[float, float] = (100.0, 100.0)
     others: int = 0
-    times: ModelTimes = ModelTimes()
+    times: ModelTimes = USUAL_TIMES
     before: int = 0
 
     def __str__(self) -> str:

@@ -58,7 +58,7 @@ def a_report(*, quick: bool = True) -> Report:
 def test_every_pair_link_length_and_load_is_a_cell() -> None:
     names = [str(cell) for cell in CELLS]
     assert len(set(names)) == len(names) == 2 * 2 * 2 * 3 + 4 + 2 * 4
-    assert {names[0], names[-1]} == {"smollm2:0ms:48:t0:quiet", "smollm2:40ms:200:t1:coming"}
+    assert {"smollm2:0ms:48:t0:quiet", "smollm2:40ms:200:t1:coming"} < {*names}
 
 
 def test_cells_are_taken_by_name() -> None:
@@ -68,8 +68,8 @@ def test_cells_are_taken_by_name() -> None:
         "smollm2:40ms:48:t0:quiet",
         "smollm2:40ms:48:t0:busy",
         "smollm2:40ms:48:t0:ended",
-        "demo-gguf:40ms:48:t0:quiet",
         "smollm2:40ms:48:t0:coming",
+        "demo-gguf:40ms:48:t0:quiet",
     ]
     with pytest.raises(InvalidArgument, match="'smollm2:40:48:quiet' is no cell"):
         cells_named(["*", "smollm2:40:48:quiet"])
