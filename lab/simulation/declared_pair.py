@@ -39,17 +39,16 @@ def declared_pair(
         return _peaked(vocabulary_size, target_token(length, recent))
 
     def draft_probs(length: int, recent: Context) -> Array:
-        right, word, chance, second_chance = (
-            target_token(length, recent),
-            *(hash_words(seed, purpose, length, *recent) for purpose in (1, 2, 3)),
-        )
+        right = target_token(length, recent)
+        word = hash_words(seed, 1, length, *recent)
         wrong = (right + 1 + word % (vocabulary_size - 2)) % vocabulary_size
+        if unit(hash_words(seed, 2, length, *recent)) < rate_at(length):
+            return _peaked(vocabulary_size, right, wrong)
+        if unit(hash_words(seed, 3, length, *recent)) < second_rate:
+            return _peaked(vocabulary_size, wrong, right)
         other = (wrong + 1) % vocabulary_size
         other = other if other != right else (other + 1) % vocabulary_size
-        if unit(chance) < rate_at(length):
-            return _peaked(vocabulary_size, right, wrong)
-        second = right if unit(second_chance) < second_rate else other
-        return _peaked(vocabulary_size, wrong, second)
+        return _peaked(vocabulary_size, wrong, other)
 
     draft, target = _remembered(draft_probs), _remembered(target_probs)
     return SimulatedPair(vocabulary_size, draft, target, SamplingParams())
