@@ -136,6 +136,12 @@ _SESSIONS = click.option(
     type=click.Choice(["1", "4", "16", "64"]),
     help="Only cells with this many sessions; repeatable.",
 )
+_AGAINST_CLOUD = click.option(
+    "--against-cloud",
+    is_flag=True,
+    help="Compare only with what the cloud does without an edge (ar, cloud-draft, cloud-lookup):"
+    " the whole grid then takes a quarter of the time.",
+)
 _KEPT_RUNS = click.option(
     "--kept",
     type=_FILE,
@@ -375,6 +381,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
         (
             *(_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS),
+            _AGAINST_CLOUD,
             *(_REAL_CELLS, _PACED_CELLS, _ROUNDS, _ONLY_CELLS),
         ),
     ),

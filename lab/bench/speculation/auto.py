@@ -10,7 +10,7 @@ as processes with scripted models that take the declared times.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from lab.bench.speculation.auto_cases import (
     SEEDS,
     covering,
 )
-from lab.bench.speculation.auto_goals import AT_WORST, goals
+from lab.bench.speculation.auto_goals import AT_WORST, BASELINE, goals
 from lab.bench.speculation.auto_paced import draw_paced, measure_paced
 from lab.bench.speculation.auto_real import RealRun, draw_real, measure_real
 from lab.bench.speculation.auto_rows import (
@@ -37,6 +37,7 @@ from lab.bench.speculation.auto_rows import (
     rows_of,
     time_left,
 )
+from tandem.specdec.presets import Preset
 
 COLUMNS = (
     *("pacing", "rtt_s", "mbps_up", "mbps", "declared", "sessions", "cloud_draft"),
@@ -58,12 +59,13 @@ def run(
     cells: int = 0,
     later: bool = False,
     sessions: Sequence[str] = (),
+    against_cloud: bool = False,
 ) -> None:
     """Fill the report; `models` are not used, since distributions are declared. Cases come in an
     order in which every part of the grid is soon there: with `kept` a run that was ended goes on,
     and a part of it, or its first `cells`, may be looked at. `later` and `sessions` are about the
     grid alone, and leave out conditions that change; `only` is about real models, and `rounds`
-    about all that runs as processes."""
+    about all that runs as processes. `against_cloud`: with no fixed preset of an edge."""
     if real:
         measure_real(report, RealRun(rounds=rounds, only=only, kept=kept, minutes=minutes))
         return
@@ -79,7 +81,8 @@ def run(
     cases += () if later or sessions else CHANGES
     cases = cases[: cells or None]
     seeds = range(report.seed, report.seed + max(SEEDS.values()))
-    rows = _all_rows(cases, report, seeds, kept, minutes, processes)
+    fixed = {} if against_cloud else fixed_presets(report.quick)
+    rows = _all_rows(cases, fixed, report, seeds, kept, minutes, processes)
     changing = [row for row in rows if "change" in row]
     load = [row for row in rows if row.get("pacing") == MEMORY_BOUND]
     grid = [row for row in rows if row not in changing and row not in load]
@@ -87,7 +90,8 @@ def run(
     report.add("Under load, passes bound by memory", (*COLUMNS, *OUTCOME), load)
     shown = ("change", "tokens_per_s", "speedup_over_ar", "over_baseline", "best", "over_best")
     report.add("Conditions that change", shown, changing)
-    report.goals += goals(grid, changing, load)
+    all_goals = goals(grid, changing, load)
+    report.goals += all_goals if fixed else [goal for goal in all_goals if BASELINE in goal.name]
     if later:
         report.notes.append(
             "Each session is its edge's second one of its preset, and knows what the first one"
@@ -109,6 +113,7 @@ def run(
 
 def _all_rows(
     cases: Sequence[Case],
+    fixed: Mapping[str, Preset],
     report: Report,
     seeds: Sequence[int],
     kept: Path | None,
@@ -116,7 +121,6 @@ def _all_rows(
     processes: int,
 ) -> list[Row]:
     """Return all rows in the order of the cases; those that were kept are not computed again."""
-    fixed = fixed_presets(report.quick)
     made = {"seeds": list(seeds), "presets": list(fixed), "commit": report.machine.commit}
     known = read_rows(kept, made)
     left = [case for case in cases if str(case) not in known]

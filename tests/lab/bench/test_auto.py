@@ -108,6 +108,16 @@ def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(
     assert ran == 4 * [0.5]
 
 
+def test_against_the_cloud_alone_no_preset_of_an_edge_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report = report_on([cell(0.5), cell(0.9)], monkeypatch)
+    auto.run(report, Models(), against_cloud=True)
+    assert [{*row["speeds"]} for row in report.rows] == [{"ar", "cloud-lookup", CHOSEN}] * 2
+    (goal,) = report.goals
+    assert goal.figure == min(row["over_baseline"] for row in report.rows)
+
+
 def test_no_further_case_begins_after_the_time_that_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
