@@ -461,7 +461,7 @@ class Controller:
             # which drafts for all of them at once slows down those that stay.
             unsure = 2 if self.estimates.acceptance.is_guess else 1
             margin = max(margin, unsure * self._config.chance)
-        restless = conditions.cloud_drafts > 0 and self.estimates.load_comes_and_goes(self._now)
+        restless = self._is_restless(conditions)
         if restless and best != alone:
             margin = max(margin, self._config.restless_gain)
         if costs[best][0] > (1 - margin) * costs[used][0]:
@@ -488,6 +488,13 @@ class Controller:
             conditions=conditions,
         )
         self._follow(best)
+
+    def _is_restless(self, conditions: Conditions) -> bool:
+        """Return whether other load comes and goes beside a cloud that drafts itself. Passes that
+        are shared change with those who share them."""
+        if conditions.shared or not conditions.cloud_drafts:
+            return False
+        return self.estimates.load_comes_and_goes(self._now)
 
     def _gain_wanted(self, alone_s: float) -> float:
         """Return the share by which a schedule with drafts must be better. Where a pass is hardly
