@@ -53,7 +53,7 @@ def answer(
 @pytest.mark.parametrize("method", METHODS)
 def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
     hits, plain_s, predrafted_s = 0, 0.0, 0.0
-    for seed in range(12):
+    for seed in range(8):
         plain = METHODS[method]
         predrafting = replace(
             plain,
@@ -71,14 +71,14 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
         hits += with_it.stats.predraft_hits + with_it.stats.predraft_begun
         plain_s += without.duration_s
         predrafted_s += with_it.duration_s
-    assert hits > 10
+    assert hits > 6
     assert predrafted_s < (0.97 if METHODS[method].schedule.stop_and_wait else 1.0) * plain_s
 
 
 def test_more_workers_and_confidence_first_miss_less() -> None:
     def miss_rate(workers: int, order: PredraftOrder) -> float:
         chosen = preset("predraft", predraft_workers=workers, predraft_order=order)
-        results = [answer(chosen, seed).stats for seed in range(20)]
+        results = [answer(chosen, seed).stats for seed in range(12)]
         hits = sum(stats.predraft_hits for stats in results)
         misses = sum(stats.predraft_misses for stats in results)
         return misses / (hits + misses)
@@ -97,7 +97,7 @@ def test_branches_are_drafted_beside_a_window_that_has_room() -> None:
     )
     plain_s = beside_s = 0.0
     hits = misses = 0
-    for seed in range(12):
+    for seed in range(8):
         without, with_it = answer(plain, seed), answer(beside, seed)
         assert with_it.token_ids == without.token_ids
         plain_s += without.duration_s
@@ -115,7 +115,7 @@ def test_a_window_that_closes_lets_out_what_was_drafted_before() -> None:
     slow = ModelTimes(draft_s=0.060, verify_first_s=0.072, verify_further_s=0.003)
     for name in ("stream", "stream-rejection"):
         chosen = preset(name, truncation=NO_TRUNCATION)
-        for seed in range(6):
+        for seed in range(4):
             done = run(chosen, models, seed, max_tokens=40, link=link_from(0.3), times=slow)
             assert len(done.token_ids) == 40
             if name == "stream":
