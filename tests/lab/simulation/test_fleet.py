@@ -36,7 +36,7 @@ def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: in
     """Of edges that have answered before: the fleet's know their conditions from the start."""
     chosen, pair, conditions = (
         PRESETS[preset],
-        declared_pair(0.85, seed=4, vocabulary_size=64),
+        declared_pair(0.85, seed=4, vocabulary_size=128),
         Conditions(TIMES, RTT_S),
     )
     firsts = [Question((n + 101,), TOKENS, n, n * 0.03) for n in range(sessions)]
