@@ -30,7 +30,7 @@ def answers_of(
 ) -> list[SimulatedAnswer]:
     seed, pair = 3, declared_pair(rate, seed=3, vocabulary_size=64)
     questions = [
-        Question((seed, number + 1), 64, seed + number, number * 0.07) for number in range(sessions)
+        Question((seed, number + 1), 48, seed + number, number * 0.07) for number in range(sessions)
     ]
     return simulate_answers(PRESETS[name], pair, conditions, questions)
 
@@ -214,7 +214,7 @@ def test_a_link_that_changes_is_followed(first_s: float, later_s: float, share: 
     times = ModelTimes(0.024, 0.072, 0.003)
     change = ((2.0, shape_from(later_s)),)
     found, alone = (
-        Edge().ask(name, times, rate=0.8, rtt_s=first_s, seed=3, tokens=200, link_changes=change)
+        Edge().ask(name, times, rate=0.8, rtt_s=first_s, seed=3, tokens=150, link_changes=change)
         for name in ("auto", "ar")
     )
     assert lasts_s(found) < share * lasts_s(alone)
