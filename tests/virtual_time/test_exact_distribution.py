@@ -371,7 +371,7 @@ ADAPTIVE: dict[str, tuple[Preset, int, tuple[RoundSetting, ...]]] = {
     "dsd, 1 and 2": (
         replace(preset("dsd", 2), adapts_rounds=True),
         3,
-        (RoundSetting((1,)), RoundSetting((1, 1)), RoundSetting((1, 1, 1))),
+        (RoundSetting((1,)), RoundSetting((1, 1, 1)), RoundSetting((1, 1))),
     ),
     "dssd, M 3, 1 and 2": (
         replace(preset("dssd", 2, payload_top=3), adapts_rounds=True),

@@ -2,9 +2,9 @@
 
 Seeded chi-squared tests of whole answers through both machines over the simulator, wrong at random
 once in 10^4. With 305 answers of 27 kinds a distribution that is 0.5 from the target's (Cohen's w)
-is found out 99 times of 100; the wrong rules of `make test` are 0.6 and more from it. With the 510
-of `make test-long` it is one that is 0.4 from it. The subtlest wrong rule, a token drawn afresh, is
-0.34 from it: test_exact_distribution finds it in every run.
+is found out 99 times of 100; the wrong rules of `make test` are 0.6 and more from it. Presets in
+`make test-long` have 510, for one that is 0.4 from it. The subtlest wrong rule, a token drawn
+afresh, is 0.34 from it: test_exact_distribution finds it in every run.
 
 One of each kind that floats, links and seeded chance could spoil: test_exact_distribution has the
 rules in fractions, and ends of text, of which a small bias would not show in a sample. Gumbel

@@ -48,7 +48,7 @@ def test_a_space_behind_what_is_not_printable_does_not_begin_the_line() -> None:
     assert cleaned("\x1a no room") == "no room"
 
 
-@given(st.text(max_size=MOST_CHARACTERS + 50))
+@given(st.text(max_size=600))
 def test_whatever_is_said_is_one_short_printable_line(words: str) -> None:
     shown = cleaned(words)
     assert shown.isprintable()
