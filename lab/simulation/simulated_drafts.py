@@ -206,7 +206,8 @@ class SimulatedDrafts:
         work, rule = job.work, self._edge.rule
         preset = work.chosen(self._edge.request.preset)
         # A real job asks the logits, which there are none of here: equal at temperature 1.
-        unsure = float(whole_probs.max()) < preset.confidence_threshold
+        threshold = preset.confidence_threshold
+        unsure = threshold > 0 and float(whole_probs.max()) < threshold
         position = work.position + job.count
         draw = rule.target_token if work.guess and not job.count else rule.propose
         token, probs = draw_draft(whole_probs, preset, draw, position)

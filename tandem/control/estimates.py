@@ -30,8 +30,10 @@ class Recent:
 
     def __init__(self, config: ControllerConfig, aged: Aged = (), now: float = 0.0) -> None:
         self._config = config
-        self._readings = deque(((now - age, value) for age, value in aged), config.readings)
-        self._forget(now)
+        self._readings: deque[tuple[float, float]] = deque(maxlen=config.readings)
+        if aged:
+            self._readings.extend((now - age, value) for age, value in aged)
+            self._forget(now)
 
     def add(self, value: float, now: float) -> None:
         self._readings.append((now, value))

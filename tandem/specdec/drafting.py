@@ -70,6 +70,7 @@ class Drafting:
         self._committed = committed
         self._from_distributions = request.preset.predraft is Predraft.LIKELY_OUTCOMES
         self._drafts_ahead = self._from_distributions
+        self._ends = request.draft_ends
         self._length_limit = len(request.prompt_ids) + request.max_tokens
         self.longest = 0
         """Drafts that the cloud takes at once; 0 before it has said so."""
@@ -127,7 +128,7 @@ class Drafting:
         """Number of tokens that the schedule would draft now."""
         if not self._request.preset.drafts or self._in_flight.unsure:
             return 0
-        if self._in_flight.ends_in(self._request.draft_ends):
+        if self._in_flight.ends_in(self._ends):
             return 0
         chunk = self.schedule.chunk - self._chunk.sent - self._in_flight.unsent
         return min(chunk, self.schedule.window - len(self._in_flight), self.room)
@@ -210,7 +211,7 @@ class Drafting:
         if self.ahead is not None or not self.alternatives or not self._in_flight:
             return None
         schedule = self.schedule
-        ends = self._request.draft_ends
+        ends = self._ends
         if not (schedule.stop_and_wait and schedule.bonus) or self._in_flight.unsent:
             return None
         count = min(1 + schedule.chunk, self.room)

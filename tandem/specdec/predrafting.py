@@ -86,16 +86,18 @@ class Predrafting:
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
-        if self.on and self.wanted:
-            self._cache.expect(outcome for outcome in outcomes if self._diverges(outcome))
-
-    def _diverges(self, outcome: LikelyOutcome) -> bool:
-        offset = outcome.position - len(self._committed)
-        drafted = self._drafting.token_ids
+        if not (self.on and self.wanted):
+            return
+        first, drafted = len(self._committed), self._drafting.token_ids
         bonus = self._drafting.bonus_token
-        if offset == len(drafted) and bonus is not None:
+        if bonus is not None:
             drafted = (*drafted, bonus)
-        return offset == len(drafted) or drafted[offset] != outcome.token_id
+
+        def diverges(outcome: LikelyOutcome) -> bool:
+            offset = outcome.position - first
+            return offset == len(drafted) or drafted[offset] != outcome.token_id
+
+        self._cache.expect(outcome for outcome in outcomes if diverges(outcome))
 
     def expect_likely(self) -> None:
         """Queue the outcomes that the draft model's own distributions make likely."""

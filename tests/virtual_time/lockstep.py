@@ -2,8 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -38,7 +40,7 @@ from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import Preset
 from tandem.specdec.recalled_text import RecallTally, Recollection
 from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
-from tandem.specdec.text_memory import TextMemory
+from tandem.specdec.text_memory import Block, TextMemory
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
 from tests.virtual_time.cases import ModelPair, TokenIds
 
@@ -79,6 +81,13 @@ def recollection_of(
     prompt_ids: TokenIds, vocabulary_size: int, texts: Sequence[TokenIds]
 ) -> Recollection:
     """What an answer may be drafted from after these texts, which were always right so far."""
+    blocks, tally = _remembered(tuple(texts))
+    return Recollection.of(prompt_ids, vocabulary_size, blocks, deepcopy(tally))
+
+
+@cache
+def _remembered(texts: tuple[TokenIds, ...]) -> tuple[tuple[Block, ...], RecallTally]:
+    """The same for every path through the random choices; an answer changes the tally alone."""
     memory = TextMemory(quota=10_000)
     tally = RecallTally()
     for text in texts:
@@ -86,7 +95,7 @@ def recollection_of(
         for _ in range(50):
             tally.add(3, 1.0, True)
             tally.add(5, 1.0, True)
-    return Recollection.of(prompt_ids, vocabulary_size, memory.blocks, tally)
+    return memory.blocks, tally
 
 
 def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudModel:

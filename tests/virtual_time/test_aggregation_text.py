@@ -50,7 +50,7 @@ def halved(*values: float) -> list[Any]:
 
 @pytest.mark.parametrize("name", EXACT)
 def test_no_fault_link_or_move_changes_a_text(name: str) -> None:
-    for seed in range(20):
+    for seed in range(12):
         request = request_for(chosen(name), SIDES, seed, max_tokens=12)
         result = run_sides(request, SIDES, faults=faults_of(seed, span_s=1.0))
         assert result.token_ids == central_answer(request, SIDES), seed
@@ -77,7 +77,7 @@ def test_at_temperature_0_the_text_is_the_mixtures_argmax(name: str, rtt_s: floa
     """Short lists, so that some must be fetched."""
     sides = documents(24, seed=5, sharpness=3.0, likeness=0.4)
     source, fetches = random.Random(7), 0
-    for seed in range(30):
+    for seed in range(18):
         prompt_ids = tuple(source.randrange(24) for _ in range(3))
         preset = chosen(name, top=3)
         request = request_for(
@@ -93,7 +93,7 @@ def test_at_temperature_0_the_text_is_the_mixtures_argmax(name: str, rtt_s: floa
 def test_so_it_is_where_the_weights_change(name: str, temperature: float) -> None:
     sides = replace(SIDES, reweigh_every=4)
     others = 0
-    for seed in range(12):
+    for seed in range(8):
         preset = chosen(name, reweigh_every=4)
         request = request_for(preset, sides, seed, temperature=temperature, max_tokens=14)
         result = run_sides(request, sides, faults=faults_of(seed, span_s=1.0))
@@ -106,7 +106,7 @@ def test_so_it_is_where_the_weights_change(name: str, temperature: float) -> Non
 def test_so_it_is_of_the_processed_mixture(name: str, temperature: float) -> None:
     """The state of the processors is the committed text: cuts and rollbacks change nothing."""
     after = processed(SIDES, factors_of(PROCESSORS, 12))
-    for seed in range(12):
+    for seed in range(8):
         request = request_for(
             chosen(name, top=3),
             after,
@@ -130,13 +130,13 @@ def test_the_aggregating_side_moves_and_nothing_is_repeated_or_lost() -> None:
 
 def test_an_end_of_text_ends_both_sides() -> None:
     ended = 0
-    for seed in range(40):
+    for seed in range(24):
         for name in ("dragon-random", "dragon-coupled"):
             request = request_for(chosen(name), SIDES, seed, max_tokens=12, ends=frozenset({3, 4}))
             result = run_sides(request, SIDES)
             assert result.token_ids == central_answer(request, SIDES)
             ended += result.finish.reason is FinishReason.STOP
-    assert ended > 20
+    assert ended > 12
 
 
 def test_a_stop_condition_inside_a_block_ends_it_there() -> None:

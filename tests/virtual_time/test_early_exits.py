@@ -65,7 +65,7 @@ def answer(
 def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
     received = hits = 0
     plain_s = hearing_s = 0.0
-    for seed in range(16):
+    for seed in range(10):
         plain = METHODS[method]
         without, with_it = answer(plain, seed), answer(with_early_exits(plain, seed=seed), seed)
         assert with_it.token_ids == without.token_ids, seed
@@ -81,8 +81,8 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
         hits += with_it.stats.predraft_hits + with_it.stats.predraft_begun
         plain_s += without.duration_s
         hearing_s += with_it.duration_s
-    assert received > 100
-    assert hits > 20
+    assert received > 60
+    assert hits > 12
     if plain.schedule.stop_and_wait:
         assert hearing_s < 0.97 * plain_s
 
@@ -108,7 +108,7 @@ def test_what_exits_add_to_a_pass_takes_its_time() -> None:
 
 
 def miss_rate(chosen: Preset, models: ModelPair = MODELS) -> float:
-    results = [answer(chosen, seed, models=models).stats for seed in range(20)]
+    results = [answer(chosen, seed, models=models).stats for seed in range(12)]
     hits = sum(stats.predraft_hits for stats in results)
     misses = sum(stats.predraft_misses for stats in results)
     return misses / (hits + misses)
@@ -122,7 +122,7 @@ def test_an_exit_that_sees_what_the_model_sees_is_always_right(method: str) -> N
     """
     models = with_exits(MODELS, (0.0,))
     chosen = replace(METHODS[method], predraft=Predraft.EARLY_EXITS, exits=1)
-    for seed in range(30):
+    for seed in range(18):
         stats = answer(chosen, seed, models=models).stats
         unforeseen = stats.predraft_misses - stats.predraft_begun
         assert unforeseen <= 1 + stats.full_distribution_requests

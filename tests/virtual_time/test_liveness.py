@@ -131,14 +131,14 @@ def test_the_edge_goes_on_alone(method: str, cut_at_s: float) -> None:
 def test_the_edge_goes_on_alone_whenever_the_cut_comes() -> None:
     """Also while it draws a recovered token, and while the cloud is leaving."""
     drawing = 0
-    for step in range(60):
-        at_s = 0.025 * step
+    for step in range(30):
+        at_s = 0.05 * step
         faults = Faults(cuts=((at_s, FOREVER_S),), departures=(at_s - 0.1,) if step % 2 else ())
         for method in ("always the full distribution", "pipelined, split", "predraft"):
             result = answer(method, faults, LostCloud.EDGE, seed=step, rtt_s=0.25)
             assert len(result.token_ids) == 30
             drawing += result.stats.full_distribution_requests
-    assert drawing > 20
+    assert drawing > 10
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -97,7 +97,7 @@ def test_branches_are_drafted_beside_a_window_that_has_room() -> None:
     )
     plain_s = beside_s = 0.0
     hits = misses = 0
-    for seed in range(12):
+    for seed in range(8):
         without, with_it = answer(plain, seed), answer(beside, seed)
         assert with_it.token_ids == without.token_ids
         plain_s += without.duration_s
@@ -115,7 +115,7 @@ def test_a_window_that_closes_lets_out_what_was_drafted_before() -> None:
     slow = ModelTimes(draft_s=0.060, verify_first_s=0.072, verify_further_s=0.003)
     for name in ("stream", "stream-rejection"):
         chosen = preset(name, truncation=NO_TRUNCATION)
-        for seed in range(6):
+        for seed in range(4):
             done = run(chosen, models, seed, max_tokens=40, link=link_from(0.3), times=slow)
             assert len(done.token_ids) == 40
             if name == "stream":

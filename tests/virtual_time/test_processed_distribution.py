@@ -5,6 +5,7 @@ The processors' own arithmetic is in float32; its results are made fractions of 
 to 1 and stay what they are as floats, and from there on nothing is rounded."""
 
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ METHODS: dict[str, tuple[Preset, int]] = {
     ),
     "predraft": (preset("dsd", 1, predraft=Predraft.LIKELY_OUTCOMES), 2),
     "tree": (tree((2, 1)), 2),
-    "tree, with replacement": (tree((2,), with_replacement=True), 3),
+    "tree, with replacement": (tree((2,), with_replacement=True), 2),
     "streaming": (scheduled("dsd", Schedule(2, 1, decode_when_idle=True)), 3),
 }
 TARGET = {0: [4, 3, 1], 1: [2, 2, 4], 2: [8, 5, 3]}
@@ -58,6 +59,7 @@ def processed_probs(
 ) -> ProbsOf:
     processor = LogitsProcessor(processors, PROMPT)
 
+    @cache  # every path through the random choices asks for the same few
     def probs_of(context: TokenIds) -> Array:
         logits = np.log(np.array(weights[context[-1]], dtype=np.float32))
         probs = probs_from_logits(processor.processed(logits, context[len(PROMPT) :]), sampling)

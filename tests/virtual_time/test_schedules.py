@@ -23,7 +23,7 @@ def link(seed: int = 0) -> LinkPair:
 def mean_duration_s(chosen: Preset, noise: float = 0.02, times: ModelTimes = TIMES) -> float:
     models = GOOD if noise == 0.02 else model_pair(20, sharpness=5.0, noise=noise)
     runs = [
-        run(chosen, models, seed, max_tokens=60, link=link(seed), times=times) for seed in range(10)
+        run(chosen, models, seed, max_tokens=60, link=link(seed), times=times) for seed in range(4)
     ]
     return sum(result.duration_s for result in runs) / len(runs)
 
@@ -92,12 +92,12 @@ def test_a_rejection_interrupts_drafting(
 
     monkeypatch.setattr(Drafting, "discard", count)
     chosen = scheduled("coupled", schedule)
-    for seed in range(20):
+    for seed in range(10):
         alone = run(preset("ar"), opposed_pair(), seed, max_tokens=20)
         streamed = run(chosen, opposed_pair(), seed, max_tokens=20)
         assert streamed.token_ids == alone.token_ids
     drafts_ahead = schedule.window > schedule.chunk
-    assert interrupts > 40 if drafts_ahead else interrupts == 0
+    assert interrupts > 20 if drafts_ahead else interrupts == 0
 
 
 def test_a_machine_that_keeps_a_stale_kv_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own
 from tests.virtual_time.lockstep import judgement_for, model_for
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
-PAIR = declared_pair(0.6, seed=4)
+PAIR = declared_pair(0.6, seed=4, vocabulary_size=64)
 
 
 def test_a_pass_takes_every_session_whose_work_is_due() -> None:
@@ -95,7 +95,9 @@ def test_a_trace_changes_the_link_in_virtual_time_and_no_text() -> None:
 
 def test_drafts_are_accepted_at_the_declared_rate() -> None:
     for name in ("dssd", "coupled"):
-        pair = declared_pair(lambda position: 0.9 if position < 400 else 0.3, seed=2)
+        pair = declared_pair(
+            lambda position: 0.9 if position < 400 else 0.3, seed=2, vocabulary_size=64
+        )
         answer = simulate_answer(PRESETS[name], pair, Conditions(TIMES), (1,), 399, 1)
         rate = verified_acceptance([answer])
         assert rate is not None
@@ -105,7 +107,7 @@ def test_drafts_are_accepted_at_the_declared_rate() -> None:
 @pytest.mark.parametrize("rate", [0.05, 0.5, 0.9])
 def test_drafts_never_slow_the_verifier_down(rate: float) -> None:
     """A pass takes no more drafts than it can bear: sixteen sessions are as fast as without."""
-    pair = declared_pair(rate, seed=4)
+    pair = declared_pair(rate, seed=4, vocabulary_size=64)
     questions = [Question((number + 1,), 30, 1, number * 0.05) for number in range(16)]
     drafting = replace(PRESETS["stream"], predraft=Predraft.OFF)
     alone, drafted = (

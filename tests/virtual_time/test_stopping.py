@@ -72,13 +72,13 @@ def cut_at(text: TokenIds, ends: frozenset[int]) -> TokenIds:
 @pytest.mark.parametrize("method", GUMBEL)
 def test_end_of_text_cuts_the_same_text(method: str) -> None:
     ended = 0
-    for seed in range(60):
+    for seed in range(32):
         whole = text_of_ar(seed, max_tokens=12)
         result = run(GUMBEL[method], MODELS, seed, max_tokens=12, ends=ENDS)
         assert result.token_ids == cut_at(whole, ENDS)
         assert result.finish.reason is expected_reason(result)
         ended += result.finish.reason is FinishReason.STOP
-    assert ended > 10
+    assert ended > 6
 
 
 def expected_reason(result: SimulationResult) -> FinishReason:
@@ -87,7 +87,7 @@ def expected_reason(result: SimulationResult) -> FinishReason:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_follows_an_end_of_text(method: str) -> None:
-    for seed in range(25):
+    for seed in range(15):
         result = run(EVERY[method], MODELS, seed, max_tokens=12, ends=ENDS)
         assert result.token_ids == cut_at(result.token_ids, ENDS)
         assert result.finish.reason is expected_reason(result)
@@ -99,7 +99,7 @@ def test_nothing_follows_an_end_of_text(method: str) -> None:
 def test_ends_of_text_are_tokens_like_others_when_ignored(method: str) -> None:
     chosen = EVERY[method]
     seen = 0
-    for seed in range(8):
+    for seed in range(6):
         ignoring = run(chosen, MODELS, seed, max_tokens=12, ends=ENDS, ignore_eos=True)
         assert ignoring.token_ids == run(chosen, MODELS, seed, max_tokens=12).token_ids
         assert len(ignoring.token_ids) == 12
@@ -118,7 +118,7 @@ def test_the_length_limit_falls_anywhere_in_a_chunk(method: str) -> None:
 
 @pytest.mark.parametrize("method", GUMBEL)
 def test_a_shorter_limit_cuts_the_same_text(method: str) -> None:
-    for seed in range(5):
+    for seed in range(3):
         whole = text_of_ar(seed, max_tokens=13)
         for max_tokens in range(1, 14):
             result = run(GUMBEL[method], MODELS, seed, max_tokens=max_tokens)
@@ -127,7 +127,7 @@ def test_a_shorter_limit_cuts_the_same_text(method: str) -> None:
 
 @pytest.mark.parametrize("method", GUMBEL)
 def test_a_stop_phrase_ends_the_text_inside_a_chunk(method: str) -> None:
-    for seed in range(40):
+    for seed in range(24):
         whole = text_of_ar(seed, max_tokens=16)
         source = random.Random(seed)
         end = source.randint(2, 16)
@@ -160,7 +160,7 @@ def test_the_stop_callback_gets_every_token_once() -> None:
 
 @cache
 def greedy_texts(chosen: Preset) -> list[TokenIds]:
-    prompts = [(first, second) for first in range(8) for second in range(4)]
+    prompts = [(first, second) for first in range(8) for second in (first % 4, 5)]
     return [
         run(chosen, GREEDY, 1, prompt_ids=prompt, max_tokens=12, ends=ENDS).token_ids
         for prompt in prompts

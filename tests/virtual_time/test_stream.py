@@ -11,6 +11,7 @@ from tandem.core.probs import Truncation
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS, Preset
+from tests.long_runs import LONG
 from tests.virtual_time.cases import faults_of, model_pair, preset, run
 
 SERVER = ModelTimes(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.003)
@@ -35,24 +36,38 @@ def answers(
     ]
 
 
+@cache
+def alone_s(rtt_s: float, times: ModelTimes = SERVER) -> float:
+    """Of the cloud alone, which takes a pass a token whatever the models and the seed."""
+    link = link_from(rtt_s, None, 0.0, 1)
+    return run(preset("ar"), GOOD, 0, max_tokens=48, link=link, times=times).duration_s
+
+
 def duration_s(chosen: Preset, noise: int, rtt_s: float, times: ModelTimes = SERVER) -> float:
     return fmean(result.duration_s for result in answers(chosen, noise, rtt_s, times))
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("rtt_s", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("name", "rtt_s"),
+    [
+        ("stream", 0.1),
+        ("stream-rejection", 0.0),
+        pytest.param("stream", 0.0, marks=LONG),
+        pytest.param("stream-rejection", 0.1, marks=LONG),
+    ],
+)
 def test_it_is_never_slower_than_the_cloud_alone(name: str, rtt_s: float) -> None:
     """But for a pass of 48, which chance may cost."""
     for times in (SERVER, SLOW_EDGE, HOPELESS):
+        longest_s = 1.02 * alone_s(rtt_s, times)
         for noise in range(3):
-            alone = duration_s(preset("ar"), noise, rtt_s, times)
-            assert duration_s(STREAMS[name], noise, rtt_s, times) <= 1.02 * alone, (times, noise)
+            assert duration_s(STREAMS[name], noise, rtt_s, times) <= longest_s, (times, noise)
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_good_drafts_pay_at_any_distance(name: str) -> None:
     for rtt_s, gain in ((0.0, 2.0), (0.1, 1.5), (0.3, 1.1)):
-        assert duration_s(preset("ar"), 0, rtt_s) > gain * duration_s(STREAMS[name], 0, rtt_s)
+        assert alone_s(rtt_s) > gain * duration_s(STREAMS[name], 0, rtt_s)
 
 
 def test_far_away_it_beats_a_cloud_that_waits() -> None:
@@ -62,15 +77,14 @@ def test_far_away_it_beats_a_cloud_that_waits() -> None:
 
 
 def test_the_controller_is_within_a_twentieth_of_the_best_fixed_window() -> None:
-    for rtt_s in (0.0, 0.1):
-        for noise in (0, 1):
-            best = min(
-                duration_s(
-                    preset("stream", control=Control.FIXED).with_draft_length(length), noise, rtt_s
-                )
-                for length in (2, 4, 8)
+    for rtt_s, noise in ((0.0, 1), (0.1, 0)):
+        best = min(
+            duration_s(
+                preset("stream", control=Control.FIXED).with_draft_length(length), noise, rtt_s
             )
-            assert duration_s(preset("stream"), noise, rtt_s) < 1.05 * best
+            for length in (2, 4, 8)
+        )
+        assert duration_s(preset("stream"), noise, rtt_s) < 1.05 * best
 
 
 def test_the_objective_trades_passes_for_time() -> None:
@@ -93,7 +107,7 @@ def test_nothing_is_drafted_where_drafts_come_too_late() -> None:
 
 
 def test_the_text_is_the_clouds_own() -> None:
-    for seed in range(30):
+    for seed in range(15):
         chosen = preset("stream", idle_weight=(0.0, 0.5, 1.0)[seed % 3])
         times = (SERVER, SLOW_EDGE, HOPELESS)[seed % 3]
         alone = run(PRESETS["ar"], MODERATE, seed, max_tokens=40)

@@ -1,7 +1,7 @@
 """The same seed gives the same text, token for token, whatever happens on the way.
 
-Forty texts of a method miss a fault that changes one text in ten once in seventy times; one that
-methods share is seen by the hundreds of all.
+Twenty-four texts of a method miss a fault that changes one text in six once in eighty times; one
+that methods share is seen by the hundreds of all.
 """
 
 import random
@@ -72,10 +72,10 @@ def drafting_in_cloud(chosen: Preset, source: random.Random) -> Preset:
 
 
 @cache
-def text_of_ar(seed: int, max_tokens: int) -> TokenIds:
-    return run(
-        preset("ar"), MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=max_tokens
-    ).token_ids
+def text_of_ar(seed: int, max_tokens: int, repeated: int = 1) -> TokenIds:
+    """After the seed's prompt, so many times."""
+    prompt_ids = prompt_of(seed) * repeated
+    return run(preset("ar"), MODELS, seed, prompt_ids=prompt_ids, max_tokens=max_tokens).token_ids
 
 
 @cache
@@ -92,7 +92,7 @@ def greedy_text_of_ar(seed: int, models: int = 0) -> TokenIds:
 @pytest.mark.parametrize(
     ("draft_length", "prompts"),
     [
-        *((length, 160 if length == 4 else 40) for length in range(1, 9)),
+        *((length, 160 if length == 4 else 24) for length in range(1, 9)),
         pytest.param(4, 1000, marks=LONG),
     ],
 )
@@ -108,7 +108,7 @@ def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int, prompts: int) -
 
 def test_coupled_is_ar_under_faults() -> None:
     lost = 0
-    for seed in range(80):
+    for seed in range(48):
         coupled = run(
             preset("coupled", 1 + seed % 8),
             MODELS,
@@ -119,11 +119,11 @@ def test_coupled_is_ar_under_faults() -> None:
         )
         assert coupled.token_ids == text_of_ar(seed, max_tokens=20), seed
         lost += coupled.stats.links_lost
-    assert lost > 18
+    assert lost > 11
 
 
 def test_streaming_with_gumbel_coupling_is_ar() -> None:
-    for seed in range(80):
+    for seed in range(48):
         chosen = streaming(PRESETS["coupled"], random.Random(f"schedule {seed}"))
         if seed % 3 == 0:
             chosen = replace(chosen, truncation=Truncation(top_k=1 + seed % 5))
@@ -136,7 +136,7 @@ def test_streaming_with_gumbel_coupling_is_ar() -> None:
 
 def test_streaming_with_drafts_of_edge_and_cloud_is_ar() -> None:
     by_cloud = by_edge = 0
-    for seed in range(80):
+    for seed in range(48):
         source = random.Random(f"both {seed}")
         chosen = drafting_in_cloud(streaming(PRESETS["coupled"], source), source)
         chosen.validate()
@@ -154,12 +154,12 @@ def test_streaming_with_drafts_of_edge_and_cloud_is_ar() -> None:
         assert answer.token_ids == text_of_ar(seed, max_tokens=20), (seed, chosen)
         by_cloud += answer.stats.cloud_accepted
         by_edge += answer.stats.accepted
-    assert by_cloud > 100
-    assert by_edge > 100
+    assert by_cloud > 60
+    assert by_edge > 60
 
 
 def test_trees_with_gumbel_coupling_are_ar() -> None:
-    for seed in range(100):
+    for seed in range(60):
         source = random.Random(f"tree {seed}")
         expansion = tuple(source.randint(1, 3) for _ in range(source.randint(1, 3)))
         chosen = tree(expansion, "coupled", truncation=Truncation(source.choice((0, 1, 5))))
@@ -170,7 +170,7 @@ def test_trees_with_gumbel_coupling_are_ar() -> None:
 
 def test_a_tree_of_single_candidates_is_a_chain() -> None:
     """The same random numbers and comparisons: the same text, token for token."""
-    for seed in range(40):
+    for seed in range(24):
         length = 1 + seed % 5
         chain = run(preset("tslt", length, truncation=Truncation(6)), MODELS, seed, max_tokens=20)
         single = tree((1,) * length, truncation=Truncation(6))
@@ -184,21 +184,21 @@ def test_a_tree_of_single_candidates_is_a_chain() -> None:
 )
 def test_greedy_is_ar(method: str) -> None:
     name, choices = METHODS[method]
-    for seed in range(40):
+    for seed in range(24):
         answer = run(
             preset(name, 1 + seed % 8, **choices),
-            greedy_models(seed),
+            greedy_models(seed % 6),
             seed,
             prompt_ids=prompt_of(seed),
             max_tokens=16,
             faults=faults_of(seed, 1.0) if seed % 2 else None,
         )
-        assert answer.token_ids == greedy_text_of_ar(seed, models=seed), seed
+        assert answer.token_ids == greedy_text_of_ar(seed, models=seed % 6), seed
 
 
 @pytest.mark.parametrize("name", ["dsd", "dssd", "dssd-full", "coupled"])
 def test_greedy_streaming_is_ar(name: str) -> None:
-    for seed in range(40):
+    for seed in range(24):
         prompt_ids = prompt_of(seed)
         chosen = streaming(PRESETS[name], random.Random(f"schedule {seed}"))
         if name.startswith("dssd"):
@@ -226,7 +226,7 @@ def test_a_cut_changes_no_text(method: str) -> None:
     cloud are compared with `ar` under faults, above and below."""
     name, choices = METHODS[method]
     lost = departures = 0
-    for seed in range(40):
+    for seed in range(24):
         chosen = preset(name, 1 + seed % 5, **choices)
         uncut = run(chosen, MODELS, seed, max_tokens=20)
         cut = run(chosen, MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
@@ -234,8 +234,8 @@ def test_a_cut_changes_no_text(method: str) -> None:
         assert cut.finish == uncut.finish
         lost += cut.stats.links_lost
         departures += cut.stats.departures
-    assert lost > 10
-    assert departures > 5
+    assert lost > 6
+    assert departures > 3
 
 
 PIPELINED = {
@@ -253,16 +253,16 @@ PIPELINED = {
 )
 def test_a_cut_changes_no_pipelined_text(method: str) -> None:
     """Without tokens of the cloud's own, each position is judged by its draft, however late."""
-    for seed in range(40):
+    for seed in range(24):
         uncut = run(PIPELINED[method], MODELS, seed, max_tokens=20)
         cut = run(PIPELINED[method], MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
         assert cut.token_ids == uncut.token_ids, seed
 
 
-@pytest.mark.parametrize(("name", "stand"), [("cloud-draft", 40), ("cloud-lookup", 4)])
+@pytest.mark.parametrize(("name", "stand"), [("cloud-draft", 24), ("cloud-lookup", 2)])
 def test_drafts_in_the_cloud_are_ar_under_faults(name: str, stand: int) -> None:
     lost = accepted = 0
-    for seed in range(80):
+    for seed in range(48):
         answer = run(
             preset(name, 1 + seed % 8),
             MODELS,
@@ -271,11 +271,10 @@ def test_drafts_in_the_cloud_are_ar_under_faults(name: str, stand: int) -> None:
             max_tokens=20,
             faults=faults_of(seed, 2.0),
         )
-        alone = run(preset("ar"), MODELS, seed, prompt_ids=prompt_of(seed) * 3, max_tokens=20)
-        assert answer.token_ids == alone.token_ids, seed
+        assert answer.token_ids == text_of_ar(seed, max_tokens=20, repeated=3), seed
         lost += answer.stats.links_lost
         accepted += answer.stats.cloud_accepted
-    assert lost > 18
+    assert lost > 11
     assert accepted > stand
 
 
@@ -283,7 +282,7 @@ def test_the_draft_model_matters_to_the_speed_only() -> None:
     better = model_pair(VOCABULARY, sharpness=5.0, noise=0.05)
     worse = model_pair(VOCABULARY, sharpness=5.0, noise=0.95)
     passes = {0.05: 0, 0.95: 0}
-    for seed in range(50):
+    for seed in range(20):
         first = run(preset("coupled"), better, seed, max_tokens=24)
         second = run(preset("coupled"), worse, seed, max_tokens=24)
         assert first.token_ids == second.token_ids

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -110,15 +110,17 @@ def factors_of(
 def processed(sides: Documents, factors: Factors) -> Documents:
     """Sides that process what they draw from, and whose h say what is left of it."""
 
+    @cache  # both sides and every path through the random choices ask for the same few
     def left(side: Side, context: Answer) -> Array:
         probs_of = sides.device_probs if side is Side.DEVICE else sides.cloud_probs
         found: Array = probs_of(context) * factors(context)
+        found.setflags(write=False)
         return found
 
     def probs(side: Side, context: Answer) -> Array:
         rest = left(side, context)
-        rest /= rest.sum()
-        return rest
+        normalised: Array = rest / rest.sum()
+        return normalised
 
     def mass(side: Side, context: Answer) -> Any:
         own, rest = sides.mass_after(side, context), left(side, context).sum()

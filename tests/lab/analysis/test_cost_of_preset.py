@@ -28,7 +28,7 @@ def ratio(
     name: str, times: ModelTimes, rtt_s: float, rate: float, sessions: int, tokens: int
 ) -> float:
     """Predicted over simulated tokens per second of all sessions."""
-    preset, pair = PRESETS[name].fixed(), declared_pair(rate, seed=1)
+    preset, pair = PRESETS[name].fixed(), declared_pair(rate, seed=1, vocabulary_size=64)
     questions = [
         Question((number + 1, 7, 3), tokens, seed=1, start_s=number * 0.19)
         for number in range(sessions)
@@ -51,8 +51,8 @@ def ratio(
 @pytest.mark.parametrize(
     ("name", "rate", "tokens"),
     [
-        *((name, rate, 400) for name in ("dsd", "coupled", "picospec") for rate in (0.05, 0.6)),
-        ("dssd", 0.9, 1200),
+        *((name, rate, 200) for name in ("dsd", "coupled", "picospec") for rate in (0.05, 0.6)),
+        ("dssd", 0.9, 600),
         ("stream", 0.05, 60),
         ("stream", 0.6, 120),
     ],
@@ -72,7 +72,7 @@ def test_hits_of_drafts_made_ahead_are_counted() -> None:
 def test_sessions_wait_for_each_other_as_predicted(
     name: str, times: ModelTimes, rate: float
 ) -> None:
-    assert ratio(name, times, 0.030, rate, 4, 300) == pytest.approx(1, rel=0.07)
+    assert ratio(name, times, 0.030, rate, 4, 150) == pytest.approx(1, rel=0.07)
 
 
 def test_the_cloud_alone_serves_all_sessions_in_one_pass() -> None:

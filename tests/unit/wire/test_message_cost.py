@@ -183,11 +183,15 @@ WORST = list(worst())
 def test_a_message_costs_no_more_than_its_bytes_allow(
     name: str, decoder: Callable[[bytes], None], raw: bytes
 ) -> None:
-    spent_s = min(_seconds(decoder, raw) for _ in range(3))
+    most_s = SLOW_MACHINE * (CPU_US + CPU_US_PER_BYTE * len(raw)) / 1e6
+    tries = [_seconds(decoder, raw)]
+    while min(tries) > most_s and len(tries) < 3:
+        tries.append(_seconds(decoder, raw))
+    spent_s = min(tries)
     memory = _memory(decoder, raw)
     rates = f"{spent_s * 1e6 / len(raw):8.3f} µs and {memory / len(raw):8.1f} bytes per byte"
     print(f"{name:<40}{len(raw):>8} bytes {spent_s * 1e3:8.2f} ms {rates}")
-    assert spent_s * 1e6 <= SLOW_MACHINE * (CPU_US + CPU_US_PER_BYTE * len(raw))
+    assert spent_s <= most_s
     assert memory <= MEMORY + MEMORY_PER_BYTE * len(raw)
 
 
