@@ -36,7 +36,8 @@ from tests.unit.backends.tiny_folders import (
 )
 
 PROMPTS = ["The quick fox", "Grüße aus 日本 😀 lazy dog"]
-TOKENS = 16
+TOKENS = 12
+"""Three rounds of drafts of three at the least."""
 PAIRS = ["sentencepiece drafts", "byte-level drafts"]
 
 
@@ -52,7 +53,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentencepiece_tokenizer(write_model(folder, "qwen3", size=400))
 
 
-@pytest.fixture(params=PAIRS)
+@pytest.fixture(scope="module", params=PAIRS)
 def pair(request: pytest.FixtureRequest, byte_level: Path, sentencepiece: Path) -> ModelPair:
     folders = [str(sentencepiece), str(byte_level)]
     if request.param == "byte-level drafts":
