@@ -197,7 +197,7 @@ def short(tmp_path: Path) -> Path:
 
 def test_a_draft_with_a_short_context_answers_a_long_prompt_exactly(short: Path) -> None:
     prompt = ",".join(str(token % 4000) for token in range(300))
-    asked = ["--prompt-ids", prompt, "--max-tokens", "40", "--seed", "1", "--json"]
+    asked = ["--prompt-ids", prompt, "--max-tokens", "16", "--seed", "1", "--json"]
     answers = {}
     for preset in ("ar", "coupled"):
         ended = CliRunner().invoke(
@@ -213,5 +213,4 @@ def test_a_draft_with_a_short_context_answers_a_long_prompt_exactly(short: Path)
 def test_doctor_says_that_a_draft_reads_the_end(short: Path) -> None:
     ended = CliRunner().invoke(main, ["doctor", "--draft", str(short)])
     says = "ok   draft context: the draft model reads 128 tokens at once and the target 1024"
-    assert says in ended.stdout
-    assert "draft context" not in CliRunner().invoke(main, ["doctor"]).stdout
+    assert says in ended.stdout  # of the demo pair it says nothing: test_doctor.py
