@@ -130,17 +130,26 @@ def write_renumbered(source: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def alike(byte_level: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelPair, ...]:
+    """Two pairs, the second with the first one's draft under other token ids."""
+    place = tmp_path_factory.mktemp("alike")
+    draft = write_tokenizer(write_model(place / "draft", "llama", size=320, seed=8), size=320)
+    return tuple(
+        load_pair(*(choose_model(str(f), "unused") for f in (folder, byte_level)))
+        for folder in (draft, write_renumbered(draft, place / "renumbered"))
+    )
+
+
 @pytest.mark.parametrize("preset", ["dsd", "dssd", "dssd-full", "coupled"])
 async def test_renumbered_tokens_change_nothing_at_all(
-    byte_level: Path, tmp_path: Path, preset: str
+    alike: tuple[ModelPair, ...], preset: str
 ) -> None:
     """Neither text nor acceptance, also where both depend on every number of the draft's
     distributions."""
-    draft = write_tokenizer(write_model(tmp_path / "draft", "llama", size=320, seed=8), size=320)
+    assert [isinstance(pair.draft, TranslatedEngine) for pair in alike] == [False, True]
     answers = []
-    for folder in (draft, write_renumbered(draft, tmp_path / "renumbered")):
-        pair = load_pair(*(choose_model(str(f), "unused") for f in (folder, byte_level)))
-        assert isinstance(pair.draft, TranslatedEngine) == (folder != draft)
+    for pair in alike:
         async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
             answers.append(
                 [await client.generate(request(prompt, preset, 1.0)) for prompt in PROMPTS]

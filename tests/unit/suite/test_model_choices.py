@@ -144,9 +144,10 @@ def test_python_logs_it(mine: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert [record for record in caplog.records if record.getMessage().startswith(LOOKED_UP)]
 
 
-@pytest.fixture
-def gguf(tmp_path: Path) -> Path:
-    return write_gguf(demo_folder("demo-draft"), tmp_path / "demo.gguf", kind="Q8_0")
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gguf")
+    return write_gguf(demo_folder("demo-draft"), folder / "demo.gguf", kind="Q8_0")
 
 
 def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
