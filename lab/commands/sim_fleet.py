@@ -244,11 +244,10 @@ def _row(
     row |= asdict(replace(figures, moves=dict(figures.moves)))
     if tpot_ms is not None:  # many simulations
         return row | {"rounds_per_s": None, "rounds_per_processor_s": None}
-    rounds = figures.simulated_rounds
-    return row | {
-        "rounds_per_s": rounds / (time.perf_counter() - began_s),
-        "rounds_per_processor_s": rounds / (time.process_time() - worked_s),
-    }
+    rounds, passed_s = figures.simulated_rounds, time.perf_counter() - began_s
+    # The process's clock may have ticks that are longer than a small simulation.
+    worked_s = time.process_time() - worked_s or passed_s
+    return row | {"rounds_per_s": rounds / passed_s, "rounds_per_processor_s": rounds / worked_s}
 
 
 def _line(row: dict[str, Any]) -> str:

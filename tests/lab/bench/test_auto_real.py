@@ -247,13 +247,10 @@ def test_a_plot_has_a_bar_for_each_cell(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_busy_loops_end_with_their_context() -> None:
-    with busy_loops(2) as ids:
-        for process_id in ids:
-            os.kill(process_id, 0)
-    assert len(set(ids)) == 2
-    for process_id in ids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process_id, 0)
+    with busy_loops(1) as (process_id,):
+        os.kill(process_id, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process_id, 0)
 
 
 def processor_s(process_id: int) -> float:
@@ -277,3 +274,7 @@ def test_load_that_comes_and_goes_begins_with_a_rest() -> None:
         while min(processor_s(process_id) for process_id in ids) < max(rested_s) + 0.3 * pulse_s:
             assert time.monotonic() < deadline_s, "they do not work again"
             time.sleep(LOOK_S)
+    assert len(set(ids)) == 2
+    for process_id in ids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process_id, 0)

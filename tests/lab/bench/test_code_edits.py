@@ -9,19 +9,23 @@ from difflib import SequenceMatcher
 import numpy as np
 import pytest
 
+from lab.bench.harness.suite import ROOT
 from lab.bench.speculation.code_edits import KINDS, CodeEdit, code_edits
 from lab.bench.speculation.predicted_outputs import Recited
+
+SOURCES = ROOT / "tandem" / "two_sided"
+"""As many pieces as are needed, and twice that: all sources take long to read."""
 
 
 @pytest.fixture(scope="module")
 def edits() -> Sequence[CodeEdit]:
-    return code_edits(50, 1)
+    return code_edits(50, 1, SOURCES)
 
 
 def test_fifty_different_changes_are_the_same_for_a_seed(edits: Sequence[CodeEdit]) -> None:
     assert len(edits) == 50
     assert len({edit.old for edit in edits}) == 50
-    assert code_edits(50, 1) == edits != code_edits(50, 2)
+    assert code_edits(50, 1, SOURCES) == edits != code_edits(50, 2, SOURCES)
     assert {edit.kind for edit in edits} == set(KINDS)
 
 

@@ -51,7 +51,7 @@ def test_the_cloud_alone_is_predicted_and_simulated_alike() -> None:
 def test_what_was_simulated_is_kept_and_goes_on(tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     for _ in range(2):
-        report = Report("cost-model", 3, True, this_machine(), "")
+        report = Report("cost-model", 5, True, this_machine(), "")
         run(report, Models(), cells=1, kept=kept)
         (goal,) = report.goals
         assert len(report.rows) == 1

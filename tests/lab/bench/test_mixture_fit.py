@@ -91,7 +91,7 @@ async def test_what_is_asked_over_http_is_what_is_computed(tmp_path: Path) -> No
             side: documents_of((await retriever.search(question, 2)).hits)
             for side, retriever in zip(FOUND, suite.retrievers, strict=True)
         }
-        answers = await sampled(http, body_of(question, "scripted", EXACT), range(60))
+        answers = await sampled(http, body_of(question, "scripted", EXACT), range(40))
     prompt = tuple(TOKENIZER.encode(prompt_of(question)))
     nats: list[float] = []
     for devices, clouds in (models, reversed(models)):

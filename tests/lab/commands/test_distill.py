@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from transformers import AutoModelForCausalLM
 
 from lab.commands.distill import distill
+from lab.training.distilling.draft_card import pass_s
 from lab.training.distilling.export import stored_facts
 from lab.training.distilling.prompts import Prompt, own_prompts, split_held_out
 from tandem.backends.torch.loading import load_engine
@@ -91,6 +92,14 @@ def test_a_small_model_becomes_the_draft(target: Path, prompts: Path, tmp_path: 
     refused = run(*arguments, "--draft-from", other, "--out", tmp_path / "no")
     assert isinstance(refused.exception, InvalidArgument)
     assert "another vocabulary" in str(refused.exception)
+
+
+def test_passes_are_timed_where_the_processor_s_clock_has_not_ticked(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tiny model's pass may be shorter than a tick."""
+    monkeypatch.setattr("lab.training.distilling.draft_card.process_time", lambda: 7.0)
+    assert pass_s(load_engine(target), 1) > 0
 
 
 def test_an_estimate_makes_nothing(target: Path, tmp_path: Path) -> None:

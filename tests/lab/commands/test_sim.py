@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,3 +141,14 @@ def test_the_speed_of_a_simulation_is_told_of_its_rounds() -> None:
     assert row["preset"] == "ar"
     assert row["simulated_rounds"] > 20
     assert row["rounds_per_processor_s"] > 1000
+
+
+def test_a_processor_clock_that_has_not_ticked_is_no_division_by_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where an interval timer runs, by which the system counts in ticks."""
+    clocks = SimpleNamespace(perf_counter=time.perf_counter, process_time=lambda: 7.0)
+    monkeypatch.setattr("lab.commands.sim_fleet.time", clocks)
+    flags = ("--edges", "4", "--verifiers", "1", "--seconds", "2", "--warm-s", "1")
+    row = simulated_row([*flags, "--preset", "ar"])
+    assert row["rounds_per_processor_s"] == row["rounds_per_s"] > 0

@@ -24,7 +24,7 @@ from tests.unit.backends.tiny_folders import write_model, write_tokenizer
 from tests.unit.backends.tiny_vision import picture, write_vision_model
 
 TRAINING = ExitTraining(
-    exits=2, rank=16, steps=40, rows=2, length=32, positions=64, learning_rate=1e-2, seed=5
+    exits=2, rank=16, steps=25, rows=2, length=32, positions=64, learning_rate=1e-2, seed=5
 )
 TEXT = np.random.default_rng(1).integers(3, 12, 4000)
 

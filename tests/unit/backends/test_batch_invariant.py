@@ -1,6 +1,7 @@
 """llama.cpp where it is batch-invariant: a token's logits have the same bits in every pass."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp, q4_k_gguf
 
 LONG = 290
 """Tokens: more than llama.cpp computes at once."""
+AT_EACH_END = 20
+"""Pieces."""
 
 
 # F32: nothing hides how attention rounds. Q4_K: with Q6_K in it, the largest groups.
@@ -45,13 +48,20 @@ def logits(engine: Engine, session: Session, token_ids: Sequence[int]) -> Array:
 
 
 def in_pieces(engine: Engine, session: Session, token_ids: Sequence[int], size: int) -> Array:
-    starts = range(0, len(token_ids), size)
-    return np.concatenate([logits(engine, session, token_ids[at : at + size]) for at in starts])
+    """The text in pieces of a size, of which those in the middle are fed at once if they are many:
+    what comes before a token differs most at both ends."""
+    starts = [*range(0, len(token_ids), size), len(token_ids)]
+    if len(starts) > 2 * AT_EACH_END:
+        starts = [*starts[:AT_EACH_END], *starts[-AT_EACH_END:]]
+    return np.concatenate(
+        [logits(engine, session, token_ids[at:until]) for at, until in pairwise(starts)]
+    )
 
 
-@pytest.fixture
-def whole(engine: Engine) -> Array:
+@pytest.fixture(scope="module")
+def whole(loaded: LoadedModel) -> Array:
     """The logits of a text that is fed at once, as far as llama.cpp does that."""
+    engine = loaded.engine
     session = engine.open(LONG)
     found = logits(engine, session, text(LONG))
     session.close()

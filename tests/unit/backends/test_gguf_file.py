@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.model_source import ModelChoice
+from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
@@ -30,6 +32,7 @@ gguf = pytest.importorskip("gguf", reason="needs the extra 'gguf'")
 FOLDER = demo_folder("demo-draft")
 TEXT = (5, 17, 300, 42, 7, 8, 9, 1000)
 STEPS = 12
+Loaded = Callable[..., LoadedModel]
 
 
 def reference(kind: str) -> Any:
@@ -44,6 +47,24 @@ def reference(kind: str) -> Any:
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
     model.load_state_dict(weights, strict=False)
     return model.eval()
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+    """The demo pair's draft by kind of weight and data type, each file read once: the vocabulary
+    in its metadata takes longer to read than all else."""
+    folder = tmp_path_factory.mktemp("gguf")
+
+    @cache
+    def written(kind: str) -> Path:
+        return draft_gguf(folder, kind)
+
+    @cache
+    def load(kind: str, dtype: str = "float32") -> LoadedModel:
+        return load_model(ModelChoice(str(written(kind)), engine="torch", dtype=dtype))
+
+    yield load
+    load.cache_clear()
 
 
 def greedy(engine: Engine, token_ids: tuple[int, ...], steps: int) -> list[int]:
@@ -67,10 +88,9 @@ def greedily(model: Any, token_ids: tuple[int, ...], steps: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
 def test_logits_are_those_of_transformers_with_the_dequantised_weights(
-    kind: str, tmp_path: Path
+    kind: str, loaded: Loaded
 ) -> None:
-    loaded = load_model(ModelChoice(str(draft_gguf(tmp_path, kind)), engine="torch"))
-    model, engine = reference(kind), loaded.engine
+    model, engine = reference(kind), loaded(kind).engine
     session = engine.open(len(TEXT))
     (found,) = engine.forward([ForwardRequest(session, TEXT, len(TEXT))])
     session.close()
@@ -82,13 +102,13 @@ def test_logits_are_those_of_transformers_with_the_dequantised_weights(
     assert greedy(engine, TEXT, len(greedy_text)) == greedy_text
 
 
-def test_the_tokenizer_is_the_folder_s(tmp_path: Path) -> None:
-    loaded, own = load_model(ModelChoice(str(draft_gguf(tmp_path)), engine="torch")), FOLDER
-    tokenizer, wanted = loaded.tokenizer, load_tokenizer(own)
+def test_the_tokenizer_is_the_folder_s(loaded: Loaded) -> None:
+    of_file, wanted = loaded("F32"), load_tokenizer(FOLDER)
+    tokenizer = of_file.tokenizer
     assert tokenizer is not None
-    assert loaded.engine.vocabulary_hash == wanted.vocabulary_hash
-    assert loaded.engine.eos_token_ids  # the file written here names the first
-    assert loaded.engine.eos_token_ids <= wanted.eos_token_ids
+    assert of_file.engine.vocabulary_hash == wanted.vocabulary_hash
+    assert of_file.engine.eos_token_ids  # the file written here names the first
+    assert of_file.engine.eos_token_ids <= wanted.eos_token_ids
     for text in ("Tom has 12 apples.", " naïve café", "a\n\n  b"):
         assert tokenizer.encode(text) == wanted.encode(text)
     chat = [{"role": "user", "content": "Hello?"}]
@@ -96,11 +116,8 @@ def test_the_tokenizer_is_the_folder_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_weights_are_taken_into_another_precision(dtype: str, tmp_path: Path) -> None:
-    path = str(draft_gguf(tmp_path, "Q8_0"))
-    as_it_is, other = (
-        load_model(ModelChoice(path, engine="torch", dtype=each)) for each in ("float32", dtype)
-    )
+def test_weights_are_taken_into_another_precision(dtype: str, loaded: Loaded) -> None:
+    as_it_is, other = loaded("Q8_0"), loaded("Q8_0", dtype)
     assert as_it_is.content_hash() != other.content_hash()
     first, second = (np.array(greedy(each.engine, TEXT, 1)) for each in (as_it_is, other))
     assert first.shape == second.shape == (1,)
@@ -152,10 +169,10 @@ def write_broken(path: Path, broken: str) -> None:
     writer.close()
 
 
-def test_a_folder_made_of_a_file_is_the_same_model(tmp_path: Path) -> None:
+def test_a_folder_made_of_a_file_is_the_same_model(loaded: Loaded, tmp_path: Path) -> None:
     path = draft_gguf(tmp_path, "Q4_1")
     write_folder(path, tmp_path / "folder")
-    of_file = load_model(ModelChoice(str(path), engine="torch"))
+    of_file = loaded("Q4_1")
     of_folder = load_model(ModelChoice(str(tmp_path / "folder")))
     assert of_folder.engine.vocabulary_hash == of_file.engine.vocabulary_hash
     assert greedy(of_folder.engine, TEXT, STEPS) == greedy(of_file.engine, TEXT, STEPS)
@@ -184,8 +201,8 @@ def test_a_real_file_gives_its_model_s_greedy_text() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
-def test_a_file_that_was_dequantised_is_not_in_memory_any_more(tmp_path: Path) -> None:
-    loaded = load_model(ModelChoice(str(draft_gguf(tmp_path, "Q8_0")), engine="torch"))
+def test_a_file_that_was_dequantised_is_not_in_memory_any_more(loaded: Loaded) -> None:
+    kept = loaded("Q8_0")
     gc.collect()
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-    assert len(loaded.content_hash()) == 64
+    assert kept.engine.model_name not in Path("/proc/self/maps").read_text()
+    assert len(kept.content_hash()) == 64

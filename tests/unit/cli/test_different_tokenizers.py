@@ -36,7 +36,8 @@ from tests.unit.backends.tiny_folders import (
 )
 
 PROMPTS = ["The quick fox", "Grüße aus 日本 😀 lazy dog"]
-TOKENS = 16
+TOKENS = 12
+"""Three rounds of drafts of three at the least."""
 PAIRS = ["sentencepiece drafts", "byte-level drafts"]
 
 
@@ -52,7 +53,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentencepiece_tokenizer(write_model(folder, "qwen3", size=400))
 
 
-@pytest.fixture(params=PAIRS)
+@pytest.fixture(scope="module", params=PAIRS)
 def pair(request: pytest.FixtureRequest, byte_level: Path, sentencepiece: Path) -> ModelPair:
     folders = [str(sentencepiece), str(byte_level)]
     if request.param == "byte-level drafts":
@@ -129,17 +130,26 @@ def write_renumbered(source: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def alike(byte_level: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelPair, ...]:
+    """Two pairs, the second with the first one's draft under other token ids."""
+    place = tmp_path_factory.mktemp("alike")
+    draft = write_tokenizer(write_model(place / "draft", "llama", size=320, seed=8), size=320)
+    return tuple(
+        load_pair(*(choose_model(str(f), "unused") for f in (folder, byte_level)))
+        for folder in (draft, write_renumbered(draft, place / "renumbered"))
+    )
+
+
 @pytest.mark.parametrize("preset", ["dsd", "dssd", "dssd-full", "coupled"])
 async def test_renumbered_tokens_change_nothing_at_all(
-    byte_level: Path, tmp_path: Path, preset: str
+    alike: tuple[ModelPair, ...], preset: str
 ) -> None:
     """Neither text nor acceptance, also where both depend on every number of the draft's
     distributions."""
-    draft = write_tokenizer(write_model(tmp_path / "draft", "llama", size=320, seed=8), size=320)
+    assert [isinstance(pair.draft, TranslatedEngine) for pair in alike] == [False, True]
     answers = []
-    for folder in (draft, write_renumbered(draft, tmp_path / "renumbered")):
-        pair = load_pair(*(choose_model(str(f), "unused") for f in (folder, byte_level)))
-        assert isinstance(pair.draft, TranslatedEngine) == (folder != draft)
+    for pair in alike:
         async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
             answers.append(
                 [await client.generate(request(prompt, preset, 1.0)) for prompt in PROMPTS]

@@ -41,6 +41,7 @@ def test_this_installation_and_the_demo_pair_are_good(monkeypatch: pytest.Monkey
     checks = {found["name"]: found["found"] for found in outcome["checks"]}
     wanted = {"python", "torch", "grpc", "protobuf freshness", "port", "early exits"}
     assert wanted | {"one vocabulary", "draft back end", "target back end"} <= checks.keys()
+    assert "draft context" not in checks, "both read as much"
     assert checks["target back end"].startswith("trees yes, forks yes, cancellation yes, exits ")
     assert checks["presets"] == f"{len(PRESETS)} of {len(PRESETS)} can run"
 

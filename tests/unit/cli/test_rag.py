@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from click.testing import CliRunner, Result
 from tandem.cli import main
 from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.rag_options import documents_of
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.netem.link_group import LinkGroup
@@ -21,6 +20,7 @@ from tandem.netem.link_model import LinkSettings, shape_from
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.local_processes import LocalSuite
 from tandem.suite.suite_documents import SuiteDocuments
 from tests.unit.cli.scripted_pair import scripted_pair
 
@@ -120,8 +120,15 @@ def test_flags_that_do_not_fit_are_refused(flags: tuple[str, ...], words: str) -
     assert words in ended.stderr
 
 
-def test_up_lists_what_its_folders_hold_besides(tmp_path: Path) -> None:
-    """Before anything is started, which a port that is taken ends here."""
+def test_up_lists_what_its_folders_hold_besides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is started, which is refused here: a suite is six processes."""
+
+    async def refused(suite: LocalSuite) -> None:
+        raise TandemError("nothing is started here")
+
+    monkeypatch.setattr(LocalSuite, "__aenter__", refused)
     mine, public = tmp_path / "mine", tmp_path / "public"
     for folder in (mine, public):
         folder.mkdir()
@@ -130,11 +137,11 @@ def test_up_lists_what_its_folders_hold_besides(tmp_path: Path) -> None:
     (mine / ".hidden").write_text("x")
     (public / "link.md").symlink_to(mine / "note.md")
     documents = ("--device-documents", str(mine), "--cloud-documents", str(public))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        ended = CliRunner().invoke(main, ["up", "--rag", *documents, "--port", port])
+    ended = CliRunner().invoke(main, ["up", "--rag", *documents, "--port", "0"])
     assert ended.exit_code == 1
-    lines = [line for line in ended.stderr.splitlines() if line.startswith("passed over")]
+    *lines, error = ended.stderr.splitlines()
+    assert error == "error: nothing is started here"
+    assert all(line.startswith("passed over") for line in lines)
     assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
         *("files ending in .png are not read from folders", "is hidden", "is a link")
     ]

@@ -74,7 +74,7 @@ def test_a_flipped_bit_anywhere_is_reported_or_was_in_no_use(tmp_path: Path) -> 
     database = filled(tmp_path) / DATABASE
     whole = database.read_bytes()
     refused = 0
-    for at in range(0, len(whole), 97):
+    for at in range(0, len(whole), 193):
         database.write_bytes(whole)
         flip(database, at, at % 8)
         try:
@@ -83,7 +83,7 @@ def test_a_flipped_bit_anywhere_is_reported_or_was_in_no_use(tmp_path: Path) -> 
             refused += 1
         for rest in ("-wal", "-shm"):
             database.with_name(database.name + rest).unlink(missing_ok=True)
-    assert refused > 20
+    assert refused > 10, "of some 200"
 
 
 def test_text_and_vectors_are_compared_whenever_they_are_read(tmp_path: Path) -> None:

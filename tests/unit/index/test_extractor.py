@@ -15,7 +15,13 @@ import pytest
 
 from tandem.core.errors import Unavailable
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract
-from tandem.index.extractor import MOST_IN_THIS_PROCESS, ExtractionLimits, Extractor, parts_of
+from tandem.index.extractor import (
+    MOST_IN_THIS_PROCESS,
+    Extracted,
+    ExtractionLimits,
+    Extractor,
+    parts_of,
+)
 from tandem.index.records import Document
 from tests.unit.index.hostile_pdfs import HOSTILE_PDFS, many_operations
 
@@ -111,17 +117,23 @@ def test_closing_waits_for_no_file() -> None:
 async def test_a_file_that_takes_too_long_is_refused_and_holds_up_nothing(
     extractor: Extractor,
 ) -> None:
-    reading = asyncio.create_task(asyncio.to_thread(read, extractor, slow_pdf(), Format.PDF))
+    (part,) = parts_of(slow_pdf(), Format.PDF, "doc")
+    reading = asyncio.create_task(asyncio.to_thread(extractor.read, part))
     turns = 0
     while not reading.done():
         await asyncio.sleep(0.005)
         turns += 1
-    assert await reading == Refusal("doc", "content: takes more than 1 s to read")
+    why = "content: takes more than 1 s to read"
+    assert await reading == Extracted(Refusal("doc", why), cpu_s=1), "the limit that it met"
     assert turns > 50, "of some 300"
     assert read(extractor, PAGE) == Document("doc", "words", "T")
 
 
-@pytest.mark.parametrize("made", HOSTILE_PDFS, ids=lambda made: made.__name__)
+@pytest.mark.parametrize(
+    "made",
+    [made for made in HOSTILE_PDFS if made is not many_operations],  # which is read above
+    ids=lambda made: made.__name__,
+)
 def test_a_hostile_pdf_ends_in_its_time_and_the_next_file_is_read(
     made: Callable[[], bytes], extractor: Extractor
 ) -> None:
@@ -139,8 +151,6 @@ def test_what_a_part_took_of_a_processor_is_told(extractor: Extractor) -> None:
         (part,) = parts_of(content, Format.HTML, "doc")
         costs.append(extractor.read(part).cpu_s)
     assert 0 <= costs[0] < costs[1] < 5, "a tick of its clock may be longer than a small page"
-    (slow,) = parts_of(slow_pdf(), Format.PDF, "doc")
-    assert extractor.read(slow).cpu_s == 1, "the limit that it met"
 
 
 @pytest.mark.parametrize(
@@ -151,9 +161,9 @@ def test_what_a_part_took_of_a_processor_is_told(extractor: Extractor) -> None:
         (Format.MARKDOWN, b"# a" + b"#" * 200_000 + b"x"),
         (Format.HTML, b"<br>" * 15_000 + b"x"),
         *((Format.HTML, pattern * (2**21 // len(pattern))) for pattern in HOSTILE_TAGS),
-        (Format.HTML, b"<div>" * 900 + b"</b>" * 500_000),
-        (Format.HTML, b"<p>" + b" ".join(b"a%d=1" % number for number in range(200_000))),
-        (Format.HTML, b"<p " + b" ".join(b"a%d=1" % number for number in range(200_000)) + b">x"),
+        (Format.HTML, b"<div>" * 900 + b"</b>" * 250_000),
+        (Format.HTML, b"<p>" + b" ".join(b"a%d=1" % number for number in range(100_000))),
+        (Format.HTML, b"<p " + b" ".join(b"a%d=1" % number for number in range(100_000)) + b">x"),
     ],
     ids=repr_of_start,
 )

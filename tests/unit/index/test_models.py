@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,19 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import TextEmbedding
-from tandem.index.embedding import MINILM, _packaged, load_embedder
+from tandem.index.embedding import MINILM, Embedder, _packaged, load_embedder
 from tandem.index.reranking import load_reranker
 
 
-def test_minilm_puts_like_beside_like_and_ignores_padding() -> None:
+@cache
+def minilm() -> Embedder:
     embedder = load_embedder(MINILM)
     assert embedder is not None
+    return embedder
+
+
+def test_minilm_puts_like_beside_like_and_ignores_padding() -> None:
+    embedder = minilm()
     assert embedder.dimension == 384
     texts = ["A cat sleeps on the sofa.", "A kitten naps on a couch.", "Interest rates rose."]
     vectors = embedder.embed(texts)
@@ -41,17 +48,14 @@ def test_minilm_puts_like_beside_like_and_ignores_padding() -> None:
 
 
 def embedded(texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0) -> Any:
-    embedder = load_embedder(MINILM)
-    assert embedder is not None
-    embedding = TextEmbedding(texts, embedder, most_tokens)
+    embedding = TextEmbedding(texts, minilm(), most_tokens)
     while embedding.step():
         pass
     return embedding
 
 
 def test_token_ids_give_the_vectors_of_their_texts() -> None:
-    embedder = load_embedder(MINILM)
-    assert embedder is not None
+    embedder = minilm()
     texts = ["A cat sleeps on the sofa.", "two"]
     assert embedder.marks == ((101,), (102,))
     by_text = embedded(texts)
@@ -79,8 +83,7 @@ def test_token_ids_of_another_tokenizer_are_refused(token_ids: list[int]) -> Non
 
 
 def test_a_long_text_is_the_mean_of_its_windows_weighted_by_their_tokens() -> None:
-    embedder = load_embedder(MINILM)
-    assert embedder is not None
+    embedder = minilm()
     assert embedder.max_tokens == 254
     text = " ".join(f"heron {number} stands in the reeds" for number in range(80))
     (ids,) = embedder.token_ids([text])
@@ -95,8 +98,7 @@ def test_a_long_text_is_the_mean_of_its_windows_weighted_by_their_tokens() -> No
 
 
 def test_a_long_text_may_be_cut_as_the_models_library_does() -> None:
-    embedder = load_embedder(MINILM)
-    assert embedder is not None
+    embedder = minilm()
     text = "water fish tree " * 200
     cut = embedded([text, "a b c"], 10_000)
     assert (cut.tokens, cut.windows) == ([254, 3], [1, 1])
@@ -108,9 +110,8 @@ def test_a_long_text_may_be_cut_as_the_models_library_does() -> None:
 
 def test_threads_that_embed_at_once_get_what_each_gets_alone() -> None:
     """Only tokens are made one call at a time: the tokenizer's padding is set by each."""
-    embedder = load_embedder(MINILM)
-    assert embedder is not None
-    batches = [["word " * length, "a"][: 1 + length % 2] for length in range(1, 60)]
+    embedder = minilm()
+    batches = [["word " * length, "a"][: 1 + length % 2] for length in range(1, 60, 3)]
     alone = [embedder.embed(batch) for batch in batches]
     with ThreadPoolExecutor(4) as threads:
         together = list(threads.map(embedder.embed, batches))

@@ -144,9 +144,10 @@ def test_python_logs_it(mine: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert [record for record in caplog.records if record.getMessage().startswith(LOOKED_UP)]
 
 
-@pytest.fixture
-def gguf(tmp_path: Path) -> Path:
-    return write_gguf(demo_folder("demo-draft"), tmp_path / "demo.gguf", kind="Q8_0")
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gguf")
+    return write_gguf(demo_folder("demo-draft"), folder / "demo.gguf", kind="Q8_0")
 
 
 def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
@@ -197,7 +198,7 @@ def short(tmp_path: Path) -> Path:
 
 def test_a_draft_with_a_short_context_answers_a_long_prompt_exactly(short: Path) -> None:
     prompt = ",".join(str(token % 4000) for token in range(300))
-    asked = ["--prompt-ids", prompt, "--max-tokens", "40", "--seed", "1", "--json"]
+    asked = ["--prompt-ids", prompt, "--max-tokens", "16", "--seed", "1", "--json"]
     answers = {}
     for preset in ("ar", "coupled"):
         ended = CliRunner().invoke(
@@ -213,5 +214,4 @@ def test_a_draft_with_a_short_context_answers_a_long_prompt_exactly(short: Path)
 def test_doctor_says_that_a_draft_reads_the_end(short: Path) -> None:
     ended = CliRunner().invoke(main, ["doctor", "--draft", str(short)])
     says = "ok   draft context: the draft model reads 128 tokens at once and the target 1024"
-    assert says in ended.stdout
-    assert "draft context" not in CliRunner().invoke(main, ["doctor"]).stdout
+    assert says in ended.stdout  # of the demo pair it says nothing: test_doctor.py
