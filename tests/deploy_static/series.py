@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import yaml
@@ -36,12 +37,14 @@ def exported() -> dict[str, frozenset[str]]:
     return series
 
 
-def rules() -> list[dict[str, Any]]:
+@cache
+def rules() -> tuple[dict[str, Any], ...]:
     """Every recording and alert rule."""
     groups = [group for file in FILES for group in yaml.safe_load(file.read_text())["groups"]]
-    return [rule for group in groups for rule in group["rules"]]
+    return tuple(rule for group in groups for rule in group["rules"])
 
 
+@cache
 def recorded() -> dict[str, frozenset[str]]:
     """Recorded names with the labels that their own expression groups by."""
     groupings = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,17 +143,24 @@ def _base(version: str) -> Registry:
 
 
 def _schema(stem: str, version: str) -> dict[str, Any]:
-    from kubernetes_validate.utils import schema_contents  # type: ignore[import-untyped]
-
-    found: dict[str, Any] = schema_contents(
-        f"kubernetes-json-schema/v{version}-local-strict/{stem}.json", version
-    )
+    text = (_schemas() / f"v{version}-local-strict" / f"{stem}.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
 @cache
 def newest() -> str:
-    """The newest version of Kubernetes with schemas. Only who asks waits for their import."""
-    from kubernetes_validate.utils import latest_version
+    """The newest version of Kubernetes with schemas."""
+    folders = [path.name for path in _schemas().glob("v*-local-strict")]
+    versions = [name.removeprefix("v").removesuffix("-local-strict") for name in folders]
+    return max(versions, key=lambda version: tuple(map(int, version.split("."))))
 
-    return str(latest_version())
+
+@cache
+def _schemas() -> Path:
+    """Where Kubernetes' schemas are. The package that brings them is not imported: that takes
+    seconds, for grammars of formats that it makes no use of."""
+    package = find_spec("kubernetes_validate")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    return Path(package.submodule_search_locations[0]) / "kubernetes-json-schema"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, get_args
 
 import grpc
@@ -37,13 +38,21 @@ def test_every_alert_fires_and_stays_quiet_as_its_tests_say() -> None:
     assert "SUCCESS" in output("promtool", "test", "rules", *TESTS)
 
 
+@cache
+def cases_of_rules() -> list[dict[str, Any]]:
+    return [
+        test
+        for file in TESTS
+        for case in yaml.safe_load(file.read_text())["tests"]
+        for test in case["promql_expr_test"]
+    ]
+
+
 @pytest.mark.parametrize("alert", [alert["alert"] for alert in ALERTS])
 def test_every_alert_has_a_firing_and_a_quiet_test(alert: str) -> None:
     expected = [
         bool(test["exp_samples"])
-        for file in TESTS
-        for case in yaml.safe_load(file.read_text())["tests"]
-        for test in case["promql_expr_test"]
+        for test in cases_of_rules()
         if f'alertname="{alert}"' in test["expr"]
     ]
     assert True in expected

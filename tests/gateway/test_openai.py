@@ -234,12 +234,12 @@ async def test_thirty_two_streams_at_once_keep_their_text(served: HttpSuite) -> 
     seeds = range(32)
     requests = [
         GenerationRequest(
-            (Turn("user", "hello"),), params=GenerationParams(max_tokens=16, seed=seed)
+            (Turn("user", "hello"),), params=GenerationParams(max_tokens=8, seed=seed)
         )
         for seed in seeds
     ]
     alone = [(await served.suite.client.generate(request)).text for request in requests]
-    together = await asyncio.gather(*(streamed(served, max_tokens=16, seed=seed) for seed in seeds))
+    together = await asyncio.gather(*(streamed(served, max_tokens=8, seed=seed) for seed in seeds))
     assert [text for text, _, _ in together] == alone
     await served.suite.idle()
 

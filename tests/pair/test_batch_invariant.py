@@ -32,8 +32,8 @@ async def test_texts_are_the_target_s_bit_for_bit(kind: str, tmp_path: Path) -> 
     options = {**files, **defaults, "exits": "none", "batch_invariant": True}
     pair = load_pair(*choose_pair(options))
     assert pair.target.capabilities.batch_invariant
-    asked = tuple(tuple(pair.tokenizer.encode(text)) for text in prompts(3))
-    plan = LosslessPlan(asked, 32, 100, 2, seed=5)
+    asked = tuple(tuple(pair.tokenizer.encode(text)) for text in prompts(2))
+    plan = LosslessPlan(asked, 16, 100, 2, seed=5)
     presets = [PRESETS[name] for name in ("coupled", "stream", "auto")]
     for check in await check_presets(pair, presets, plan):
         assert check.different == {"greedy": 0, "coupled": 0}, check

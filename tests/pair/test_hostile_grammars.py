@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import choose_model, load_pair
+from tandem.suite.models import ModelPair
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CPU_S, MEGABYTES = 1.0, 100.0
@@ -109,8 +109,7 @@ BOUNDED: dict[str, dict[str, Any]] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http() -> AsyncIterator[httpx2.AsyncClient]:
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+async def http(pair: ModelPair) -> AsyncIterator[httpx2.AsyncClient]:
     async with (
         EmbeddedSuite(pair, http=True) as suite,
         httpx2.AsyncClient(base_url=suite.http_url, timeout=120) as found,

@@ -2,10 +2,10 @@
 
 Real services over TCP, with one demo model at both sides, so that keys and values may come down.
 Taps lie before the cloud's aggregator and the verifier, which are all that the device ever calls.
-Ingest, searches and fifty answers, by every preset that uses the device's documents. What is sought
-is any 16 bytes in a row of a private document that are neither in a question nor in an answer: in
-the bytes as they travelled, in every string and bytes field, and in the text of every token id:
-prompts, drafts in a row, and distributions.
+Ingest, searches and thirty answers, by every preset that uses the device's documents. What is
+sought is any 16 bytes in a row of a private document that are neither in a question nor in an
+answer: in the bytes as they travelled, in every string and bytes field, and in the text of every
+token id: prompts, drafts in a row, and distributions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.services.retriever_peer import retriever
 from tests.services.scripted_suite import started
 from tests.services.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
 
-ANSWERS, AT_ONCE, TOKENS, PIECE = 50, 10, 6, 16
+ANSWERS, AT_ONCE, TOKENS, PIECE = 30, 10, 6, 16
 PRESETS = (
     *("dragon", "dragon-coupled", "dragon-lossy", "drdg-tw", "drdg-sw"),
     *("dragon-cloud", "dragon-random", "crcg-device", "drcg-text", "drcg-kv"),
@@ -123,7 +123,8 @@ async def test_a_device_that_answers_alone_sends_nothing(tmp_path: Path) -> None
 
 
 async def answered(client: AggregatorClient) -> list[Generated]:
-    """Fifty answers, some at once; every question by every preset, a fifth at temperature 0."""
+    """As many answers as there are pairs of a preset and a question in this order, some at once, a
+    fifth at temperature 0."""
     asked = zip(cycle(PRESETS), cycle(QUESTIONS), range(ANSWERS), strict=False)
     requests = [
         GenerationRequest(

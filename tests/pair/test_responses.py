@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from tandem.gateway.responses import ResponseObject
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import choose_model, load_pair
+from tandem.suite.models import ModelPair
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODEL = "demo-target"
@@ -36,8 +36,7 @@ class Verdict(BaseModel):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client() -> AsyncIterator[AsyncOpenAI]:
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, MODEL))
+async def client(pair: ModelPair) -> AsyncIterator[AsyncOpenAI]:
     async with (
         EmbeddedSuite(pair, http=True) as suite,
         AsyncOpenAI(base_url=f"{suite.http_url}/v1", api_key="none", max_retries=0) as found,
@@ -46,7 +45,7 @@ async def client() -> AsyncIterator[AsyncOpenAI]:
 
 
 def asking(**more: Any) -> dict[str, Any]:
-    own = {"model": MODEL, "input": "Tom has 3 apples.", "max_output_tokens": 40}
+    own = {"model": MODEL, "input": "Tom has 3 apples.", "max_output_tokens": 24}
     return {**own, "extra_body": {"seed": 3}, **more}
 
 
@@ -57,7 +56,7 @@ async def test_a_text_is_a_chat_s(client: AsyncOpenAI) -> None:
         {"role": "user", "content": "Tom has 3 apples."},
     ]
     chat = await client.chat.completions.create(
-        model=MODEL, messages=messages, max_tokens=40, seed=3
+        model=MODEL, messages=messages, max_tokens=24, seed=3
     )
     assert answer.output_text == chat.choices[0].message.content
     assert answer.usage is not None
@@ -92,7 +91,9 @@ async def test_an_answer_is_parsed_as_the_class_it_was_asked_to_be(client: Async
 
 
 async def test_calls_are_items_and_so_are_their_outputs(client: AsyncOpenAI) -> None:
-    body = asking(tools=[ADD], tool_choice="required", parallel_tool_calls=False)
+    body = asking(
+        tools=[ADD], tool_choice="required", parallel_tool_calls=False, max_output_tokens=40
+    )
     answer = await client.responses.create(**body)
     (call,) = answer.output
     assert call.type == "function_call"

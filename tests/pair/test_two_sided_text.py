@@ -19,7 +19,7 @@ from tandem.backends.interface import Engine
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import link_from
-from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.suite.models import ModelPair
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import mixture, side_weights
 from tandem.two_sided.protocol.placement import placement_policy_for
@@ -31,11 +31,6 @@ TOKENS = 6
 DOCUMENT_TOKENS = 48
 DOCUMENTS = Path(__file__).parents[2] / "models" / "demo-documents"
 RTTS_S = (0.0, 0.1)
-
-
-@pytest.fixture(scope="module")
-def pair() -> ModelPair:
-    return load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
 
 
 def side_distributions(pair: ModelPair, engine: Engine, folder: str) -> SideDistributions:
