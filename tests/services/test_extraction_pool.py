@@ -170,13 +170,13 @@ async def test_work_that_fails_gives_its_extractor_back() -> None:
 async def test_hostile_files_of_one_caller_meet_its_limit_and_what_came_before_is_stored(
     tmp_path: Path,
 ) -> None:
-    """Each takes 4 s of a processor, of which a minute has 2."""
-    limits = RetrieverLimits(extraction=PoolLimits(cpu_s_per_minute=2))
-    extractor = Extractor(ExtractionLimits(base_s=4))
+    """Each takes 2 s of a processor, of which a minute has 1."""
+    limits = RetrieverLimits(extraction=PoolLimits(cpu_s_per_minute=1))
+    extractor = Extractor(ExtractionLimits(base_s=2))
     async with retriever(tmp_path, limits=limits, extractor=extractor) as service:
         slow = many_operations()
         uploads = [Upload(f"slow-{number}", slow, Format.PDF.value) for number in range(3)]
-        with pytest.raises(Rejected, match="everybody together has used its 2 s") as refused:
+        with pytest.raises(Rejected, match="everybody together has used its 1 s") as refused:
             await service.ingest(Upload("before", b"words"), *uploads)
         assert "1 documents of this stream are stored" in str(refused.value)
         assert service.index.texts().keys() >= {"before"}

@@ -37,7 +37,7 @@ from tests.services.scripted_suite import (
 from tests.services.verifier_peer import control, dssd_draft, edge_peer, opening
 
 DRAIN_S = 60.0
-TOKENS = 100
+TOKENS = 60
 
 
 def paced(engine: object) -> PacedEngine:
