@@ -14,7 +14,6 @@ from tests.howto.bigram_backend import BigramEngine
 from tests.services.scripted_suite import Suite, draft_engine, scripted_suite
 from tests.unit.backends.test_requirements import CHAINS
 
-
 LENGTH = 20
 
 

@@ -34,7 +34,7 @@ from tests.services.test_kept_prefixes import tiny_model
 from tests.services.test_other_versions import older, path_of
 
 TOKENS = 24
-QUESTIONS = 24
+QUESTIONS = 36
 TOLD = 6
 LONG = "abcdefghijklmnop" * 16
 """Four blocks of keys and values."""

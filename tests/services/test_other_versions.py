@@ -137,8 +137,7 @@ async def test_verifiers_are_upgraded_one_after_the_other_and_no_token_is_lost(
     on with the other, whichever it is."""
     presets = ("coupled", "dssd", "stream", "ar")
     asked = [
-        each.with_fields(preset=preset)
-        for each, preset in zip(requests(4), presets, strict=True)
+        each.with_fields(preset=preset) for each, preset in zip(requests(4), presets, strict=True)
     ]
     relays = (path_of(older, []), path_of(add_unknown, []))
     still = Standstill(8)

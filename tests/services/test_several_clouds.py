@@ -203,9 +203,7 @@ async def two_clouds(
         await other.drain(0.0)
 
 
-def requests(
-    count: int, preset: str = "coupled", max_tokens: int = 60
-) -> list[GenerationRequest]:
+def requests(count: int, preset: str = "coupled", max_tokens: int = 60) -> list[GenerationRequest]:
     return [
         GenerationRequest(
             "m", preset, GenerationParams(seed=seed, max_tokens=max_tokens, ignore_eos=True)

@@ -158,7 +158,9 @@ async def test_an_answer_that_does_not_think_needs_no_budget() -> None:
     prompt = tokenizer.chat([{"role": "user", "content": "why?"}])
     draft, target = speaking(tokenizer, len(prompt), "just so, without a thought")
     async with scripted_suite(draft=draft, target=target, tokenizer=tokenizer) as suite:
-        asked = asking("coupled", thinking_token_budget=2, sampling=SamplingParams(0))
+        asked = asking(
+            "coupled", thinking_token_budget=2, sampling=SamplingParams(0), max_tokens=40
+        )
         answer = await suite.client.generate(asked)
     assert answer.text == "just so, without a thought"
     assert answer.summary is not None

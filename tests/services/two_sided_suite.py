@@ -36,6 +36,9 @@ QUERY = "heron"
 NOTES = ("my heron note", "the heron is old")
 PUBLIC = ("public heron text", "a heron in general")
 
+TOKENS = 10
+"""Of an answer, unless a test asks for others."""
+
 NO_PROMETHEUS = "http://127.0.0.1:9"
 """Nobody answers there: the other sources are enough."""
 
@@ -224,6 +227,6 @@ class _Starting:
 
 def asking(preset: str, **changes: Any) -> GenerationRequest:
     request = GenerationRequest(
-        PROMPT, preset, GenerationParams(seed=5, max_tokens=16), query=QUERY, documents=2
+        PROMPT, preset, GenerationParams(seed=5, max_tokens=TOKENS), query=QUERY, documents=2
     )
     return request.with_fields(**changes)
