@@ -58,7 +58,6 @@ async def asked(suite: Suite, preset: str, **more: Any) -> Generated:
     [
         *((name, SamplingParams() if name in COUPLED else GREEDY) for name in DRAFTS_CHAINS),
         ("coupled", GREEDY),
-        ("auto", GREEDY),
     ],
 )
 async def test_the_text_is_the_same_whatever_is_predicted(

@@ -270,7 +270,7 @@ async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
     """Where they go their texts are computed anew: at once they would wait for each other's. So the
     other cloud makes passes between the first and the last that comes."""
     still, near = Standstill(12), CloudEngine()
-    asked = [each.with_fields(prompt="m" * 40) for each in requests(8, max_tokens=120)]
+    asked = [each.with_fields(prompt="m" * 40) for each in requests(6, max_tokens=120)]
     passes_at: list[int] = []
     moved = CloudSeries.moved
 
