@@ -324,8 +324,12 @@ def test_a_call_whose_loop_is_closed_harms_no_other(watched: Watched, thread: En
     """As the loop of a test is that ends before it: the engine's thread ended with the call."""
     began, goes_on = threading.Event(), threading.Event()
 
+    def stay() -> bool:
+        began.set()
+        return goes_on.wait(DEADLINE_S)
+
     async def leave() -> None:
-        thread.call(lambda: (began.set(), goes_on.wait(DEADLINE_S)))
+        thread.call(stay)
 
     asyncio.run(leave())
     assert began.wait(DEADLINE_S)
