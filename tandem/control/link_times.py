@@ -189,7 +189,7 @@ class _Sums:
     def add(self, exchange: _Exchange, seconds: float) -> None:
         row = _row(exchange)
         self.count += 1
-        self._square = self._keep * self._square + np.outer(row, row)
+        self._square = self._keep * self._square + row[:, None] * row
         self._product = self._keep * self._product + seconds * row
         self._energy = self._keep * self._energy + seconds * seconds
 
@@ -200,7 +200,7 @@ class _Sums:
         usual = max(1.0, float(np.sqrt(self._square.diagonal()[1:].max() / self._square[0, 0])))
         unit = np.array([1.0, 1 / usual, 1 / usual])
         equations = _Equations(
-            self._square * np.outer(unit, unit), self._product * unit, self._energy
+            self._square * (unit[:, None] * unit), self._product * unit, self._energy
         )
         fitted = equations.proven(belief) if belief.sure else equations.shared(before / unit)
         in_bytes: NDArray[np.float64] = fitted * unit
@@ -254,9 +254,14 @@ class _Equations:
         solution = np.zeros(3)
         if not terms:
             return solution
-        kept = _RIDGE * self.weight * np.array(ridge)[terms]
-        square = self.square[np.ix_(terms, terms)] + np.diag(kept)
-        solution[terms] = np.linalg.solve(square, self.product[terms] + kept * before[terms])
+        # Once a round in each session, of three numbers: indexing by lists costs more than solving.
+        whole = len(terms) == len(solution)
+        kept = _RIDGE * self.weight * np.array(ridge)
+        square, product = self.square.copy(), self.product + kept * before
+        square.flat[:: len(solution) + 1] += kept
+        if not whole:
+            square, product = square[np.ix_(terms, terms)], product[terms]
+        solution[terms] = np.linalg.solve(square, product)
         return solution
 
     def _loss(self, solution: NDArray[np.float64]) -> float:

@@ -170,7 +170,8 @@ class EngineThread:
             except Exception as error:
                 outcome = error
             self._watchdog.ended()
-            loop.call_soon_threadsafe(settle, future, outcome)
+            with suppress(RuntimeError):  # its loop is closed: nobody waits
+                loop.call_soon_threadsafe(settle, future, outcome)
 
         self._put(run)
         self._watch_for(future)

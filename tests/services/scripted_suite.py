@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import grpc
 
@@ -75,6 +75,12 @@ class Suite:
                 service.open_requests for service in services
             ):
                 await asyncio.sleep(0.005)
+
+
+@cache
+def default_settings() -> AggregatorSettings:
+    """Made once: reading them from the environment takes as long as starting the services."""
+    return AggregatorSettings()
 
 
 def target_engine(vocabulary: int = VOCABULARY) -> ScriptedEngine:
@@ -165,7 +171,7 @@ async def scripted_suite(
                 learning=learning,
             )
             running.append(drafter := await started(servicing))
-            settings = settings or AggregatorSettings()
+            settings = settings or default_settings()
             settings = settings.model_copy(update={"drafter": drafter.target})
             servicer = AggregatorServicer(settings, front)
             running.append(aggregator := await started(servicer))

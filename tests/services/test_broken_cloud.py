@@ -150,7 +150,7 @@ LIES = {
     ),
 }
 
-REQUEST_TOKENS = 40
+REQUEST_TOKENS = 16
 
 
 def request(preset: str) -> GenerationRequest:

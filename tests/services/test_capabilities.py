@@ -14,11 +14,13 @@ from tests.howto.bigram_backend import BigramEngine
 from tests.services.scripted_suite import Suite, draft_engine, scripted_suite
 from tests.unit.backends.test_requirements import CHAINS
 
+LENGTH = 20
+
 
 def request(preset: str) -> GenerationRequest:
     greedy = SamplingParams(temperature=0.0)
     return GenerationRequest(
-        "chain", preset, GenerationParams(sampling=greedy, max_tokens=40, ignore_eos=True)
+        "chain", preset, GenerationParams(sampling=greedy, max_tokens=LENGTH, ignore_eos=True)
     )
 
 
@@ -32,7 +34,7 @@ async def refused(suite: Suite, preset: str) -> str:
 async def test_chains_run_and_the_text_is_the_target_s_own() -> None:
     draft, target = BigramEngine(1), BigramEngine(2)
     expected: list[int] = [ord("n")]
-    for _ in range(40):
+    for _ in range(LENGTH):
         expected.append(int(target._table[expected[-1] % 64].argmax()))
     async with scripted_suite(draft=draft, target=target, cloud_draft=BigramEngine(3)) as suite:
         for preset in (name for name in CHAINS if not find_preset(name).split_layers):
@@ -52,5 +54,5 @@ async def test_the_verifier_refuses_what_its_target_cannot_do() -> None:
     draft.vocabulary_hash = target.vocabulary_hash
     async with scripted_suite(draft=draft, target=target) as suite:
         assert "preset 'mc-dsd' needs trees of the target model" in await refused(suite, "mc-dsd")
-        assert len((await suite.client.generate(request("predraft"))).token_ids) == 40
+        assert len((await suite.client.generate(request("predraft"))).token_ids) == LENGTH
         await suite.idle()

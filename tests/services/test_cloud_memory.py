@@ -36,8 +36,8 @@ from tests.services.scripted_suite import (
     target_engine,
 )
 from tests.services.test_fair_shares import Unguarded
+from tests.services.two_sided_suite import TOKENS, two_sides
 from tests.services.two_sided_suite import asking as from_documents
-from tests.services.two_sided_suite import two_sides
 from tests.services.verifier_peer import TIMEOUT_S, EdgePeer, opening
 
 REMEMBERING = VerifierLimits(memory=MemoryLimits())
@@ -228,7 +228,7 @@ async def test_nothing_of_answers_from_documents_is_remembered(preset: str, tmp_
     """Neither the device's documents nor the text that both sides decode."""
     async with two_sides(tmp_path, limits=REMEMBERING) as sides:
         answer = await sides.client.generate(from_documents(preset))
-        assert len(answer.token_ids) == 16
+        assert len(answer.token_ids) == TOKENS
         await remembered(sides.verifier)
         service: Any = sides.verifier.service
         assert not service._memory._tenants

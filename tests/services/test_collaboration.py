@@ -25,7 +25,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import prefix_of
 from tests.services.device_peer import collaboration, opening_fields
 from tests.services.scripted_suite import emulated
-from tests.services.two_sided_suite import asking, two_sides
+from tests.services.two_sided_suite import TOKENS, asking, two_sides
 
 
 async def test_each_call_is_for_one_side(tmp_path: Path) -> None:
@@ -181,4 +181,4 @@ async def test_a_device_that_does_not_read_is_let_go(
             lost = grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED
             assert await call.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, *lost)
         answer = await suite.client.generate(asking("dragon"))
-        assert len(answer.token_ids) == 16
+        assert len(answer.token_ids) == TOKENS

@@ -16,6 +16,7 @@ from tandem.index.extractor import ExtractionLimits, Extractor
 from tandem.net.quotas import HolderRefused
 from tandem.net.retriever_client import Upload
 from tandem.net.status import Rejected
+from tandem.services.retriever import extraction_pool
 from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -168,11 +169,12 @@ async def test_work_that_fails_gives_its_extractor_back() -> None:
 
 
 async def test_hostile_files_of_one_caller_meet_its_limit_and_what_came_before_is_stored(
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each takes 4 s of a processor, of which a minute has 2."""
+    """Each takes 2 s of a processor, which are all that a minute has."""
+    monkeypatch.setattr(extraction_pool, "LONGEST_WAIT_S", 15.0)
     limits = RetrieverLimits(extraction=PoolLimits(cpu_s_per_minute=2))
-    extractor = Extractor(ExtractionLimits(base_s=4))
+    extractor = Extractor(ExtractionLimits(base_s=2))
     async with retriever(tmp_path, limits=limits, extractor=extractor) as service:
         slow = many_operations()
         uploads = [Upload(f"slow-{number}", slow, Format.PDF.value) for number in range(3)]

@@ -287,7 +287,7 @@ async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list
         prompt = CHAT
         for _ in range(2):
             asked = GenerationRequest(
-                prompt, preset, GenerationParams(max_tokens=24, seed=5, ignore_eos=True)
+                prompt, preset, GenerationParams(max_tokens=12, seed=5, ignore_eos=True)
             )
             answers.append(await suite.client.generate(asked))
             prompt += answers[-1].text + "and then"

@@ -35,7 +35,7 @@ from tests.services.test_other_versions import older, path_of
 
 TOKENS = 24
 QUESTIONS = 36
-TOLD = 8
+TOLD = 6
 LONG = "abcdefghijklmnop" * 16
 """Four blocks of keys and values."""
 

@@ -37,12 +37,12 @@ from tests.services.scripted_suite import (
 from tests.services.verifier_peer import control, dssd_draft, edge_peer, opening
 
 DRAIN_S = 60.0
-TOKENS = 100
+TOKENS = 40
 
 
 def paced(engine: object) -> PacedEngine:
     """Slow enough that a drain meets generations under way."""
-    return PacedEngine(engine, 4e-3, 0.0)  # type: ignore[arg-type]
+    return PacedEngine(engine, 8e-3, 0.0)  # type: ignore[arg-type]
 
 
 def request(preset: str, seed: int = 0) -> GenerationRequest:

@@ -27,6 +27,8 @@ PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 SAMPLING = SamplingParams(0.8, 0, 0.95)
 TELLING = [name for name in PRESETS if name != "picospec-top-k"]
 
+TOKENS = 24
+
 
 def expected(prompt: str, token_ids: list[int]) -> list[float]:
     context = tuple(ord(letter) % VOCABULARY for letter in prompt)
@@ -39,7 +41,7 @@ def expected(prompt: str, token_ids: list[int]) -> list[float]:
 
 
 def asking(preset: str, **more: Any) -> GenerationRequest:
-    params = GenerationParams(sampling=SAMPLING, max_tokens=40, seed=3, logprobs=True)
+    params = GenerationParams(sampling=SAMPLING, max_tokens=TOKENS, seed=3, logprobs=True)
     return GenerationRequest("tell", preset, params).with_fields(**more)
 
 
@@ -53,7 +55,7 @@ async def test_every_exact_preset_tells_them_and_changes_no_text() -> None:
             assert "".join(told.token_texts) == told.text
             if not PRESETS[preset].timing_dependent:
                 plain = GenerationRequest(
-                    "tell", preset, GenerationParams(sampling=SAMPLING, max_tokens=40, seed=3)
+                    "tell", preset, GenerationParams(sampling=SAMPLING, max_tokens=TOKENS, seed=3)
                 )
                 untold = await suite.client.generate(plain)
                 assert untold.token_ids == told.token_ids
@@ -98,7 +100,7 @@ async def test_a_lost_cloud_leaves_tokens_without_them() -> None:
             if answer.token_ids:
                 links[0].cut()
         known = len(answer.token_ids) - len(answer.unverified)
-        assert answer.unverified == list(range(known, 40))
+        assert answer.unverified == list(range(known, TOKENS))
     assert known > 0
     assert answer.logprobs[:known] == pytest.approx(
         expected("tell", answer.token_ids[:known]), abs=1e-4

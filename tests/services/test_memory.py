@@ -72,7 +72,7 @@ async def remembering(folder: Path | None = None, **limits: int) -> AsyncIterato
 @pytest.mark.parametrize("preset", ACROSS)
 async def test_the_same_question_is_answered_with_more_accepted_tokens_a_round(preset: str) -> None:
     """At temperature 0 the same text by every method; it takes fewer passes of the target."""
-    params = replace(PARAMS, sampling=GREEDY)
+    params = replace(PARAMS, sampling=GREEDY, max_tokens=40)
     # Presets that measure draft nothing for a target that takes no time.
     target = PacedEngine(target_engine(), 0.004, 0.0)
     async with scripted_suite(target=target, memory=MemoryLimits()) as suite:
@@ -81,7 +81,7 @@ async def test_the_same_question_is_answered_with_more_accepted_tokens_a_round(p
         again = await asked(suite, preset, params=params)
     assert again.token_ids == plain.token_ids
     assert counts(plain) == (0, 0)
-    assert counts(again)[0] > 20
+    assert counts(again)[0] > 14
     assert accepted_a_round(again) > accepted_a_round(plain)
     assert passes(again) < passes(plain)
 

@@ -29,7 +29,7 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
 from tests.services.scripted_suite import emulated
 from tests.services.test_two_sides import PROCESSORS, central_text
-from tests.services.two_sided_suite import QUERY, TwoSides, asking, two_sides
+from tests.services.two_sided_suite import QUERY, TOKENS, TwoSides, asking, two_sides
 
 MORE = {"office": ("the office keeps a heron", "heron of the office"), "lab": ("a heron",)}
 
@@ -82,7 +82,7 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
         assert [side.name for side in summary.more_sides] == ["office", "lab"]
         sides = (summary.device, summary.cloud, *summary.more_sides)
         assert [side.documents for side in sides] == [2, 2, 2, 1]
-        assert sum(side.made for side in sides) == 16
+        assert sum(side.made for side in sides) == TOKENS
         assert answer.token_sources.count("device") == summary.device.made
         named = {"device": "device", "cloud": "cloud", "office": "side", "lab": "side"}
         for source, told in zip(answer.token_sources, answer.token_sides, strict=True):

@@ -36,7 +36,7 @@ async def test_mutated_frames_never_make_an_internal_error() -> None:
     async with scripted_suite() as suite:
         for block in range(4):
             async with unharmed(suite):
-                for _ in range(60):
+                for _ in range(40):
                     frames = _mutated(source)
                     ending = await raw_ending(suite.verifier.target, *frames)
                     assert ending.code in allowed, (block, ending, [raw.hex() for raw in frames])

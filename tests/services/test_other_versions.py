@@ -18,7 +18,14 @@ from tandem.net.status import Rejected
 from tandem.specdec.messages import GenerationParams
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tests.services.scripted_suite import listening, scripted_suite
-from tests.services.test_several_clouds import begun, expected, requests, two_clouds
+from tests.services.test_several_clouds import (
+    CloudEngine,
+    Standstill,
+    begun,
+    expected,
+    requests,
+    two_clouds,
+)
 from tests.services.verifier_peer import VERIFY
 from tests.unit.wire.test_golden import add_unknown
 
@@ -130,14 +137,18 @@ async def test_verifiers_are_upgraded_one_after_the_other_and_no_token_is_lost(
     on with the other, whichever it is."""
     presets = ("coupled", "dssd", "stream", "ar")
     asked = [
-        each.with_fields(preset=preset, max_tokens=200)
-        for each, preset in zip(requests(4), presets, strict=True)
+        each.with_fields(preset=preset) for each, preset in zip(requests(4), presets, strict=True)
     ]
     relays = (path_of(older, []), path_of(add_unknown, []))
-    async with two_clouds(relays=relays) as clouds:
+    still = Standstill(8)
+    engines = [CloudEngine(still if cloud == leaving else None) for cloud in range(2)]
+    async with two_clouds(relays=relays, first=engines[0], second=engines[1]) as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(leaving, 1)
-        await (clouds.suite.verifier, clouds.second)[leaving].drain(10.0)
+        await still.begun()
+        leaves = (clouds.suite.verifier, clouds.second)[leaving]
+        draining = asyncio.create_task(leaves.drain(10.0))
+        still.go_on()
+        await draining
         answers = await asyncio.gather(*under_way)
         assert clouds.moves("draining") >= 1
         assert clouds.sessions(leaving) == 0

@@ -72,16 +72,17 @@ class Standstill:
 
 
 class CloudEngine(PacedEngine):
-    """Slow enough for a request to be moved on its way; counts its passes. `further_s`: of each
-    token beyond the first."""
+    """Slow enough for a request to be moved on its way; counts its passes. `first_s`: of a pass;
+    `further_s`: of each token beyond the first."""
 
     def __init__(
         self,
         standstill: Standstill | None = None,
         engine: Engine | None = None,
         further_s: float = 0.0,
+        first_s: float = 0.004,
     ) -> None:
-        super().__init__(engine or target_engine(), 0.004, further_s, further_s)
+        super().__init__(engine or target_engine(), first_s, further_s, further_s)
         self._standstill = standstill
         self.passes = 0
 
@@ -202,9 +203,11 @@ async def two_clouds(
         await other.drain(0.0)
 
 
-def requests(count: int, preset: str = "coupled") -> list[GenerationRequest]:
+def requests(count: int, preset: str = "coupled", max_tokens: int = 60) -> list[GenerationRequest]:
     return [
-        GenerationRequest("m", preset, GenerationParams(seed=seed, max_tokens=100, ignore_eos=True))
+        GenerationRequest(
+            "m", preset, GenerationParams(seed=seed, max_tokens=max_tokens, ignore_eos=True)
+        )
         for seed in range(count)
     ]
 
@@ -245,7 +248,7 @@ async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> 
 
 
 async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_gone() -> None:
-    asked, still = [each.with_fields(max_tokens=300) for each in requests(4)], Standstill(10)
+    asked, still = requests(4, max_tokens=120), Standstill(10)
     async with two_clouds(second=CloudEngine(still)) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
@@ -267,7 +270,7 @@ async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
     """Where they go their texts are computed anew: at once they would wait for each other's. So the
     other cloud makes passes between the first and the last that comes."""
     still, near = Standstill(12), CloudEngine()
-    asked = [each.with_fields(prompt="m" * 40, max_tokens=300) for each in requests(8)]
+    asked = [each.with_fields(prompt="m" * 40) for each in requests(6, max_tokens=120)]
     passes_at: list[int] = []
     moved = CloudSeries.moved
 
@@ -290,7 +293,7 @@ async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
 
 
 async def test_sessions_leave_a_cloud_that_became_far() -> None:
-    asked, still = [each.with_fields(max_tokens=300) for each in requests(2)], Standstill(10)
+    asked, still = requests(2, max_tokens=150), Standstill(10)
     async with two_clouds(links=True, first=CloudEngine(still)) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
@@ -319,7 +322,7 @@ async def test_a_chat_goes_back_to_where_its_keys_and_values_are(
         for text in ("m" * 200, "n" * 200):
             homes.clear()
             for turn in range(4):
-                asked = first.with_fields(prompt=text + "and then? " * turn, max_tokens=60)
+                asked = first.with_fields(prompt=text + "and then? " * turn, max_tokens=24)
                 await clouds.suite.client.generate(asked)
             assert len(homes) == 1
 
@@ -350,10 +353,10 @@ async def test_a_cloud_of_another_model_is_not_used() -> None:
 async def test_what_a_cloud_is_silent_about_another_one_answers(share: float) -> None:
     """Its engine stands still in the middle of answers, while it goes on to answer pings. Whoever
     must not ask another one waits for it."""
-    asked, still = requests(4), Standstill(40)
+    asked, still = requests(4), Standstill(20)
     engines = CloudEngine(still), CloudEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=share) as clouds:
-        under_way = begun(clouds.suite, [each.with_fields(max_tokens=300) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=150) for each in asked])
         try:
             await still.begun()
             if share:
@@ -367,7 +370,7 @@ async def test_what_a_cloud_is_silent_about_another_one_answers(share: float) ->
         hedged, moved = clouds.value("tandem_hedged_rounds_total"), clouds.moves("stalled")
         assert hedged >= moved >= 1 if share else hedged == 0
         alone = await expected(clouds.suite, asked)
-        assert [each.token_ids[:100] for each in together] == alone
+        assert [each.token_ids[:60] for each in together] == alone
 
 
 async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
@@ -379,10 +382,10 @@ async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
         raise BadFile(FilePath("ca.crt"), "cannot be read")
 
     monkeypatch.setattr(CloudRoute, "connection", unusable)
-    asked, still = requests(4), Standstill(40)
+    asked, still = requests(4), Standstill(20)
     engines = CloudEngine(still), CloudEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=1.0) as clouds:
-        under_way = begun(clouds.suite, [each.with_fields(max_tokens=300) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=150) for each in asked])
         try:
             await still.begun()
             await clouds.until(lambda: clouds.value("tandem_hedged_rounds_total") > 0)
@@ -390,7 +393,7 @@ async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
             still.go_on()
         together = await asyncio.gather(*under_way)
         alone = await expected(clouds.suite, asked)
-        assert [each.token_ids[:100] for each in together] == alone
+        assert [each.token_ids[:60] for each in together] == alone
 
 
 async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
@@ -398,10 +401,10 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
     texts, and no new ones go there."""
     asked = requests(4, "ar")
     file = tmp_path / "verifiers"
-    async with two_clouds(file=file) as clouds:
+    async with two_clouds(file=file, first=CloudEngine(first_s=0.02)) as clouds:
         first, second = clouds.addresses
         assert [each.address for each in (await clouds.suite.client.describe()).clouds] == [first]
-        under_way = begun(clouds.suite, [each.with_fields(max_tokens=400) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])
         await clouds.until_served(0, 4)
         replace_file(file, f"{second}  # price=7\n".encode(), PUBLIC)
         answers = await asyncio.gather(*under_way)
@@ -411,7 +414,7 @@ async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
         ]
         assert told == [(second, 0.0)]
         again = await expected(clouds.suite, asked)
-        assert [each.token_ids[:100] for each in answers] == again
+        assert [each.token_ids[:60] for each in answers] == again
         await clouds.until(lambda: not clouds.engines[0].sessions_open)
         assert clouds.sessions(0) == 0
         usable = {"side": "device", "cloud": first}

@@ -47,6 +47,7 @@ from tests.services.two_sided_suite import (
     CONTEXT,
     PROBS,
     QUERY,
+    TOKENS,
     VOCABULARY,
     TwoSides,
     asking,
@@ -291,10 +292,10 @@ async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> Non
     links: list[TcpLinkEmulator] = []
     processors = PROCESSORS if preset == "dragon-coupled" else NO_PROCESSORS
     async with two_sides(tmp_path, way=lambda address: emulated(address, links)) as suite:
-        request = asking(preset, max_tokens=24, processors=processors)
+        request = asking(preset, max_tokens=16, processors=processors)
         result, drops = None, 0
         async for result in suite.client.stream(request):
-            if len(result.token_ids) > 6 * (drops + 1) and drops < 2:
+            if len(result.token_ids) > 4 * (drops + 1) and drops < 2:
                 links[0].drop()
                 drops += 1
         assert result is not None
@@ -334,11 +335,11 @@ async def test_a_decoder_that_is_lost_is_opened_again(
 ) -> None:
     links: list[TcpLinkEmulator] = []
     async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
-        request = asking(preset, max_tokens=24, token_texts=True)
+        request = asking(preset, max_tokens=16, token_texts=True)
         whole = await suite.client.generate(request)
         result, drops = None, 0
         async for result in suite.client.stream(request):
-            if len(result.token_ids) > 6 * (drops + 1) and drops < 2:
+            if len(result.token_ids) > 4 * (drops + 1) and drops < 2:
                 links[side].drop()
                 drops += 1
         assert result is not None
@@ -492,7 +493,7 @@ async def test_a_whole_answer_can_come_with_its_distributions(tmp_path: Path) ->
     assert {"cloud"} in [sources for sources, _ in fetched]
     for sources, more in fetched:
         # A distribution of 64 tokens, of which no id or value is left out, takes over 100 bytes.
-        assert more > 16 * 100 if sources == {"cloud"} else abs(more) < 64
+        assert more > TOKENS * 100 if sources == {"cloud"} else abs(more) < 64
 
 
 async def test_the_last_turn_is_what_is_looked_for(tmp_path: Path) -> None:

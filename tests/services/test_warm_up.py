@@ -28,6 +28,11 @@ from tests.services.test_several_clouds import TwoClouds, begun, expected, reque
 GRACE_S, REST_S = 10.0, 0.02
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
 def letters(count: int, first: int) -> str:
     return "".join(chr(97 + (first + 5 * number) % 23) for number in range(count))
 
@@ -56,8 +61,7 @@ async def leave_the_second(clouds: TwoClouds, preset: str) -> float:
 
 
 @pytest.mark.parametrize("preset", ["coupled", "dssd"])
-async def test_its_text_is_there_when_it_comes(preset: str, tmp_path: Path) -> None:
-    model = tiny_model(tmp_path)
+async def test_its_text_is_there_when_it_comes(preset: str, model: Path) -> None:
     engines = paced(model), paced(model)
     draft = load_engine(model)
     async with two_clouds(first=engines[0], second=engines[1], draft=draft) as clouds:
@@ -65,13 +69,12 @@ async def test_its_text_is_there_when_it_comes(preset: str, tmp_path: Path) -> N
 
 
 async def test_it_leaves_without_where_nothing_can_be_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, model: Path
 ) -> None:
     def unusable(route: CloudRoute, cloud: int) -> Connection:
         raise BadFile(Path("ca.crt"), "cannot be read")
 
     monkeypatch.setattr(CloudRoute, "connection", unusable)
-    model = tiny_model(tmp_path)
     engines = paced(model), paced(model)
     draft = load_engine(model)
     async with two_clouds(first=engines[0], second=engines[1], draft=draft) as clouds:

@@ -15,7 +15,6 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
 from tandem.net.retriever_client import RetrieverClient, Upload
-from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -26,7 +25,7 @@ from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_
 from tandem.text import Tokenizer
 from tandem.two_sided.decoding.document_decoder import Documents, Rescore
 from tests.services.retriever_peer import Retriever, retriever
-from tests.services.scripted_suite import started
+from tests.services.scripted_suite import default_settings, started
 
 VOCABULARY = 64
 CONTEXT = 160
@@ -36,6 +35,9 @@ PROMPT = "what of the heron?"
 QUERY = "heron"
 NOTES = ("my heron note", "the heron is old")
 PUBLIC = ("public heron text", "a heron in general")
+
+TOKENS = 10
+"""Of an answer, unless a test asks for others."""
 
 NO_PROMETHEUS = "http://127.0.0.1:9"
 """Nobody answers there: the other sources are enough."""
@@ -112,15 +114,17 @@ async def two_sides(
             other = await start.cloud_aggregator(decoders[1], further[-1].running.target)
             addresses.append(f"{name}={await start.behind(more_way, other.target)}")
         device_metrics = Metrics(new_registry(), "device")
-        settings = AggregatorSettings(
-            drafter=drafter.target,
-            decoder=decoders[0],
-            retriever=own.running.target,
-            cloud=await start.behind(way, aggregator.target),
-            more_sides=",".join(addresses),
-            give_up_after_s=give_up_after_s,
-            prometheus=prometheus,
-            http=False,
+        settings = default_settings().model_copy(
+            update={
+                "drafter": drafter.target,
+                "decoder": decoders[0],
+                "retriever": own.running.target,
+                "cloud": await start.behind(way, aggregator.target),
+                "more_sides": ",".join(addresses),
+                "give_up_after_s": give_up_after_s,
+                "prometheus": prometheus,
+                "http": False,
+            }
         )
         front = AggregatorServicer(settings, device_metrics, tracing=tracing("aggregator"))
         running = await start.serve(front)
@@ -207,12 +211,14 @@ class _Starting:
         )
 
     async def cloud_aggregator(self, decoder: str, retriever: str) -> RunningService:
-        settings = AggregatorSettings(
-            side="cloud",
-            decoder=decoder,
-            retriever=retriever,
-            prometheus=self._prometheus,
-            http=False,
+        settings = default_settings().model_copy(
+            update={
+                "side": "cloud",
+                "decoder": decoder,
+                "retriever": retriever,
+                "prometheus": self._prometheus,
+                "http": False,
+            }
         )
         metrics = Metrics(new_registry(), "cloud")
         traced = self._tracing("cloud-aggregator")
@@ -221,6 +227,6 @@ class _Starting:
 
 def asking(preset: str, **changes: Any) -> GenerationRequest:
     request = GenerationRequest(
-        PROMPT, preset, GenerationParams(seed=5, max_tokens=16), query=QUERY, documents=2
+        PROMPT, preset, GenerationParams(seed=5, max_tokens=TOKENS), query=QUERY, documents=2
     )
     return request.with_fields(**changes)

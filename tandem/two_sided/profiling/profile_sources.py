@@ -87,7 +87,7 @@ class Profiling:
         return SideProfiler({self._side: fit.fit})
 
     def earlier(self, preset: str) -> Reading:
-        """Return what is known as a request comes; too costly for every token, as it reads all
+        """Return what is known as a request comes; too costly for every token, as it collects
         metrics."""
         samples = () if self._server is None else self._server.read()
         age_s = self._clock() - self._measured_s
@@ -184,9 +184,17 @@ class RegistrySource:
         self._registry = registry
 
     def reading(self) -> Reading:
+        # Of these gauges alone: the registry's own look-up collects every metric for each number.
+        gauges = self._registry.restricted_registry(MEASURED.values()).collect()
+        found = {
+            (sample.name, sample.labels["side"]): sample.value
+            for gauge in gauges
+            for sample in gauge.samples
+            if sample.labels.keys() == {"side"}
+        }
         return Reading(
             **{
-                f"{side}_{field}": self._registry.get_sample_value(metric, {"side": side})
+                f"{side}_{field}": found.get((metric, side))
                 for field, metric in MEASURED.items()
                 for side in SIDES
             }

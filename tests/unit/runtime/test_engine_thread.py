@@ -320,6 +320,27 @@ async def test_calls_run_in_order_even_if_nobody_waits(
     assert ran == [0, 1, 2, 3, 4]
 
 
+def test_a_call_whose_loop_is_closed_harms_no_other(watched: Watched, thread: EngineThread) -> None:
+    """As the loop of a test is that ends before it: the engine's thread ended with the call."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def stay() -> bool:
+        began.set()
+        return goes_on.wait(DEADLINE_S)
+
+    async def leave() -> None:
+        thread.call(stay)
+
+    asyncio.run(leave())
+    assert began.wait(DEADLINE_S)
+    goes_on.set()
+
+    async def ask() -> int:
+        return await asyncio.wait_for(thread.call(lambda: 5), DEADLINE_S)
+
+    assert asyncio.run(ask()) == 5
+
+
 async def test_a_call_s_error_is_its_caller_s(watched: Watched, thread: EngineThread) -> None:
     def fail() -> None:
         raise ValueError("mine")
