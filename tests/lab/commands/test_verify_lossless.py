@@ -131,7 +131,10 @@ def test_a_target_that_rounds_differently_in_every_batch_is_named(
     monkeypatch: pytest.MonkeyPatch, same_bits: bool
 ) -> None:
     different = PresetCheck(
-        *("dsd", False, 1, {"greedy": 1}),
+        preset="dsd",
+        lossy=False,
+        texts=1,
+        different={"greedy": 1},
         sequences=None,
         uplink_bytes=9.0,
         downlink_bytes=9.0,
