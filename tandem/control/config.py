@@ -91,8 +91,8 @@ class ControllerConfig:
     restless_gain: float = 0.25
     """Share by which drafts of the edge must be better than those of the cloud while other load
     comes and goes: what one schedule took a second ago tells little of what another takes now.
-    Simulated with passes twice as long every other second: 0.12 and 0.25 lose 1 % against the
-    cloud's drafts, without it 3 to 8 % are lost."""
+    Half of it does as well in `bench auto` with other load every other second; without it some 3 %
+    are lost there at acceptance 0.8, and a tenth on two cores with SmolLM2."""
     chance: float = 0.12
     """Logarithm of the ratio to what was expected that may be chance in a stretch of tokens."""
     trial_share: float = 0.015
