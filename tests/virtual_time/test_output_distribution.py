@@ -13,6 +13,7 @@ coupling is not here: test_text_equality compares its texts with those of `ar`, 
 """
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,6 +95,17 @@ def check_method(method: str, draft_length: int, samples: int = SAMPLES) -> None
 )
 def test_presets(method: str, samples: int) -> None:
     check_method(method, CASES[method], samples)
+
+
+def test_where_a_draft_learns_between_answers() -> None:
+    """Each answer is drafted by an adapter of its own; the target is one."""
+    learned = [model_pair(3, sharpness=1.5, noise=0.9 - 0.2 * version) for version in range(4)]
+    chosen = preset("dssd", 3, payload_top=1)
+    answers = Counter(
+        run(chosen, replace(CLOSE, draft_probs=learned[seed % 4].draft_probs), seed).token_ids
+        for seed in range(SAMPLES)
+    )
+    assert_sample(answers, payload_probs(CLOSE))
 
 
 TREES: dict[str, tuple[ModelPair, Preset]] = {
