@@ -292,7 +292,10 @@ async def test_describe_says_what_a_session_may_ask_for() -> None:
 
 
 async def test_auto_takes_the_verifier_s_draft_model_where_it_has_one() -> None:
-    async with scripted_suite(target=slow_target(), cloud_draft=target_engine()) as suite:
+    at_the_edge = PacedEngine(draft_engine(), 0.05, 0.0)  # five passes: no drafts for it to choose
+    async with scripted_suite(
+        draft=at_the_edge, target=slow_target(), cloud_draft=target_engine()
+    ) as suite:
         alone = await suite.client.generate(asking("ar"))
         answer = await suite.client.generate(asking("auto"))
         without = await suite.client.generate(asking("auto", "cloud_drafts=none"))
