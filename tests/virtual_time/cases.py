@@ -14,7 +14,9 @@ from lab.simulation.simulated_drafts import ProbsOf
 from lab.simulation.simulator import ModelTimes, SimulationResult, simulate
 from lab.simulation.virtual_time import Faults
 from tandem.backends.context_engine import Distribution
+from tandem.core.acceptance import residual
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation, probs_from_logits
+from tandem.core.randomness import Purpose, RandomSource
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.specdec.choices import Schedule
 from tandem.specdec.events import EdgeRequest
@@ -236,3 +238,17 @@ def assert_sample(answers: Counter[TokenIds], probs: Mapping[TokenIds, float]) -
         observed[largest] += sum(answers[answer] for answer in rare)
         expected[largest] += sum(probs[answer] for answer in rare)
     assert_fits(observed, expected, deviations=3.719)
+
+
+def recovered_afresh(
+    answer: object,
+    target: Array,
+    *,
+    draft_probs: Array,
+    need: Any,
+    rng: RandomSource,
+    position: int,
+) -> int:
+    """Draw the recovered token anew from the full distribution: wrong once it is known that the
+    sparse payload does not have it."""
+    return rng.categorical(residual(target, draft_probs), position, Purpose.RECOVER, need.draw)

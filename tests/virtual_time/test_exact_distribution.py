@@ -19,9 +19,8 @@ from tandem.control.estimates import Estimates
 from tandem.control.link_times import LinkEstimate
 from tandem.control.round_choice import RoundChooser
 from tandem.control.round_cost import RoundSetting
-from tandem.core.acceptance import residual
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
-from tandem.core.randomness import Purpose, RandomSource
+from tandem.core.randomness import Purpose
 from tandem.specdec.choices import (
     Acceptance,
     CloudDrafts,
@@ -37,7 +36,7 @@ from tandem.specdec.presets import Preset
 from tandem.specdec.rules import RejectionRule
 from tests.exact import ExactRandom, fractions, in_parts, outcome_probs
 from tests.long_runs import LONG, with_long_cases
-from tests.virtual_time.cases import ModelPair, TokenIds, preset, scheduled, tree
+from tests.virtual_time.cases import ModelPair, TokenIds, preset, recovered_afresh, scheduled, tree
 from tests.virtual_time.lockstep import Lockstep, Pace
 
 
@@ -575,18 +574,7 @@ def test_drawing_afresh_with_the_full_distribution_would_be_biased(
 ) -> None:
     """Once it is known that the sparse payload does not have the token."""
 
-    def afresh(
-        answer: object,
-        target: Array,
-        *,
-        draft_probs: Array,
-        need: Any,
-        rng: RandomSource,
-        position: int,
-    ) -> int:
-        return rng.categorical(residual(target, draft_probs), position, Purpose.RECOVER, need.draw)
-
-    monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", afresh)
+    monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", recovered_afresh)
     chosen, max_tokens = METHODS["dssd, M 1, R 0"]
     probs = probs_through_the_machines(chosen, max_tokens, Pace())
     assert probs != exact_payload_probs(max_tokens, frozenset())

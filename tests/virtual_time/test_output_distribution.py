@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from tandem.core.acceptance import residual
-from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
-from tandem.core.randomness import Purpose, RandomSource
+from tandem.core.probs import NO_TRUNCATION, SamplingParams, Truncation
+from tandem.core.randomness import Purpose
 from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, probs_of
@@ -34,6 +33,7 @@ from tests.virtual_time.cases import (
     opposed_pair,
     payload_probs,
     preset,
+    recovered_afresh,
     run,
     scheduled,
     tree,
@@ -186,18 +186,7 @@ def test_a_wrong_rule_fails_the_same_test(
 def test_drawing_afresh_with_the_full_distribution_fails_the_same_test(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def afresh(
-        answer: object,
-        target: Array,
-        *,
-        draft_probs: Array,
-        need: Any,
-        rng: RandomSource,
-        position: int,
-    ) -> int:
-        return rng.categorical(residual(target, draft_probs), position, Purpose.RECOVER, need.draw)
-
-    monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", afresh)
+    monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", recovered_afresh)
     with pytest.raises(AssertionError, match="chi-squared"):
         check_method("dssd, M 1, R 0", 2, MANY)
 

@@ -186,7 +186,7 @@ class RegistrySource:
     def reading(self) -> Reading:
         # Of these gauges alone: the registry's own look-up collects every metric for each number.
         gauges = self._registry.restricted_registry(MEASURED.values()).collect()
-        found = {
+        values = {
             (sample.name, sample.labels["side"]): sample.value
             for gauge in gauges
             for sample in gauge.samples
@@ -194,7 +194,7 @@ class RegistrySource:
         }
         return Reading(
             **{
-                f"{side}_{field}": found.get((metric, side))
+                f"{side}_{field}": values.get((metric, side))
                 for field, metric in MEASURED.items()
                 for side in SIDES
             }

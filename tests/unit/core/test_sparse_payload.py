@@ -50,8 +50,8 @@ def recovered(
 
 
 def biased_pairs(top: int, tail_draws: int, finish: Finish) -> Iterator[bool]:
-    """Of pairs of distributions: whether they give a recovered token of another distribution than
-    norm(max(0, P - Q))."""
+    """Yield for each of 40 pairs of distributions whether the recovered token has another
+    distribution than norm(max(0, P - Q))."""
     for target, draft in probs_pairs(seed=3, count=40):
         rest = np.maximum(target - draft, 0)
         probs = output_probs(partial(recovered, target, draft, top, tail_draws, finish), V)
