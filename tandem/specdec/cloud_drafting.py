@@ -28,8 +28,6 @@ from tandem.specdec.text_drafts import AnswerTexts
 
 RETRY_AFTER = 32
 """Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
-MOST_RETRY_AFTER = 4 * RETRY_AFTER
-"""The same after several tries that failed, where drafts of any kind are chosen from."""
 RETRY_LENGTH = 2
 
 
@@ -101,7 +99,6 @@ class CloudDrafting:
         # How often the remembered drafts that wait are expected to be right.
         self._remembered_rate = 0.0
         self._rested = 0
-        self._retry_after = RETRY_AFTER
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
 
@@ -212,7 +209,7 @@ class CloudDrafting:
     def _or_a_try(self, count: int) -> int:
         """Return `count`, or a few now and then where that is none."""
         self._rested = 0 if count else self._rested + 1
-        if self._rested < self._retry_after:
+        if self._rested < RETRY_AFTER:
             return count
         self._rested = 0
         return min(RETRY_LENGTH, self._longest)
@@ -417,9 +414,6 @@ class CloudDraftsOfAnyKind(CloudDrafting):
             self._forget()
             return
         acceptance = self._lookup_acceptance if self._looked_up else self._acceptance
-        if not self._looked_up:  # a try that failed is not repeated soon
-            longer = min(MOST_RETRY_AFTER, 2 * self._retry_after)
-            self._retry_after = RETRY_AFTER if accepted else longer
         acceptance.judged(accepted, rejected)
         self._forget()
 
