@@ -1,5 +1,5 @@
-"""The edge's draft engine in virtual time: concurrent works, one packed pass a step. Invariant: as
-in a real engine, a sequence is what its KV cache was fed, and a work that joins while a pass runs
+"""The edge's draft engine in virtual time: concurrent tasks, one packed pass a step. Invariant: as
+in a real engine, a sequence is what its KV cache was fed, and a task that joins while a pass runs
 waits for the next one."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tokens of a work that are ready, as `EdgeMachine.drafted` takes them."""
+    """Tokens of a task that are ready, as `EdgeMachine.drafted` takes them."""
 
     work: DraftTask
     drafts: list[Drafted]
@@ -100,7 +100,7 @@ class Report:
 
 
 class SimulatedDrafts:
-    """`start` and `interrupt` works; when `pass_due` says so, take a `step` after `step_s`."""
+    """`start` and `interrupt` tasks; when `pass_due` says so, take a `step` after `step_s`."""
 
     def __init__(self, edge: EdgeMachine, probs: ProbsOf, step_s: float) -> None:
         self.step_s = step_s
@@ -118,7 +118,7 @@ class SimulatedDrafts:
 
     @property
     def jobs_under_way(self) -> int:
-        """Return how many works the pass is over."""
+        """Return how many tasks the pass is over."""
         return len(self._passing)
 
     def start(self, work: DraftTask) -> None:
@@ -129,7 +129,7 @@ class SimulatedDrafts:
         self._jobs.append(job)
 
     def interrupt(self, work: DraftTask) -> None:
-        """Drop a work. A pass without any work left ends at once, and the next may start."""
+        """Drop a task. A pass without any task left ends at once, and the next may start."""
         for job in self._jobs:
             if job.work is work:
                 self._jobs.remove(job)
@@ -140,7 +140,7 @@ class SimulatedDrafts:
             self.pass_number += 1
 
     def begin_pass(self) -> int | None:
-        """Start a pass over all works, if there are any and none is under way; its number."""
+        """Start a pass over all tasks, if there are any and none is under way; its number."""
         if self._passing or not self._jobs:
             return None
         self._passing = list(self._jobs)

@@ -16,7 +16,7 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
 from tandem.netem.link_model import Link
-from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.judge import Verification
 from tandem.specdec.messages import CloudMessage, Work
 
@@ -44,7 +44,7 @@ class ServedSession:
     send: Callable[[Sequence[CloudMessage]], None]
     drafts: SimulatedCloudDrafts
     kv: SimulatedKv = field(default_factory=SimulatedKv)
-    due: DueWork | None = None
+    due: DueTask | None = None
 
     def take_due(self, now: float) -> None:
         """Have the machine name its next drafts and its next pass, if they are due."""
@@ -56,9 +56,9 @@ class ServedSession:
                 if told != work.token_ids:
                     raise ProtocolError(f"hidden states of {told}", f"tokens {work.token_ids}")
             verification = work.judge.judge(lambda row: self.model.probs(contexts[row]))
-            self.due = DueWork(work, contexts, verification, now)
+            self.due = DueTask(work, contexts, verification, now)
 
-    def _contexts(self, work: VerifyWork) -> list[tuple[int, ...]]:
+    def _contexts(self, work: VerifyTask) -> list[tuple[int, ...]]:
         """The contexts of the distributions that the work asks for."""
         kv = self.kv
         kv.rewind(work.keep, work.path)
@@ -70,10 +70,10 @@ class ServedSession:
 
 
 @dataclass(frozen=True, slots=True)
-class DueWork:
+class DueTask:
     """A session's share of a pass, and what its judge will find; due since `due_s`."""
 
-    work: VerifyWork
+    work: VerifyTask
     contexts: Sequence[tuple[int, ...]]
     verification: Verification
     due_s: float
@@ -210,7 +210,7 @@ class SimulatedVerifier:
             self._take(session)
         self._start()
 
-    def _read_exit(self, session: ServedSession, due: DueWork, index: int) -> None:
+    def _read_exit(self, session: ServedSession, due: DueTask, index: int) -> None:
         if session.due is not due or due.work.early is None:
             return
         probs_of = session.model.exit_distributions[index]

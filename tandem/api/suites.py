@@ -302,8 +302,8 @@ def _blocking(make: Callable[Arguments, AsyncSuite], name: str) -> Callable[Argu
 
     made.__name__ = made.__qualname__ = name
     made.__doc__ = make.__doc__
-    own = inspect.signature(make).replace(return_annotation="Suite")
-    made.__signature__ = own  # type: ignore[attr-defined]  # which `help` shows
+    signature = inspect.signature(make).replace(return_annotation="Suite")
+    made.__signature__ = signature  # type: ignore[attr-defined]  # which `help` shows
     return made
 
 

@@ -86,8 +86,8 @@ def _threads() -> str:
 def _generated() -> str:
     """Also finds a gRPC or protobuf library that is older than the generated code."""
     package = import_module("tandem_api")
-    found = walk_packages(package.__path__, "tandem_api.")
-    modules = [module.name for module in found if not module.ispkg]
+    walked = walk_packages(package.__path__, "tandem_api.")
+    modules = [module.name for module in walked if not module.ispkg]
     for name in modules:
         import_module(name)
     if not modules:

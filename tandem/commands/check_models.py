@@ -133,8 +133,8 @@ def _compute(engine: Engine) -> None:
 def _capabilities(engine: Engine) -> str:
     """A row of the matrix: what the back end can do, and what it cannot."""
     every = (field.name for field in fields(Capabilities))
-    own = engine.capabilities.names
-    return ", ".join(f"{name} {'yes' if name in own else 'no'}" for name in every)
+    names = engine.capabilities.names
+    return ", ".join(f"{name} {'yes' if name in names else 'no'}" for name in every)
 
 
 def _presets(draft: Engine, target: Engine) -> str:
@@ -162,15 +162,15 @@ def describe(model: Any) -> str:
 def misfits(draft: Any, target: Any) -> list[str]:
     """Return why two models cannot work together. Their ends of text may differ: the target's
     count."""
-    found = []
+    reasons = []
     if draft.vocabulary_hash != target.vocabulary_hash:
-        found.append(
+        reasons.append(
             f"the vocabularies differ: {draft.model_name} has {draft.vocabulary_hash[:16]},"
             f" {target.model_name} has {target.vocabulary_hash[:16]}"
         )
     if draft.vocabulary_size != target.vocabulary_size:
-        found.append(
+        reasons.append(
             f"{draft.model_name} has {draft.vocabulary_size} logits,"
             f" {target.model_name} has {target.vocabulary_size}"
         )
-    return found
+    return reasons

@@ -125,8 +125,8 @@ def _enroll(name: str, known: Path, out: Path, quota: Quota) -> None:
         replace_file(shown, f"{key}\n".encode(), PRIVATE)
     called = out / "edge.call-key"
     if not called.exists():
-        own = add_key(out / "edge.keys", "edge", EDGE_OWN)
-        replace_file(called, f"{own}\n".encode(), PRIVATE)
+        line = add_key(out / "edge.keys", "edge", EDGE_OWN)
+        replace_file(called, f"{line}\n".encode(), PRIVATE)
 
 
 def _certify(

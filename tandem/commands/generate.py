@@ -203,8 +203,8 @@ def _read_image(path: Path) -> bytes:
 
 
 def _refuse_own_suite(options: dict[str, Any]) -> None:
-    own = ("draft", "target", "batch_invariant")
-    for field in (*own, "device_documents", "cloud_documents", "index_folder"):
+    suite_fields = ("draft", "target", "batch_invariant")
+    for field in (*suite_fields, "device_documents", "cloud_documents", "index_folder"):
         if options[field]:
             raise InvalidArgument(
                 field, "the suite at --endpoint has its own; leave out one of the two"

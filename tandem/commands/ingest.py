@@ -249,11 +249,11 @@ def _into_folder(files: Sequence[Path], options: dict[str, Any], tally: Tally) -
             for source in group:
                 upload = source.upload
                 form = Format(upload.format)
-                for found in extractor.extract(upload.content, form, upload.id, upload.title):
-                    if isinstance(found, Refusal):
-                        tally.refused(found, source.size)
+                for extracted in extractor.extract(upload.content, form, upload.id, upload.title):
+                    if isinstance(extracted, Refusal):
+                        tally.refused(extracted, source.size)
                     else:
-                        documents.append(found)
+                        documents.append(extracted)
                         sizes.append(source.size)
             outcomes = index.add(documents)
             for document, outcome, size in zip(documents, outcomes, sizes, strict=True):

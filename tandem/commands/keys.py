@@ -119,8 +119,8 @@ def let_in(
 
 def holds_key(path: Path, holder: str, key: str) -> bool:
     """Return True if the file at `path` lets `holder` in with `key`."""
-    own = [line for line in _lines(path) if _is_of(holder, line)]
-    return any(hash_key(key) in line.split() for line in own)
+    lines = [line for line in _lines(path) if _is_of(holder, line)]
+    return any(hash_key(key) in line.split() for line in lines)
 
 
 def change_scopes(path: Path, holder: str, scopes: Collection[Scope]) -> int:

@@ -35,11 +35,11 @@ def memory() -> None:
 def show(folder: Path | None, as_json: bool) -> None:
     """Show how much is remembered: no texts, as these are token ids of a model."""
     folder = folder or default_memory_folder()
-    found = files_in(folder)
-    if not found and not as_json:
+    files = files_in(folder)
+    if not files and not as_json:
         click.echo(f"nothing is remembered in {folder}")
         return
-    for path in found:
+    for path in files:
         figures = figures_of(path)
         if as_json:
             click.echo(json.dumps(_object(path, figures.texts, figures.tokens, figures.size_bytes)))

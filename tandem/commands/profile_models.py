@@ -36,9 +36,9 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 def _measure(choice: ModelChoice, *, side: Side, name: str, documents: int, path: Path) -> str:
     """Measure and store the fits; a stored fit of the other side stays."""
     engine = load_model(choice, name).engine
-    found = profile_decoding(engine, side, documents=documents, path=path)
+    profile = profile_decoding(engine, side, documents=documents, path=path)
     return (
-        f"{engine.model_name}, {documents} documents: {found.early_s * 1e3:.3g} ms a token after"
-        f" {found.early_tokens}, {found.late_s * 1e3:.3g} ms after {found.late_tokens};"
+        f"{engine.model_name}, {documents} documents: {profile.early_s * 1e3:.3g} ms a token after"
+        f" {profile.early_tokens}, {profile.late_s * 1e3:.3g} ms after {profile.late_tokens};"
         f" stored in {path}"
     )

@@ -218,7 +218,7 @@ async def _run(parts: Sequence[Part], as_json: bool) -> int:
     """The exit code. Interrupting a suite that serves is no failure."""
     suites = [LocalSuite(part.settings) for part in parts]
     serving = False
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
 
     def kill() -> None:
         for suite in suites:
@@ -231,7 +231,7 @@ async def _run(parts: Sequence[Part], as_json: bool) -> int:
                 with loading_line(part.settings.draft, part.settings.target):
                     await stack.enter_async_context(suite)
                 if part.questions:
-                    found |= await _asked(suite, part.questions, as_json)
+                    answers |= await _asked(suite, part.questions, as_json)
                     continue
                 serving = True
                 _announce(suite, as_json)
@@ -241,7 +241,7 @@ async def _run(parts: Sequence[Part], as_json: bool) -> int:
             click.echo("interrupted", err=True)
         return 0 if serving else INTERRUPTED
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(answers))
     return 0
 
 

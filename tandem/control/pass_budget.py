@@ -4,9 +4,9 @@ may wait for drafts.
 Every token fed makes the pass longer for all sessions in it. A draft goes in while it brings more
 tokens than all sessions lose by that: then the tokens per second of all grow. A session that gets
 more than the others has to bring more in proportion, as proportional fairness asks, and so do the
-sessions of a holder who has more of them. With no draft
-worth its cost each session gets its own token from each pass, as if nobody drafted. Invariant: no
-session waits for another's drafts; pure, one clock's seconds go in."""
+sessions of a key holder who has more of them. With no draft worth its cost each session gets its
+own token from each pass, as if nobody drafted. Invariant: no session waits for another's drafts;
+pure, one clock's seconds go in."""
 
 from __future__ import annotations
 

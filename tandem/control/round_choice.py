@@ -128,10 +128,10 @@ class RoundChooser:
         if conditions is None or now - self._chose_at < self._config.choose_every_s:
             return
         self._chose_at = now
-        found = cheapest_round(self._options, conditions, self._config)
-        if found is None:
+        choice = cheapest_round(self._options, conditions, self._config)
+        if choice is None:
             return
-        best, best_s = found
+        best, best_s = choice
         used_s = round_cost(self.setting, conditions, self._config)
         if best != self.setting and best_s < (1 - self._config.negligible) * used_s:
             self.setting = best

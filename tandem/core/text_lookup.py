@@ -53,15 +53,15 @@ class GrowingText:
         """Return what surely follows, one token after the other, `most` at most; the text stays as
         it is."""
         self._make_room(self._length + most)
-        found: list[int] = []
-        while len(found) < most:
-            end = self._length + len(found)
+        tokens: list[int] = []
+        while len(tokens) < most:
+            end = self._length + len(tokens)
             follower, matched = find_follower(self._tokens[:end])
             if follower is None or matched < SURE_MATCH:
                 break
-            found.append(follower)
+            tokens.append(follower)
             self._tokens[end] = follower
-        return tuple(found)
+        return tuple(tokens)
 
     def _make_room(self, length: int) -> None:
         if length > len(self._tokens):

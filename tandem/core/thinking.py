@@ -63,21 +63,21 @@ class ThinkingMask:
         return self._grammar.prepare(due) if due else None
 
     def _place(self, answer: tuple[int, ...]) -> _Place:
-        own = self._thinking
-        start = len(own.begin_ids)
-        if answer[:start] != own.begin_ids:
-            begins = own.begin_ids[: len(answer)] == answer
-            return _Place(may_begin=own.begin_ids[len(answer)] if begins else None)
+        thinking = self._thinking
+        start = len(thinking.begin_ids)
+        if answer[:start] != thinking.begin_ids:
+            begins = thinking.begin_ids[: len(answer)] == answer
+            return _Place(may_begin=thinking.begin_ids[len(answer)] if begins else None)
         try:
-            end = answer.index(own.end_ids[0], start)
+            end = answer.index(thinking.end_ids[0], start)
         except ValueError:
-            spent = own.budget is not None and len(answer) - start >= own.budget
-            return _Place(forced=own.end_ids[0]) if spent else _Place(thinks=True)
+            spent = thinking.budget is not None and len(answer) - start >= thinking.budget
+            return _Place(forced=thinking.end_ids[0]) if spent else _Place(thinks=True)
         # The model may end its thinking by itself, and begin its answer as it likes.
-        closes = end - start == own.budget or self._grammar is not None
-        rest = end + (len(own.end_ids) if closes else 1)
+        closes = end - start == thinking.budget or self._grammar is not None
+        rest = end + (len(thinking.end_ids) if closes else 1)
         if len(answer) < rest:
-            return _Place(forced=own.end_ids[len(answer) - end])
+            return _Place(forced=thinking.end_ids[len(answer) - end])
         return _Place(rest=rest)
 
     def _with(self, allowed: Mask | None, token_id: int) -> Mask:

@@ -194,11 +194,13 @@ class Writer:
             return None
         begin = delta.begins_at
         end = begin + tokens
-        told = tokens or with_prompt
+        logprobs = None
+        if tokens or with_prompt:
+            logprobs = self.form.logprobs(delta.answer, begin, end, with_prompt)
         choice: dict[str, Any] = {
             "index": delta.index,
             **self._delta(delta, text, first),
-            "logprobs": self.form.logprobs(delta.answer, begin, end, with_prompt) if told else None,
+            "logprobs": logprobs,
             "finish_reason": None,
         }
         tandem = self._tokens(delta.answer, begin, end) if tokens else {}
@@ -329,8 +331,8 @@ class Writer:
         summaries = [
             answer.summary for answer in self._ended.values() if answer.summary is not None
         ]
-        found = speculative_decoding_metrics(summaries)
-        return {} if found is None else {"metrics": {"speculative_decoding": found}}
+        figures = speculative_decoding_metrics(summaries)
+        return {} if figures is None else {"metrics": {"speculative_decoding": figures}}
 
     def _usage(self) -> dict[str, Any]:
         """Each prompt counts once, however many choices it has, and so does what was kept of it

@@ -105,16 +105,16 @@ class Constraints(BaseModel):
                 yield "response_format", schema_grammar(schema or ANY_OBJECT)
             case JsonSchemaFormat(json_schema=named):
                 yield "response_format", schema_grammar(named.json_schema)
-        own = self.structured_outputs
+        outputs = self.structured_outputs
         yield from _named("guided_", self.guided_json, self.guided_regex, self.guided_choice)
         if self.guided_grammar is not None:
             yield "guided_grammar", Grammar(GrammarKind.LARK, self.guided_grammar)
-        if own is not None:
+        if outputs is not None:
             prefix = "structured_outputs."
-            yield from _named(prefix, own.json_schema, own.regex, own.choice)
-            if own.grammar is not None:
-                yield f"{prefix}grammar", Grammar(GrammarKind.LARK, own.grammar)
-            if own.json_object:
+            yield from _named(prefix, outputs.json_schema, outputs.regex, outputs.choice)
+            if outputs.grammar is not None:
+                yield f"{prefix}grammar", Grammar(GrammarKind.LARK, outputs.grammar)
+            if outputs.json_object:
                 yield f"{prefix}json_object", schema_grammar(ANY_OBJECT)
 
 

@@ -145,10 +145,10 @@ def validation_error(error: ValidationError, kind: type[BaseModel] | None = None
     words: dict[str, list[str]] = {}
     for each in same:
         if len(each["loc"]) == deepest:
-            found = words.setdefault(_whole_name(each["loc"]), [])
-            found.append(_words(each))
-    told = (_told(name, dict.fromkeys(what)) for name, what in words.items())
-    return invalid(field or None, "; or ".join(islice(told, _MOST_FORMS)))
+            reasons = words.setdefault(_whole_name(each["loc"]), [])
+            reasons.append(_words(each))
+    sentences = (_sentence(name, dict.fromkeys(what)) for name, what in words.items())
+    return invalid(field or None, "; or ".join(islice(sentences, _MOST_FORMS)))
 
 
 def json_response(
@@ -193,7 +193,7 @@ def _words(detail: ErrorDetails) -> str:
     return detail["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
 
 
-def _told(name: str, words: Iterable[str]) -> str:
+def _sentence(name: str, words: Iterable[str]) -> str:
     what = "; or ".join(words)
     return f"{name}: {what}" if name else what
 

@@ -35,8 +35,8 @@ async def deltas(
 ) -> AsyncGenerator[ChoiceDelta]:
     """Pieces of all choices as they come; a choice's first has no text: it was admitted."""
     if len(requests) == 1:
-        async with aclosing(_pieces_of(suite, 0, requests[0], timeout_s)) as own:
-            async for delta in own:
+        async with aclosing(_pieces_of(suite, 0, requests[0], timeout_s)) as pieces:
+            async for delta in pieces:
                 yield delta
         return
     ready: asyncio.Queue[ChoiceDelta | Exception | None] = asyncio.Queue(DELTAS_AHEAD)
@@ -77,8 +77,8 @@ async def fill(
 ) -> None:
     """Put all pieces into the queue, then None, or what ended them."""
     try:
-        async with aclosing(pieces) as own:
-            async for delta in own:
+        async with aclosing(pieces) as answering:
+            async for delta in answering:
                 await ready.put(delta)
         await ready.put(None)
     except Exception as error:  # raised again by who reads the queue
@@ -92,7 +92,7 @@ class _SharedPrompt:
         self.taken = False
         self.computed = asyncio.Event()
 
-    def heard(self, delta: ChoiceDelta) -> None:
+    def progressed(self, delta: ChoiceDelta) -> None:
         """Note the progress of the first choice. The others do not wait for a prompt shorter than a
         cached block."""
         if delta.token_ids or delta.ended or delta.answer.prompt_tokens <= KV_BLOCK:
@@ -110,10 +110,10 @@ async def _after(
     computes, prompt.taken = not prompt.taken, True
     if not computes and not request.params.images and not request.from_two_sides:
         await prompt.computed.wait()
-    async with aclosing(_pieces_of(suite, index, request, timeout_s)) as own:
-        async for delta in own:
+    async with aclosing(_pieces_of(suite, index, request, timeout_s)) as pieces:
+        async for delta in pieces:
             if computes:
-                prompt.heard(delta)
+                prompt.progressed(delta)
             yield delta
 
 

@@ -149,10 +149,10 @@ def choice_seed(seed: int, index: int) -> int:
 def _top_k(body: CommonParameters) -> int | None:
     """OpenAI's API has none; vLLM's, with -1 for all, stands beside the one in `tandem`. None where
     neither is given."""
-    own, given = body.tandem.top_k, body.top_k
+    in_extension, given = body.tandem.top_k, body.top_k
     if given is None:
-        return own if "top_k" in body.tandem.model_fields_set else None
-    if own and max(0, given) != own:
+        return in_extension if "top_k" in body.tandem.model_fields_set else None
+    if in_extension and max(0, given) != in_extension:
         raise invalid("top_k", "top_k: set either top_k or tandem.top_k, not both")
     return max(0, given)
 
@@ -246,7 +246,7 @@ def _text(index: int, message: Message) -> str:
 def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
     """Return the images of the user's last turn; the template puts them before its text."""
     users = [index for index, message in enumerate(messages) if message.role == "user"]
-    found: list[bytes] = []
+    images: list[bytes] = []
     for index, message in enumerate(messages):
         for place, part in enumerate(message.content or ()):
             if not isinstance(part, ImagePart):
@@ -257,10 +257,10 @@ def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
                     "images: only allowed in the last message of the user; leave earlier ones out"
                 )
                 raise invalid(name, words)
-            found.append(_image(part.url, name))
-    if len(found) > MAX_IMAGES:
-        raise InvalidArgument("images", f"{len(found)} images; at most {MAX_IMAGES}")
-    return tuple(found)
+            images.append(_image(part.url, name))
+    if len(images) > MAX_IMAGES:
+        raise InvalidArgument("images", f"{len(images)} images; at most {MAX_IMAGES}")
+    return tuple(images)
 
 
 def _image(url: str, name: str) -> bytes:

@@ -190,8 +190,8 @@ class ToolCallReader:
             case _State.ARGUMENTS:
                 return self._arguments()
             case _State.TAIL:
-                _, found, rest = self._held.partition(self._format.tail)
-                if not found:
+                _, mark, rest = self._held.partition(self._format.tail)
+                if not mark:
                     return None
                 self._held = rest
                 self._state = _State.TEXT

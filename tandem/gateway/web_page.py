@@ -67,12 +67,12 @@ class WebPage:
     def _files(self) -> Mapping[str, tuple[bytes, str]]:
         """Path to content and type; read once, as they are few and small."""
         folder = files("tandem.gateway") / "page"
-        found: dict[str, Any] = {}
+        contents: dict[str, Any] = {}
         for each in (*folder.iterdir(), *(folder / "vendor").iterdir()):
             kind = _TYPES.get(each.name.rpartition(".")[2])
             if kind is not None:
-                found[_path(each, folder)] = (each.read_bytes(), kind)
-        return found
+                contents[_path(each, folder)] = (each.read_bytes(), kind)
+        return contents
 
 
 def _path(file: Traversable, folder: Traversable) -> str:

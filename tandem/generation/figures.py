@@ -240,12 +240,12 @@ def _two_sided_figures(summary: Summary) -> dict[str, Any]:
     def of(side: SideSummary) -> dict[str, Any]:
         same = {name: getattr(side, name) for name in _TOLD_OF_SIDES}
         rate = _rate(side.accepted, side.drafted)
-        own = {"acceptance_rate": rate, "names": list(side.names)}
+        figures = {"acceptance_rate": rate, "names": list(side.names)}
         if not summary.more_sides:
-            return same | own
+            return same | figures
         trip_s = side.round_trip_s if side.HasField("round_trip_s") else None
         carried = {name: getattr(side, name) for name in ("uplink_bytes", "downlink_bytes")}
-        return same | own | {"made": side.made, "round_trip_s": trip_s} | carried
+        return same | figures | {"made": side.made, "round_trip_s": trip_s} | carried
 
     more = [of(side) | {"name": side.name} for side in summary.more_sides]
     return {
@@ -260,10 +260,10 @@ def _two_sided_figures(summary: Summary) -> dict[str, Any]:
 def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
     """Whose documents it came from, whose drafts stood, and how often the aggregation moved."""
     sides = {side: figures[side] for side in ("device", "cloud")}
-    sides |= {own["name"]: own for own in figures.get("more_sides", ())}
-    rates = {side: own["acceptance_rate"] for side, own in sides.items() if own["drafted"]}
+    sides |= {more["name"]: more for more in figures.get("more_sides", ())}
+    rates = {side: of["acceptance_rate"] for side, of in sides.items() if of["drafted"]}
     return [
-        "documents " + ", ".join(f"{own['documents']} ({side})" for side, own in sides.items()),
+        "documents " + ", ".join(f"{of['documents']} ({side})" for side, of in sides.items()),
         "accepted " + ", ".join(f"{rate:.0%} ({side})" for side, rate in rates.items()),
         f"{figures['side_moves']} side moves",
     ]

@@ -31,8 +31,8 @@ def check_conjunctions(grammar: Grammar) -> None:
     rest = grammar.source
     if grammar.kind is GrammarKind.LARK:
         rest = _check_embedded(rest)
-        if (found := rest.count("&")) > MAX_INTERSECTIONS:
-            raise InvalidArgument("grammar", f"{found} times &; at most {MAX_INTERSECTIONS}")
+        if (count := rest.count("&")) > MAX_INTERSECTIONS:
+            raise InvalidArgument("grammar", f"{count} times &; at most {MAX_INTERSECTIONS}")
         return
     try:
         schema = json.loads(rest)
@@ -115,16 +115,16 @@ class _Patterns:
                 waiting.append(self._referred(part["$ref"]))
 
     def _referred(self, reference: str) -> object:
-        found: Any = self._root
+        place: Any = self._root
         if not reference.startswith("#") or reference[1:2] not in ("", "/"):
             raise InvalidArgument("grammar", f"$ref {reference[:80]!r}: only #/… is followed")
         for name in filter(None, unquote(reference[1:]).split("/")):
             name = name.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
+            if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+                place = place[int(name)]
             else:
-                found = found.get(name) if isinstance(found, dict) else None
-        return found
+                place = place.get(name) if isinstance(place, dict) else None
+        return place
 
 
 def _values_inside(parts: Sequence[Schema]) -> Iterator[list[object]]:
@@ -143,11 +143,11 @@ def _values_inside(parts: Sequence[Schema]) -> Iterator[list[object]]:
 
 
 def _of_property(part: Schema, name: str) -> Iterator[object]:
-    own = _object(part, "properties")
+    properties = _object(part, "properties")
     by_pattern = _object(part, "patternProperties")
     yield from by_pattern.values()
-    if name in own:
-        yield own[name]
+    if name in properties:
+        yield properties[name]
     elif not by_pattern:
         yield part.get("additionalProperties")
 
@@ -163,5 +163,5 @@ def _object(part: Schema, name: str) -> Schema:
 
 
 def _list(part: Schema, name: str) -> list[object]:
-    found = part.get(name)
-    return found if isinstance(found, list) else []
+    value = part.get(name)
+    return value if isinstance(value, list) else []

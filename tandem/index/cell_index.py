@@ -161,10 +161,10 @@ class CellIndex:
         compared = min(self._count, cell_quantizer.compared_exactly(count))
         if not compared:
             return []
-        (found,) = cell_quantizer.nearest_codes(
+        (codes,) = cell_quantizer.nearest_codes(
             self._codes, query[None, :], compared, self._state.probed, self._selector
         )
-        places = np.sort(found[found >= 0])
+        places = np.sort(codes[codes >= 0])
         scores = self._rows[places] @ query
         best = np.argsort(-scores, kind="stable")[:count]
         numbers = self._numbers[places[best]]
@@ -236,8 +236,8 @@ class CellIndex:
 
     def _places(self, numbers: Numbers) -> tuple[Places, Mask]:
         """Return the place of each number, and whether it has one; else the place means nothing."""
-        found = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
-        return self._order[found], self._sorted[found] == numbers
+        indices = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
+        return self._order[indices], self._sorted[indices] == numbers
 
     def _set_alive(self, places: Places, *, alive: bool) -> None:
         """`places` are distinct."""

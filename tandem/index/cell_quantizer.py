@@ -67,8 +67,8 @@ def nearest_codes(index: Any, queries: Vectors, count: int, probed: int, selecto
     cells, of those that `selector` takes; -1 where there are no more."""
     parameters = _library.SearchParametersIVF(nprobe=probed, sel=selector)
     _, numbers = index.search(np.ascontiguousarray(queries), count, params=parameters)
-    found: Numbers = numbers
-    return found
+    codes: Numbers = numbers
+    return codes
 
 
 def calibrated(index: Any, rows: Vectors, target_recall: float) -> int:

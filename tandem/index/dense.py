@@ -118,8 +118,8 @@ class DenseIndex:
                 return []
             if self._tail.ntotal:
                 scores, numbers = self._tail.search(query[None, :], min(count, self._tail.ntotal))
-                found = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
-                hits += [(number, score) for number, score in found if number >= 0]
+                pairs = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
+                hits += [(number, score) for number, score in pairs if number >= 0]
             if self._cells is not None:
                 hits += self._cells.search(query, count)
         return sorted(hits, key=lambda hit: -hit[1])[:count]

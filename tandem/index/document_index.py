@@ -258,15 +258,15 @@ def plain_token_ids(token_ids: Sequence[int], embedder: Embedder) -> Sequence[in
 
 def _foreign_ids(embedder: Embedder) -> str:
     before, after = embedder.marks
-    own = "this model cannot tell its own token ids from those of another tokenizer"
+    why = "this model cannot tell its own token ids from those of another tokenizer"
     if before and after:
-        own = (
+        why = (
             "token ids must be those of the embedding model's own tokenizer, with its special"
             f" tokens: {list(before)} before the text and {list(after)} after it"
         )
     advice = "send texts instead (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
     cure = "install tiktoken, with its vocabulary cl100k_base, where the retriever runs"
-    return f"{own}; {advice}, or {cure}"
+    return f"{why}; {advice}, or {cure}"
 
 
 class DocumentIndex:

@@ -121,26 +121,26 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
     check_size(len(content))
     match form:
         case Format.HTML:
-            found, text = _from_html(content)
+            heading, text = _from_html(content)
         case Format.PDF:
-            found, text = _from_pdf(content)
+            heading, text = _from_pdf(content)
             if not text.strip():  # which nobody would ever find
                 raise InvalidArgument("content", "is a PDF without text: its pages are pictures")
         case Format.DOCX:
-            found, text = docx_text(content)
+            heading, text = docx_text(content)
         case Format.XLSX:
-            found, text = xlsx_text(content)
+            heading, text = xlsx_text(content)
         case Format.PPTX:
-            found, text = pptx_text(content)
+            heading, text = pptx_text(content)
         case Format.CSV:
-            found, text = "", csv_text(_decoded(content))
+            heading, text = "", csv_text(_decoded(content))
         case Format.MARKDOWN:
             text = _decoded(content)
-            found = _first_heading(text)
+            heading = _first_heading(text)
         case _:
-            found = ""
+            heading = ""
             text = _decoded(content)
-    document = Document(document_id, _tidy(text), (title or found).strip()[:MAX_TITLE_LENGTH])
+    document = Document(document_id, _tidy(text), (title or heading).strip()[:MAX_TITLE_LENGTH])
     document.validate()
     return document
 

@@ -64,8 +64,8 @@ def read_request(request: Request, content: bytes) -> Document | Refusal:
     """Return the document that the file, or the line, holds."""
     if request.form == Format.JSONL:
         return json_line(content, request.id, request.number)
-    (found,) = extract(content, Format(request.form), request.id, request.title)
-    return found
+    (extracted,) = extract(content, Format(request.form), request.id, request.title)
+    return extracted
 
 
 def main(memory_bytes: int) -> None:

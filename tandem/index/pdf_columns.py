@@ -73,7 +73,7 @@ def by_columns(layout: str, plain: str) -> str:
     if Counter(layout.split()) != Counter(plain.split()):
         return plain  # the page has more than the layout shows
     lines = [
-        _Line(line, tuple((found.start(), found[0]) for found in _GAP.finditer(line)))
+        _Line(line, tuple((gap.start(), gap[0]) for gap in _GAP.finditer(line)))
         for line in layout.splitlines()
         if line.strip()
     ]

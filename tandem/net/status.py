@@ -321,7 +321,7 @@ async def _reset_this_call() -> None:
         if any(referent is handler for scope in scopes for referent in gc.get_referents(scope)):
             waiter = getattr(task, "_fut_waiter", None)
             if isinstance(waiter, asyncio.Task):
-                return  # one of the call's own works: it is ending already
+                return  # a task of the call itself: it is ending already
             if isinstance(waiter, asyncio.Future) and not waiter.done():
                 waiter.set_result(None)
                 await asyncio.sleep(0)

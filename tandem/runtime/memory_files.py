@@ -168,11 +168,11 @@ def figures_of(path: Path) -> MemoryFileFigures:
 def clear(folder: Path) -> int:
     """Delete all that is remembered in a folder; returns how many files that were. Running drafters
     forget it with their next request. Raises OSError."""
-    found = files_in(folder)
-    for path in found:
+    files = files_in(folder)
+    for path in files:
         path.unlink(missing_ok=True)
     _remove_unfinished(folder)
-    return len(found)
+    return len(files)
 
 
 def _remove_unfinished(folder: Path) -> None:

@@ -15,7 +15,7 @@ from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logi
 from tandem.core.processors import Pending, RowsAfter
 from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.runtime.forced_drafts import forced_drafts
-from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import draft_tails, draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.judge import (
@@ -64,9 +64,9 @@ class DraftRequest:
 
 
 class DraftJob:
-    """Drafts the tokens of a work one by one, and without a pass those that a grammar forces or
+    """Drafts the tokens of a task one by one, and without a pass those that a grammar forces or
     texts propose; ends early after an end-of-text token, or one that is not sure enough. With
-    `stepwise` work every token but the last ones is handed to `on_draft` with the length of the
+    a `stepwise` task every token but the last ones is handed to `on_draft` with the length of the
     draft KV and the seconds it took, on the engine thread; the result is then what is left."""
 
     def __init__(self, session: Session, request: DraftRequest) -> None:
@@ -198,15 +198,16 @@ class BranchJob(DraftJob):
 
 
 class VerifyJob:
-    """One pass over a work's tokens; the result is what the work's judge finds in its logits. A row
-    becomes a distribution only when the judge asks for it. `on_early` takes early verdicts on the
-    engine thread. With `remote` the logits are read where they are, and processed by nothing. Work
-    that reads its prompt is read in chunks (`ReadsAllRows`), and reads no early exits."""
+    """One pass over a task's tokens; the result is what the task's judge reads from its logits.
+
+    A row becomes a distribution only when the judge asks for it. `on_early` takes early verdicts on
+    the engine thread. With `remote` the logits are read where they are, and processed by nothing. A
+    task that reads its prompt is read in chunks (`ReadsAllRows`), and reads no early exits."""
 
     def __init__(
         self,
         session: Session,
-        work: VerifyWork,
+        work: VerifyTask,
         sampling: SamplingParams,
         on_early: OnEarly = lambda verdict: None,
         rows: RowsAfter | None = None,

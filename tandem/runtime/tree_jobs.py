@@ -22,7 +22,7 @@ from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
 
 
 class TreeDraftJob(DraftJob):
-    """Drafts the tree of a work; its last layer is not fed."""
+    """Drafts the tree of a task; its last layer is not fed."""
 
     def __init__(self, session: Session, request: DraftRequest) -> None:
         super().__init__(session, request)

@@ -122,7 +122,7 @@ class CloudModel:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyWork:
+class VerifyTask:
     """A forward pass: roll the KV back to `keep`, feed `token_ids`, return the last
     `logits_to_keep` distributions.
 
@@ -253,7 +253,7 @@ class CloudMachine:
         # most: it is large, and the question is not.
         self._to_draw_from: Array | None = None
         self._sent_in_full = False
-        self._in_flight: VerifyWork | None = None
+        self._in_flight: VerifyTask | None = None
         self._pass_yield = _EXPECTED_YIELD
         self._budget = budget if opening.settings.allows_partial_verification else None
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
@@ -471,7 +471,7 @@ class CloudMachine:
 
     # The forward pass that is due.
 
-    def work(self) -> VerifyWork | None:
+    def work(self) -> VerifyTask | None:
         """Return the forward pass that is due now, if any; it stays in flight until `complete`."""
         if self._in_flight or self.ended or self.finished or self.awaits_recovered:
             return None
@@ -491,7 +491,7 @@ class CloudMachine:
         self._in_flight = work
         return work
 
-    def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyWork:
+    def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass over the drafts that are ready, if any, after the text that is not fed
         yet."""
         drafts = self._pending.ready
@@ -512,7 +512,7 @@ class CloudMachine:
                 early_judge,
                 self._model.exit_temperatures,
             )
-        return VerifyWork(
+        return VerifyTask(
             keep=self.kv_length + len(prepared),
             token_ids=(*unfed, *self._pending.token_ids[len(prepared) : drafts]),
             logits_to_keep=drafts + 1 - len(judge.known),
@@ -531,7 +531,7 @@ class CloudMachine:
             return None
         return PromptReader(self._unread_prompt, self._top_logprobs)
 
-    def _pass_alone(self, unfed: tuple[int, ...]) -> VerifyWork:
+    def _pass_alone(self, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass of a cloud that goes on alone: over drafts that it made itself, if it has
         any."""
         drafting = self._cloud_drafting
@@ -539,7 +539,7 @@ class CloudMachine:
             return self._chain_pass(unfed)
         judge = self._judge(chain_steps(proposals))
         judge = replace(judge, payloads=TokenPayload(self.rule, self._payloads.rng))
-        return VerifyWork(
+        return VerifyTask(
             keep=self.kv_length,
             token_ids=(*unfed, *(proposal.token_ids[0] for proposal in proposals)),
             logits_to_keep=len(proposals) + 1,
@@ -550,12 +550,12 @@ class CloudMachine:
             by_cloud=True,
         )
 
-    def _preparation(self, unfed: tuple[int, ...]) -> VerifyWork:
+    def _preparation(self, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass that feeds the first drafts of a chunk which is not whole yet."""
         drafts = self._pending.token_ids
         known = self._frontier is not None
         rows = len(drafts) + (not known)
-        return VerifyWork(
+        return VerifyTask(
             keep=self.kv_length,
             token_ids=(*unfed, *drafts),
             logits_to_keep=rows,
@@ -563,10 +563,10 @@ class CloudMachine:
             judge=Preparation(len(self.committed) + known, rows, self.rule),
         )
 
-    def _tree_pass(self, tree: DraftTree, unfed: tuple[int, ...]) -> VerifyWork:
+    def _tree_pass(self, tree: DraftTree, unfed: tuple[int, ...]) -> VerifyTask:
         """Return the pass over a tree after the committed token that is `unfed`, if one is."""
         before = len(unfed)
-        return VerifyWork(
+        return VerifyTask(
             keep=self.kv_length,
             token_ids=(*unfed, *tree.token_ids),
             logits_to_keep=before + len(tree.token_ids),
@@ -614,7 +614,7 @@ class CloudMachine:
             return True
         return decodes_alone(self.settings.idle_weight, self._pass_yield)
 
-    def push_early_verdict(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+    def push_early_verdict(self, work: VerifyTask, verdict: EarlyVerdict) -> None:
         """Queue an exit's verdict in `early_verdicts`, to be sent before the pass for `work`
         ends."""
         if work is self._in_flight and not self.ended:
@@ -727,13 +727,13 @@ class CloudMachine:
             return self._judge_at_once()
         judged = len(work.prepared) + work.drafts
         cost = replace(cost, target_passes=self.target_passes, drafts=judged)
-        told = self._prompt_frames(verification)
+        prompt_frames = self._prompt_frames(verification)
         if work.by_cloud:
-            return [*told, *self._outcome_of_cloud_drafts(verification, work, cost)]
-        return [*told, *self._outcome_of(verification, work, cost)]
+            return [*prompt_frames, *self._outcome_of_cloud_drafts(verification, work, cost)]
+        return [*prompt_frames, *self._outcome_of(verification, work, cost)]
 
     def _outcome_of_cloud_drafts(
-        self, verification: Verification, work: VerifyWork, cost: Work
+        self, verification: Verification, work: VerifyTask, cost: Work
     ) -> list[CloudMessage]:
         """Commit the drafts of the cloud that stand, and the token after them. What the edge has
         drafted meanwhile for these positions stands if it is the same."""
@@ -792,7 +792,7 @@ class CloudMachine:
         ]
 
     def _outcome_of(
-        self, verification: Verification, work: VerifyWork, cost: Work
+        self, verification: Verification, work: VerifyTask, cost: Work
     ) -> list[CloudMessage]:
         """Commit what was accepted; return the verdict on it, or the token after it."""
         base = len(self.committed)
@@ -845,7 +845,7 @@ class CloudMachine:
             )
         ]
 
-    def _keep_accepted(self, verification: Verification, work: VerifyWork) -> None:
+    def _keep_accepted(self, verification: Verification, work: VerifyTask) -> None:
         """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
         if work.parents is None:
             accepted = len(verification.path)

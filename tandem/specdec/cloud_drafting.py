@@ -178,17 +178,17 @@ class CloudDrafting:
         if self._budget is not None:
             most = self._budget.drafts(chance, most, by_model=False)
         most = min(most, self.room)
-        found = list[int]()
-        while len(found) < most and draft is not None:
-            found.append(draft.token_id)
+        token_ids = list[int]()
+        while len(token_ids) < most and draft is not None:
+            token_ids.append(draft.token_id)
             if draft.token_id in self._ends:
                 break
             texts = texts.after((draft.token_id,), confirmed=False)
             draft = texts.proposed
-        if not found:
+        if not token_ids:
             return False
         self._rested = 0
-        self._propose(found)
+        self._propose(token_ids)
         self.from_memory = True
         self._remembered_rate = chance
         return True
@@ -376,14 +376,16 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         self._forget()
         if self._recall(surer_than=self._acceptance.rate if self._has_model else 0.0):
             return None
-        found = self._lookup()
+        followers = self._lookup()
         worth = self._model_count()
         wanted = min(self._or_a_try(worth), self.room) if self._has_model else 0
-        by_model = self._budgets.model.speed(self._acceptance.next_rate, wanted)
-        looked_up = self._budgets.lookup.speed(self._lookup_acceptance.next_rate, len(found))
-        if found and looked_up >= by_model and wanted <= worth:  # else the model has a try
+        model_speed = self._budgets.model.speed(self._acceptance.next_rate, wanted)
+        lookup_rate = self._lookup_acceptance.next_rate
+        lookup_speed = self._budgets.lookup.speed(lookup_rate, len(followers))
+        is_try = wanted > worth  # of the model, whose drafts are not expected to pay
+        if followers and lookup_speed >= model_speed and not is_try:
             self._looked_up = True
-            self._propose(found)
+            self._propose(followers)
             return None
         if self._unread and wanted > 0:
             self.prefilling = True

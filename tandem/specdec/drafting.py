@@ -458,9 +458,9 @@ class DraftsInFlight:
 
     def cut_from_texts(self) -> None:
         """Take out the first one that is from a text and all after it."""
-        own = [*takewhile(lambda drafted: not drafted.from_text, self._drafts)]
-        del self._drafts[len(own) :]
-        self.sent = min(self.sent, len(own))
+        by_model = [*takewhile(lambda drafted: not drafted.from_text, self._drafts)]
+        del self._drafts[len(by_model) :]
+        self.sent = min(self.sent, len(by_model))
 
     def clear(self) -> None:
         self._drafts.clear()

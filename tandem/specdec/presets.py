@@ -193,7 +193,7 @@ class Preset:
         decides how long they are."""
         widest = TREES[-1]
         fits = len(self.expansion) <= len(widest) and all(
-            own <= most for own, most in zip(self.expansion, widest, strict=False)
+            width <= most for width, most in zip(self.expansion, widest, strict=False)
         )
         return self.adapts_rounds and fits and self._in_plain_rounds
 
@@ -214,8 +214,8 @@ class Preset:
     @property
     def round_options(self) -> RoundOptions:
         """What a round may draft, and how much may be kept of a draft distribution."""
-        own = self.truncation.top_k
-        sizes = tuple(sorted({own, *KEPT_SIZES})) if self.chooses_truncation else (own,)
+        top_k = self.truncation.top_k
+        sizes = tuple(sorted({top_k, *KEPT_SIZES})) if self.chooses_truncation else (top_k,)
         if not self.chooses_rounds:
             return RoundOptions((self.first_round.widths,), sizes, ends_early=False)
         shapes = TREES if self.expansion else ((1,) * self.longest_round,)

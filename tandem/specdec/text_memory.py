@@ -169,18 +169,18 @@ def find(blocks: Sequence[Block], tail: Tokens, live: LiveText | None = None) ->
         live: the text itself, looked at first."""
     if len(tail) < SHORTEST_MATCH:
         return None
-    found: list[tuple[Tokens, int]] = []
+    candidates: list[tuple[Tokens, int]] = []
     if live is not None:
-        found += [(live.tokens, place) for place in live.places(tail)[: MOST_PLACES // 2]]
+        candidates += [(live.tokens, place) for place in live.places(tail)[: MOST_PLACES // 2]]
     for block, low, high in reversed(_ranges(blocks, tail)):
-        left = MOST_PLACES - len(found)
+        left = MOST_PLACES - len(candidates)
         newest = block.places[max(low, high - left) : high] if left > 0 else ()
-        found += [(block.tokens, place) for place in reversed(newest)]
-    lengths = [_matched(tokens, place, tail) for tokens, place in found]
+        candidates += [(block.tokens, place) for place in reversed(newest)]
+    lengths = [_matched(tokens, place, tail) for tokens, place in candidates]
     longest = max(lengths, default=0)
     if longest < SHORTEST_MATCH:  # hashes that were equal by chance
         return None
-    pairs = zip(found, lengths, strict=True)
+    pairs = zip(candidates, lengths, strict=True)
     return Match(longest, tuple(each for each, length in pairs if length == longest))
 
 

@@ -70,14 +70,14 @@ def local_models(
     """
     home = Path(environment.get("HOME") or Path.home())
     ollama = Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models")
-    found = [
+    models = [
         *_of_folder((here or Path.cwd()) / "models", "models/"),
         *_of_hub_cache(hub_cache(environment)),
         *_of_ollama(ollama),
         *_of_folder(home / ".lmstudio" / "models", "LM Studio"),
         *_of_folder(home / ".cache" / "lm-studio" / "models", "LM Studio"),
     ]
-    return sorted(found, key=lambda model: (model.place, model.name.lower()))
+    return sorted(models, key=lambda model: (model.place, model.name.lower()))
 
 
 def model_at(path: Path) -> LocalModel:

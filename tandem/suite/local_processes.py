@@ -207,13 +207,13 @@ class LocalSuite:
             flags["aggregator"] |= {"more-sides": addresses} if addresses else {}
             flags["aggregator"]["http-documents"] = "true"
             flags |= document_flags(settings.documents, ports, temporary)
-            for name, own in kept_kv_flags(settings.documents).items():
-                flags[name] |= own
+            for name, service_flags in kept_kv_flags(settings.documents).items():
+                flags[name] |= service_flags
             if (profile := default_fits_path()).exists():  # by `tandem doctor --profile`
                 for name in ("aggregator", "cloud-aggregator"):
                     flags[name]["profile-file"] = profile
-        for number, own in enumerate(flags.values()):
-            own["metrics-port"] = settings.metrics_port and settings.metrics_port + number
+        for number, service_flags in enumerate(flags.values()):
+            service_flags["metrics-port"] = settings.metrics_port and settings.metrics_port + number
         return flags
 
     async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:

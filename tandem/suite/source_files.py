@@ -38,11 +38,11 @@ def files_below(paths: Iterable[Path], *, follow_links: bool = False) -> Selecti
     passed: dict[str, Refusal] = {}
     for path in paths:
         if path.is_dir():
-            for found in _below(path, follow_links, frozenset((path.resolve(),))):
-                if isinstance(found, Refusal):
-                    passed[found.id] = found
+            for file in _below(path, follow_links, frozenset((path.resolve(),))):
+                if isinstance(file, Refusal):
+                    passed[file.id] = file
                 else:
-                    files[found] = None
+                    files[file] = None
         elif path.exists():
             files[path] = None
         else:
@@ -127,9 +127,11 @@ def _lines(file: BinaryIO, name: str) -> Iterator[Source | Refusal]:
                 line = file.readline(MAX_DOCUMENT_BYTES)
             yield Refusal(f"{name}#{number}", f"content: more than {MAX_DOCUMENT_BYTES} bytes")
         elif line.strip():
-            found = json_line(line.rstrip(b"\n"), name, number)
-            if isinstance(found, Document):
-                upload = Upload(found.id, found.text.encode(), Format.TEXT.value, found.title)
+            document = json_line(line.rstrip(b"\n"), name, number)
+            if isinstance(document, Document):
+                upload = Upload(
+                    document.id, document.text.encode(), Format.TEXT.value, document.title
+                )
                 yield Source(upload, len(line))
             else:
-                yield found
+                yield document

@@ -66,10 +66,10 @@ class ModelFamily:
     def marks(self) -> tuple[str, ...]:
         """Strings that may be special tokens, and are needed to read an answer."""
         thinking, calls = self.thinking, self.calls
-        found = [calls.mark, calls.tail, calls.first, calls.last]
+        marks = [calls.mark, calls.tail, calls.first, calls.last]
         if thinking is not None:
-            found += (thinking.begin, thinking.end, *thinking.dropped, thinking.forced)
-        return tuple(mark for mark in found if mark)
+            marks += (thinking.begin, thinking.end, *thinking.dropped, thinking.forced)
+        return tuple(mark for mark in marks if mark)
 
 
 HERMES = CallFormat(

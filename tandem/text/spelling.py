@@ -62,19 +62,19 @@ class Spelling:
 
     def _spelt(self, token_id: int, text: str) -> tuple[SpeltToken, bytes]:
         """The token that completes `text`, and the bytes that are then unfinished."""
-        own = b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)
-        spelt = self._unfinished + own
+        token_bytes = b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)
+        spelt = self._unfinished + token_bytes
         if not text:
             if not _is_held_back(spelt):
                 # The text leaves it out: a control token, or a space before the first word.
                 return SpeltToken(text, b""), self._unfinished
-            return SpeltToken(text, own), spelt
+            return SpeltToken(text, token_bytes), spelt
         whole = text.encode("utf-8", "replace")
         if spelt.startswith(whole):
-            return SpeltToken(text, own), spelt[len(whole) :]
+            return SpeltToken(text, token_bytes), spelt[len(whole) :]
         if _REPLACEMENT not in text and whole.startswith(self._unfinished):
             return SpeltToken(text, whole[len(self._unfinished) :]), b""
-        return SpeltToken(text, own), b""
+        return SpeltToken(text, token_bytes), b""
 
 
 def _is_held_back(spelt: bytes) -> bool:

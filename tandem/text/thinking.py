@@ -107,8 +107,8 @@ class ThinkingSplitter:
         return self._thinks, ""
 
     def _in_thinking(self, thinking: ThinkingFormat) -> tuple[bool, str] | None:
-        before, found, rest = self._held.partition(thinking.end)
-        if found:
+        before, mark, rest = self._held.partition(thinking.end)
+        if mark:
             self._enter(thinks=False, rest=rest)
             return True, before.rstrip("\n")
         return self._certain(unfinished(self._held, (thinking.end,), line_ends=True))

@@ -50,8 +50,9 @@ class TextTokenizer:
         self.vocabulary_size = max(vocabulary.values()) + 1
         self.model_size = min(self.vocabulary_size, logits or self.vocabulary_size)
         self.vocabulary_hash = hash_vocabulary(vocabulary, self.model_size)
-        own = tokenizer.eos_token_id
-        self.eos_token_ids = eos_token_ids if own is None else eos_token_ids | {own}
+        eos_token_id = tokenizer.eos_token_id
+        further = frozenset[int]() if eos_token_id is None else frozenset((eos_token_id,))
+        self.eos_token_ids = eos_token_ids | further
 
     def encode(self, text: str) -> list[int]:
         """Ids of a prompt, with the beginning-of-text token where the model is used to one."""

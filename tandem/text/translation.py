@@ -66,7 +66,7 @@ class Translation:
         return tuple(ids) if b"".join(known.get(i, b"") for i in ids) == spelling else None
 
     def _longest_pieces(self, spelling: bytes) -> tuple[int, ...]:
-        found: list[int] = []
+        token_ids: list[int] = []
         at = 0
         while at < len(spelling):
             ends = range(min(len(spelling), at + self._longest), at, -1)
@@ -74,6 +74,6 @@ class Translation:
             if end is None:  # a byte the draft model cannot write
                 at += 1
                 continue
-            found.append(self._pieces[spelling[at:end]])
+            token_ids.append(self._pieces[spelling[at:end]])
             at = end
-        return tuple(found)
+        return tuple(token_ids)

@@ -42,11 +42,11 @@ class Vocabulary:
 
     def spellings(self) -> dict[bytes, list[int]]:
         """The ids of each spelling, the one that text is written with first."""
-        found: defaultdict[bytes, list[int]] = defaultdict(list)
+        tokens: defaultdict[bytes, list[int]] = defaultdict(list)
         for token in sorted(self.pieces, key=lambda t: (t in self.byte_ids, t)):
             if self.pieces[token]:
-                found[self.pieces[token]].append(token)
-        return dict(found)
+                tokens[self.pieces[token]].append(token)
+        return dict(tokens)
 
 
 @dataclass(frozen=True, slots=True)

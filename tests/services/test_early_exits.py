@@ -13,7 +13,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.generation.request import GenerationRequest
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import EarlyJudge, Judge, chain_steps
 from tandem.specdec.messages import EarlyVerdict, Frame, GenerationParams
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
@@ -93,7 +93,7 @@ async def test_a_verdict_leaves_the_engine_thread_while_the_pass_runs() -> None:
         loop.call_soon_threadsafe(seen.set)
 
     async with thread.session(16) as session:
-        work = VerifyWork(0, (1, 2, 3, 4), logits_to_keep=2, drafts=1, judge=judge, early=early)
+        work = VerifyTask(0, (1, 2, 3, 4), logits_to_keep=2, drafts=1, judge=judge, early=early)
         done = await thread.submit(VerifyJob(session, work, SamplingParams(), hear)).future
     await asyncio.to_thread(thread.stop)
     assert waited == [True, True]

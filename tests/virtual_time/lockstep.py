@@ -14,7 +14,7 @@ from lab.simulation.simulated_cloud_drafts import draw
 from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
-from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyWork
+from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyTask
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,
@@ -112,7 +112,7 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
     )
 
 
-def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Verification:
+def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyTask) -> Verification:
     """What the judge of a work finds in a target model's distributions."""
     contexts = contexts_of(cloud, work)
     if work.hidden is not None:
@@ -120,7 +120,7 @@ def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> V
     return work.judge.judge(lambda row: models.target_probs(contexts[row]))
 
 
-def contexts_of(cloud: CloudMachine, work: VerifyWork) -> list[TokenIds]:
+def contexts_of(cloud: CloudMachine, work: VerifyTask) -> list[TokenIds]:
     """What the work's wanted distributions are the distributions after."""
     return work.contexts((*cloud.committed.since(0)[: work.kept], *work.prepared))
 
@@ -237,7 +237,7 @@ class Lockstep:
         self._drafting: list[_Drafting] = []
         self._judging: tuple[int, Verification] | None = None
         self._cloud_drafting: tuple[int, DraftTask, list[Drafted]] | None = None
-        self._speaking: list[tuple[int, VerifyWork, EarlyVerdict]] = []
+        self._speaking: list[tuple[int, VerifyTask, EarlyVerdict]] = []
         self._apply(self.edge.connect(0.0))
 
     def run(self) -> TokenIds:
@@ -394,8 +394,8 @@ class Lockstep:
             cloud.drafted(task, drafts, task.position + len(drafts) - 1, 0.01 * len(drafts))
 
     def _early_verdicts(
-        self, cloud: CloudMachine, work: VerifyWork
-    ) -> list[tuple[int, VerifyWork, EarlyVerdict]]:
+        self, cloud: CloudMachine, work: VerifyTask
+    ) -> list[tuple[int, VerifyTask, EarlyVerdict]]:
         """What each exit of a pass says, and in which turn."""
         spoken = []
         for index in work.early.exits if work.early else ():
@@ -413,7 +413,7 @@ class Lockstep:
                 spoken.append((turn, work, verdict))
         return spoken
 
-    def _hear_exit(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+    def _hear_exit(self, work: VerifyTask, verdict: EarlyVerdict) -> None:
         if self.cloud is None:
             return
         self.cloud.push_early_verdict(work, verdict)

@@ -62,8 +62,9 @@ def measure_real(
     with running_sides(one_model, device_pass, cloud_pass) as sides:
         for name in ("crcg-cloud", DEVICE_ONLY):  # the keys of each side's own documents
             run_loop(_first_tokens(sides.aggregator, name, seed))
-        # Finds nothing, so that nothing travels; both decoders then know the hash of their weights.
-        run_loop(_first_tokens(sides.aggregator, ONE_MODEL, seed, "qqqq"))
+        # No document has this word, so nothing travels; but both decoders then know the hash of
+        # their weights.
+        run_loop(_first_tokens(sides.aggregator, ONE_MODEL, seed, query="qqqq"))
         sides.link.set(rtt_s, mbps)
         measured = {}
         for name in (DEVICE_ONLY, ONE_MODEL):
@@ -110,8 +111,13 @@ def _rows(
 async def _first_tokens(
     aggregator: str, preset: str, seed: int, query: str = ""
 ) -> list[_FirstToken]:
-    """Of each question; `preset` with its context after a comma, where that is another than the
-    preset's; `query`: what is looked for, if not the question."""
+    """Ask each question once, and return when its first token came.
+
+    Args:
+        aggregator: where to ask.
+        preset: its name, and after a comma the context if that is another than the preset's.
+        seed: of the first question; each further one has the next.
+        query: what documents are searched for; empty: the question."""
     first_tokens = []
     async with AggregatorClient(aggregator) as client:
         for number, question in enumerate(QUESTIONS):

@@ -61,7 +61,7 @@ def feed_alone(
     kept = np.zeros(len(fed), np.bool_)
     kept[count - logits_to_keep : count] = True
     wanted = np.repeat(kept.reshape(-1, rows).any(axis=1), rows)
-    found = []
+    parts = []
     for start in range(0, len(fed), context.most_tokens):
         if cancelled():
             raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
@@ -69,7 +69,7 @@ def feed_alone(
         tokens = fed[part]
         positions = range(first + start, first + start + len(tokens))
         logits = context.feed(tokens, positions, [[sequence]] * len(tokens), wanted[part])
-        found.append(logits[kept[part][wanted[part]]])
+        parts.append(logits[kept[part][wanted[part]]])
     if filling:
         context.forget(sequence, first + count)
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -140,8 +140,8 @@ class GgufTokenizer:
             raise not_rendered(rendering, error) from error
         if not rendering.continue_final_message:
             return text
-        before, found, after = text.rpartition(_CONTINUED.strip())
-        if not found:
+        before, mark, after = text.rpartition(_CONTINUED.strip())
+        if not mark:
             raise not_rendered(rendering, ValueError("the last message is left out"))
         # A template that trims the message would have trimmed what ends it now.
         return before if after.startswith(" ") else before.rstrip()

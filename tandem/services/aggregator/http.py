@@ -96,8 +96,8 @@ def known_names(settings: AggregatorSettings) -> KnownNames:
     hosts = names_in(settings.http_hosts)
     if not hosts and settings.http_keys_file is not None:
         hosts = frozenset({ANY})
-    own = names_in(f"{settings.http_host},{socket.gethostname()}")
-    return KnownNames(hosts | own, names_in(settings.http_origins))
+    hosts_here = names_in(f"{settings.http_host},{socket.gethostname()}")
+    return KnownNames(hosts | hosts_here, names_in(settings.http_origins))
 
 
 def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:

@@ -52,7 +52,7 @@ class Retrieval:
         try:
             async with self._connection.channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Search
-                (found,) = [
+                (response,) = [
                     each
                     async for each in call(
                         iter((request,)), timeout=SEARCH_TIMEOUT_S, metadata=headers
@@ -60,7 +60,7 @@ class Retrieval:
                 ]
         except grpc.aio.AioRpcError as error:
             raise _refused(error) from None
-        return documents_of(found.hits)
+        return documents_of(response.hits)
 
     async def embed(
         self,
@@ -197,12 +197,12 @@ def documents_of(hits: Sequence[pb.Hit]) -> tuple[ContextDocument, ...]:
     return tuple(
         ContextDocument(
             hit.text,
-            found,
+            score,
             hashlib.sha256(hit.text.encode()).hexdigest(),
             name=shown(hit.document_id),
             owner=hit.owner,
         )
-        for hit, found in zip(hits, relevances, strict=True)
+        for hit, score in zip(hits, relevances, strict=True)
         if hit.text
     )
 
@@ -212,8 +212,8 @@ def _relevance(hit: pb.Hit, rank: int) -> float:
         getattr(hit, field) if hit.HasField(field) and math.isfinite(getattr(hit, field)) else None
         for field in ("similarity", "coverage")
     )
-    found = relevance(cosine, coverage)
-    return -math.log(rank) if found is None else found
+    score = relevance(cosine, coverage)
+    return -math.log(rank) if score is None else score
 
 
 def embedding_groups(

@@ -179,9 +179,9 @@ class AnswerLearning:
         """Keep the answer to learn from, if all of it is the target's own text."""
         request = machine.request
         params = request.params
-        own = not (machine.stats.unverified_tokens or request.preset.lossy or params.images)
+        of_target = not (machine.stats.unverified_tokens or request.preset.lossy or params.images)
         plain = _without_limits(params.processors) == Processors()
-        if self.learning.learner is None or not own or not plain:
+        if self.learning.learner is None or not of_target or not plain:
             return
         token_ids = np.asarray(machine.committed.since(0), dtype=np.int32)
         coupled = request.preset.acceptance is Acceptance.GUMBEL

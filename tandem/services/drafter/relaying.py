@@ -70,9 +70,9 @@ async def _write_prompt(
     spelt, others = await prompts.spelt_with_others(token_ids, likeliest, tenant=tenant)
     for first in range(0, len(token_ids), PROMPT_TOKENS_AT_ONCE):
         part = slice(first, first + PROMPT_TOKENS_AT_ONCE)
-        told = pb.PromptTokens(position=first, token_ids=token_ids[part])
-        _fill_spelt(told, logprobs[part], spelt[part], others[part])
-        await stream.write(pb.GenerateResponse(prompt_tokens=told))
+        tokens = pb.PromptTokens(position=first, token_ids=token_ids[part])
+        _fill_spelt(tokens, logprobs[part], spelt[part], others[part])
+        await stream.write(pb.GenerateResponse(prompt_tokens=tokens))
 
 
 def _fill_logprobs(committed: pb.Committed, commit: Commit, text: AnswerText) -> None:

@@ -27,10 +27,10 @@ class RoundReports:
         self._before = totals
         drafted = int(grown.pop("drafted"))
         resumes = self._stats.resumes
-        told = pb.RoundFigures(drafted=drafted, accepted=verdict.accepted, **grown)
-        told.in_flight = in_flight
-        told.resumes = resumes
-        self._ended.append(told)
+        figures = pb.RoundFigures(drafted=drafted, accepted=verdict.accepted, **grown)
+        figures.in_flight = in_flight
+        figures.resumes = resumes
+        self._ended.append(figures)
 
     def take(self) -> list[pb.RoundFigures]:
         ended, self._ended = self._ended, []

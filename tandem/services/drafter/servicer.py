@@ -397,8 +397,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             return None
         if asked.grammar is not None:
             spend = self._admission.spend_grammar
-            found = await self._grammars.session_mask(asked.grammar, payer, spend)
-            mask = DraftMask(found, strict=alone)
+            session_mask = await self._grammars.session_mask(asked.grammar, payer, spend)
+            mask = DraftMask(session_mask, strict=alone)
         mask = with_thinking(
             asked.thinking,
             mask,

@@ -120,10 +120,10 @@ class WarmStarts:
         )
 
 
-def _fresher(own: Aged, served: ServedNumber | None) -> Aged:
+def _fresher(readings: Aged, served: ServedNumber | None) -> Aged:
     """The readings of this process, or what the server knows where that is newer."""
-    if served is None or (own and own[-1][0] <= served.age_s):
-        return own
+    if served is None or (readings and readings[-1][0] <= served.age_s):
+        return readings
     return ((served.age_s, served.value),)
 
 

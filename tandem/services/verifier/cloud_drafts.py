@@ -273,7 +273,7 @@ class CloudDraftRunner:
         if not task.count:
             prefill = DraftPrefillJob(kv, task.keep, task.token_ids)
             self._submit(
-                task, prefill, lambda found: machine.drafted(task, [], found.value, draft_s=0.0)
+                task, prefill, lambda done: machine.drafted(task, [], done.value, draft_s=0.0)
             )
             return
         rows = None
@@ -287,9 +287,9 @@ class CloudDraftRunner:
             rows=rows,
         )
 
-        def take(found: Done[tuple[list[Drafted], int]]) -> None:
-            drafts, kv_length = found.value
-            machine.drafted(task, drafts, kv_length, draft_s=found.cost.model_s)
+        def take(done: Done[tuple[list[Drafted], int]]) -> None:
+            drafts, kv_length = done.value
+            machine.drafted(task, drafts, kv_length, draft_s=done.cost.model_s)
 
         self._coming = self._coming_jobs.drafting()
         self._submit(task, DraftJob(kv, request), take)

@@ -23,7 +23,7 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.services.verifier.cloud_drafts import CloudDraftRunner
-from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.judge import Judge, RemoteJudge
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Tokens, Work
 from tandem.telemetry.metrics import MethodSeries
@@ -171,14 +171,14 @@ class VerifierSession:
             )
             self._handle = self._thread.submit(job)
 
-    def _remote(self, work: VerifyWork) -> RemoteJudge | None:
+    def _remote(self, work: VerifyTask) -> RemoteJudge | None:
         """Return the judge as it goes to logits that are in another process."""
         if not self._judges_remotely or not isinstance(work.judge, Judge):
             return None
         vocabulary_size = self._thread.engine.vocabulary_size
         return RemoteJudge(work.judge, self._machine.sampling, vocabulary_size)
 
-    def _rows(self, work: VerifyWork) -> RowsAfter | None:
+    def _rows(self, work: VerifyTask) -> RowsAfter | None:
         if self._processor is None:
             return None
         rows = RowsAfter.text(self._processor, self._machine.committed, work.kept)
@@ -241,7 +241,7 @@ class VerifierSession:
                 self._series.cloud_accepted_tokens.inc(message.accepted)
                 self._series.draft_step.observe(message.work.draft_s / judged)
 
-    def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
+    def _early_listener(self, work: VerifyTask) -> Callable[[EarlyVerdict], None]:
         """Return the function that the engine thread calls with each early verdict of `work`, as
         the pass runs."""
         loop = asyncio.get_running_loop()
@@ -251,7 +251,7 @@ class VerifierSession:
 
         return on_early
 
-    def _hear_early(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+    def _hear_early(self, work: VerifyTask, verdict: EarlyVerdict) -> None:
         self._machine.push_early_verdict(work, verdict)
         self._early.set()
 

@@ -47,7 +47,7 @@ from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderModel,
     DecoderPhase,
-    DecodeWork,
+    DecodeTask,
     LocalDraft,
     RelevanceEstimate,
 )
@@ -559,7 +559,7 @@ class DecodingRun:
         if work is not None:
             self._running = _Running(work, self._submitted(work, self._group))
 
-    def _submitted(self, work: DecodeWork, group: DocumentGroup) -> DecodeHandle:
+    def _submitted(self, work: DecodeTask, group: DocumentGroup) -> DecodeHandle:
         opening = self.machine.opening
         loop = asyncio.get_running_loop()
         rng = SeededRandom(opening.seed)
@@ -580,7 +580,7 @@ class DecodingRun:
         )
         return self._thread.submit_group(job)
 
-    def _drafted(self, work: DecodeWork, draft: LocalDraft, took_s: float) -> None:
+    def _drafted(self, work: DecodeTask, draft: LocalDraft, took_s: float) -> None:
         """Take the next draft, unless its work has become void."""
         running = self._running
         if running is None or running.work is not work or self._send is None:
@@ -650,7 +650,7 @@ class _Beginning:
 class _Running:
     """A work and its job; `started`: its first draft is there."""
 
-    work: DecodeWork
+    work: DecodeTask
     handle: DecodeHandle
     started: bool = False
 

@@ -13,7 +13,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, log_partition, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Pending
 from tandem.runtime.engine_jobs import ASIDE_S
-from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft
+from tandem.two_sided.protocol.decoder_machine import DecodeTask, LocalDraft
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.mixture import local_probs
 
@@ -78,7 +78,7 @@ OnLocalDraft = Callable[[LocalDraft, float], None]
 
 
 class DecodeJob:
-    """A `GroupJob` that drafts the tokens of a work one by one, each from the mixture of what the
+    """A `GroupJob` that drafts the tokens of a task one by one, each from the mixture of what the
     sequences say. Every draft but the last is handed to `on_draft` on the engine thread; the last
     is the result, or None where the processor leaves no token. A token is one pass over all
     sequences; a long prompt takes several."""
@@ -87,7 +87,7 @@ class DecodeJob:
         self,
         group: DocumentGroup,
         *,
-        work: DecodeWork,
+        work: DecodeTask,
         sampling: SamplingParams,
         draw: Draw,
         on_draft: OnLocalDraft,

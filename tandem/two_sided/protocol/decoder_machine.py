@@ -58,7 +58,7 @@ class DecoderModel:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeWork:
+class DecodeTask:
     """Keep `keep` tokens after each document, feed `token_ids`, draft `count` tokens from
     `position` on, each from the `mixture` of the documents' distributions. `answer_ids`: the answer
     before the first of them."""
@@ -112,7 +112,7 @@ class DecoderMachine:
         )
         self.phase = DecoderPhase.DECODING
         self.epoch = 0
-        self.running: DecodeWork | None = None
+        self.running: DecodeTask | None = None
         self.committed = PrefixedTokens((*prompt_ids, *opening.committed_ids))
         self.sampling = probs_sampling(opening.sampling)
         self.drafted_tokens = 0
@@ -171,8 +171,8 @@ class DecoderMachine:
                 raise ProtocolError(self.phase, "open", "the session is open already")
         return []
 
-    def work(self) -> DecodeWork | None:
-        """Return the drafts that are due; None while a work is running."""
+    def work(self) -> DecodeTask | None:
+        """Return the drafts that are due; None while a task is running."""
         if self.running is not None or self.phase is not DecoderPhase.DECODING:
             return None
         position = len(self.committed) + len(self._drafts)
@@ -186,7 +186,7 @@ class DecoderMachine:
             return None
         keep = self._kept = min(self._kept, position - 1)
         token_ids = (*self.committed.since(keep), *self._drafts)[-(position - keep) :]
-        self.running = DecodeWork(
+        self.running = DecodeTask(
             keep=keep,
             token_ids=token_ids,
             position=position,
@@ -216,7 +216,7 @@ class DecoderMachine:
         return (*self.committed.since(len(self.prompt_ids)), *self._drafts)
 
     def drafted(
-        self, work: DecodeWork, draft: LocalDraft, cost: DecodingCost
+        self, work: DecodeTask, draft: LocalDraft, cost: DecodingCost
     ) -> DecodingDraft | None:
         """Take the next draft of a work; None if the work is no longer running."""
         if work is not self.running:
@@ -240,8 +240,8 @@ class DecoderMachine:
             self.running = None
         return frame
 
-    def ended_dead(self, work: DecodeWork) -> None:
-        """End a work after whose drafts processors leave no token. Nothing more is drafted until
+    def ended_dead(self, work: DecodeTask) -> None:
+        """End a task after whose drafts processors leave no token. Nothing more is drafted until
         that text has changed, for it may never come; if it has, raises InvalidArgument naming the
         processor."""
         if work is not self.running:

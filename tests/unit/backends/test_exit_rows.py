@@ -12,7 +12,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import EarlyJudge, Judge, chain_steps
 from tandem.specdec.messages import EarlyVerdict, Frame
 from tandem.specdec.rules import (
@@ -59,7 +59,7 @@ def early_verdicts(
         known = (rule.prepare(np.full(VOCABULARY, 1 / VOCABULARY, dtype=np.float32), len(PROMPT)),)
     judge = Judge(len(PROMPT), chain_steps(proposals), rule, payloads, ends, known=known)
     frame = Frame(1, 0, len(PROMPT), 7)
-    work = VerifyWork(
+    work = VerifyTask(
         keep=0,
         token_ids=(*PROMPT, *drafts),
         logits_to_keep=len(drafts) + 1 - frontier,

@@ -18,7 +18,7 @@ from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftJob, DraftRequest, VerifyJob
-from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.predicted_text import Alignment, PredictedText
@@ -261,7 +261,7 @@ def test_the_masks_of_a_pass_are_begun_before_it() -> None:
     judge = Judge(
         3, chain_steps([Proposal((4,)), Proposal((5,))]), rule, TokenPayload(rule, SeededRandom(0))
     )
-    work = VerifyWork(0, (*PROMPT, 3, 4, 5), 3, 2, judge)
+    work = VerifyTask(0, (*PROMPT, 3, 4, 5), 3, 2, judge)
     mask = Told((3, None, 5, 6))
     rows = RowsAfter(LogitsProcessor(Processors(), PROMPT, mask), (), skipped=len(PROMPT))
     job = VerifyJob(engine.open(20), work, SamplingParams(), rows=rows)
@@ -284,7 +284,7 @@ def test_without_processors_the_judge_sees_the_engine_s_own_rows() -> None:
     rule = Looking(3)
     judge = Judge(2, chain_steps([Proposal((0,))]), rule, TokenPayload(rule, SeededRandom(0)))
     session = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY)).open(20)
-    job = VerifyJob(session, VerifyWork(0, (*PROMPT, 0), 2, 1, judge), SamplingParams())
+    job = VerifyJob(session, VerifyTask(0, (*PROMPT, 0), 2, 1, judge), SamplingParams())
     job.request()
     assert job.take(logits)
     assert seen

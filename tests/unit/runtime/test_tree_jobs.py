@@ -13,7 +13,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import DraftRequest, VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
-from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, Step
@@ -168,7 +168,7 @@ def test_a_tree_is_judged_by_one_pass_over_all_its_nodes(
     takes = rule(SeededRandom(3))
     steps = {-1: Step((0, 1), Proposal((4, 5))), 0: Step((2,), Proposal((6,)))}
     judge = Judge(3, steps, takes, TokenPayload(takes, SeededRandom(0)))
-    tree = VerifyWork(2, (3, 4, 5, 6), 4, 3, judge, parents=(-1, 0, 0, 1))
+    tree = VerifyTask(2, (3, 4, 5, 6), 4, 3, judge, parents=(-1, 0, 0, 1))
     job = VerifyJob(session, tree, SamplingParams())
     (logits,) = engine.forward([job.request()])
     job.take(logits)
@@ -185,7 +185,7 @@ def test_of_a_judged_tree_the_path_is_kept() -> None:
     engine.forward([ForwardRequest(session, (1, 2), 0)])
     engine.forward([ForwardRequest(session, (3, 4, 5, 6), 4, (-1, 0, 0, 1))])
     judge = Judge(6, {}, RULE, TokenPayload(RULE, SeededRandom(0)))
-    after = VerifyJob(session, VerifyWork(2, (7,), 1, 0, judge, path=(0, 1, 3)), SamplingParams())
+    after = VerifyJob(session, VerifyTask(2, (7,), 1, 0, judge, path=(0, 1, 3)), SamplingParams())
     engine.forward([after.request()])
     assert session.token_ids == (1, 2, 3, 4, 6, 7)
 

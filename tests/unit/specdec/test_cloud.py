@@ -10,7 +10,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule
-from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.judge import Judge, Verification
 from tandem.specdec.messages import (
     Cancel,
@@ -472,9 +472,9 @@ def test_a_cloud_says_how_long_it_stays() -> None:
 
 def test_the_positions_of_a_pass_follow_what_the_kv_holds() -> None:
     judge = Judge.__new__(Judge)
-    chain = VerifyWork(4, (5, 6, 7), logits_to_keep=2, drafts=2, judge=judge)
+    chain = VerifyTask(4, (5, 6, 7), logits_to_keep=2, drafts=2, judge=judge)
     assert (chain.kept, chain.positions) == (4, [6, 7])
     assert chain.contexts((1,) * 4) == [(1, 1, 1, 1, 5, 6), (1, 1, 1, 1, 5, 6, 7)]
-    branching = VerifyWork(*(4, (5, 6, 7), 3, 3, judge), parents=(-1, 0, 0), path=(2,))
+    branching = VerifyTask(*(4, (5, 6, 7), 3, 3, judge), parents=(-1, 0, 0), path=(2,))
     assert (branching.kept, branching.positions) == (5, [6, 7, 7])
     assert branching.contexts((1,) * 5)[1:] == [(*(1,) * 5, 5, 6), (*(1,) * 5, 5, 7)]

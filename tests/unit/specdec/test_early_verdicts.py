@@ -12,7 +12,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Interrupt
 from tandem.specdec.judge import early_payload_rule
@@ -110,7 +110,7 @@ def cloud_with_exits(exits: int = 4, chosen: object = COUPLED) -> CloudMachine:
 
 def pass_over(
     cloud: CloudMachine, drafts: tuple[int, ...], begun: tuple[int, ...] = ()
-) -> VerifyWork:
+) -> VerifyTask:
     """The pass that judges a chunk, with the next one begun."""
     pass_of(cloud)
     cloud.receive(draft_after(cloud, drafts))
@@ -124,7 +124,7 @@ def pass_over(
 
 def speaking(
     order: PredraftOrder = PredraftOrder.FIFO, seed: int = 3
-) -> tuple[CloudMachine, VerifyWork]:
+) -> tuple[CloudMachine, VerifyTask]:
     """A cloud whose pass is under way."""
     model = replace(model_for(MODELS, frozenset()), exits=4)
     cloud = CloudMachine(opening(replace(COUPLED, exit_order=order), seed=seed), model)

@@ -12,7 +12,7 @@ from tandem.core.distribution import distribution_of
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Preparation, Step, chain_steps
 from tandem.specdec.messages import Draft, EarlyVerdict, Frame
 from tandem.specdec.rules import (
@@ -170,7 +170,7 @@ class Logits:
 
 def test_a_verify_job_makes_distributions_of_the_rows_that_are_judged() -> None:
     engine = ScriptedEngine(V, scripted_probs(1, V))
-    work = VerifyWork(0, (0, 0, 0, 1, 2, 3), 4, 3, judge_of(1, 2, 3))
+    work = VerifyTask(0, (0, 0, 0, 1, 2, 3), 4, 3, judge_of(1, 2, 3))
     job = VerifyJob(engine.open(10), work, SamplingParams(temperature=0.0))
     logits = Logits(np.log(np.stack([one_hot(token) for token in (1, 5, 3, 4)]) + 1e-9))
     assert job.take(logits)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderModel,
-    DecodeWork,
+    DecodeTask,
     LocalDraft,
 )
 from tandem.two_sided.protocol.decoder_messages import (
@@ -72,7 +72,7 @@ class Engine:
         self.decoder = decoder
         self.text: list[int] = list(decoder.prompt_ids[: decoder.leading_length])
         self.fed = 0
-        self._work: DecodeWork | None = None
+        self._work: DecodeTask | None = None
         self._next: tuple[int, ...] = ()
 
     def step(self) -> DecodingDraft | None:

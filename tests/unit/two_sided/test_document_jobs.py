@@ -18,7 +18,7 @@ from tandem.core.processors import LogitsProcessor, Mask, Processors
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.cloud import VerifyTask
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
@@ -30,7 +30,7 @@ from tandem.two_sided.decoding.document_jobs import (
     group_kv_tokens,
     side_probs,
 )
-from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft, LocalMixture
+from tandem.two_sided.protocol.decoder_machine import DecodeTask, LocalDraft, LocalMixture
 from tandem.two_sided.protocol.mixture import document_weights
 from tests.unit.backends.reference_models import pair
 from tests.unit.backends.test_cross_vocabulary import expected, feed, spelt, translated_engine
@@ -80,7 +80,7 @@ def likeliest(probs: Array, position: int) -> tuple[int, Array | None]:
 async def decoded(
     thread: EngineThread,
     group: DocumentGroup,
-    work: DecodeWork,
+    work: DecodeTask,
     sampling: SamplingParams = WARM,
     processor: LogitsProcessor | None = None,
 ) -> list[LocalDraft]:
@@ -105,7 +105,7 @@ async def test_every_draft_is_drawn_from_the_mixture_in_one_pass() -> None:
     engine = Batched()
     group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
     async with engine_thread(engine) as thread:
-        drafts = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 4, SHARES))
+        drafts = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 4, SHARES))
     assert engine.batches == [3, 3, 3, 3]
     text: tuple[int, ...] = PROMPT
     for number, draft in enumerate(drafts):
@@ -144,7 +144,7 @@ async def test_processors_act_on_the_mixture_of_the_documents(
     engine = Batched()
     group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
     own = replace(PROCESSORS, repetition_penalty=penalty)
-    work, sampling = DecodeWork(0, PROMPT, 3, 6, SHARES), SamplingParams(temperature)
+    work, sampling = DecodeTask(0, PROMPT, 3, 6, SHARES), SamplingParams(temperature)
     async with engine_thread(engine) as thread:
         drafts = await decoded(thread, group, work, sampling, LogitsProcessor(own, PROMPT))
     text: tuple[int, ...] = PROMPT
@@ -163,7 +163,7 @@ async def test_one_document_s_text_is_that_of_the_processed_model() -> None:
     group = DocumentGroup(engine, [], ROOM)
     sampling = SamplingParams(0.8, top_k=9, min_p=0.01)
     processor = LogitsProcessor(PROCESSORS, PROMPT)
-    work = DecodeWork(0, PROMPT, 3, 4, LocalMixture.of(()))
+    work = DecodeTask(0, PROMPT, 3, 4, LocalMixture.of(()))
     async with engine_thread(engine) as thread:
         drafts = await decoded(thread, group, work, sampling, processor)
     text: tuple[int, ...] = PROMPT
@@ -200,7 +200,7 @@ async def test_where_no_token_is_left_the_work_ends() -> None:
     processor = LogitsProcessor(Processors(), PROMPT, FiveThenAnother())
     drafts: list[LocalDraft] = []
     async with engine_thread(engine) as thread:
-        work = DecodeWork(0, PROMPT, 3, 4, SHARES)
+        work = DecodeTask(0, PROMPT, 3, 4, SHARES)
         job = DecodeJob(
             group,
             work=work,
@@ -219,8 +219,8 @@ async def test_all_sequences_go_back_together() -> None:
     engine = Batched()
     group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
     async with engine_thread(engine) as thread:
-        await decoded(thread, group, DecodeWork(0, PROMPT, 3, 4, SHARES))
-        (draft,) = await decoded(thread, group, DecodeWork(2, (PROMPT[2], 9), 4, 1, SHARES))
+        await decoded(thread, group, DecodeTask(0, PROMPT, 3, 4, SHARES))
+        (draft,) = await decoded(thread, group, DecodeTask(2, (PROMPT[2], 9), 4, 1, SHARES))
     assert draft.token_id == mixture_after(DOCUMENTS, (*PROMPT, 9)).argmax()
     assert group.length == 4
     group.rollback(1)
@@ -233,7 +233,7 @@ async def test_without_documents_there_is_one_plain_sequence() -> None:
     engine = Batched()
     group = DocumentGroup(engine, [], ROOM)
     async with engine_thread(engine) as thread:
-        (draft,) = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 1, LocalMixture.of(())))
+        (draft,) = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 1, LocalMixture.of(())))
     assert engine.batches == [1]
     assert draft.token_id == np.asarray(PROBS(PROMPT)).argmax()
 
@@ -243,8 +243,8 @@ async def test_two_requests_share_a_pass_and_their_documents() -> None:
     sessions = documents_in(engine, DOCUMENTS)
     groups = [DocumentGroup(engine, sessions, ROOM) for _ in range(2)]
     async with engine_thread(engine) as thread:
-        await decoded(thread, groups[0], DecodeWork(0, PROMPT, 3, 1, SHARES))
-        works = [DecodeWork(3, (7,), 4, 2, SHARES), DecodeWork(0, (*PROMPT, 7), 4, 2, SHARES)]
+        await decoded(thread, groups[0], DecodeTask(0, PROMPT, 3, 1, SHARES))
+        works = [DecodeTask(3, (7,), 4, 2, SHARES), DecodeTask(0, (*PROMPT, 7), 4, 2, SHARES)]
         engine.batches.clear()
         jobs = [
             DecodeJob(
@@ -274,12 +274,12 @@ async def test_a_group_shares_a_pass_with_whatever_else_there_is() -> None:
     alone = engine.open(ROOM)
     rule = GumbelCouplingRule(1)
     judge = Judge(2, chain_steps([Proposal((3,))]), rule, TokenPayload(rule, SeededRandom(0)))
-    work = VerifyWork(0, (1, 2, 3), 2, 1, judge)
+    work = VerifyTask(0, (1, 2, 3), 2, 1, judge)
     async with engine_thread(engine) as thread:
         both_are_there = threading.Event()
         waiting = thread.call(lambda: both_are_there.wait(60))
         verifying = thread.submit(VerifyJob(alone, work, SamplingParams()))
-        drafting = asyncio.create_task(decoded(thread, group, DecodeWork(0, PROMPT, 3, 2, SHARES)))
+        drafting = asyncio.create_task(decoded(thread, group, DecodeTask(0, PROMPT, 3, 2, SHARES)))
         await asyncio.sleep(0)
         both_are_there.set()
         await waiting
@@ -296,7 +296,7 @@ async def test_a_long_prompt_lets_others_have_their_turn(monkeypatch: pytest.Mon
     engine = Batched()
     group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
     async with engine_thread(engine) as thread:
-        drafts = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 3, SHARES))
+        drafts = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 3, SHARES))
         assert engine.batches == [2, 1, 3, 3]
         assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
         engine.batches.clear()
@@ -359,7 +359,7 @@ async def test_a_real_model_says_what_its_documents_say_one_by_one() -> None:
         models.feed(session, document)
     group = DocumentGroup(engine, sessions, ROOM)
     async with engine_thread(engine) as thread:
-        drafts = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 3, SHARES))
+        drafts = await decoded(thread, group, DecodeTask(0, PROMPT, 3, 3, SHARES))
     text: tuple[int, ...] = PROMPT
     for draft in drafts:
         rows = [models.logits(document + text)[-1] for document in DOCUMENTS]

@@ -57,21 +57,21 @@ class CloudRoute:
             kept = clouds.keeping(self._tenant, self._prompt_ids)
             self._settle(Placement(clouds.routing.choose(self._session, kept=kept), now))
         elif self._reason is not None:
-            found = self._found(place)
-            if found != place.cloud:
+            cloud = self._choose(place)
+            if cloud != place.cloud:
                 moves = place.moves + (self._reason is MoveReason.BETTER)
-                self._moved(place.cloud, found, self._reason)
-                self._settle(Placement(found, now, moves))
+                self._moved(place.cloud, cloud, self._reason)
+                self._settle(Placement(cloud, now, moves))
             self._reason = None
         assert self._place is not None
         return clouds.connection(self._place.cloud)
 
-    def _found(self, place: Placement) -> int:
+    def _choose(self, place: Placement) -> int:
         """Return where a session goes that leaves this place."""
         routing = self._clouds.routing
-        found, self._next = self._next, None
-        if found is not None and routing.clouds[found].usable and found not in self._refused:
-            return found
+        cloud, self._next = self._next, None
+        if cloud is not None and routing.clouds[cloud].usable and cloud not in self._refused:
+            return cloud
         return routing.choose(self._session, self._model, self._refused, place.cloud)
 
     def next_cloud(self) -> int | None:
@@ -79,9 +79,9 @@ class CloudRoute:
         there."""
         if self._place is None or self._reason is None or not (self._prompt_ids and self._model):
             return None
-        found = self._found(self._place)
-        if found != self._place.cloud and self._clouds.routing.clouds[found].keeps_prefixes:
-            self._next = found
+        cloud = self._choose(self._place)
+        if cloud != self._place.cloud and self._clouds.routing.clouds[cloud].keeps_prefixes:
+            self._next = cloud
         return self._next
 
     def asked_to_leave(self, now: float) -> None:
@@ -201,7 +201,9 @@ class CloudRoute:
         self._clouds.sessions[cloud] += change
         self._clouds.series.holds(self._clouds.addresses[cloud], self._clouds.sessions[cloud])
 
-    def _moved(self, origin: int, found: int, reason: MoveReason) -> None:
+    def _moved(self, origin: int, destination: int, reason: MoveReason) -> None:
         addresses = self._clouds.addresses
-        log.info("session moved", origin=addresses[origin], to=addresses[found], reason=str(reason))
+        log.info(
+            "session moved", origin=addresses[origin], to=addresses[destination], reason=str(reason)
+        )
         self._clouds.series.moved(str(reason))
