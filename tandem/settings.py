@@ -339,16 +339,16 @@ class TomlFile(PydanticBaseSettingsSource):
         return {} if path is None else _read_file(Path(path))
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        """Part of the base class's contract; unused."""
+        """Return no value: the base class asks for this method, but nothing uses it."""
         return None, field_name, False
 
 
 def load_settings(
     model: type[Settings], flags: Mapping[str, object], also_known: Collection[str] = ()
 ) -> Settings:
-    """The settings of one service, checked, or `SettingsError`. `flags` maps field names to what
-    the command line gave; None means not given. `also_known` names `TANDEM_*` variables of other
-    programs; any other unknown one is refused, so that a misspelt one is noticed."""
+    """Return the settings of one service, checked. Raises SettingsError. `flags` maps field names
+    to what the command line gave; None means not given. `also_known` names `TANDEM_*` variables of
+    other programs; any other unknown one is refused, so that a misspelt one is noticed."""
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     _refuse_unknown_variables(model, also_known)
     try:
@@ -361,7 +361,7 @@ def load_settings(
 
 
 def variable_of(field: str) -> str:
-    """The variable that sets `field`."""
+    """Return the environment variable that sets `field`."""
     return f"{ENVIRONMENT_PREFIX}{field}".upper()
 
 
@@ -389,14 +389,15 @@ def _refuse_unknown_variables(model: type[ServiceSettings], also_known: Collecti
 
 
 def _is_service_link(name: str, text: str) -> bool:
-    """Kubernetes tells every container of a namespace about a service called tandem-… like this."""
+    """Return whether Kubernetes made the variable: it tells every container of a namespace about a
+    service called tandem-… in this way."""
     return "://" in text or re.search(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)", name) is not None
 
 
 def _one_line(
     model: type[ServiceSettings], given: Mapping[str, object], problem: ErrorDetails
 ) -> str:
-    """One problem: where the bad value came from, what it must be, what it was."""
+    """Return one problem as a line: where the bad value came from, what it must be, what it was."""
     field, *inner = [str(part) for part in problem["loc"]] or [""]
     described = model.model_fields.get(field)
     secret = described is not None and "Secret" in str(described.annotation)
@@ -406,7 +407,8 @@ def _one_line(
 def _origin(
     model: type[ServiceSettings], given: Mapping[str, object], field: str, inner: list[str]
 ) -> str:
-    """The flag, variable or file key that set `field`; the variable that could, if none did."""
+    """Return the flag, variable or file key that set `field`; if none did, the variable that
+    could."""
     if field in given:
         return ".".join(["--" + field.replace("_", "-"), *inner])
     path = given.get("config") or os.environ.get(CONFIG_VARIABLE)
@@ -419,7 +421,7 @@ def _origin(
 
 
 def _demand(problem: ErrorDetails, secret: bool) -> str:
-    """pydantic's words in this project's: "must be …, got …", on one line."""
+    """Return pydantic's words in this project's form: "must be …, got …", on one line."""
     if problem["type"] == "extra_forbidden":
         return "is not a setting of this service"
     if problem["type"] == "missing":
@@ -432,6 +434,7 @@ def _demand(problem: ErrorDetails, secret: bool) -> str:
 
 
 def _source_line(error: SourceError) -> str:
-    """pydantic-settings names the field whose variable is not the JSON that its type asks for."""
+    """Return what is wrong with a source: pydantic-settings names the field whose variable is not
+    the JSON that its type asks for."""
     match = re.search(r'field "(\w+)"', str(error))
     return str(error) if match is None else f"{variable_of(match.group(1))}: must be valid JSON"

@@ -31,8 +31,9 @@ _KINDS: dict[str, type[TandemError]] = {
 
 
 def typed(error: Rejected, endpoint: str) -> TandemError:
-    """InvalidArgument with the field that the service named; for other codes a message that names
-    `endpoint`. Codes without a class of their own are a plain TandemError."""
+    """Return the error in this project's types: InvalidArgument with the field that the service
+    named; for other codes, an error whose message names `endpoint`. Codes without a class of their
+    own become a plain TandemError."""
     code = error.code.name
     details = str(error) or error.code.name
     if code == "INVALID_ARGUMENT":

@@ -151,7 +151,8 @@ def _grammar(options: GenerationOptions) -> Grammar | None:
 
 
 def _method(options: GenerationOptions) -> tuple[str, tuple[Override, ...]]:
-    """A preset as a request has it: the name of a listed one, and what differs from that."""
+    """Return the name of a listed preset, and the overrides that turn it into the one that
+    `options` ask for."""
     chosen = options.get("preset")
     if chosen is None:
         return (RAG_PRESET if options.get("rag") else DEFAULT_PRESET), ()
@@ -175,7 +176,8 @@ def _differences(chosen: Any, base: Any) -> tuple[Override, ...]:
 
 
 def _overrides(choices: Mapping[str, Choice]) -> tuple[Override, ...]:
-    """A value given as a text means what it means on the command line."""
+    """Return the choices as overrides. A value given as text means what it means on the command
+    line."""
     return tuple(
         parse_override(f"{name}={value}") if isinstance(value, str) else Override(name, value)
         for name, value in choices.items()

@@ -144,7 +144,8 @@ class Answer:
 
 
 def answer_of(result: Generated, seed: int) -> Answer:
-    """Raises TandemError for an answer that ended without its figures."""
+    """Return the finished answer. Raises TandemError for an answer that ended without its
+    figures."""
     if result.summary is None:
         raise TandemError("the service ended the answer without a summary")
     return Answer(

@@ -108,7 +108,7 @@ class AsyncSuite:
     async def generate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationOptions]
     ) -> Answer:
-        """The whole answer to a text or token ids."""
+        """Return the whole answer to a text or token ids."""
         async with self.stream(prompt, **options) as stream:
             async for _ in stream:
                 pass
@@ -117,14 +117,14 @@ class AsyncSuite:
     async def chat(
         self, messages: Sequence[Message], **options: Unpack[GenerationOptions]
     ) -> Answer:
-        """The whole answer to a conversation, in the model's own chat template."""
+        """Return the whole answer to a conversation, in the model's own chat template."""
         async with self.stream(messages, **options) as stream:
             async for _ in stream:
                 pass
             return stream.answer
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
-        """The answer to a text, token ids or a conversation, as it is committed."""
+        """Stream the answer to a text, token ids or a conversation, as it is committed."""
         timeout_s = options.get("timeout_s", TIMEOUT_S)
         if not timeout_s > 0:
             raise InvalidArgument("timeout_s", f"must be above 0, is {timeout_s:g}")
@@ -187,15 +187,15 @@ class Suite:
         self._thread.leave(self._suite)
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[GenerationOptions]) -> Answer:
-        """The whole answer to a text or token ids."""
+        """Return the whole answer to a text or token ids."""
         return self._thread.run(self._suite.generate(prompt, **options))
 
     def chat(self, messages: Sequence[Message], **options: Unpack[GenerationOptions]) -> Answer:
-        """The whole answer to a conversation, in the model's own chat template."""
+        """Return the whole answer to a conversation, in the model's own chat template."""
         return self._thread.run(self._suite.chat(messages, **options))
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
-        """The answer to a text, token ids or a conversation, as it is committed."""
+        """Stream the answer to a text, token ids or a conversation, as it is committed."""
         return Stream(self._suite.stream(prompt, **options), self._thread)
 
 
@@ -208,9 +208,9 @@ def connect_async(
     call_key_file: Place | None = None,
     insecure: bool = False,
 ) -> AsyncSuite:
-    """A running suite, by HOST:PORT of its aggregator's gRPC port. Beyond this machine it needs
-    TLS: three PEM files, as `tandem certs` makes them, and the key that the service asks for;
-    `insecure` calls without. Raises InvalidArgument naming what is wrong."""
+    """Return the suite that runs at HOST:PORT, its aggregator's gRPC port. Beyond this machine, the
+    connection needs TLS (three PEM files, as `tandem certs` makes them) and the key that the
+    service asks for; `insecure` connects without. Raises InvalidArgument naming what is wrong."""
     host, _, port = endpoint.rpartition(":")
     if not host or "/" in endpoint or not port.isdecimal():
         raise InvalidArgument("endpoint", f"{endpoint!r} is not HOST:PORT")
@@ -251,18 +251,18 @@ def embedded_async(
     mbps_up: float | None = None,
     mbps_down: float | None = None,
 ) -> AsyncSuite:
-    """A pair of models in this process, which talk over loopback gRPC; the demo pair by default.
+    """Return a suite of two models in this process, which talk over loopback gRPC; by default, the
+    demo pair.
 
     `draft` and `target`: folders, GGUF files, names that `tandem models` lists, or hub models as
     NAME@COMMIT; `engine_…`: the back ends that compute them. A target without a draft has its
     drafts looked up in the text, and a warning is logged. `exits`: the target's early exits, a
     folder, "none" or "auto". `batch_invariant`: compute each token of a GGUF target to the same
-    bits in every pass. With `device_documents` or `cloud_documents` (files and folders),
-    answers can be asked for with `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps`
-    (10^6 bit/s; `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between
-    edge and cloud. The models are loaded when
-    the suite is entered. Raises CannotLoad for a model that cannot be read, InvalidArgument naming
-    any other argument.
+    bits in every pass. With `device_documents` or `cloud_documents` (files and folders), answers
+    can be asked for with `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6
+    bit/s; `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between edge
+    and cloud. The models are loaded when the suite is entered. Raises CannotLoad for a model that
+    cannot be read, InvalidArgument naming any other argument.
     """
     target_choice = choose_model(
         _text(target),
@@ -312,7 +312,7 @@ embedded = _blocking(embedded_async, "embedded")
 
 
 async def _next(stream: AsyncStream) -> Piece | None:
-    """StopAsyncIteration cannot leave a task."""
+    """Return the next piece, or None at the end: StopAsyncIteration cannot leave a task."""
     return await anext(stream, None)
 
 

@@ -66,7 +66,8 @@ def accepted_candidate(
     position: int,
     with_replacement: bool = False,
 ) -> int | None:
-    """Index of the first accepted candidate, or None; a single one is judged as by `accepts`."""
+    """Return the index of the first accepted candidate, or None; a single candidate is judged as by
+    `accepts`."""
     stages = _stages(target_probs, candidates, draft_probs, with_replacement)
     for index, token in enumerate(candidates):
         rest, mass, weights, left = next(stages)

@@ -14,7 +14,7 @@ class ProtocolError(TandemError):
     """A message that the receiving state machine does not allow in its present state."""
 
     def __init__(self, state: str, message: str, why: str = "") -> None:
-        """`state` and `message` are the names of the state and of the offending message."""
+        """Create the error from the names of the state and of the offending message."""
         super().__init__(f"{message} in state {state}" + (f": {why}" if why else ""))
         self.state = state
         self.message = message
@@ -42,7 +42,7 @@ def unknown_name(field: str, name: str, known: Iterable[str]) -> InvalidArgument
 
 
 def os_words(error: OSError) -> str:
-    """FILE: what is wrong with it."""
+    """Return what is wrong with a file, as "FILE: what is wrong with it"."""
     why = error.strerror or str(error)
     return f"{error.filename}: {why}" if error.filename else why
 
@@ -78,6 +78,6 @@ class Unavailable(TandemError):
     """The service, or what it depends on, cannot be reached, is stopping or does not work."""
 
     def __init__(self, why: str, silent_s: float = 0.0) -> None:
-        """`silent_s`: how long its engine had been stuck."""
+        """Create the error; `silent_s` is how many seconds the service's engine had been stuck."""
         super().__init__(why)
         self.silent_s = silent_s

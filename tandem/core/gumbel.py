@@ -41,7 +41,7 @@ LogWeighing = Callable[[Array], Floats]
 
 
 def gumbel(seed: int, position: int, ids: Array) -> Floats:
-    """Standard Gumbel noise [n] of the token `ids` [n] at `position`."""
+    """Return standard Gumbel noise [n] of the token `ids` [n] at `position`."""
     return CoupledNoise(seed, position).added_to(np.zeros(len(ids)), ids)
 
 

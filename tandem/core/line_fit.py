@@ -29,12 +29,13 @@ class LineFit:
         self._apart_xy *= keep
 
     def regroup(self) -> None:
-        """Begin another group of points. Needs one before `fit`."""
+        """Begin another group of points. It needs at least one point before `fit`."""
         self._apart_xx, self._apart_xy = self._apart()
         self.weight = self._x = self._xx = self._y = self._xy = 0.0
 
     def _apart(self) -> tuple[float, float]:
-        """Products of how far points are from the mean of their group."""
+        """Return the sums of x·x and x·y, where x and y are distances from the mean of a point's
+        group."""
         weight = self.weight
         x = self._x
         if not weight:

@@ -178,8 +178,9 @@ class GrammarMask(Protocol):
         """Return the token that follows, where no other may."""
 
     def prepare(self, answers: Sequence[tuple[int, ...]]) -> Pending | None:
-        """Have the masks after these computed elsewhere; None where they are there. Who asks for
-        one that is not pays for it. Errors meet whoever asks."""
+        """Start computing the masks after these answers elsewhere; return None if all of them are
+        ready. Whoever asks for a mask that is not ready spends the time it takes. Errors are raised
+        where a mask is asked for."""
 
 
 class LogitsProcessor:
@@ -193,9 +194,10 @@ class LogitsProcessor:
         strict: bool = True,
         eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """`strict`: where no token is left, raise InvalidArgument naming the processor. Else the
-        logits stay as they are, as a draft may be anything: the text before it may never come.
-        `eos_token_ids`: the model's, which `min_tokens` keeps away."""
+        """Prepare the processors of one session. `strict`: where no token is left, raise
+        InvalidArgument naming the processor. Otherwise leave the logits as they are then: a draft
+        may be anything, since the text before it may never be committed. `eos_token_ids`: the
+        model's, which `min_tokens` rules out."""
         self.prompt_length = len(prompt_ids)
         self._processors = processors
         self._prompt_ids = np.unique(np.array(prompt_ids, dtype=np.intp))
@@ -247,8 +249,8 @@ class LogitsProcessor:
         return scores
 
     def prepare(self, answers: Sequence[tuple[int, ...]]) -> Pending | None:
-        """Rows after these answers will be asked for: begin on what takes time, elsewhere. None
-        where nothing does."""
+        """Start computing elsewhere what takes time for the rows after these answers, which will be
+        asked for soon. Return None if nothing does."""
         return None if self.mask is None else self.mask.prepare(answers)
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
@@ -283,7 +285,7 @@ class RowsAfter:
 
     @classmethod
     def text(cls, processor: LogitsProcessor, committed: PrefixedTokens, length: int) -> RowsAfter:
-        """Rows of a pass that feeds what follows the first `length` committed tokens."""
+        """Return the rows of a pass that feeds what follows the first `length` committed tokens."""
         prompt = processor.prompt_length
         answer = committed.since(prompt)[: max(0, length - prompt)]
         return cls(processor, answer, max(0, prompt - length))

@@ -111,5 +111,5 @@ def check_places(prompt_ids: Sequence[int], placeholder: int, counts: Sequence[i
 
 
 def placeholder_runs(token_ids: Sequence[int], placeholder: int) -> list[int]:
-    """Lengths of the runs of `placeholder`, in order."""
+    """Return the lengths of the runs of `placeholder`, in order."""
     return [len(list(run)) for token, run in groupby(token_ids) if token == placeholder]

@@ -73,6 +73,6 @@ class StopStrings:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest proper prefix of `stop` that ends `text`."""
+    """Return the length of the longest proper prefix of `stop` that ends `text`."""
     longest = min(len(stop) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -25,8 +25,8 @@ class ThinkingMask:
         grammar: GrammarMask | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """`grammar` holds for what follows the thinking, and `eos_token_ids` then do not end an
-        answer that still thinks."""
+        """Create the mask. `grammar` applies to what follows the thinking; with a grammar,
+        `eos_token_ids` cannot end an answer that is still thinking."""
         self.vocabulary_size = vocabulary_size
         self._thinking = thinking
         self._grammar = grammar
@@ -105,7 +105,8 @@ def with_thinking(
     vocabulary_size: int,
     eos_token_ids: frozenset[int],
 ) -> GrammarMask | None:
-    """The mask of a session whose answer may think first; the grammar's own where it does not."""
+    """Return the mask of a session whose answer may think first, or `grammar` itself if `thinking`
+    is None."""
     if thinking is None:
         return grammar
     return ThinkingMask(thinking, vocabulary_size, grammar, eos_token_ids)

@@ -107,11 +107,11 @@ class PrefixedTokens:
             self.append(token_id)
 
     def prefix_at(self, position: int) -> int:
-        """Hash of the ids before an absolute position."""
+        """Return the hash of the ids before an absolute position."""
         return self._prefixes[position]
 
     def prefix_with(self, token_ids: Iterable[int]) -> int:
-        """Hash of the whole sequence followed by `token_ids`."""
+        """Return the hash of the whole sequence followed by `token_ids`."""
         return extend_prefix(self.prefix, token_ids)
 
     def check(self, position: int, prefix: int, beyond: Sequence[int] = ()) -> None:

@@ -21,7 +21,7 @@ def check_parents(parents: Sequence[int], nodes: int, first: int = 0) -> None:
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """Depth of each node: 0 for a child of the last committed token."""
+    """Return the depth of each node: 0 for a child of the last committed token."""
     depth_of: list[int] = []
     for parent in parents:
         depth_of.append(0 if parent < 0 else depth_of[parent] + 1)
@@ -29,7 +29,7 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def children(parents: Sequence[int]) -> dict[int, list[int]]:
-    """Expanded node to its children, both in ascending order."""
+    """Map each expanded node to its children, both in ascending order."""
     by_parent: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
         by_parent.setdefault(parent, []).append(node)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def checkout() -> Path | None:
-    """The repository's root, if this package lies in a checkout."""
+    """Return the repository's root if this package lies in a checkout, otherwise None."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "models").is_dir() and (root / "protos").is_dir() else None
 
 
 def demo_folder(name: str) -> Path:
-    """`demo-draft`, `demo-target`, `demo-exits` or `demo-documents`. It may be missing: container
-    images leave the demo out."""
+    """Return the folder `demo-draft`, `demo-target`, `demo-exits` or `demo-documents`. It may be
+    missing: container images leave the demo out."""
     root = checkout()
     return (Path(__file__).parent if root is None else root / "models") / name

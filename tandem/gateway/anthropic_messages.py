@@ -267,7 +267,8 @@ def _chat(asked: MessagesPrompt, **more: Any) -> ChatCompletionRequest:
 
 
 def _thinking(thinking: NoThinking | WithThinking | None) -> dict[str, Any]:
-    """Parameters of the chat. Callers that did not ask for thinking expect no block of it."""
+    """Return the parameters of the chat that say whether to think. Callers that did not ask for
+    thinking expect no block of it."""
     if isinstance(thinking, WithThinking):
         variables = {"chat_template_kwargs": {"enable_thinking": True}}
         return {**variables, "thinking_token_budget": thinking.budget_tokens}
@@ -289,7 +290,7 @@ def _messages(turns: Sequence[InputTurn]) -> Iterator[dict[str, Any]]:
 
 
 def _turn(role: str, blocks: Sequence[MessageBlock]) -> Iterator[dict[str, Any]]:
-    """A turn as one message, after one for each result of a tool."""
+    """Yield a message for each tool result in a turn, then the rest of the turn as one message."""
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     thoughts: list[str] = []
@@ -356,7 +357,7 @@ class MessageWriter:
         self._called = False
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
-        """The answer at once, from its last piece."""
+        """Return the whole answer, from its last piece."""
         answer = self._writer.whole(deltas)
         (choice,) = answer["choices"]
         message = choice["message"]
@@ -402,7 +403,7 @@ class MessageWriter:
             yield {"type": "message_stop"}
 
     def closing(self) -> Iterator[dict[str, Any]]:
-        """Nothing follows the last event."""
+        """Yield nothing: no event follows the last one."""
         return iter(())
 
     def _begin(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -435,7 +436,8 @@ class MessageWriter:
 
 
 def _stop_reason(finish_reason: str, *, called: bool) -> StopReason:
-    """OpenAI's reason does not always say that something was called."""
+    """Return Anthropic's reason for the end; OpenAI's does not always say that a tool was
+    called."""
     if finish_reason == "length":
         return "max_tokens"
     return "tool_use" if called else "end_turn"

@@ -115,8 +115,8 @@ def make_app(
     settings: GatewaySettings,
     ending: asyncio.Event | None = None,
 ) -> ASGIApp:
-    """The application, for an ASGI server that runs on the suite's event loop. Answers that are
-    not complete when `ending` is set are told that this process stops."""
+    """Return the application, for an ASGI server that runs on the suite's event loop. Answers that
+    are not complete when `ending` is set end with an error: this process is stopping."""
     app = make_routes(suite, metrics, settings, ending)
     series = metrics.http()
     pages = DOCS_PATHS if settings.docs else frozenset[str]()
@@ -148,7 +148,8 @@ def make_routes(
     settings: GatewaySettings,
     ending: asyncio.Event | None = None,
 ) -> FastAPI:
-    """All that can be asked, before anyone is asked for a key."""
+    """Return the application with all its routes, but without the `Guard` that asks callers for a
+    key."""
     gateway = _Gateway(suite, metrics, settings, ending or asyncio.Event())
     app = FastAPI(
         title="Tandem",
@@ -225,7 +226,8 @@ class _Gateway:
     def _chat_requests(
         self, body: ChatCompletionRequest, limits: RequestLimits
     ) -> list[GenerationRequest]:
-        """Once the suite was heard of."""
+        """Return the requests of a chat. The suite must have been reached: the model's family is
+        not known before."""
         return chat_requests(body, limits, self.catalog.family)
 
     async def complete(self, request: Request) -> Response:
@@ -246,7 +248,7 @@ class _Gateway:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def healthy(self) -> Response:
-        """Liveness probe: return 200 while the process runs."""
+        """Return 200 while the process runs (liveness probe)."""
         return json_response({"status": "ok"})
 
     async def ready(self) -> Response:
@@ -391,8 +393,8 @@ class _Gateway:
     async def _echoes(
         self, body: CommonParameters, asked: Sequence[GenerationRequest]
     ) -> list[str | None]:
-        """The text of each prompt, where answers are to begin with it; None for token ids that the
-        suite will spell, with their log-probabilities."""
+        """Return the text of each prompt if answers are to begin with it, otherwise an empty list.
+        None stands for token ids whose text the suite will send with their log-probabilities."""
         if not (isinstance(body, CompletionRequest) and body.echo):
             return []
         texts: list[str | None] = []
@@ -423,7 +425,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _route(app: FastAPI, method: str, path: str, handler: Any) -> None:
-    """Bodies are read by the handler, within bounds; `openapi` tells of them."""
+    """Add a route. The handler reads the body itself, within limits; `openapi` documents it."""
     app.add_api_route(path, handler, methods=[method], response_model=None)
 
 

@@ -36,7 +36,7 @@ class Form:
         return {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
 
     def delta(self, text: str, first: bool) -> dict[str, Any]:
-        """A part of a choice; the `first` of a chat says who speaks."""
+        """Return a part of a choice; the `first` one of a chat names the role."""
         if not self.chat:
             return {"text": text}
         if first:
@@ -155,7 +155,7 @@ class Writer:
         return OPENAI_STREAM
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
-        """The answer at once, from all of its pieces."""
+        """Return the whole answer, from the last piece of each choice."""
         choices = []
         for last in sorted((delta for delta in deltas if delta.ended), key=lambda p: p.index):
             answer = last.answer
@@ -178,7 +178,7 @@ class Writer:
         return {**frame, "choices": choices, "usage": self._usage(), **self._metrics()}
 
     def chunk(self, delta: ChoiceDelta) -> dict[str, Any] | None:
-        """The piece as a chunk; None where it says nothing."""
+        """Return the piece as a chunk, or None if it would say nothing."""
         first = delta.index not in self._begun
         if first and self.reads_prompt and not (delta.token_ids or delta.ended):
             return None  # the first chunk has the prompt's log-probabilities, which are known then
@@ -221,17 +221,17 @@ class Writer:
         return chunk
 
     def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        """The chunk of a piece, if it says anything."""
+        """Yield the chunk of a piece, if it says anything."""
         if (chunk := self.chunk(delta)) is not None:
             yield chunk
 
     def closing(self) -> Iterator[dict[str, Any]]:
-        """The usage, where a stream tells it."""
+        """Yield the usage, if the stream reports it."""
         if self.include_usage:
             yield self.usage_chunk()
 
     def usage_chunk(self) -> dict[str, Any]:
-        """The last chunk of a stream that tells its usage."""
+        """Return the last chunk of a stream that reports its usage."""
         frame = self._frame(self.form.chunk)
         return {**frame, "choices": [], "usage": self._usage(), **self._metrics()}
 
@@ -287,7 +287,7 @@ class Writer:
         return "".join(answer.prompt.token_texts) if text is None else text
 
     def _check_prompt_told(self, answer: Generated) -> None:
-        """Raises FailedPrecondition where a service is too old to tell how likely a prompt is."""
+        """Raise FailedPrecondition if a service is too old to say how likely a prompt is."""
         if self.reads_prompt and len(answer.prompt.logprobs) < answer.prompt_tokens:
             raise FailedPrecondition(
                 "a service is of a version without log-probabilities of prompts"
@@ -320,14 +320,15 @@ class Writer:
         return {"provenance": provenance}
 
     def _rounds(self, delta: ChoiceDelta) -> dict[str, Any]:
-        """Those not told yet, where there are any: nobody who did not ask for them gets some."""
+        """Return the rounds that were not reported so far, if there are any. A caller that did not
+        ask for rounds gets none."""
         new = delta.answer.rounds[self._rounds_told[delta.index] :]
         self._rounds_told[delta.index] += len(new)
         rounds = [{name: getattr(each, name) for name in _OF_A_ROUND} for each in new]
         return {"rounds_ended": rounds} if rounds else {}
 
     def _metrics(self) -> dict[str, Any]:
-        """Over all choices; nothing where no drafts were verified."""
+        """Return the metrics over all choices; empty if no drafts were verified."""
         summaries = [
             answer.summary for answer in self._ended.values() if answer.summary is not None
         ]
@@ -335,8 +336,8 @@ class Writer:
         return {} if figures is None else {"metrics": {"speculative_decoding": figures}}
 
     def _usage(self) -> dict[str, Any]:
-        """Each prompt counts once, however many choices it has, and so does what was kept of it
-        before its first choice."""
+        """Return the token counts. However many choices a prompt has, it counts once, and so do its
+        tokens that were cached before its first choice."""
         ended = [self._ended[index].summary for index in sorted(self._ended)]
         summaries = [summary for summary in ended if summary is not None]
         first_choices = summaries[:: len(self.requests) // self.prompts]

@@ -47,7 +47,8 @@ class Strict(BaseModel):
 
 
 def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
-    """`raw` as a `kind`; a prompt has at most `max_ids` token ids. Raises ApiError 400 or 413."""
+    """Parse `raw` as a `kind`; a prompt may have at most `max_ids` token ids. Raises ApiError 400
+    or 413."""
     if raw.count(b"[") + raw.count(b"{") > MAX_BRACKETS:
         raise _too_many(f"{MAX_BRACKETS} brackets")
     try:
@@ -64,7 +65,8 @@ def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
 
 
 def _check_values(content: dict[str, Any], max_ids: int) -> None:
-    """pydantic notes a fault for each value that it refuses, so their number is bounded before."""
+    """Raise ApiError for too many values or token ids. pydantic records a fault for each value that
+    it refuses, so their number is limited before."""
     containers: list[list[Any] | dict[str, Any]] = [content]
     count = 0
     skipped = set()

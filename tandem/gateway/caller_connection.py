@@ -41,7 +41,8 @@ class CallerConnection(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The caller has not read for so long that every buffer on the way is full."""
+        """Start a time limit for the caller to read on: it has not read for so long that every
+        buffer on the way is full."""
         super().pause_writing()
         if self._stalled is None:
             self._stalled = self.loop.call_later(self._limits.write_s, self._give_up)
@@ -71,13 +72,15 @@ class CallerConnection(H11Protocol):
             self.transport.abort()
 
     def _make_room(self) -> None:
-        """A stranger with many silent connections loses the oldest of them to the next caller."""
+        """Close the connection that has been idle longest: a stranger with many silent connections
+        loses the oldest of them to the next caller."""
         connections = (each for each in self.connections if isinstance(each, CallerConnection))
         idle = [each for each in connections if not each.is_answered]
         max(idle, key=CallerConnection.idle_for_s).transport.abort()
 
     def _give_up(self) -> None:
-        """Its requests end as those of a caller who left."""
+        """Close the connection of a caller that does not read; its requests end as if it had
+        left."""
         self._stalled = None
         log.warning("caller does not read", waited_s=self._limits.write_s)
         self.transport.abort()

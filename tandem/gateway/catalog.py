@@ -53,20 +53,20 @@ class ServingSuite(Protocol):
         tools: str = "",
         chat_template_kwargs: str = "",
     ) -> TokenizeResponse:
-        """The ids of a prompt; `spell`: with what each token spells. The rest, which is a chat's,
-        is as in `GenerationRequest`."""
+        """Return the token ids of a prompt; `spell`: also the text of each token. The other
+        arguments are for chats, and as in `GenerationRequest`."""
 
     async def embed(
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
     ) -> EmbedResponse:
-        """Vectors of texts, or of their token ids, the model's with its special tokens or those of
-        OpenAI's vocabulary cl100k_base, by the model that `describe` calls `embedding`.
-        `most_tokens`: read so many of the first tokens of each; 0: all, in windows where the model
-        reads fewer at once."""
+        """Embed texts with the model that `describe` calls `embedding`. Texts may be given as token
+        ids: the model's, with its special tokens, or those of OpenAI's vocabulary cl100k_base.
+        `most_tokens`: read that many of the first tokens of each text; 0: read all, in windows if
+        the model reads fewer at once."""
 
     def stream(self, request: GenerationRequest, timeout_s: float) -> AsyncGenerator[Generated]:
-        """The growing answer, after each message; the last one has its summary. Closing it early
-        cancels the request on every service."""
+        """Yield the growing answer after each message; the last one has its summary. Closing the
+        generator early cancels the request on every service."""
 
 
 class Catalog:
@@ -78,8 +78,8 @@ class Catalog:
         embedding_aliases: Sequence[str] = (),
         model_defaults: bool = True,
     ) -> None:
-        """`embedding_aliases`: other names of the embedding model. `model_defaults`: use the
-        sampling settings that the model's makers recommend."""
+        """Create the catalog. `embedding_aliases`: other names of the embedding model.
+        `model_defaults`: use the sampling settings that the model's makers recommend."""
         self._suite = suite
         self._uses_model_defaults = model_defaults
         self._embedding_aliases = tuple(embedding_aliases)
@@ -91,8 +91,8 @@ class Catalog:
         self._created = int(time.time())
 
     async def reach(self) -> DescribeResponse:
-        """The suite with its cloud, as it was at most `MAX_AGE_S` ago. Raises Unavailable, or what
-        `describe` raises, when one of them cannot be reached."""
+        """Return the description of the suite with its cloud, at most `MAX_AGE_S` old. Raises
+        Unavailable, or what `describe` raises, if one of them cannot be reached."""
         if self._suite.leaving:
             raise Unavailable("the aggregator is stopping")
         async with self._asking:
@@ -162,7 +162,8 @@ class Catalog:
         return "fp_" + hashlib.sha256("\n".join(pair).encode()).hexdigest()[:12]
 
     async def embedding(self, model: str) -> int:
-        """The length of the vectors that `model` makes; ApiError 404 for one that is not here."""
+        """Return the length of the vectors that `model` makes. Raises ApiError 404 for a model that
+        is not here."""
         known = await self.reach()
         if not known.embedding or model not in (known.embedding, *self._embedding_aliases):
             here = f"'{known.embedding}' does" if known.embedding else "none does"
@@ -171,7 +172,7 @@ class Catalog:
         return known.embedding_dimension
 
     async def card(self, model: str) -> dict[str, Any]:
-        """One model; ApiError 404 for one that is not here."""
+        """Return the card of one model. Raises ApiError 404 for a model that is not here."""
         for card in (cards := await self.cards()):
             if card["id"] == model:
                 return card
@@ -179,7 +180,8 @@ class Catalog:
         raise ApiError(404, why, param="model", code="model_not_found")
 
     async def cards(self) -> list[dict[str, Any]]:
-        """The pair, and the embedding model where there is one, as /v1/models lists them."""
+        """Return the cards of the pair and of the embedding model, if there is one, as /v1/models
+        lists them."""
         known = await self.reach()
         common = {"object": "model", "created": self._created, "owned_by": "tandem"}
         served = {

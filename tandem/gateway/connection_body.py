@@ -74,7 +74,8 @@ async def _read_body(
 
 
 def _check_media_type(content_type: str) -> None:
-    """A browser sends other types, and none, for any page without asking this server first."""
+    """Raise ApiError 415 unless the type is JSON. A browser sends other types, or none, on behalf
+    of any web page without asking this server first."""
     if content_type.partition(";")[0].strip().lower() != "application/json":
         why = "the body must be JSON, sent with 'Content-Type: application/json'"
         raise ApiError(415, why, code="unsupported_media_type")

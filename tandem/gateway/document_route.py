@@ -45,7 +45,7 @@ class TenantDocuments(Protocol):
         """Delete a document. Returns whether the owner had it."""
 
     async def listed(self, request: ListRequest) -> ListResponse:
-        """Some of an owner's documents, and what it has in all."""
+        """Return some of an owner's documents, and the totals of all of them."""
 
 
 class DocumentUpload(Strict):
@@ -187,7 +187,8 @@ class DocumentRoute:
 
 
 def _bytes_of(body: DocumentUpload) -> bytes:
-    """Raises ApiError for what is not base64, and for a PDF that was sent as if it were text."""
+    """Return the content's bytes. Raises ApiError for invalid base64, and for a PDF that was sent
+    as text."""
     if body.encoding == "text":
         if body.content.startswith(_PDF_MARK):
             raise invalid("content", "content: is a PDF; send its bytes with encoding base64")

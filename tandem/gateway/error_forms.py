@@ -62,7 +62,7 @@ def error_response(error: ApiError, path: str) -> Response:
 
 
 def _renamed(error: ApiError, names: Mapping[str, str]) -> str:
-    """The message, which begins with the field at fault where there is one."""
+    """Return the error's message; a field named at its beginning is renamed as `names` says."""
     field, colon, words = str(error).partition(": ")
     if field in ("grammar", "processors"):  # which stand for one of several fields
         field = error.body["param"] or field

@@ -70,32 +70,32 @@ class ApiError(Exception):
 
 
 def invalid(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
-    """The caller's `param` cannot be used."""
+    """Return an error for a `param` that cannot be used."""
     return ApiError(400, message, param=param, code=code)
 
 
 def too_many(why: str, retry_after_s: float = RETRY_AFTER_S) -> ApiError:
-    """More than the caller may have now."""
+    """Return an error for a caller that asks for more than it may have now."""
     headers = {"Retry-After": str(max(1, math.ceil(retry_after_s)))}
     code, kind = "rate_limit_exceeded", "rate_limit_error"
     return ApiError(429, why, code=code, kind=kind, headers=headers)
 
 
 def lacks_scope(holder: str, scopes: Sequence[str]) -> ApiError:
-    """The key of `holder` has none of `scopes`, of which one is needed."""
+    """Return an error for a key of `holder` that has none of `scopes`, of which one is needed."""
     named = " or ".join(f"'{scope}'" for scope in scopes)
     why = f"The key of '{holder}' does not have the scope {named}."
     return ApiError(403, why, kind="permission_error", code="missing_scope")
 
 
 def unsupported(param: str, why: str) -> ApiError:
-    """A parameter, or a value of one, that would have to be ignored."""
+    """Return an error for a parameter, or a value of one, that would have to be ignored."""
     return invalid(param, f"'{param}' is not supported here: {why}", "unsupported_parameter")
 
 
 def unknown_parameter(name: str, known: Iterable[str], instead: str = "") -> ApiError:
-    """A parameter that nobody here knows, with what to send `instead` of it, or the one among those
-    `known` beside it that was probably meant."""
+    """Return an error for an unknown parameter. It says what to send `instead`, or else suggests
+    the most similar of the names `known` in the same object."""
     within, dot, last = name.rpartition(".")
     close = get_close_matches(last, known, n=1) if len(last) <= _LONGEST_NAME else []
     meant = f"; did you mean '{within}{dot}{close[0]}'?" if close else ""
@@ -106,7 +106,7 @@ def unknown_parameter(name: str, known: Iterable[str], instead: str = "") -> Api
 
 
 def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset()) -> ApiError:
-    """`error` as the caller sees it; `tandem_fields` are parameters inside `tandem`."""
+    """Return `error` as the caller sees it; `tandem_fields` are parameters inside `tandem`."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidArgument):
@@ -128,9 +128,9 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
 
 
 def validation_error(error: ValidationError, kind: type[BaseModel] | None = None) -> ApiError:
-    """The first field that pydantic refuses, with what it says of it. Of a field that may have
-    several forms, the form that fits furthest is told. `kind`: of the body, for the names that it
-    knows."""
+    """Return an error that names the first field that pydantic refuses, and says why. If the field
+    may have several forms, it speaks of the form that fits furthest. `kind`: type of the body, for
+    the names that it knows."""
     details = error.errors(include_url=False, include_input=False)
     first = details[0]
     if first["type"] == "json_invalid":
@@ -170,7 +170,7 @@ def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiEr
 
 
 def _words(detail: ErrorDetails) -> str:
-    """What pydantic says of a value, in words of the API: it speaks of Python's types."""
+    """Return what pydantic says of a value, in the API's words instead of Python's types."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
@@ -199,7 +199,7 @@ def _sentence(name: str, words: Iterable[str]) -> str:
 
 
 def _known_beside(location: Sequence[int | str], kind: type[BaseModel] | None) -> list[str]:
-    """Return the names that the object at the location knows, as far as they can be told."""
+    """Return the names that the object at the location knows, as far as they can be found."""
     for part in location[:-1]:
         field = kind.model_fields.get(str(part)) if kind is not None else None
         forms = (field.annotation, *get_args(field.annotation)) if field is not None else ()

@@ -43,7 +43,8 @@ class EvenPace:
         return self._held[0].leaves_s if self._held else inf
 
     def took(self, delta: ChoiceDelta, now: float) -> None:
-        """A block came. What is still held of those before leaves no later for it."""
+        """Take a piece that came. Tokens still held from earlier ones leave no later because of
+        it."""
         if delta.token_ids:
             if self._came_s is not None:
                 self._gaps_s.append(now - self._came_s)
@@ -72,8 +73,9 @@ class EvenPace:
 
 
 def split(delta: ChoiceDelta) -> list[ChoiceDelta]:
-    """A piece for each token. Its text is cut where the tokens' own texts end, where those are
-    known, else into parts of one length; the last piece has the rest and the end."""
+    """Split a piece into one for each token. Its text is cut where the tokens' own texts end, if
+    they are known, otherwise into parts of equal length; the last piece has the rest and the
+    end."""
     count = len(delta.token_ids)
     if count < 2:
         return [delta]
@@ -93,7 +95,7 @@ def split(delta: ChoiceDelta) -> list[ChoiceDelta]:
 
 
 def _cuts(length: int, count: int, lengths: Sequence[int] | None) -> list[int]:
-    """Where the parts of a text begin, and its end."""
+    """Return where each part of a text begins, and where the text ends."""
     if lengths is None:
         return [length * number // count for number in range(count + 1)]
     return [0, *(min(length, end) for end in [*accumulate(lengths)][:-1]), length]
@@ -102,7 +104,8 @@ def _cuts(length: int, count: int, lengths: Sequence[int] | None) -> list[int]:
 async def evenly(
     deltas: AsyncGenerator[ChoiceDelta], clock: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[ChoiceDelta]:
-    """The same pieces, token by token, each choice at its own pace. Closing it closes `deltas`."""
+    """Yield the same pieces token by token, each choice at its own pace. Closing the generator
+    closes `deltas`."""
     paces: dict[int, EvenPace] = {}
     ready: asyncio.Queue[ChoiceDelta | Exception | None] = asyncio.Queue(DELTAS_AHEAD)
     # One task reads all of them: what they enter must be left in the task that entered it.

@@ -75,7 +75,8 @@ class EventStream(Response):
         rest: AsyncGenerator[ChoiceDelta],
         ending: asyncio.Event,
     ) -> None:
-        """An answer that is not complete when `ending` is set is broken off."""
+        """Create the response. If `ending` is set before the answer is complete, the answer is
+        broken off."""
         # No proxy may hold events back.
         super().__init__(
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},

@@ -174,9 +174,9 @@ class _Answer:
 
 
 def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
-    """Say which scopes open a route; one of them is enough. A key that asks for answers may not
-    change documents, slow or cut everybody's link, or read metrics, which name the other tenants
-    and what they ask for."""
+    """Return the scopes that open a route; one of them is enough. A key that asks for answers may
+    not change documents, slow or cut everybody's link, or read metrics, which name the other
+    tenants and what they ask for."""
     if path == METRICS_PATH or (path == LINK_PATH and method not in ("GET", "HEAD")):
         return (KeyScope.ADMIN,)
     if path != DOCUMENTS_PATH and not path.startswith(f"{DOCUMENTS_PATH}/"):
@@ -187,7 +187,8 @@ def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
 
 
 def _key(scope: MutableMapping[str, Any]) -> str:
-    """The caller's key; clients of Anthropic's API send it in a header of its own."""
+    """Return the caller's key, or an empty string; clients of Anthropic's API send it in a header
+    of its own."""
     headers = Headers(scope=scope)
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if not scheme and scope["path"] in ANTHROPIC_PATHS:
@@ -196,5 +197,6 @@ def _key(scope: MutableMapping[str, Any]) -> str:
 
 
 def _route(scope: MutableMapping[str, Any]) -> str:
-    """The path as the routes have it: no caller makes names of metrics."""
+    """Return the path as its route declares it, or "other": callers cannot make up labels of
+    metrics."""
     return str(getattr(scope.get("route"), "path", "other"))

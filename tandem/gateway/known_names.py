@@ -18,7 +18,7 @@ _LOOPBACK = ("localhost", "*.localhost")
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Names or origins as a setting has them: separated by commas, in any case."""
+    """Return the names or origins in a setting, where they are separated by commas, in any case."""
     parts = (part.strip().lower() for part in text.split(","))
     return frozenset(part.rstrip("/") for part in parts if part)
 
@@ -33,8 +33,8 @@ class KnownNames:
     origins: frozenset[str] = frozenset()
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raises ApiError 421 for an unknown name, 403 for a page of another site. A caller that
-        sends no Host at all is no browser."""
+        """Raise ApiError 421 for an unknown host name, 403 for a page of another site. A caller
+        that sends no Host at all is not a browser."""
         host = headers.get("host")
         if host is not None and not self._is_known(host):
             why = f"Host '{_shown(host)}' is not allowed; see the setting http_hosts."
@@ -62,7 +62,8 @@ def _matches(name: str, known: str) -> bool:
 
 
 def _without_port(host: str) -> str:
-    """The name in `name:port`; an IPv6 address is in brackets. Empty for what is none."""
+    """Return the name in `name:port`; an IPv6 address is in brackets. Empty for what is
+    malformed."""
     if host.startswith("["):
         address, closed, _ = host[1:].partition("]")
         return address if closed else ""

@@ -92,7 +92,8 @@ class LinkRoute:
         return json_response(_state(await self._ask(lines or [{"op": "stats"}])))
 
     async def _ask(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
-        """The answer to the last line. Raises Unavailable, and ApiError for what is refused."""
+        """Send the lines, and return the answer to the last one. Raises Unavailable if there is no
+        answer, ApiError for a line that is refused."""
         answer: dict[str, Any] = {}
         try:
             async with asyncio.timeout(TIMEOUT_S):

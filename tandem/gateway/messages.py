@@ -102,8 +102,8 @@ Content = Annotated[
 
 
 def _arguments(arguments: object) -> object:
-    """Arguments as JSON, the way that answers have them. Nothing at all is what some clients make
-    of a call without arguments."""
+    """Return the arguments as JSON, as they are in answers. Some clients send nothing at all for a
+    call without arguments."""
     if arguments is None or arguments == "":
         return "{}"
     return json.dumps(arguments) if isinstance(arguments, dict) else arguments

@@ -310,7 +310,7 @@ def _common_fields(asked: _OllamaBody, model: str) -> dict[str, Any]:
 
 
 def _thinking(think: bool | str | None) -> dict[str, Any]:
-    """Parameters of a chat that say whether its model thinks first."""
+    """Return the parameters of a chat that say whether its model thinks first."""
     if isinstance(think, str):
         return {"reasoning_effort": think}
     return {} if think is None else {"chat_template_kwargs": {"enable_thinking": think}}
@@ -323,8 +323,8 @@ def _response_format(wanted: str | JsonSchema | None) -> dict[str, Any] | None:
 
 
 def _messages(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
-    """OpenAI's messages. Results of tools belong to calls by their ids there, and here by the
-    function's name, or else by their order."""
+    """Yield OpenAI's messages. There, a tool's result names its call by id; in Ollama's API it
+    names the function, or else follows the order of the calls."""
     unanswered: list[tuple[str, str]] = []
     for index, message in enumerate(messages):
         if message.role == "tool":
@@ -345,7 +345,8 @@ def _messages(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
 
 
 def _answered_call(index: int, message: OllamaMessage, unanswered: list[tuple[str, str]]) -> str:
-    """The id of the call whose result the message is; it is taken off `unanswered`."""
+    """Return the id of the call whose result the message is, and take the call off `unanswered`.
+    Raises ApiError if there is none."""
     for place, (name, number) in enumerate(unanswered):
         if message.tool_call_id is not None:
             matches = message.tool_call_id == number
@@ -395,7 +396,7 @@ class OllamaWriter:
         )
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
-        """The answer at once, from its last piece."""
+        """Return the whole answer, from its last piece."""
         answer = self._writer.whole(deltas)
         (choice,) = answer["choices"]
         message = choice.get("message") or {"content": choice["text"]}
@@ -425,7 +426,7 @@ class OllamaWriter:
             yield self._line("") | self._figures(choice, usage)
 
     def closing(self) -> Iterator[dict[str, Any]]:
-        """Nothing follows the last line."""
+        """Yield nothing: no line follows the last one."""
         return iter(())
 
     def _line(

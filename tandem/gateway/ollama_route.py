@@ -134,14 +134,16 @@ class OllamaRoute:
         return parse_body(raw, kind, self._catalog.context_length)
 
     async def _model(self, name: str) -> str:
-        """The served model that is meant: Ollama's tag of a model without one may be left out."""
+        """Return the name of the served model that is meant: Ollama's clients add the tag `:latest`
+        to names without one, so it is taken off unless a served model has it."""
         if not name.endswith(_LATEST):
             return name
         served = [card["id"] for card in await self._catalog.cards()]
         return name if name in served else name.removesuffix(_LATEST)
 
     async def _loaded(self, name: str, model: str, chat: bool) -> Response:
-        """The answer to who asks nothing, so that the model be loaded, which it is."""
+        """Answer a request without a prompt or messages, which asks Ollama to load the model. Here
+        it is loaded already."""
         await self._catalog.fingerprint(model)
         line = answer_line(name, "", chat=chat)
         return json_response({**line, "done": True, "done_reason": "load"})

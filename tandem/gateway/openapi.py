@@ -290,8 +290,8 @@ def _response(
 
 
 def _event(what: type[BaseModel] | str, operation: Operation) -> dict[str, Any]:
-    """One event of a stream, as versions of OpenAPI before 3.2 have it; the last one where the
-    answer was broken off is an error."""
+    """Return the schema of one event of a stream, as versions of OpenAPI before 3.2 have it. If the
+    answer was broken off, its last event is an error."""
     forms: list[dict[str, Any]] = [
         {"contentMediaType": _JSON, "contentSchema": _reference(each)}
         for each in (what, operation.error)

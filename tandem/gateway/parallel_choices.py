@@ -33,7 +33,8 @@ class ChoiceDelta:
 async def deltas(
     suite: ServingSuite, requests: Sequence[GenerationRequest], timeout_s: float
 ) -> AsyncGenerator[ChoiceDelta]:
-    """Pieces of all choices as they come; a choice's first has no text: it was admitted."""
+    """Yield the pieces of all choices as they come. A choice's first piece has no text: it says
+    that the choice was admitted."""
     if len(requests) == 1:
         async with aclosing(_pieces_of(suite, 0, requests[0], timeout_s)) as pieces:
             async for delta in pieces:
@@ -106,7 +107,8 @@ async def _after(
     request: GenerationRequest,
     timeout_s: float,
 ) -> AsyncGenerator[ChoiceDelta]:
-    """Pieces of a choice, once its prompt has been computed by another one."""
+    """Yield the pieces of a choice. The first choice of a prompt computes it; the others wait for
+    that, unless there are images or two sides."""
     computes, prompt.taken = not prompt.taken, True
     if not computes and not request.params.images and not request.from_two_sides:
         await prompt.computed.wait()

@@ -24,7 +24,8 @@ class ReasoningReader:
     """Splits the text of one choice."""
 
     def __init__(self, answer: Generated, options: ReasoningOptions) -> None:
-        """`answer` has been started: it says how its text is to be read."""
+        """Prepare to read an answer that has been started: `answer` says how its text is to be
+        read."""
         family, start = family_named(answer.family), answer.thinking_start
         if not options.separate:
             family, start = PLAIN, ThinkingStart.NONE
@@ -40,5 +41,5 @@ class ReasoningReader:
 
 
 def joined(parts: Iterable[TextPart], *, thinks: bool) -> str:
-    """The text of those parts that are thinking, or of those that are not."""
+    """Return the text of those parts that are thinking, or of those that are not."""
     return "".join(part.text for part in parts if part.thinks == thinks)

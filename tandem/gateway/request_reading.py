@@ -53,8 +53,8 @@ class RequestLimits:
 def chat_requests(
     body: ChatCompletionRequest, limits: RequestLimits, family: ModelFamily = PLAIN
 ) -> list[GenerationRequest]:
-    """`family`: of the model, which may write tool calls in its own way. Raises ApiError or
-    InvalidArgument for what no suite could answer."""
+    """Return a chat's requests, one for each choice. `family`: the model's, which may write tool
+    calls in its own way. Raises ApiError or InvalidArgument for what no suite could answer."""
     body.check()
     turns, images = conversation(body.messages)
     offered = [tool.model_dump(exclude_none=True) for tool in body.offered]
@@ -67,13 +67,13 @@ def chat_requests(
 
 
 def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[bytes, ...]]:
-    """Turns and the images of the last one. Raises ApiError."""
+    """Return the turns, and the images of the last one. Raises ApiError."""
     turns = tuple(_turn(index, message) for index, message in enumerate(messages))
     return turns, _images(messages)
 
 
 def completion_requests(body: CompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
-    """The choices of each prompt in turn. Raises as `chat_requests`."""
+    """Return the requests for the choices of each prompt in turn. Raises as `chat_requests`."""
     body.check()
     prompt = body.prompt
     several = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1])
@@ -135,20 +135,20 @@ def _requests(
 
 
 def _check_choices(body: CommonParameters, prompts: int, limits: RequestLimits) -> None:
-    """Before anything is done for each of them."""
+    """Raise ApiError for too many choices, before anything is done for each of them."""
     choices = (body.n or 1) * prompts
     if choices > limits.max_choices:
         raise invalid("n", f"n: {choices} choices in total, the maximum is {limits.max_choices}")
 
 
 def choice_seed(seed: int, index: int) -> int:
-    """The seed of choice `index` of a request with `seed`."""
+    """Return the seed of choice `index` of a request with `seed`."""
     return seed if index == 0 else hash_words(seed, index) >> (64 - SEED_BITS)
 
 
 def _top_k(body: CommonParameters) -> int | None:
-    """OpenAI's API has none; vLLM's, with -1 for all, stands beside the one in `tandem`. None where
-    neither is given."""
+    """Return `top_k`, or None if it is not given. OpenAI's API has none; vLLM's, where -1 means
+    all, may be given instead of the one in `tandem`."""
     in_extension, given = body.tandem.top_k, body.top_k
     if given is None:
         return in_extension if "top_k" in body.tandem.model_fields_set else None
@@ -158,8 +158,8 @@ def _top_k(body: CommonParameters) -> int | None:
 
 
 def _preset_of(body: CommonParameters) -> str:
-    """The preset by name. Without one, a prompt that is only to be read is not given to the draft
-    model, which would compute it for a single token; the text is the same."""
+    """Return the preset's name. Without any options, a prompt that is only to be read goes past the
+    draft model, which would compute it for a single token; the text is the same."""
     options = body.tandem
     if body.reads_prompt and body.max_output_tokens == 1 and options == TandemOptions():
         return CLOUD_ALONE_PRESET
@@ -167,7 +167,8 @@ def _preset_of(body: CommonParameters) -> str:
 
 
 def _preset(options: TandemOptions) -> str:
-    """The preset by name; whether it answers from documents must be what `rag` says."""
+    """Return the preset's name. Raises ApiError if `rag` contradicts it, or if it is given an
+    objective that it does not use."""
     name = options.preset or (RAG_PRESET if options.rag else DEFAULT_PRESET)
     from_documents = name in AGGREGATION_PRESETS
     if options.rag is True and not from_documents:
@@ -181,7 +182,7 @@ def _preset(options: TandemOptions) -> str:
 
 
 def _overrides(options: TandemOptions) -> Iterator[Override]:
-    """Options that stand for single choices of the preset."""
+    """Yield the overrides for the options that stand for single fields of the preset."""
     if options.draft_length is not None:
         yield Override("draft_length", options.draft_length)
     if options.objective is not None:
@@ -189,7 +190,7 @@ def _overrides(options: TandemOptions) -> Iterator[Override]:
 
 
 def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
-    """One or several prompts, each text or token ids."""
+    """Return one or several prompts, each text or token ids."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
@@ -228,7 +229,8 @@ def _turn(index: int, message: Message) -> Turn:
 
 
 def _text(index: int, message: Message) -> str:
-    """The text of a message. An assistant's may have none, as one that only called tools."""
+    """Return the text of a message. An assistant's may have none, such as one that only called
+    tools."""
     content, param = message.content, f"messages.{index}.content"
     if content is None:
         if message.role == "assistant":
@@ -264,7 +266,7 @@ def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
 
 
 def _image(url: str, name: str) -> bytes:
-    """The bytes of a data URL; nothing is fetched for a caller."""
+    """Return the bytes of a data URL; nothing is fetched for a caller."""
     head, comma, encoded = url.partition(",")
     if not (head.startswith("data:image/") and head.endswith(";base64") and comma):
         raise invalid(

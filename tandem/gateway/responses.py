@@ -305,7 +305,7 @@ def _format(asked: ResponsesRequest) -> dict[str, Any] | None:
 
 
 def _merged(messages: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Calls of one answer are one message."""
+    """Merge consecutive messages with tool calls: the calls of one answer are one message."""
     merged: list[dict[str, Any]] = []
     for message in messages:
         if "tool_calls" in message and merged and "tool_calls" in merged[-1]:
@@ -353,8 +353,8 @@ class ResponseWriter:
     def __init__(
         self, asked: ResponsesRequest, params: GenerationParams, calls: CallFormat | None
     ) -> None:
-        """`params`: what the answer is generated with. `calls`: how the model writes tool calls;
-        None if it is offered no tools."""
+        """Create the writer. `params`: what the answer is generated with. `calls`: how the model
+        writes tool calls; None if it is offered no tools."""
         self._asked = asked
         self._params = params
         self._id = uuid.uuid4().hex
@@ -366,7 +366,7 @@ class ResponseWriter:
         self._number = 0
 
     def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
-        """The answer at once, from its last piece."""
+        """Return the whole answer, from its last piece."""
         (last,) = deltas
         for _ in self._pieces(last.answer.text, last):
             pass
@@ -383,7 +383,7 @@ class ResponseWriter:
             yield self._event(f"response.{response['status']}", response=response)
 
     def closing(self) -> Iterator[dict[str, Any]]:
-        """Nothing follows the last event."""
+        """Yield nothing: no event follows the last one."""
         return iter(())
 
     def _pieces(self, text: str, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:

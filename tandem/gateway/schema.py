@@ -124,7 +124,7 @@ _OTHER_NAMES: Mapping[str, str] = {
 
 
 def _body_field(row: RequestField) -> tuple[Any, Any]:
-    """The row as a field in which null means the default, as in OpenAI's own fields."""
+    """Return the row as a field in which null means the default, as in OpenAI's own fields."""
     model_s = "the model's own, otherwise " if row.name in NAMES else ""
     words = f"{row.words} Default: {model_s}{json.dumps(row.default)}."
     return row.hint | None, Field(default=None, description=words)
@@ -255,7 +255,7 @@ def _all_parameters(schema: dict[str, Any]) -> None:
 
 
 def _same(value: object, other: object) -> bool:
-    """Whether two values are the same in JSON, where 1 is 1.0, but not true."""
+    """Return whether two values are the same in JSON, where 1 equals 1.0, but not true."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
@@ -552,7 +552,9 @@ class ChatCompletionRequest(CommonParameters):
         return "max_completion_tokens" if sent else super().limit_name
 
     def named_grammar(self, family: ModelFamily = PLAIN) -> tuple[str, Grammar] | None:
-        """`family`: of the model, which writes tool calls in its own way."""
+        """Return the name and value of the grammar parameter, or None; if tools are offered and the
+        model's calls can be constrained, a grammar of these calls. `family`: the model's, which
+        writes tool calls in its own way."""
         named = super().named_grammar()
         if not self.offered:
             return named

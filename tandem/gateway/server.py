@@ -30,7 +30,8 @@ class HttpsCertificate:
     handshake takes the files as they are then, and files that cannot be used change nothing."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """PEM: certificate with what leads to its authority, private key. Raises BadFile."""
+        """Read two PEM files: the certificate with the chain to its authority, and the private key.
+        Raises BadFile."""
         self._context = Reloaded((certificate, key), lambda: _context(certificate, key))
 
     def listening(self) -> ssl.SSLContext:
@@ -42,7 +43,8 @@ class HttpsCertificate:
     def _take_current(
         self, connection: ssl.SSLObject, name: str | None, listening: ssl.SSLContext
     ) -> None:
-        """At each handshake, whether or not the caller names a host."""
+        """Use the current files; called at each handshake, whether or not the caller names a
+        host."""
         connection.context = self._context.current()
 
 
@@ -57,7 +59,7 @@ class HttpServer:
         certificate: HttpsCertificate | None = None,
         limits: ConnectionLimits | None = None,
     ) -> None:
-        """Listens from now on, over TLS with a certificate. Raises PortInUse."""
+        """Listen from now on, over TLS if there is a certificate. Raises PortInUse."""
         self._socket = _listen(host, port)
         self.host = host
         self.port = int(self._socket.getsockname()[1])
@@ -94,7 +96,7 @@ class HttpServer:
             server.close()
 
     async def __aexit__(self, *reason: object) -> None:
-        """Answers under way get `CLOSE_S`; then their callers are cut off."""
+        """Stop the server. Answers under way get `CLOSE_S`; then their callers are cut off."""
         self._server.should_exit = True
         assert self._serving is not None
         cutting = asyncio.get_running_loop().call_later(CLOSE_S, self._server.cut_off)
@@ -147,12 +149,13 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The service has handlers of its own, which drain it."""
+        """Capture no signals: the service has its own handlers, which drain it."""
         yield
 
 
 def _ended_quietly(app: ASGIApp) -> ASGIApp:
-    """At its end uvicorn cancels what still runs, and would log each as a failure of ours."""
+    """Wrap `app` so that it ends quietly if cancelled. When uvicorn stops, it cancels what still
+    runs, and would log each as a failure of the application."""
 
     async def ended_quietly(scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(asyncio.CancelledError):

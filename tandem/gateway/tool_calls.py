@@ -97,9 +97,9 @@ def tool_grammar(
     calls: CallFormat = HERMES,
     after_thinking: bool = False,
 ) -> Grammar:
-    """Calls of `tools`, one or, if `parallel`, several; unless one must be called, or else a text:
-    JSON of the schema `text` where one is given. `calls`: how they are written. `after_thinking`:
-    line ends may stand before them, as models write them there."""
+    """Return a grammar for calls of `tools`: one or, if `parallel`, several. Unless `must_call`, it
+    allows a text instead: JSON of the schema `text`, if one is given. `calls`: how calls are
+    written. `after_thinking`: line ends may come before them, as models write them there."""
     more = f"({_literal(calls.between)} next_call){{0,{MAX_CALLS - 1}}}" if parallel else ""
     begin, end = calls.first + calls.begin, _literal(calls.end)
     # One lexeme with what may stand before it: a text may begin in the same way, up to a place.
@@ -123,17 +123,18 @@ def tool_grammar(
 
 
 def _plain(calls: CallFormat) -> str:
-    """The rule of text without a call in it."""
+    """Return the rule of text without a call in it."""
     return f"TEXT: /(?s:.*)/ & ~/(?s:.*){_escaped(calls.first or calls.mark)}(?s:.*)/"
 
 
 def _literal(text: str) -> str:
-    """A string in a grammar; nothing for an empty one."""
+    """Return `text` as a string in a grammar; nothing for an empty one."""
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
 def _escaped(text: str) -> str:
-    """A string in a regular expression of a grammar, where a slash would end the expression."""
+    """Escape `text` for a regular expression of a grammar, where a slash would end the
+    expression."""
     return re.escape(text).replace("\\\n", "\\n").replace("/", "\\/")
 
 
@@ -157,7 +158,7 @@ class ToolCallReader:
     """Reads an answer's text as it comes; what is no call is text."""
 
     def __init__(self, calls: CallFormat = HERMES) -> None:
-        """`calls`: how the model writes them."""
+        """Create the reader. `calls`: how the model writes tool calls."""
         self.calls = 0
         self._format = calls
         self._head_pattern = re.compile(calls.head)
@@ -176,12 +177,12 @@ class ToolCallReader:
         return pieces
 
     def finish(self) -> list[str | CallPiece]:
-        """The text that was held for a call that did not come."""
+        """Return the text that was held back for a call that did not come."""
         held, self._held = self._held, ""
         return [held] if held and self._state is _State.TEXT and not self.calls else []
 
     def _step(self) -> list[str | CallPiece] | None:
-        """One step further; None where more text is needed."""
+        """Go one step further and return what is certain; None if more text is needed."""
         match self._state:
             case _State.TEXT:
                 return self._text()

@@ -42,7 +42,7 @@ class WebPage:
         return frozenset({*self._files, FEATURES_PATH})
 
     def add_routes(self, app: FastAPI) -> None:
-        """They are no part of the API's document."""
+        """Add the page's routes, which are left out of the API's document."""
         for path, handler in (("/", self._file), (FEATURES_PATH, self._features)):
             app.add_api_route(path, handler, include_in_schema=False, response_model=None)
         app.add_api_route(

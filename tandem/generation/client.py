@@ -141,7 +141,7 @@ class Generated(LikelyTokens):
             self.last_commit_s = elapsed_s
 
     def _named(self, bits: int) -> tuple[str, ...]:
-        """The sides of these bits, in the order of their numbers."""
+        """Return the names of the sides whose bits are set, in the order of their numbers."""
         return tuple(name for number, name in enumerate(self.sides) if bits >> number & 1)
 
     def end(self, summary: pb.Summary, elapsed_s: float) -> None:
@@ -160,7 +160,7 @@ class AggregatorClient:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         access: ClientAccess | None = None,
     ) -> None:
-        """Without `access` the connection is plain."""
+        """Open a channel to `target`; without `access`, the connection is plain."""
         self.target = target
         self._max_message_bytes = max_message_bytes
         self._channel = open_channel(target, max_message_bytes, access)
@@ -173,7 +173,7 @@ class AggregatorClient:
         await self._channel.close()
 
     async def describe(self, timeout_s: float = 10.0) -> pb.DescribeResponse:
-        """What the suite can do. Raises Rejected with the status."""
+        """Return what the suite can do. Raises Rejected with the status."""
         try:
             return await self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -182,7 +182,8 @@ class AggregatorClient:
     async def stream(
         self, request: GenerationRequest, timeout_s: float = 600.0
     ) -> AsyncIterator[Generated]:
-        """The growing result, after each message; the last one has its summary. Raises Rejected."""
+        """Yield the growing result after each message; the last one has its summary. Raises
+        Rejected."""
         start = pb.GenerateRequest(start=request_to_proto(request))
         self._check_size(start)
         began_s = time.perf_counter()
@@ -203,5 +204,5 @@ class AggregatorClient:
             raise Rejected(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
 
     async def generate(self, request: GenerationRequest, timeout_s: float = 600.0) -> Generated:
-        """The finished result. Raises Rejected with the status."""
+        """Return the finished result. Raises Rejected with the status."""
         return [result async for result in self.stream(request, timeout_s)][-1]

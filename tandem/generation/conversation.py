@@ -24,7 +24,8 @@ Stream = ServedStream[pb.GenerateRequest, pb.GenerateResponse]
 
 
 async def read_start(stream: Stream) -> pb.GenerateRequest:
-    """The caller's first message, which has `start`. Raises InvalidArgument."""
+    """Return the caller's first message, which has `start`. Raises InvalidArgument if it does
+    not."""
     first = await stream.first(pb.GenerateRequest, "start")
     if not first.HasField("start"):
         raise InvalidArgument("start", "must be the first message of a stream")
@@ -32,7 +33,8 @@ async def read_start(stream: Stream) -> pb.GenerateRequest:
 
 
 async def cancelled(stream: Stream) -> None:
-    """Until the caller says cancel; a half-closed caller may still be listening."""
+    """Wait until the caller cancels; a caller that closed its half of the stream may still be
+    listening. Raises InvalidArgument for any other message."""
     message = await stream.read_in_its_time()
     if not isinstance(message, pb.GenerateRequest):
         await asyncio.Event().wait()
@@ -43,8 +45,8 @@ async def cancelled(stream: Stream) -> None:
 async def answers_to(
     call: Any, start: pb.GenerateRequest, describe: Callable[[], Awaitable[object]]
 ) -> AsyncGenerator[pb.GenerateResponse]:
-    """What the service answers on a fresh `call`. Raises Rejected; where the status was lost,
-    `describe`, another call to the same service, may meet it."""
+    """Yield what the service answers on a fresh `call`. Raises Rejected. If gRPC lost the status,
+    `describe`, another call to the same service, may meet it again."""
     try:
         await call.write(start)
         while isinstance(answer := await call.read(), pb.GenerateResponse):
@@ -61,8 +63,9 @@ async def answers_to(
 async def _late_or_refused(
     call: Any, error: grpc.aio.AioRpcError, describe: Callable[[], Awaitable[object]]
 ) -> Rejected:
-    """Where a deadline passes while a message is written, the error tells of the write alone, and
-    the call says the same until its own status comes, which nobody could wait for."""
+    """Return the status behind an error. If a deadline passes while a message is written, the error
+    only says that the write failed. So does the call until its own status comes, which cannot be
+    waited for."""
     late = grpc.StatusCode.DEADLINE_EXCEEDED
     lost = actual_status(error.code(), details_of(error))[1] == STATUS_LOST
     if call.done() and await call.code() is late:

@@ -38,13 +38,14 @@ _TOLD_OF_SIDES = ("documents", "document_tokens", "drafted", "accepted", "decode
 
 
 def summary_of(totals: object, **own: Any) -> Summary:
-    """`own` fields, and all others that `totals` has."""
+    """Return a summary of the fields in `own`, and of all others that `totals` has."""
     names = [field.name for field in Summary.DESCRIPTOR.fields if hasattr(totals, field.name)]
     return Summary(**{name: getattr(totals, name) for name in names} | own)
 
 
 def answer_figures(result: Generated) -> dict[str, Any]:
-    """Method, times in seconds by this process's clock, counts, bytes; None where there is none."""
+    """Return an answer's figures: method, times in seconds by this process's clock, counts and
+    bytes. A figure that the answer does not have is None."""
     summary = result.summary
     assert summary is not None
     resolved = summary.predraft_hits + summary.predraft_misses
@@ -64,8 +65,8 @@ def answer_figures(result: Generated) -> dict[str, Any]:
 
 
 def speculative_decoding_metrics(summaries: Sequence[Summary]) -> dict[str, Any] | None:
-    """What vLLM tells of drafting for an answer, over several; None where no drafts were verified,
-    or a drafter of an earlier version does not tell."""
+    """Return what vLLM reports of drafting for an answer, over several; None if no drafts were
+    verified, or if a drafter of an earlier version does not report it."""
     histogram = [
         sum(counts)
         for counts in zip_longest(*(s.acceptance_histogram for s in summaries), fillvalue=0)
@@ -89,8 +90,9 @@ def speculative_decoding_metrics(summaries: Sequence[Summary]) -> dict[str, Any]
 def plain_line(
     figures: Mapping[str, Any], finish_reason: str | None, alone_tpot_s: float | None = None
 ) -> str:
-    """Speed, who made the tokens, and how much faster that is than the large model alone, where
-    that was measured: by the schedule's controller, or as `alone_tpot_s`, seconds per token."""
+    """Return the speed, who made the tokens, and how much faster that is than the large model
+    alone, if that was measured: by the schedule's controller, or as `alone_tpot_s`, seconds per
+    token."""
     tokens, tpot_s = figures["tokens"], figures["tpot_s"]
     parts = [_speed(tpot_s) if tpot_s else f"{tokens} token{'' if tokens == 1 else 's'}"]
     if "device" in figures:
@@ -111,8 +113,8 @@ def plain_line(
 
 
 def _makers(figures: Mapping[str, Any]) -> list[str]:
-    """Which part of the tokens the small model made, which were repeated from the memory, the
-    prompt or the answer so far, and which were drafts of the cloud."""
+    """Return which part of the tokens the small model made, which were repeated from the memory,
+    the prompt or the answer so far, and which were drafts of the cloud."""
     tokens = figures["tokens"]
 
     def share(accepted: int) -> str:
@@ -131,9 +133,9 @@ def _makers(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _measured_alone(figures: Mapping[str, Any]) -> float | None:
-    """Seconds per token of the cloud alone, as the controller measured them in this answer. None
-    where it did not, where the cloud went on alone, and for answers so short that their own speed
-    is chance."""
+    """Return the seconds per token of the cloud alone, as the controller measured them in this
+    answer. None if it did not, if the cloud went on alone, and for answers so short that their own
+    speed is chance."""
     choice = figures.get("choice")
     if choice is None or not choice.get("cloud_alone_measured"):
         return None
@@ -154,7 +156,7 @@ def _compared_with_alone(ratio: float) -> str:
 
 
 def _warnings(figures: Mapping[str, Any]) -> list[str]:
-    """What a person must know of the text."""
+    """Return what a person must know of the text."""
     warnings = []
     if figures["lossy"]:
         warnings.append("lossy: the distribution of the answer is not quite the target's")
@@ -166,8 +168,8 @@ def _warnings(figures: Mapping[str, Any]) -> list[str]:
 
 
 def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
-    """For those who know the method: TTFT, TPOT, acceptance and bytes. `figures` are those of
-    `answer_figures`."""
+    """Return a line for those who know the method: TTFT, TPOT, acceptance and bytes. `figures` are
+    those of `answer_figures`."""
     made = figures["tokens"]
     tokens = max(1, made)
     parts = [f"{made} tokens ({finish_reason}) by {figures['preset']}"]
@@ -196,8 +198,8 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
 
 
 def choice_line(figures: Mapping[str, Any]) -> str:
-    """What a preset that chooses its schedule chose, and why; empty for others. Times are of one
-    moment: the answer as a whole may have begun with other schedules."""
+    """Return what a preset that chooses its schedule chose, and why; empty for other presets. Times
+    are of one moment: the answer may have begun with other schedules."""
     if (choice := figures.get("choice")) is None:
         preset = PRESETS.get(figures["preset"])
         if preset is None or preset.control is not Control.LEAST_COST:
@@ -215,7 +217,7 @@ def choice_line(figures: Mapping[str, Any]) -> str:
 
 
 def choice_estimates(figures: Mapping[str, Any]) -> str:
-    """What the schedule was chosen by; empty for presets that choose none."""
+    """Return the estimates that the schedule was chosen by; empty for presets that choose none."""
     if (choice := figures.get("choice")) is None:
         return ""
     return "; ".join(
@@ -258,7 +260,8 @@ def _two_sided_figures(summary: Summary) -> dict[str, Any]:
 
 
 def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
-    """Whose documents it came from, whose drafts stood, and how often the aggregation moved."""
+    """Return how many documents came from each side, how many of its drafts were accepted, and how
+    often the aggregation moved."""
     sides = {side: figures[side] for side in ("device", "cloud")}
     sides |= {more["name"]: more for more in figures.get("more_sides", ())}
     rates = {side: of["acceptance_rate"] for side, of in sides.items() if of["drafted"]}
@@ -270,8 +273,8 @@ def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _exactness(summary: Summary, unverified: Sequence[int]) -> str | None:
-    """How the text relates to what the target alone would give. None where no cloud took part, for
-    documents of two sides, and of servers of earlier versions."""
+    """Return how the text relates to what the target alone would give. None if no cloud took part,
+    for answers from two sides' documents, and for servers of earlier versions."""
     if summary.HasField("device"):
         return None
     if summary.lossy or unverified:

@@ -108,9 +108,9 @@ class GenerationRequest:
     """Who of `tenant` asks, where that is a group that shares what is kept."""
 
     def with_fields(self, **changes: Any) -> Self:
-        """The request with other values for some fields, named alone wherever they lie: in the
-        request, in `params`, in its `sampling` or its `processors`. TypeError for any other name.
-        """
+        """Return the request with other values for some fields, each named alone wherever it lies:
+        in the request, in `params`, in its `sampling` or its `processors`. Raises TypeError for any
+        other name."""
         sampling = replace(self.params.sampling, **_taken(changes, SamplingParams))
         processors = replace(self.params.processors, **_taken(changes, Processors))
         params = replace(self.params, sampling=sampling, processors=processors)
@@ -203,8 +203,8 @@ class GenerationRequest:
     def composed_preset(
         self, vocabulary_size: int = MAX_VOCABULARY_SIZE, usual: tuple[Override, ...] = ()
     ) -> Preset:
-        """The preset, fitted to the vocabulary, with overrides, the request's own after the `usual`
-        ones, validated."""
+        """Return the preset, fitted to the vocabulary and validated, with overrides: the `usual`
+        ones, then the request's own."""
         if self.preset not in PRESETS:
             raise unknown_preset(self.preset)
         preset = PRESETS[self.preset].fitted(vocabulary_size)
@@ -216,7 +216,8 @@ class GenerationRequest:
         return preset
 
     def composed_aggregation(self) -> AggregationPreset:
-        """As `composed_preset`, for aggregation; `draft_length` is how far ahead a side decodes."""
+        """Return the preset as `composed_preset` does, for aggregation; `draft_length` is how far
+        ahead a side decodes."""
         preset = with_overrides(find_aggregation_preset(self.preset), self.overrides)
         if self.params.images:
             raise InvalidArgument("images", "not supported by presets that answer from documents")
@@ -255,7 +256,7 @@ _SAME = tuple(each.name for each in fields(GenerationRequest) if each.name not i
 
 
 def request_to_proto(request: GenerationRequest) -> pb.Generation:
-    """InvalidArgument for numbers that protobuf cannot carry."""
+    """Encode a request. Raises InvalidArgument for numbers that protobuf cannot carry."""
     try:
         message = pb.Generation(
             params=params_to_proto(request.params),
@@ -274,7 +275,7 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
 
 
 def request_from_proto(message: pb.Generation) -> GenerationRequest:
-    """The request, validated. Raises InvalidArgument naming the field."""
+    """Decode and validate a request. Raises InvalidArgument naming the field."""
     check_count(len(message.stop), MAX_STOPS, "stop")
     check_count(len(message.overrides), MAX_OVERRIDES, "overrides")
     check_count(len(message.preset_overrides), MAX_OVERRIDES, "overrides")
@@ -315,7 +316,7 @@ def _override_to_proto(override: Override) -> pb.PresetOverride:
 
 
 def _overrides_from_proto(message: pb.Generation) -> tuple[Override, ...]:
-    """Callers of an older release send texts alone."""
+    """Decode the overrides; callers of an older release send them as texts alone."""
     if not message.preset_overrides:
         return parse_overrides(message.overrides)
     return tuple(Override(each.field, _value_of(each)) for each in message.preset_overrides)

@@ -138,7 +138,7 @@ class RequestField:
 
 
 def fields_of(table: type) -> list[RequestField]:
-    """The rows of one of the tables above, in their order."""
+    """Return the rows of one of the tables above, in their order."""
     hints = get_type_hints(table, include_extras=True)
     return [
         RequestField(name, hint, words=get_args(hint)[1], default=_default_of(name))
@@ -147,8 +147,9 @@ def fields_of(table: type) -> list[RequestField]:
 
 
 def given_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a caller gave for fields of the table, not None, for `GenerationRequest.with_fields`;
-    other options are passed over. InvalidArgument for a word that is none of the field's."""
+    """Return what a caller gave (not None) for fields of the table, for
+    `GenerationRequest.with_fields`; other options are ignored. Raises InvalidArgument for a word
+    that the field does not know."""
     names = RequestFields.__annotations__
     given = {name: options[name] for name in names if options.get(name) is not None}
     for name, known in _WORDS.items():

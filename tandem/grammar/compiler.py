@@ -48,7 +48,8 @@ class GrammarCompiler:
     def __init__(
         self, tokenizer: Tokenizer | None, vocabulary_size: int, eos_token_ids: frozenset[int]
     ) -> None:
-        """`eos_token_ids`: what may follow where the grammar is complete."""
+        """Create the compiler for one tokenizer. `eos_token_ids`: what may follow where the grammar
+        is complete."""
         self._tokenizer = tokenizer
         self._vocabulary_size = vocabulary_size
         self._eos_token_ids = eos_token_ids
@@ -71,12 +72,12 @@ class GrammarCompiler:
         spend: Callable[[Tenant, float], None],
         eos_token_ids: frozenset[int] = frozenset(),
     ) -> MatcherMask:
-        """The masks of one session, for a tenant who was admitted. `eos_token_ids`: what may end
-        its text in the place of this model's own, if any are given. `spend(tenant, seconds)` is
-        called on the event loop with what compiling took and what masks will take, also once
-        nobody waits any more. Raises InvalidArgument("grammar") for a grammar that cannot be
-        compiled, asks for too much, or cannot be followed here; ResourceExhausted where too many
-        are waiting."""
+        """Return the masks of one session, for a tenant that was admitted. `eos_token_ids`: what
+        may end its text instead of this model's own, if any are given. `spend(tenant, seconds)` is
+        called on the event loop with the time that compiling took and that masks will take, even
+        after nobody waits any more. Raises InvalidArgument("grammar") for a grammar that cannot be
+        compiled, asks for too much, or cannot be followed here; ResourceExhausted if too many are
+        waiting."""
         loop = asyncio.get_running_loop()
 
         def on_cost(seconds: float) -> None:
@@ -135,7 +136,8 @@ class GrammarCompiler:
     def _compiled_once(
         self, tenant: Tenant, grammar: Grammar, on_cost: OnCost = lambda seconds: None
     ) -> LLMatcher | InvalidArgument:
-        """Compiled on this thread, or why it cannot be."""
+        """Compile the grammar on this thread, unless it is known already. Return it, or the error
+        that says why it cannot be compiled."""
         with self._compiling:  # one at a time, so that many cost no more memory than one
             if (known := self._known(tenant, grammar)) is not None:
                 return known
@@ -243,8 +245,9 @@ class _SpeltTokens:
 
 
 def _native_grammar(matcher: type[LLMatcher], grammar: Grammar) -> str:
-    """JSON comes without spaces where the schema does not ask for them ("x-guidance"): a model that
-    may write spaces for ever would. A keyword that is not understood is refused."""
+    """Return the grammar in the matcher's form. JSON has no spaces unless the schema asks for them
+    ("x-guidance"): a model that may write spaces for ever would. A keyword that is not understood
+    is refused."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             return matcher.grammar_from_json_schema(

@@ -25,7 +25,8 @@ Schema = dict[str, Any]
 
 
 def check_conjunctions(grammar: Grammar) -> None:
-    """Raises InvalidArgument("grammar"). What is no JSON is for the compiler to refuse."""
+    """Raise InvalidArgument("grammar") if too many patterns would have to match at once. What is
+    not JSON is left for the compiler to refuse."""
     if grammar.kind is GrammarKind.REGEX:
         return  # has no intersections
     rest = grammar.source
@@ -42,7 +43,7 @@ def check_conjunctions(grammar: Grammar) -> None:
 
 
 def _check_embedded(source: str) -> str:
-    """Check the schemas inside of a grammar; what is left of it without them."""
+    """Check the schemas inside a grammar; return the grammar without them."""
     rest = ""
     decoder = json.JSONDecoder()
     while _EMBEDDED in source:
@@ -77,7 +78,8 @@ class _Patterns:
         self._known: dict[frozenset[int], int] = {}
 
     def at_once(self, together: Sequence[object]) -> int:
-        """Most patterns that one text in a value has to match that fits all of `together`."""
+        """Return how many patterns, at most, one text must match inside a value that fits all of
+        `together`."""
         parts = list(self._parts(together))
         key = frozenset(map(id, parts))
         if key in self._known:
@@ -97,7 +99,8 @@ class _Patterns:
         return self._known[key]
 
     def _parts(self, together: Sequence[object]) -> Iterator[Schema]:
-        """The schemas, those that they refer to, and all that they say must fit too; each once."""
+        """Yield the schemas, those that they refer to, and all that must fit as well according to
+        them, each once."""
         waiting = list(together)
         seen = set[int]()
         while waiting:
@@ -128,7 +131,8 @@ class _Patterns:
 
 
 def _values_inside(parts: Sequence[Schema]) -> Iterator[list[object]]:
-    """Schemas that the same value inside must fit: of a property, a further property, an item."""
+    """Yield the schemas that the same value inside must fit: of a property, a further property, an
+    item."""
     names = {name for part in parts for name in _object(part, "properties")}
     for name in names:
         yield [each for part in parts for each in _of_property(part, name)]

@@ -24,7 +24,7 @@ class DraftMask:
     """Implements `GrammarMask` for the one thread that drafts."""
 
     def __init__(self, mask: MatcherMask, strict: bool = False) -> None:
-        """`strict`: a mask that is late raises InvalidArgument("grammar")."""
+        """Wrap `mask`. `strict`: raise InvalidArgument("grammar") for a mask that is late."""
         self._mask = mask
         self._strict = strict
         self._late: Future[None] | None = None

@@ -51,9 +51,10 @@ class MatcherMask:
         submit: Submit,
         on_cost: OnCost = lambda seconds: None,
     ) -> None:
-        """`complete_ids`: by which the parser says that the text is complete; `eos_token_ids`: the
-        tokens that end it. `submit` has masks computed that are asked for soon; `on_cost` is told,
-        on any thread, of the seconds that dear ones took."""
+        """Create the masks of one answer. `complete_ids`: by which the parser says that the text is
+        complete; `eos_token_ids`: the tokens that end it. `submit` runs the computation of masks
+        that will soon be asked for; `on_cost` is called, on any thread, with the seconds that
+        expensive masks took beyond `FREE_STEP_S`."""
         self._matcher = matcher
         self.vocabulary_size = vocabulary_size
         self._complete = sorted(complete_ids)
@@ -87,18 +88,20 @@ class MatcherMask:
         return token_id
 
     def prepare(self, answers: Sequence[tuple[int, ...]]) -> Future[None] | None:
-        """Raises ResourceExhausted where too much is waiting to be computed."""
+        """Start computing the masks that are missing. Raises ResourceExhausted if too much is
+        waiting to be computed."""
         due = [answer for answer in answers if answer not in self._kept]
         return self._submit(lambda: self._compute(due)) if due else None
 
     def _compute(self, answers: Sequence[tuple[int, ...]]) -> None:
-        """On a thread for masks; whoever asks for one meets its error."""
+        """Compute masks in advance, on a thread for masks; whoever asks for one meets its error."""
         with suppress(InvalidArgument):
             for answer in answers:
                 self._bits_after(answer)
 
     def _bits_after(self, answer: tuple[int, ...]) -> Bits:
-        """No bit is set where the answer has no place in the grammar."""
+        """Return the mask after the answer; no bit is set if the answer has no place in the
+        grammar."""
         if (known := self._kept.get(answer)) is not None:
             return known
         with self._lock:
@@ -175,7 +178,7 @@ def _is_set(bits: Bits, token_id: int) -> bool:
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """The length of their common beginning."""
+    """Return the length of their common beginning."""
     length = min(len(one), len(other))
     if one[:length] == other[:length]:
         return length

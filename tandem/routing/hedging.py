@@ -21,7 +21,7 @@ class HedgeBudget:
     """Hedging budget of one drafter, for all its sessions."""
 
     def __init__(self, share: float) -> None:
-        """`share` of the rounds that may be hedged; 0: none."""
+        """Create the budget; `share` of the rounds may be hedged, none at 0."""
         self._share = share
         self._left = 1.0 if share else 0.0
 

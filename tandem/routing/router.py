@@ -85,8 +85,8 @@ class Router:
     """Routing of one edge, for all its sessions; clouds are numbers from 0."""
 
     def __init__(self, clouds: int, price_weight: float = 1.0) -> None:
-        """`price_weight`: by so many times its rounds a cloud twice as dear as the cheapest counts
-        as slower."""
+        """Create the router. `price_weight`: a cloud twice as expensive as the cheapest counts as
+        slower by this many times the length of its rounds."""
         self.clouds = [_Cloud() for _ in range(clouds)]
         self._price_weight = price_weight
         self._best: dict[str, list[int]] = {}
@@ -278,7 +278,8 @@ class Router:
             self._compare_with_best(number, model, now)
 
     def _compare_with_best(self, number: int, model: str, now: float) -> None:
-        """`model` is that of a cloud which never answered."""
+        """Record since when a cloud has been worse than the best; `model` is the model of a cloud
+        that never answered."""
         cloud = self.clouds[number]
         if not self._better(number, self._best.get(cloud.model or model, [])):
             cloud.worse_since_s = None
@@ -323,9 +324,10 @@ class _Cloud:
         self._sum_up()
 
     def _sum_up(self) -> None:
-        """`cost_s` of a round: what it takes, and more the dearer the cloud is; `offer_s`: the
-        same, not a number while it cannot be used; `left_at_s`: what another must cost at most to
-        be better by the margin, were each way to this one as short as the shortest of the last."""
+        """Compute what clouds are compared by: `cost_s` of a round is the time it takes, plus more
+        for a more expensive cloud; `offer_s` is the same, but not a number while the cloud cannot
+        be used; `left_at_s` is what another cloud must cost at most to be better by the margin, if
+        each round trip to this one were as short as the shortest of the last `ALL_WORSE`."""
         report = self.report
         trips_s = self._round_trips_s
         busy_s = 0.0 if report is None else report.queue_s + report.pass_s

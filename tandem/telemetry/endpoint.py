@@ -82,7 +82,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called by `serve_forever` twice a second."""
+        """Cut off the callers that have been here for too long; called by `serve_forever` twice a
+        second."""
         before_s = time.monotonic() - CALLER_S
         with self._changing:
             for caller in [
@@ -102,4 +103,4 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Scrapes come for ever."""
+        """Log nothing: scrapes never stop coming."""

@@ -446,7 +446,7 @@ class Metrics:
         return AccessSeries(self._exported, {"side": self.side})
 
     def family(self, name: str) -> Collector:
-        """What is exported under one of our names."""
+        """Return what is exported under one of our names."""
         return cast(Collector, self._exported.families[name])
 
     def admit(self, label: str, name: str) -> str:

@@ -13,7 +13,7 @@ class IncrementalText(Protocol):
     """Turns a stream of token ids into a stream of text; what it returned is never taken back."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that these ids complete."""
+        """Take more ids, and return the text that they complete."""
 
     def preview(self, token_id: int) -> str:
         """Return what `push` of the id would return; take nothing."""
@@ -33,8 +33,8 @@ class Tokenizer(Protocol):
         images: int = 0,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
-        """Ids of a conversation, up to where the answer begins. The user's last turn begins with so
-        many `images`, one placeholder each. `variables` are the chat template's
+        """Encode a conversation, up to where the answer begins. The user's last turn begins with
+        `images` images, one placeholder each. `variables` are the chat template's
         (`tandem.text.chat_rendering`)."""
 
     def detokenizer(self) -> IncrementalText: ...
@@ -57,8 +57,8 @@ class SpecialTokenizer(Protocol):
     def eos_token_ids(self) -> frozenset[int]: ...
 
     def special_detokenizer(self, ends: Collection[int] = ()) -> IncrementalText:
-        """Like `detokenizer`, but all special tokens are text; one of `ends` only where another
-        token follows it."""
+        """Return a detokenizer like `detokenizer`, but with all special tokens as text; one of
+        `ends` only if another token follows it."""
 
 
 @runtime_checkable
@@ -95,14 +95,14 @@ class FamilyTokenizer(Protocol):
     def family(self) -> ModelFamily: ...
 
     def prompt_end(self, token_ids: Sequence[int]) -> str:
-        """The end of a prompt's text, special tokens included."""
+        """Return the end of a prompt's text, special tokens included."""
 
     def mark_ids(self, text: str) -> list[int]:
-        """Ids of text inside a text; special tokens spelt out in it are meant."""
+        """Encode text inside a text; special tokens written out in it become special tokens."""
 
     def marked_detokenizer(self) -> IncrementalText:
-        """Like `detokenizer`, but the family's marks are text, even where they are special
-        tokens."""
+        """Return a detokenizer like `detokenizer`, but with the family's marks as text, even where
+        they are special tokens."""
 
 
 @runtime_checkable
@@ -110,8 +110,8 @@ class FillingTokenizer(Protocol):
     """A tokenizer that may know how its model is asked for text before a given end."""
 
     def fill_in(self, prompt: str, suffix: str) -> list[int]:
-        """Ids after which the text between `prompt` and `suffix` follows. Raises
-        InvalidArgument("suffix") where the model has no tokens for it."""
+        """Return the ids after which the text between `prompt` and `suffix` follows. Raises
+        InvalidArgument("suffix") if the model has no tokens for it."""
 
 
 @runtime_checkable
@@ -124,7 +124,7 @@ class ComparableTokenizer(Tokenizer, Protocol):
     eos_token_ids: frozenset[int]
 
     def encode_piece(self, text: str) -> list[int]:
-        """Ids of text inside a text; control tokens spelt out in it are text."""
+        """Encode text inside a text; control tokens written out in it are text."""
 
     @property
     def starts_with_bos(self) -> bool:
@@ -144,4 +144,4 @@ class ConversationTokenizer(Tokenizer, Protocol):
         """True if the chat template writes the date of today into a conversation."""
 
     def encode_piece(self, text: str) -> list[int]:
-        """Ids of text inside a text; control tokens spelt out in it are text."""
+        """Encode text inside a text; control tokens written out in it are text."""

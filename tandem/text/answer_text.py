@@ -60,7 +60,7 @@ class AnswerText:
         return self._stopped or is_stop
 
     def take(self, count: int) -> str:
-        """The text that became final with the next `count` tokens."""
+        """Return the text that became final with the next `count` tokens."""
         if not self._looks_for_stops:
             token_ids = self._unread[:count]
             del self._unread[:count]

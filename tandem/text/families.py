@@ -48,7 +48,7 @@ class CallFormat:
     constrained: bool = True
 
     def written(self, calls: Sequence[tuple[str, str]]) -> str:
-        """Calls as text, each a name and its arguments as JSON."""
+        """Return calls as text; each is a name and its arguments as JSON."""
         each = [self.begin + name + self.middle + arguments + self.end for name, arguments in calls]
         return self.first + self.between.join(each) + self.last
 
@@ -154,7 +154,7 @@ FAMILIES: tuple[ModelFamily, ...] = (
 
 
 def family_of(template: str) -> ModelFamily:
-    """The family of a model with this chat template; `PLAIN` where no row fits."""
+    """Return the family of a model with this chat template; `PLAIN` if no row fits."""
     for family in FAMILIES:
         if all(mark in template for mark in family.announced_by):
             return family
@@ -162,5 +162,5 @@ def family_of(template: str) -> ModelFamily:
 
 
 def family_named(name: str) -> ModelFamily:
-    """The row with that name; `PLAIN` for a name that this version does not know."""
+    """Return the row with that name; `PLAIN` for a name that this version does not know."""
     return next((family for family in FAMILIES if family.name == name), PLAIN)

@@ -28,7 +28,7 @@ class Spelling:
     """The tokens of one text, in order."""
 
     def __init__(self, tokenizer: Tokenizer, text: IncrementalText | None = None) -> None:
-        """`text`: makes the characters, if it is not the tokenizer's usual one."""
+        """Begin a text. `text`: makes the characters, if it is not the tokenizer's usual one."""
         self._text = text or tokenizer.detokenizer()
         self._tokenizer = tokenizer if isinstance(tokenizer, SpellingTokenizer) else None
         self._unfinished = b""
@@ -61,7 +61,7 @@ class Spelling:
         return self._text.finish()
 
     def _spelt(self, token_id: int, text: str) -> tuple[SpeltToken, bytes]:
-        """The token that completes `text`, and the bytes that are then unfinished."""
+        """Return the token that completes `text`, and the bytes that are then unfinished."""
         token_bytes = b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)
         spelt = self._unfinished + token_bytes
         if not text:

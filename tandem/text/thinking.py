@@ -23,7 +23,8 @@ class ThinkingStart(StrEnum):
 
 
 def thinking_start(thinking: ThinkingFormat | None, prompt_end: str) -> ThinkingStart:
-    """Where an answer begins after a prompt that ends with this text, special tokens included."""
+    """Return where an answer begins after a prompt that ends with this text, special tokens
+    included."""
     if thinking is None:
         return ThinkingStart.NONE
     end = prompt_end.rstrip()
@@ -85,7 +86,8 @@ class ThinkingSplitter:
         return [TextPart(held, self._thinks)] if held else []
 
     def _step(self, thinking: ThinkingFormat) -> tuple[bool, str] | None:
-        """One step further: the part that a text belongs to; None where more text is needed."""
+        """Go one step further: return a part of the text, and whether it is thinking; None if more
+        text is needed."""
         if self._undecided:
             return self._decide(thinking.begin)
         if self._strips:
@@ -136,8 +138,8 @@ class ThinkingSplitter:
 
 
 def unfinished(text: str, marks: tuple[str, ...], line_ends: bool = False) -> int:
-    """Length of the longest end of `text` that may be the beginning of a mark; `line_ends`: with
-    the line ends before it."""
+    """Return the length of the longest end of `text` that may be the beginning of a mark;
+    `line_ends`: including the line ends before it."""
     longest = max((len(mark) for mark in marks), default=1) - 1
     kept = next(
         (

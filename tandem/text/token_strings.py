@@ -21,8 +21,8 @@ _SPELLINGS: dict[str, Callable[[str], bytes]] = {
 
 
 def read_vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """The tokens with ids below `size`. Raises InvalidArgument("tokenizer") for a tokenizer whose
-    pieces are written in neither way."""
+    """Return the tokens with ids below `size`. Raises InvalidArgument("tokenizer") for a tokenizer
+    whose pieces are written in neither way."""
     spelling = _SPELLINGS[_written(tokenizer)]
     added = tokenizer.added_tokens_decoder
     pieces: dict[int, bytes] = {}
@@ -92,7 +92,7 @@ def _kinds(decoder: dict[str, Any] | None) -> set[str]:
 
 
 def _spelt(piece: str, spelling: Callable[[str], bytes]) -> bytes:
-    """A piece that is not written like the others is itself."""
+    """Return the bytes of a piece; one that is not written like the others stands for itself."""
     try:
         return spelling(piece)
     except KeyError:

@@ -43,8 +43,9 @@ class TextTokenizer:
         eos_token_ids: frozenset[int] = frozenset(),
         logits: int | None = None,
     ) -> None:
-        """`eos_token_ids` are the model's, beside the tokenizer's own; `logits` is how many its
-        configuration speaks of. `model_size` tokens are known to both."""
+        """Wrap a tokenizer. `eos_token_ids` are the model's, in addition to the tokenizer's own;
+        `logits` is how many the model's configuration speaks of. `model_size` tokens are known to
+        both."""
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
         self.vocabulary_size = max(vocabulary.values()) + 1
@@ -55,7 +56,7 @@ class TextTokenizer:
         self.eos_token_ids = eos_token_ids | further
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
+        """Encode a prompt, with the beginning-of-text token if the model is used to one."""
         return cast(list[int], self._tokenizer.encode(text))
 
     def chat(
@@ -64,12 +65,12 @@ class TextTokenizer:
         images: int = 0,
         variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> list[int]:
-        """Ids of a conversation, up to where the assistant's answer begins.
+        """Encode a conversation, up to where the assistant's answer begins.
 
-        Each message has a `role` and a `content`; control tokens spelt out in a content are text.
-        The last turn of the user begins with so many `images`, as the template writes them.
-        `variables` are the template's (`tandem.text.chat_rendering`).
-        Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
+        Each message has a `role` and a `content`; control tokens written out in a content are text.
+        The last turn of the user begins with `images` images, as the template writes them.
+        `variables` are the template's (`tandem.text.chat_rendering`). Raises
+        InvalidArgument("messages") when the model has no chat template or it refuses them.
         """
         return self.chat_with_tools(messages, (), images, variables)
 
@@ -92,12 +93,12 @@ class TextTokenizer:
         return family_of(str(self._tokenizer.chat_template or ""))
 
     def prompt_end(self, token_ids: Sequence[int]) -> str:
-        """The text of the last tokens of a prompt, special tokens included."""
+        """Return the text of the last tokens of a prompt, special tokens included."""
         options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
         return cast(str, self._tokenizer.decode(list(token_ids[-_PROMPT_END:]), **options))
 
     def mark_ids(self, text: str) -> list[int]:
-        """Ids of text inside a text; special tokens spelt out in it are meant."""
+        """Encode text inside a text; special tokens written out in it become special tokens."""
         return cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
 
     def chat_with_tools(
@@ -133,13 +134,13 @@ class TextTokenizer:
         return cast(list[int], ids)
 
     def encode_piece(self, text: str) -> list[int]:
-        """Ids of text inside a text; control tokens spelt out in it are text."""
+        """Encode text inside a text; control tokens written out in it are text."""
         options = {"add_special_tokens": False, "split_special_tokens": True}
         return cast(list[int], self._tokenizer.encode(text, **options))
 
     def fill_in(self, prompt: str, suffix: str) -> list[int]:
-        """Ids after which the text between `prompt` and `suffix` follows. Raises
-        InvalidArgument("suffix") where the model has no tokens for it."""
+        """Return the ids after which the text between `prompt` and `suffix` follows. Raises
+        InvalidArgument("suffix") if the model has no tokens for it."""
         for marks in _FILLING:
             mark_ids = [cast("int | None", self._tokenizer.convert_tokens_to_ids(m)) for m in marks]
             ids = [each for each in mark_ids if each is not None]
@@ -173,7 +174,7 @@ class TextTokenizer:
         return TokenBytes(self._tokenizer)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of ids, without special tokens."""
+        """Decode ids to text, without special tokens."""
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         return cast(str, self._tokenizer.decode(list(token_ids), **options))
 
@@ -181,13 +182,13 @@ class TextTokenizer:
         return Detokenizer(self)
 
     def marked_detokenizer(self) -> "Detokenizer":
-        """Like `detokenizer`, but the family's marks are text, even where they are special
-        tokens."""
+        """Return a detokenizer like `detokenizer`, but with the family's marks as text, even where
+        they are special tokens."""
         return Detokenizer(self, self._special_marks)
 
     def special_detokenizer(self, ends: Collection[int] = ()) -> "Detokenizer":
-        """Like `detokenizer`, but all special tokens are text; one of `ends` only where another
-        token follows it."""
+        """Return a detokenizer like `detokenizer`, but with all special tokens as text; one of
+        `ends` only if another token follows it."""
         return Detokenizer(self, self._special_tokens, ends)
 
     @cached_property
@@ -222,8 +223,8 @@ class Detokenizer:
         shown: Mapping[int, str] | None = None,
         ends: Collection[int] = (),
     ) -> None:
-        """`shown`: special tokens that are text here, with what they spell; one of `ends` only
-        where another token follows it."""
+        """Begin a text. `shown`: special tokens that are text here, with what they spell; one of
+        `ends` only if another token follows it."""
         self._tokenizer = tokenizer
         self._shown = shown or {}
         self._ends = frozenset(ends)
@@ -232,8 +233,8 @@ class Detokenizer:
         self._settled = 0
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that these ids complete; half a character waits for its other half. Raises
-        InvalidArgument("token_ids") for an id outside the vocabulary."""
+        """Take more ids, and return the text that they complete; half a character waits for its
+        other half. Raises InvalidArgument("token_ids") for an id outside the vocabulary."""
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
         pieces = []
         for token in token_ids:
@@ -273,7 +274,8 @@ class Detokenizer:
 
 
 def _with_images(messages: Sequence[Mapping[str, Any]], images: int) -> list[dict[str, Any]]:
-    """Messages as templates want them: text, or a list of parts where there are images."""
+    """Return the messages as templates want them: text, or a list of parts where there are
+    images."""
     copies: list[dict[str, Any]] = [dict(message) for message in messages]
     for message in reversed(copies):
         if images and message["role"] == "user":

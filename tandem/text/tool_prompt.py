@@ -21,7 +21,7 @@ def conversation_ids(
     images: int = 0,
     variables: Mapping[str, Any] = NO_VARIABLES,
 ) -> list[int]:
-    """Ids of a conversation, up to where the answer begins; `tools`: a JSON list of functions, as
+    """Encode a conversation, up to where the answer begins. `tools`: a JSON list of functions, as
     OpenAI's API has them. Raises InvalidArgument."""
     field = tokenizer.reasoning_field if isinstance(tokenizer, ReasoningTokenizer) else ""
     if not tools and not any(turn.tool_calls or turn.tool_call_id for turn in turns):
@@ -42,7 +42,8 @@ def _message(turn: Turn, reasoning_field: str) -> dict[str, Any]:
 
 
 def _structured(turn: Turn, names: dict[str, str], reasoning_field: str) -> dict[str, Any]:
-    """Templates print arguments themselves, and name the tool that answers."""
+    """Return a turn with its calls as objects: templates print arguments themselves, and name the
+    tool that answers."""
     message = _message(turn, reasoning_field)
     if turn.tool_calls:
         message["tool_calls"] = _calls(turn)

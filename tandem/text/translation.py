@@ -22,8 +22,9 @@ class Translation:
         encode: Callable[[str], list[int]] = lambda text: [],
         starts_with_bos: bool = False,
     ) -> None:
-        """`encode` is the draft tokenizer without control tokens. What it answers is used where it
-        spells just the text it was given; else the longest pieces, from left to right."""
+        """Prepare to translate. `encode` is the draft tokenizer without control tokens. Its result
+        is used if it spells exactly the text it was given; otherwise the longest pieces are, from
+        left to right."""
         self.intersection = intersection
         self.lead = (draft.bos,) if starts_with_bos and draft.bos is not None else ()
         self._draft = draft
@@ -38,26 +39,28 @@ class Translation:
         self._longest = max(map(len, self._pieces), default=0)
 
     def first(self, target_id: int) -> tuple[int, ...]:
-        """The draft tokens, at least one, of the text's first target token."""
+        """Return the draft tokens, at least one, of the text's first target token."""
         if target_id == self._target.bos:
             return (self._opening,)
         return (*self.lead, *self.draft_ids(target_id))
 
     def draft_ids(self, target_id: int) -> tuple[int, ...]:
-        """The draft tokens, at least one, of a later target token."""
+        """Return the draft tokens, at least one, of a later target token."""
         if target_id not in self._known:
             self._known[target_id] = self._spelt(target_id) or (self._unspelt,)
         return self._known[target_id]
 
     def _spelt(self, target_id: int) -> tuple[int, ...]:
-        """A control token the draft model does not have is the text of its name."""
+        """Return the draft tokens that spell a target token. A control token that the draft model
+        does not have is spelt as the text of its name."""
         name = self._target.specials.get(target_id)
         spelling = self._target.pieces.get(target_id, b"") if name is None else name.encode()
         with_text = self._encoded(spelling)
         return with_text if with_text is not None else self._longest_pieces(spelling)
 
     def _encoded(self, spelling: bytes) -> tuple[int, ...] | None:
-        """None where the tokenizer does not spell just this, or it ends in half a character."""
+        """Return the tokenizer's ids of these bytes. None if they do not spell exactly these, or if
+        the bytes end in half a character."""
         try:
             ids = self._encode(spelling.decode())
         except UnicodeDecodeError:

@@ -41,7 +41,7 @@ class Vocabulary:
     unknown: int | None = None
 
     def spellings(self) -> dict[bytes, list[int]]:
-        """The ids of each spelling, the one that text is written with first."""
+        """Return the ids of each spelling, the one that text is written with first."""
         tokens: defaultdict[bytes, list[int]] = defaultdict(list)
         for token in sorted(self.pieces, key=lambda t: (t in self.byte_ids, t)):
             if self.pieces[token]:
@@ -73,20 +73,21 @@ class Intersection:
         return len(self) / min(self.draft_size, self.target_size)
 
     def restricted(self, logits: Array) -> Array:
-        """Logits [n, draft_size] as logits [n, target_size]: -inf for what the draft cannot say. A
-        softmax of the result is the draft's distribution under the condition that the token is
-        shared."""
+        """Return logits [n, draft_size] as logits [n, target_size], with -inf for what the draft
+        cannot say. A softmax of the result is the draft's distribution under the condition that the
+        token is shared."""
         # One gather from logits that end in -inf: a third of the time of a scatter.
         nothing = np.full((len(logits), 1), -np.inf, dtype=logits.dtype)
         return np.concatenate([logits, nothing], axis=1).take(self._sources, axis=1)
 
     def draft_mass_outside(self, draft_probs: Array) -> float:
-        """Mass of a draft distribution [draft_size] that the restriction takes away: σ, which
-        bounds what it costs of acceptance."""
+        """Return the mass of a draft distribution [draft_size] that the restriction takes away: σ,
+        which bounds what it costs of acceptance."""
         return max(0.0, 1.0 - float(draft_probs[self.draft_ids].sum(dtype=np.float64)))
 
     def target_mass_outside(self, target_probs: Array) -> float:
-        """Mass of a target distribution [target_size] that no draft can meet: lost acceptance."""
+        """Return the mass of a target distribution [target_size] that no draft can meet: lost
+        acceptance."""
         return max(0.0, 1.0 - float(target_probs[self.target_ids].sum(dtype=np.float64)))
 
     def check(self, field_name: str) -> None:
@@ -98,9 +99,9 @@ class Intersection:
 
 
 def intersect(draft: Vocabulary, target: Vocabulary) -> Intersection:
-    """The tokens of both: equal bytes, equal names of control tokens, equal roles. Where several
-    tokens of one vocabulary spell the same bytes, the piece comes before the byte-fallback token,
-    then the lower id, on both sides."""
+    """Return the tokens of both: equal bytes, equal names of control tokens, equal roles. Where
+    several tokens of one vocabulary spell the same bytes, the piece comes before the byte-fallback
+    token, then the lower id, on both sides."""
     pairs = dict(_same_bytes(draft, target))
     named = {name: token for token, name in target.specials.items()}
     pairs |= {token: named[name] for token, name in draft.specials.items() if name in named}
@@ -120,9 +121,9 @@ def _same_bytes(draft: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, in
 
 
 def hash_vocabulary(vocabulary: Mapping[str, int], size: int) -> str:
-    """SHA-256 over the sorted (token, id) pairs with ids below `size`, and their number, as hex.
-    Tokens for which a model has no logits are left out: a tokenizer's class may add some of its
-    own. So is the number of logits: models of one family pad it differently."""
+    """Return the SHA-256, as hex, of the number of (token, id) pairs with ids below `size` and the
+    sorted pairs. Tokens for which a model has no logits are left out: a tokenizer's class may add
+    some of its own. So is the number of logits: models of one family pad it differently."""
     entries = sorted(pair for pair in vocabulary.items() if pair[1] < size)
     digest = hashlib.sha256(f"{len(entries)}\n".encode())
     for pair in entries:
@@ -131,23 +132,24 @@ def hash_vocabulary(vocabulary: Mapping[str, int], size: int) -> str:
 
 
 def byte_level_bytes(piece: str) -> bytes:
-    """The bytes of a byte-level BPE piece, whose letters stand for bytes (GPT-2)."""
+    """Return the bytes of a byte-level BPE piece, whose letters stand for bytes (GPT-2)."""
     return bytes(_BYTE_OF_LETTER[letter] for letter in piece)
 
 
 def sentencepiece_bytes(piece: str) -> bytes:
-    """The bytes of a sentencepiece piece: ▁ is a space."""
+    """Return the bytes of a sentencepiece piece: ▁ is a space."""
     return piece.replace("▁", " ").encode()
 
 
 def fallback_byte(piece: str) -> bytes | None:
-    """The byte that <0xNN> stands for, None for any other piece."""
+    """Return the byte that <0xNN> stands for, None for any other piece."""
     match = _BYTE_TOKEN.fullmatch(piece)
     return bytes([int(match[1], 16)]) if match else None
 
 
 def _letters() -> dict[str, int]:
-    """GPT-2's table: printable bytes are themselves, the others letters from U+0100 on."""
+    """Return GPT-2's table of letters to bytes: printable bytes are themselves, the others letters
+    from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}

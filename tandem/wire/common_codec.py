@@ -47,7 +47,7 @@ _PROCESSORS = (
 
 
 def prompt_to_proto(message: HasPrompt, prompt: Prompt) -> None:
-    """Write it into a message that has none yet."""
+    """Write the prompt into a message that has none yet."""
     if isinstance(prompt, str):
         message.text = prompt
         return
@@ -60,7 +60,8 @@ def prompt_to_proto(message: HasPrompt, prompt: Prompt) -> None:
 
 
 def prompt_from_proto(message: HasPrompt, most_ids: int = MAX_PROMPT_IDS) -> Prompt:
-    """Raises InvalidArgument("prompt") where there is none, or one of more ids or turns."""
+    """Return the message's prompt. Raises InvalidArgument("prompt") if it has none, or one of too
+    many ids or turns."""
     match message.WhichOneof("prompt"):
         case "text":
             return message.text
@@ -99,13 +100,13 @@ def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
 def default_sampling_to_proto(
     defaults: DefaultSampling,
 ) -> sampling_pb2.DefaultSampling | None:
-    """None for a model without an opinion."""
+    """Encode what a model recommends; None if it recommends nothing."""
     named: dict[str, Any] = {**defaults.named}
     return sampling_pb2.DefaultSampling(**named) if named else None
 
 
 def default_sampling_from_proto(model: sampling_pb2.ModelDescription) -> DefaultSampling:
-    """What a model recommends. A value that no request could have is passed over."""
+    """Decode what a model recommends. A value that no request could have is ignored."""
     named = {field.name: value for field, value in model.default_sampling.ListFields()}
     # Protobuf has single precision: 0.7 would come as 0.699999988079071.
     rounded = {name: float(f"{value:.6g}") for name, value in named.items() if name != "top_k"}

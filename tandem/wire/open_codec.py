@@ -68,7 +68,7 @@ def open_to_proto(opening: Open) -> pb.Open:
 
 
 def open_from_proto(header: FrameHeader, opening: pb.Open, context_length: int) -> Open:
-    """`header` is the frame's own. Raises InvalidArgument naming the field."""
+    """Decode an Open from a frame with this `header`. Raises InvalidArgument naming the field."""
     check_count(len(opening.prompt_ids), context_length, "prompt_ids")
     check_count(len(opening.committed_ids), context_length, "committed_ids")
     check_count(len(opening.expansion), MAX_DRAFT_LENGTH, "expansion")

@@ -137,7 +137,8 @@ class EdgeCodec:
         return frame
 
     def decode(self, frame: pb.VerifyResponse) -> CloudMessage:
-        """Raises InvalidArgument naming the field for anything no honest cloud would send."""
+        """Decode a frame from the cloud. Raises InvalidArgument naming the field for anything that
+        no honest cloud would send."""
         header = _header_of(frame)
         match frame.WhichOneof("message"):
             case "opened":
@@ -252,7 +253,7 @@ class CloudCodec:
         self._settings: VerifySettings | None = None
 
     def decode(self, frame: pb.VerifyRequest) -> EdgeMessage:
-        """Raises InvalidArgument naming the field."""
+        """Decode a frame from the edge. Raises InvalidArgument naming the field."""
         header = _header_of(frame)
         match frame.WhichOneof("message"):
             case "open":
