@@ -44,8 +44,8 @@ class ContextEngine(EngineDefaults):
         exit_distributions: Sequence[Distribution] = (),
         copies: bool = False,
     ) -> None:
-        """`exit_distributions[i](context)`: what early exit i predicts; exits are evenly spaced.
-        `copies`: it has `kv_copies`."""
+        """Make an engine that predicts `probs(context)`. `exit_distributions[i](context)` is what
+        early exit i predicts; exits are evenly spaced. `copies`: whether it has `kv_copies`."""
         self.model_name = model_name
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length
@@ -200,7 +200,8 @@ class ContextCopies:
     """Copies of the token ids of a session's blocks."""
 
     def __init__(self, open_session: Callable[[Session], ContextSession]) -> None:
-        """`open_session` raises InvalidArgument for sessions that are not the engine's."""
+        """Copy from and to the sessions that `open_session` returns; it raises InvalidArgument for
+        a session that is not the engine's."""
         self._open_session = open_session
 
     def copy(self, session: Session, first: int, end: int) -> list[tuple[int, ...]]:

@@ -73,7 +73,8 @@ def _check_hidden(request: ForwardRequest, engine: Engine) -> None:
 
 
 def _check_room(request: ForwardRequest, pending: tuple[int, ...]) -> None:
-    """Committed tokens and the longest branch fit the capacity; all nodes fit the slots."""
+    """Check that committed tokens and the longest branch fit the capacity, and that all nodes fit
+    the slots. Raises InvalidArgument("token_ids")."""
     count = len(request.token_ids)
     session = request.session
     deepest = count

@@ -26,8 +26,9 @@ async def ask(
     on_growth: Callable[[Generated], None] = lambda result: None,
     access: ClientAccess | None = None,
 ) -> Generated:
-    """The finished answer, after `on_growth` saw each stage of it; without `access` over a plain
-    connection. Raises InvalidArgument for a bad request, else TandemError."""
+    """Send a request and return the finished answer, after a call of `on_growth` with each stage of
+    it. Without `access` the connection is plain. Raises InvalidArgument for a bad request, else
+    TandemError."""
     result = Generated()
     try:
         async with AggregatorClient(endpoint, access=access) as client:
@@ -58,7 +59,7 @@ def explain(error: Rejected, endpoint: str, timeout_s: float) -> TandemError:
 
 
 def answer_object(request: GenerationRequest, result: Generated) -> dict[str, Any]:
-    """A finished answer as the object that `tandem generate --json` prints."""
+    """Return a finished answer as the object that `tandem generate --json` prints."""
     summary = result.summary
     assert summary is not None
     return {
@@ -79,9 +80,9 @@ def figures(
     explain_choice: bool = False,
     alone_tpot_s: float | None = None,
 ) -> str:
-    """A plain line about a finished answer. `verbose` adds a line of all figures, and one of what
-    the preset chose, if it does that; `explain_choice` by which estimates. `alone_tpot_s`: as of
-    `plain_line`."""
+    """Return a plain line about a finished answer. `verbose` adds a line with all figures, and one
+    with what the preset chose, if it chooses anything; `explain_choice` adds the estimates behind
+    that choice. `alone_tpot_s` is as in `plain_line`."""
     assert result.summary is not None
     finish_reason = result.summary.finish_reason
     taken = answer_figures(result)

@@ -33,7 +33,7 @@ class Issued:
 
 
 def new_authority(name: str, validity: Validity) -> Issued:
-    """An authority that signs services, but no further authorities."""
+    """Make an authority that signs services, but no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     builder = _builder(subject, subject, key.public_key(), validity)
@@ -43,8 +43,8 @@ def new_authority(name: str, validity: Validity) -> Issued:
 
 
 def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity) -> Issued:
-    """A service's certificate for `hosts`, DNS names and addresses. Raises InvalidArgument for bad
-    hosts and for a broken authority."""
+    """Issue a service's certificate for `hosts`, which are DNS names and addresses. Raises
+    InvalidArgument for bad hosts and for a broken authority."""
     if not hosts:
         raise InvalidArgument("hosts", "must contain a host name or address of the service")
     issuer, issuer_key = _loaded(authority)

@@ -25,7 +25,8 @@ _FILES = {
 
 
 def file_option(name: str) -> Callable[[Command], Command]:
-    """A file of the caller's, which may stand in the variable that services read too."""
+    """Return the option that names a file of the caller; the variable that services read can name
+    it too."""
     flag = "--" + name.replace("_", "-")
     variable = variable_of(name)
     return click.option(flag, type=FILE, envvar=variable, show_envvar=True, help=_FILES[name])
@@ -48,7 +49,8 @@ def access_to(endpoint: tuple[str, int], options: dict[str, Any]) -> ClientAcces
 
 @asynccontextmanager
 async def retriever_at(options: dict[str, Any]) -> AsyncIterator[RetrieverClient]:
-    """The retriever at --endpoint. Its refusals become errors that say what to change."""
+    """Yield a client of the retriever at --endpoint. Its refusals become errors that say what to
+    change."""
     from tandem.commands.ask_suite import explain
     from tandem.net.retriever_client import RetrieverClient
     from tandem.net.status import Rejected

@@ -90,9 +90,10 @@ CALL_KEYS = (
 
 
 def _make_keys(folder: Path) -> None:
-    """Those that are missing. What a file of keys says stays: somebody may have revoked a key. Only
-    where there is none, as in a folder of an older release, are keys that exist let in; but the
-    edge gets a new one for itself, since it has shown the old one to the cloud."""
+    """Make the keys that are missing. A file that lists keys stays as it is: somebody may have
+    revoked a key. Only where that file is missing, as in a folder of an older release, are existing
+    keys entered in a new one; but the edge gets a new key for itself, since it has shown the old
+    one to the cloud."""
     unknown = {side for side in SIDES if not (folder / f"{side}.keys").exists()}
     if unknown and not (folder / "edge.cloud-key").exists():
         (folder / "edge.call-key").unlink(missing_ok=True)
@@ -122,13 +123,14 @@ class CertificateFiles:
         return self.folder / f"{self.name}.key"
 
     def write(self, issued: Issued) -> None:
-        """Key first: a service that reads in between keeps its old pair."""
+        """Write the key first: a service that reads in between keeps its old pair."""
         replace_file(self.key, issued.key, PRIVATE)
         replace_file(self.certificate, issued.certificate, PUBLIC)
 
 
 def hosts_for(pair: CertificateFiles, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Loopback and the names that were given; where none were, those of the certificate renewed."""
+    """Return loopback and the given names; if there are none, those of the certificate to be
+    renewed."""
     if not given and pair.certificate.exists():
         try:
             given = hosts_of(pair.certificate.read_bytes())
@@ -138,7 +140,8 @@ def hosts_for(pair: CertificateFiles, given: tuple[str, ...]) -> tuple[str, ...]
 
 
 def authority_in(folder: Path, now: datetime) -> Issued:
-    """The folder's own, or a new one."""
+    """Return the folder's authority, or make one. Raises TandemError if it is incomplete or has
+    expired."""
     pair = CertificateFiles(folder, "ca")
     there = [path for path in (pair.certificate, pair.key) if path.exists()]
     if not there:

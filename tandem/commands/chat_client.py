@@ -66,8 +66,9 @@ class ChatClient:
     def __init__(
         self, endpoint: str, key: str | None, timeout_s: float, ca: Path | None = None
     ) -> None:
-        """`endpoint` as `base_url` gives it; `ca`: a file of the authorities that it is checked by,
-        instead of the system's. Raises InvalidArgument("ca")."""
+        """Prepare to call `endpoint`, which is as `base_url` returns it. `ca`: a file of the
+        authorities to check its certificate by, instead of the system's. Raises
+        InvalidArgument("ca")."""
         self._endpoint = endpoint
         self._http = httpx2.Client(
             base_url=endpoint,
@@ -85,11 +86,12 @@ class ChatClient:
         self._http.close()
 
     def model(self) -> str:
-        """The name of the model that answers there."""
+        """Return the name of the model that answers there."""
         return self.card().name
 
     def card(self) -> ModelCard:
-        """The model that answers there."""
+        """Ask the endpoint which model answers there, and with which sampling settings by
+        default."""
         try:
             answer = self._http.get("/v1/models")
         except httpx2.HTTPError as error:
@@ -105,7 +107,7 @@ class ChatClient:
     def answer(
         self, messages: Sequence[Mapping[str, str]], **asking: Any
     ) -> Generator[Reply, None, None]:
-        """The growing reply, after each chunk; the last one has its finish reason."""
+        """Yield the growing reply after each chunk; the last one has its finish reason."""
         tandem = {**asking.pop("tandem", {}), "provenance": True}
         body = {"messages": list(messages), "stream": True, "tandem": tandem, **asking}
         reply = Reply(tandem.get("preset") or "")
@@ -145,7 +147,8 @@ class ChatClient:
 
 
 def base_url(endpoint: str, insecure: bool) -> str:
-    """`endpoint`, a URL or HOST:PORT, without the path of the API. Raises InvalidArgument."""
+    """Return `endpoint`, a URL or HOST:PORT, as a URL without the path of the API. Raises
+    InvalidArgument."""
     given = endpoint if "://" in endpoint else f"http://{endpoint}"
     try:
         url = httpx2.URL(given)

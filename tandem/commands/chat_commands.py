@@ -30,7 +30,7 @@ class ChatCommands:
     """Obeys the commands of one chat."""
 
     def __init__(self, conversation: Conversation, say: Callable[[str], None]) -> None:
-        """`say` writes a line to the person."""
+        """Obey commands about `conversation`; `say` writes a line to the person."""
         self._conversation = conversation
         self._say = say
         self._saved: set[Path] = set()

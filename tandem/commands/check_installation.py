@@ -27,7 +27,7 @@ GENERATE = "run 'make proto'"
 
 
 def installation_checks() -> list[Check]:
-    """Everything that needs neither a model nor a running suite."""
+    """Check everything that needs neither a model nor a running suite."""
     install = install_command("engine") if checkout() is None else "make setup"
     checks = [
         check("python", _python, "use Python 3.11 to 3.13"),
@@ -65,7 +65,8 @@ def _package(name: str) -> str:
 
 
 def _extras() -> str:
-    """Which extras are whole, and which are not; none is needed for everything."""
+    """Return which extras are completely installed and which are not; none is needed for
+    everything."""
     missing = {extra for package, extra in EXTRA_OF.items() if find_spec(package) is None}
     there = [extra for extra in EXTRAS if extra not in missing]
     absent = [extra for extra in EXTRAS if extra in missing]
@@ -74,7 +75,8 @@ def _extras() -> str:
 
 
 def _threads() -> str:
-    """More threads than cores make small models many times slower."""
+    """Return how many threads torch uses, of how many cores. Raises TandemError if there are more
+    threads than cores, which makes small models many times slower."""
     threads = import_module("torch").get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     words = f"{threads} of {cores} cores"
@@ -84,7 +86,8 @@ def _threads() -> str:
 
 
 def _generated() -> str:
-    """Also finds a gRPC or protobuf library that is older than the generated code."""
+    """Import the generated code, and return how many modules it has. This also finds a gRPC or
+    protobuf library that is older than the code."""
     package = import_module("tandem_api")
     walked = walk_packages(package.__path__, "tandem_api.")
     modules = [module.name for module in walked if not module.ispkg]
@@ -96,7 +99,8 @@ def _generated() -> str:
 
 
 def _fresh() -> str:
-    """The generated descriptors against those of the .proto files, in a checkout."""
+    """Compare the generated descriptors with those of the .proto files, in a checkout. Raises
+    TandemError naming a file that has changed since."""
     if (root := checkout()) is None:
         return "no .proto files to compare with"
     protos = root / "protos"
@@ -114,7 +118,7 @@ def _fresh() -> str:
 
 
 def _compile(compiler: Any, protos: Path) -> dict[str, Any]:
-    """File descriptors by path, as the .proto files are now."""
+    """Compile the .proto files as they are now, and return their descriptors by path."""
     descriptors = import_module("google.protobuf.descriptor_pb2")
     sources = sorted(str(path.relative_to(protos)) for path in protos.rglob("*.proto"))
     with tempfile.TemporaryDirectory() as scratch:
@@ -130,7 +134,8 @@ def _compile(compiler: Any, protos: Path) -> dict[str, Any]:
 
 
 def _forget_json_names(message: Any) -> None:
-    """protoc writes them into descriptor sets, but not into generated code."""
+    """Clear the JSON names of all fields: protoc writes them into descriptor sets, but not into
+    generated code."""
     for field in message.field:
         field.ClearField("json_name")
     for nested in message.nested_type:

@@ -28,7 +28,7 @@ SAMPLE = (
 
 
 def model_checks(options: dict[str, Any]) -> list[Check]:
-    """`options`: the flags of `model_options`."""
+    """Check the models that `options` choose, which are the flags of `model_options`."""
     models: dict[str, LoadedModel] = {}
     checks = [
         check(f"{side} model", partial(_load, side, options, models), _folder_advice(options, side))
@@ -55,7 +55,7 @@ def _folder_advice(options: dict[str, Any], side: str) -> str:
 
 
 def _choices(options: dict[str, Any]) -> list[Check]:
-    """What was decided that the flags leave open."""
+    """Return a check for each decision that the flags leave open, with what was decided."""
     try:
         notes = notes_on(*choose_pair(options), from_documents=True)
     except TandemError:  # a check of the model says it
@@ -121,7 +121,7 @@ def _exits(options: dict[str, Any], models: dict[str, LoadedModel]) -> str:
 
 
 def _compute(engine: Engine) -> None:
-    """One token through the model gives a distribution."""
+    """Run one token through the model, and check that a distribution comes out."""
     session = engine.open(1)
     try:
         (logits,) = engine.forward([ForwardRequest(session, (0,), logits_to_keep=1)])
@@ -131,14 +131,14 @@ def _compute(engine: Engine) -> None:
 
 
 def _capabilities(engine: Engine) -> str:
-    """A row of the matrix: what the back end can do, and what it cannot."""
+    """Return a row of the matrix of capabilities: what the back end can do, and what it cannot."""
     every = (field.name for field in fields(Capabilities))
     names = engine.capabilities.names
     return ", ".join(f"{name} {'yes' if name in names else 'no'}" for name in every)
 
 
 def _presets(draft: Engine, target: Engine) -> str:
-    """Which presets the two back ends can run."""
+    """Return how many presets the two back ends can run, and what the other presets need."""
     sides = {"draft": draft.capabilities, "target": target.capabilities}
     missing = {name: missing_capabilities(preset, **sides) for name, preset in PRESETS.items()}
     unfit = [f"{name} needs {' and '.join(needs)}" for name, needs in missing.items() if needs]

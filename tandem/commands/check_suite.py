@@ -26,13 +26,14 @@ def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
 
 
 async def describe_suite(endpoint: str, access: ClientAccess | None = None) -> Any:
-    """The aggregator's DescribeResponse; plainly asked for without `access`. Raises Rejected."""
+    """Return the aggregator's DescribeResponse. Without `access` the connection is plain. Raises
+    Rejected."""
     async with AggregatorClient(endpoint, access=access) as client:
         return await client.describe(TIMEOUT_S)
 
 
 def judge_suite(endpoint: str, described: Any) -> list[Check]:
-    """Checks of what an aggregator says of itself and of both its ends."""
+    """Check what an aggregator says about itself and about both its ends."""
     draft = described.draft
     target = described.target
     checks = [

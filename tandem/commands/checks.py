@@ -32,8 +32,8 @@ class Check:
 
 
 def check(name: str, look: Callable[[], str], todo: str, fix: str = "") -> Check:
-    """Good with what `look` returns, bad with what it raises: a check never ends the others. Where
-    a package is missing, what to do is to install its extra."""
+    """Run a check: it is good with what `look` returns, and bad with what `look` raises, so that no
+    check ends the others. If a package is missing, what to do is to install its extra."""
     try:
         return Check(name, True, look())
     except ModuleNotFoundError as error:

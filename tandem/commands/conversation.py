@@ -37,8 +37,8 @@ class Conversation:
     def __init__(
         self, client: ChatClient, model: ModelCard, settings: Mapping[str, Any], system: str | None
     ) -> None:
-        """`settings`: values by their names, None for what the server chooses; "rag" among them
-        asks for answers from documents."""
+        """Begin a conversation. `settings`: values by their names, None for what the server
+        chooses; "rag" among them asks for answers from documents."""
         self._client = client
         self.model = model
         self.system = system
@@ -83,8 +83,9 @@ class Conversation:
     def say(
         self, words: str, token_texts: bool = False, seed: int | None = None
     ) -> Generator[Reply, None, None]:
-        """The growing answer, with what each token spells if wanted. It is part of the conversation
-        once something of it was heard. `seed`: of this answer alone."""
+        """Send a message and yield the growing answer, with what each token spells if wanted. Both
+        become part of the conversation if the answer does not fail and any of its text has arrived.
+        `seed`: of this answer alone."""
         self._messages.append({"role": "user", "content": words})
         asked = self._asking(token_texts, seed)
         reply = None
@@ -101,8 +102,8 @@ class Conversation:
                 self._messages.pop()
 
     def retry(self, token_texts: bool = False) -> Generator[Reply, None, None]:
-        """Another answer to the last message, with another seed. The first one stays where there
-        is no other. Raises InvalidArgument without a last message."""
+        """Yield another answer to the last message, with another seed. The first answer stays if no
+        other one arrives. Raises InvalidArgument if there is no last message."""
         before = self._messages
         asked = [place for place, each in enumerate(before) if each["role"] == "user"]
         if not asked:

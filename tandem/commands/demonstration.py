@@ -87,8 +87,8 @@ def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
 
 
 def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, ModelChoice]:
-    """SmolLM2's draft and SmolLM2, computed as the choices given say. InvalidArgument("real") if
-    they are not there."""
+    """Return SmolLM2's draft and SmolLM2, computed as the given choices say. Raises
+    InvalidArgument("real") if they are not there."""
     folder = demo_folder("real") / "smollm2"
     drafting = folder.with_name(f"{folder.name}-draft")
     if not (folder.is_dir() and drafting.is_dir()):

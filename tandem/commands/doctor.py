@@ -70,7 +70,8 @@ def doctor(**options: Any) -> int:
 
 
 def _show_fixes(checks: list[Check]) -> None:
-    """Ready to paste; a check that no command mends has its advice as a comment."""
+    """Print the fixes, ready to paste; for a check that no command mends, the advice is a
+    comment."""
     bad = [check for check in checks if not check.ok]
     click.echo("\n# To mend this:" if bad else "\n# Nothing to mend.")
     for check in bad:

@@ -111,8 +111,8 @@ def enroll(**options: Any) -> None:
 
 
 def _enroll(name: str, known: Path, out: Path, quota: Quota) -> None:
-    """The keys that are missing. An edge that has its folder, but was revoked, stays out; another
-    edge of the same name is none."""
+    """Make the keys that an edge lacks. An edge that has its folder but was revoked stays out, and
+    another edge of the same name is refused."""
     shown = out / "edge.cloud-key"
     if shown.exists():
         if not holds_key(known, name, shown.read_text().strip()):

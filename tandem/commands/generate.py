@@ -175,7 +175,7 @@ def generate(**options: Any) -> None:
 
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:
-    """The request that the flags describe; InvalidArgument names the flag."""
+    """Build the request that the flags describe. Raises InvalidArgument naming the flag."""
     request = GenerationRequest(prompt_of(options)).with_fields(
         **given_fields(options),
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
@@ -194,7 +194,7 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
 
 
 def _read_image(path: Path) -> bytes:
-    """No more of a file than shows that it is too large."""
+    """Read an image, but no more of its file than shows that it is too large."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_IMAGES_BYTES + 1)

@@ -53,7 +53,7 @@ class InstalledCommand:
     """What is said where nothing brings it."""
 
     def load(self) -> click.Command:
-        """Raises NotInstalled."""
+        """Load the command from the distribution that brings it. Raises NotInstalled."""
         from importlib.metadata import entry_points  # a third of the time of `--help`
 
         for point in entry_points(group=ENTRY_POINTS, name=self.name):
@@ -80,7 +80,8 @@ class CommandGroup(click.Group):
         other_names: Mapping[str, str] = MappingProxyType({}),
         **options: Any,
     ) -> None:
-        """`other_names`: what other programs call some of these commands, to suggest them."""
+        """Group `commands_on_demand`. `other_names`: what other programs call some of these
+        commands, to suggest them."""
         super().__init__(*args, **options)
         self._on_demand = commands_on_demand
         self._other_names = other_names
@@ -114,7 +115,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing them."""
+        """Write the list of commands, without importing them."""
         summaries = {name: lazy.summary for name, lazy in self._on_demand.items()}
         summaries |= {name: command.get_short_help_str() for name, command in self.commands.items()}
         with formatter.section("Commands"):
@@ -155,7 +156,7 @@ class CommandGroup(click.Group):
         sys.exit(outcome if isinstance(outcome, int) else 0)
 
     def _failure(self, ctx: click.Context, error: Exception) -> click.ClickException:
-        """`error` as click's own, with its exit code."""
+        """Return `error` as an exception of click's, with click's exit code for it."""
         if isinstance(error, InvalidArgument):
             return self._bad_value(ctx, error)
         if isinstance(error, TandemError):
@@ -170,7 +171,7 @@ class CommandGroup(click.Group):
         )
 
     def _bad_value(self, ctx: click.Context, error: InvalidArgument) -> click.ClickException:
-        """Names the flag of the field, if the command has one."""
+        """Return an error that names the flag of the field, if the command has one."""
         name = ctx.invoked_subcommand or ""
         command = self.get_command(ctx, name)
         assert command is not None

@@ -128,7 +128,8 @@ class GroupedCommand(click.Command):
         others: str = OTHER,
         **attributes: Any,
     ) -> None:
-        """`others`: the title of options that no group names."""
+        """Make a command whose options are shown in `groups`. `others`: the title of options that
+        no group names."""
         super().__init__(*args, **attributes)
         self._groups = groups
         self._others = others

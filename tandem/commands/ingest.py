@@ -209,8 +209,8 @@ def _watch(options: dict[str, Any]) -> None:
 
 
 def _gone(names: Iterable[str], paths: Iterable[Path], seen: Set[str]) -> list[str]:
-    """Those of the stored names that are of files below the folders among `paths`, but of none
-    that is there."""
+    """Return the stored names that belong to files below the folders among `paths`, but to none
+    that was seen there now."""
     prefixes = [f"{path.as_posix().rstrip('/')}/" for path in paths if path.is_dir()]
     return [
         name
@@ -220,14 +220,16 @@ def _gone(names: Iterable[str], paths: Iterable[Path], seen: Set[str]) -> list[s
 
 
 def _check_prefixes(paths: Iterable[Path]) -> None:
-    """The names of documents below '.' do not say that they are of it."""
+    """Refuse the folder '.': the names of documents below it do not say that they come from it.
+    Raises InvalidArgument("sync")."""
     if Path() in paths:
         why = "deletes what is gone from a folder, whose documents are known by its name; name the"
         raise InvalidArgument("sync", f"{why} folder instead of '.'")
 
 
 def _size(file: Path) -> int:
-    """For the progress bar; 0 of one that is gone since it was found."""
+    """Return a file's size in bytes for the progress bar; 0 if the file is gone since it was
+    found."""
     try:
         return file.stat().st_size
     except OSError:
@@ -321,7 +323,7 @@ def _chunking(options: dict[str, Any]) -> Chunking | None:
 
 
 def refuse_flags(options: dict[str, Any], *names: str) -> None:
-    """Raises InvalidArgument for a flag of a local folder, which was given beside --endpoint."""
+    """Raise InvalidArgument for a flag of a local folder that was given beside --endpoint."""
     for name in names:
         if options[name] is not None:
             raise InvalidArgument(
@@ -330,7 +332,7 @@ def refuse_flags(options: dict[str, Any], *names: str) -> None:
 
 
 def _delete(names: list[str], options: dict[str, Any]) -> None:
-    """Deletes all that are there. Raises TandemError naming the first name without a document."""
+    """Delete all that are there. Raises TandemError naming the first name without a document."""
     if options["endpoint"] is None:
         deleted = _delete_in_folder(names, options)
     else:
@@ -347,7 +349,7 @@ def _delete(names: list[str], options: dict[str, Any]) -> None:
 
 
 def _list(options: dict[str, Any]) -> None:
-    """Names, one on each line, or one JSON object."""
+    """Print the names, one on each line, or as one JSON object."""
     if options["endpoint"] is None:
         with closing(_existing(options)) as index:
             names = list(index.names(options["owner"]))

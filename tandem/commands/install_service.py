@@ -100,7 +100,7 @@ class Unit:
     settings: ServiceSettings
 
     def text(self) -> str:
-        """The file's content."""
+        """Return the content of the unit's file."""
         sections = {"Unit": self._unit(), "Service": self._service(), "Install": _INSTALL}
         parts = (f"[{name}]\n" + "\n".join(lines) for name, lines in sections.items())
         return "\n\n".join(parts) + "\n"
@@ -143,7 +143,8 @@ class Unit:
         return ["DevicePolicy=closed", *(f"DeviceAllow={one} rw" for one in _ACCELERATORS)]
 
     def _folders(self) -> list[str]:
-        """Home folders stay hidden unless the program or a setting lies in one."""
+        """Return the line that hides home folders; if the program or a setting lies in one, they
+        are read-only instead."""
         values = (getattr(self.settings, name) for name in type(self.settings).model_fields)
         paths = [Path(sys.prefix), *(Path(v) for v in values if isinstance(v, str | Path) and v)]
         homes = any(path.is_relative_to(home) for path in paths for home in ("/home", "/root"))
@@ -182,7 +183,8 @@ torch compiles kernels; it reads /proc/cpuinfo, and services raise their limit o
 
 
 def variables_in(path: Path) -> dict[str, str]:
-    """NAME=VALUE lines, as systemd reads them. InvalidArgument names the line that is none."""
+    """Read NAME=VALUE lines as systemd reads them. Raises InvalidArgument naming a line that is
+    none."""
     variables = {}
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if not line.strip() or line.lstrip()[0] in "#;":
@@ -207,7 +209,8 @@ def _checked(
 
 @contextmanager
 def _environment(given: Mapping[str, str]) -> Iterator[None]:
-    """Only `given` of Tandem's variables: those of this shell are not the service's."""
+    """Have only `given` of Tandem's variables in the environment while the context is open: those
+    of this shell are not the service's."""
     before = dict(os.environ)
     kept = {n: v for n, v in before.items() if not n.upper().startswith(ENVIRONMENT_PREFIX)}
     try:
@@ -220,7 +223,8 @@ def _environment(given: Mapping[str, str]) -> Iterator[None]:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command line of systemd, which knows % and $ besides quotes."""
+    """Quote a word for a command line of systemd, which gives a meaning to % and $ besides
+    quotes."""
     plain = word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"')
     return f'"{plain}"' if plain == "" or any(each in plain for each in " \t'\";\\") else plain
 

@@ -92,8 +92,8 @@ def add_key(
     quota: Quota = NO_QUOTA,
     first: bool = False,
 ) -> str:
-    """A fresh key of `holder` for `scopes`, whose hash is added to the file at `path`; `first`:
-    refuse a holder that has one."""
+    """Make a new key of `holder` for `scopes`, add its hash to the file at `path`, and return the
+    key. `first`: refuse a holder that has one."""
     key = new_key(secrets.token_bytes(KEY_BYTES))
     let_in(path=path, holder=holder, key=key, scopes=scopes, quota=quota, first=first)
     return key
@@ -187,7 +187,8 @@ def replacing(path: Path, content: bytes, mode: int, owner: Owner | None = None)
 
 
 def _keep_names(folder: Path) -> None:
-    """The names in it as they are now, after a power cut too, where the file system can."""
+    """Write the folder's names to disk as they are now, so that they outlast a power cut, where the
+    file system can do that."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -209,7 +210,7 @@ def _is_of(holder: str, line: str) -> bool:
 
 
 def _lines(path: Path) -> list[str]:
-    """The file's lines, validated, comments included."""
+    """Return the file's lines, validated, comments included; none if there is no file."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -234,9 +235,9 @@ def _check(path: Path, text: str) -> None:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[list[str]]:
-    """The file's lines, to be changed by one process at a time; they are checked and written at the
-    end, with the mode and the owner that the file has. The lock is on the folder, since the file
-    itself is replaced. Not every file system has locks."""
+    """Yield the file's lines, to be changed by one process at a time; at the end they are checked
+    and written, with the mode and the owner that the file has. The lock is on the folder, since the
+    file itself is replaced. Not every file system has locks."""
     path = path.resolve()  # a link stays one, and the lock is where the file is
     folder = os.open(path.parent, os.O_RDONLY)
     try:

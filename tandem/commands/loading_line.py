@@ -39,5 +39,5 @@ def loading_line(*choices: ModelChoice) -> Iterator[Callable[[], None]]:
 
 
 def _name(source: str) -> str:
-    """The last part of a path; a model of the hub keeps its owner."""
+    """Return the last part of a path; a model of the hub keeps the owner in its name."""
     return Path(source).name if Path(source).exists() else source

@@ -47,7 +47,8 @@ async def _services(settings: LocalSuiteSettings) -> dict[str, int]:
 
 
 def _bytes_on_disk(choice: ModelChoice) -> int:
-    """Zero for a model of the hub, wherever its cache is."""
+    """Return the size of a model's files in bytes; zero for a model of the hub, wherever its cache
+    is."""
     path = Path(choice.source)
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -26,7 +26,7 @@ class OpenSampling:
     known: bool = True
 
     def line(self, request: GenerationRequest) -> str:
-        """What `request` is sampled with, for a person."""
+        """Return a line that tells a person what `request` is sampled with."""
         values = ", ".join(f"{name} {value:g}" for name, value in sampling_of(request).items())
         origin = f" (from the model: {', '.join(self.of_model)})" if self.of_model else ""
         if not self.known:
@@ -56,7 +56,7 @@ async def open_sampling(
 
 
 def sampling_of(request: GenerationRequest) -> dict[str, float | int]:
-    """The settings of a request for which a model may have a default."""
+    """Return the settings of a request for which a model may have a default."""
     params = request.params
     return {
         name: getattr(params.sampling, name)
@@ -74,7 +74,8 @@ def _is_chat(request: GenerationRequest) -> bool:
 async def _defaults_at(
     endpoint: str, access: ClientAccess | None, within_s: float
 ) -> DefaultSampling | None:
-    """None where the suite, or its cloud, does not answer."""
+    """Return the default settings of the suite's target model; None if the suite, or its cloud,
+    does not answer."""
     try:
         async with AggregatorClient(endpoint, access=access) as client:
             described = await client.describe(within_s)

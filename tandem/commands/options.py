@@ -55,13 +55,13 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def address_text(address: tuple[str, int]) -> str:
-    """(host, port) as HOST:PORT."""
+    """Return (host, port) as HOST:PORT."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator, in their order."""
+    """Combine several options into one decorator, in their order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -72,7 +72,7 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 def owner_option(words: str) -> Callable[[Command], Command]:
-    """`--owner NAME`, of documents."""
+    """Return the option `--owner NAME`, which is about documents; `words` are its help."""
     return click.option("--owner", default="", metavar="NAME", help=words)
 
 
@@ -242,5 +242,5 @@ no_memory_option = click.option(
 
 
 def json_option(words: str) -> Callable[[Command], Command]:
-    """`--json`; `words` say what is printed."""
+    """Return the option `--json`; `words` say what is printed."""
     return click.option("--json", "as_json", is_flag=True, help=words)

@@ -53,12 +53,13 @@ processor_options = together(
 
 
 def biases_of(options: dict[str, Any]) -> tuple[tuple[int, float], ...]:
-    """The biases by token id. InvalidArgument names the flag."""
+    """Return the biases as pairs of token id and bias. Raises InvalidArgument naming the flag."""
     return tuple(map(_bias, options["logit_bias"]))
 
 
 def grammar_of(options: dict[str, Any]) -> Grammar | None:
-    """The one that was given, if one was. InvalidArgument names the flag."""
+    """Return the grammar that was given; None if there was none. Raises InvalidArgument naming the
+    flag."""
     given = [name for name in _GRAMMARS if options[name] is not None]
     if len(given) > 1:
         raise InvalidArgument(given[1], f"set either {given[0]} or {given[1]}, not both")

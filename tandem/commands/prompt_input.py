@@ -45,7 +45,7 @@ def prompt_of(options: dict[str, Any]) -> Prompt:
 
 
 def _joined(piped: str, asked: str | None) -> str:
-    """What is piped in comes first, and the question about it after an empty line."""
+    """Join what is piped in with the question about it, which comes second, after an empty line."""
     return f"{piped}\n\n{asked}" if piped and asked else piped or asked or ""
 
 

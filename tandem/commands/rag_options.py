@@ -61,7 +61,8 @@ def documents_of(options: dict[str, Any]) -> SuiteDocuments | None:
 
 
 def _more_sides(named: Iterable[str]) -> dict[str, tuple[Path, ...]]:
-    """By name, in the order of their first naming. Raises InvalidArgument."""
+    """Return the paths of further sides by name, in the order in which the names first appear.
+    Raises InvalidArgument."""
     more: dict[str, tuple[Path, ...]] = {}
     for text in named:
         name, _, path = text.partition("=")

@@ -45,7 +45,7 @@ generation_config_option = click.option(
 
 
 def request_options(*names: str) -> Callable[[Command], Command]:
-    """The options of these fields, or of all where none is named, in the order of the table."""
+    """Return the options of these fields, or of all if none is named, in the order of the table."""
     rows = fields_of(RequestFields)
     return together(*(_option(row) for row in rows if not names or row.name in names))
 

@@ -115,7 +115,8 @@ def _hit_object(hit: Any) -> dict[str, Any]:
 
 
 def _show(rank: int, hit: dict[str, Any]) -> None:
-    """To a terminal: whoever wrote a document chose its name, its title and its text."""
+    """Print a hit. Its name, title and text are made safe for a terminal: whoever wrote the
+    document chose them."""
     title = f"  {shown(hit['title'])}" if hit["title"] else ""
     owner = f"  ({hit['owner']})" if hit["owner"] else ""
     click.secho(f"{rank}. {shown(hit['document_id'])} [{hit['chunk']}]{title}{owner}", bold=True)

@@ -70,7 +70,8 @@ class TokenColours:
         )
 
     def _pieces(self, result: Generated | Reply) -> Iterator[tuple[str | None, str]]:
-        """Style and text, token by token. Text may lag behind its tokens, and never leads."""
+        """Yield style and text, token by token. The text may lag behind its tokens, and never runs
+        ahead of them."""
         text = result.text
         spelt = result.token_texts
         while self._coloured < len(text):
@@ -84,7 +85,8 @@ class TokenColours:
             self._coloured = end
 
     def _style(self, result: Generated | Reply, index: int) -> tuple[str, str] | None:
-        """And the words for it; None for a token of no known source."""
+        """Return the style of a token and the words for its source; None for a token of no known
+        source."""
         source = result.token_sources[index]
         sides = result.token_sides[index : index + 1]
         if source == "side" and sides and sides[0]:

@@ -186,7 +186,9 @@ def up(**options: Any) -> int:
 
 
 def _real_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The real models' draft is stored in 8 bits and computes so, unless the flag is given."""
+    """Return the options for the real models, whose draft is stored in 8 bits and computes in them
+    unless the flag for that is given. Raises InvalidArgument for flags that do not go with
+    --real."""
     if not options["demo"]:
         raise InvalidArgument("real", "requires --demo; otherwise set --draft and --target")
     for flag in ("draft", "target"):
@@ -197,7 +199,7 @@ def _real_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:
-    """The draft model of the verifiers themselves, if they are to have one."""
+    """Return the draft model for the verifiers themselves; None if they are to have none."""
     if options["cloud_draft"] is None:
         return None
     return choose_model(
@@ -210,12 +212,13 @@ def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
-    """The demo always has documents."""
+    """Return the suite's documents, if it is to have any; the demo always has."""
     return documents_of(options | {"rag": True} if options["demo"] else options)
 
 
 async def _run(parts: Sequence[Part], as_json: bool) -> int:
-    """The exit code. Interrupting a suite that serves is no failure."""
+    """Run one suite after the other, and return the exit code. Interrupting a suite that serves is
+    no failure."""
     suites = [LocalSuite(part.settings) for part in parts]
     serving = False
     answers: dict[str, Any] = {}
@@ -246,7 +249,7 @@ async def _run(parts: Sequence[Part], as_json: bool) -> int:
 
 
 def _cancel_on_signal(kill: Callable[[], None]) -> None:
-    """The first signal cancels the running task; the second calls `kill` and exits."""
+    """Cancel the running task at the first signal; at the second, call `kill` and exit."""
     task = asyncio.current_task()
     assert task is not None
     signalled = False
@@ -266,7 +269,8 @@ def _cancel_on_signal(kill: Callable[[], None]) -> None:
 async def _asked(
     suite: LocalSuite, questions: Sequence[DemoQuestion], as_json: bool
 ) -> dict[str, Any]:
-    """The answers as an object, or shown. Fails when a service dies."""
+    """Ask the questions and return the answers as one object; without `as_json` they are shown too.
+    Fails when a service dies."""
     asking = asyncio.create_task(
         demonstrate(suite.endpoint, questions, shown=not as_json, verbose=suite.settings.verbose)
     )
@@ -282,7 +286,7 @@ async def _asked(
 
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
-    """Addresses, and how to ask."""
+    """Print the suite's addresses, and how to ask it."""
     documents = suite.settings.documents is not None
     show_notes(suite.settings.draft, suite.settings.target, documents)
     places = {name: child.address for name, child in suite.children.items()}

@@ -30,7 +30,7 @@ class LoopThread:
         self._started.wait()
 
     def stop(self) -> None:
-        """Tasks that still run are cancelled. Idempotent."""
+        """Stop the loop, and cancel tasks that still run. Idempotent."""
         if self._thread.is_alive():
             assert self._loop is not None
             assert self._leave is not None
@@ -85,7 +85,7 @@ class BackgroundSuite:
         return self._suite.http_url
 
     def __enter__(self) -> Self:
-        """Returns once it serves; raises what kept it from that."""
+        """Start the suite, and return once it serves; raises what kept it from that."""
         self._thread.enter(self._suite)
         return self
 

@@ -39,8 +39,8 @@ class Spawned:
         stderr: int | None = None,
         folder: Path | None = None,
     ) -> Self:
-        """`stderr`: a descriptor, or as for subprocess.Popen. On this thread: the kernel tells the
-        child (see `supervised`) when the thread that started it ends."""
+        """Start a process from this thread: the kernel signals the child (see `supervised`) when
+        the thread that started it ends. `stderr`: a descriptor, or as for subprocess.Popen."""
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -69,11 +69,11 @@ class Spawned:
         return await _read(self._process.stderr)
 
     def send_signal(self, number: int) -> None:
-        """Nothing where it has ended."""
+        """Send a signal; do nothing if the process has ended."""
         self._process.send_signal(number)
 
     async def wait(self) -> int:
-        """Its exit code, or a signal's number below 0."""
+        """Wait for the end, and return the exit code, or the negative number of a signal."""
         return await asyncio.shield(self._ended)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -95,7 +95,7 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises CannotPull for what is no name."""
+        """Parse a name. Raises CannotPull for a text that is no name."""
         named, at, revision = text.partition("@")
         name, _, gguf = named.partition(":")
         if not _NAME.fullmatch(name) or (at and not revision):
@@ -182,7 +182,8 @@ class Hub:
     """Connections to the hub; a context manager."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        """`environment`: `HF_ENDPOINT`, `HF_TOKEN`, and where the cache is."""
+        """Prepare connections. `environment` has `HF_ENDPOINT`, `HF_TOKEN`, and where the cache
+        is."""
         self.endpoint = hub_endpoint(environment)
         self._cache = hub_cache(environment)
         self._offline = offline(environment)
@@ -348,7 +349,8 @@ class Hub:
 
 
 def _model_of(answer: Any) -> HubModel:
-    """Raises ValueError, KeyError, TypeError or AttributeError for what is no such answer."""
+    """Read the hub's answer about a model. Raises ValueError, KeyError, TypeError or AttributeError
+    for anything else."""
     files = [_file_of(sibling) for sibling in answer["siblings"]]
     name, commit = answer["id"], answer["sha"]
     if not _NAME.fullmatch(name) or not _COMMIT.fullmatch(commit):

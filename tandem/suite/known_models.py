@@ -188,7 +188,8 @@ def family_of(model: KnownModel) -> Family:
 
 
 def _may_draft(draft: KnownModel, target: KnownModel) -> bool:
-    """A draft that was distilled for one target is offered for that one alone."""
+    """Return whether `draft` is offered for `target`; a draft that was distilled for one target is
+    offered for that one alone."""
     return not draft.made_by or (target.name, draft.name) in _ACCEPTANCE
 
 

@@ -141,8 +141,8 @@ def _is_gguf_of(model: LocalModel, name: str) -> bool:
 
 
 def _of_hub_cache(cache: Path) -> Iterator[LocalModel]:
-    """Models of Hugging Face's cache: the snapshot that was pulled last, else the one that `main`
-    points to, else the newest."""
+    """Yield the models of Hugging Face's cache, each from the snapshot that was pulled last, else
+    the one that `main` points to, else the newest."""
     for repository in _folders(cache):
         if not repository.name.startswith("models--"):
             continue
@@ -169,7 +169,8 @@ def _snapshot(repository: Path) -> Path | None:
 
 
 def _of_ollama(store: Path) -> Iterator[LocalModel]:
-    """Models of Ollama: a manifest for each name, weights in files named by their digest."""
+    """Yield the models of Ollama, which has a manifest for each name, and weights in files named by
+    their digest."""
     manifests = store / "manifests"
     for path in _files(manifests):
         parts = path.relative_to(manifests).parts  # host, namespace, model, tag
@@ -187,7 +188,8 @@ def _of_ollama(store: Path) -> Iterator[LocalModel]:
 
 
 def _of_folder(folder: Path, place: str) -> Iterator[LocalModel]:
-    """Models below a folder, at most two levels down as LM Studio keeps them: publisher/model."""
+    """Yield the models below a folder, at most two levels down, as LM Studio keeps them:
+    publisher/model."""
     yield from _gguf_files(folder, "", place)
     for first in _folders(folder):
         model = _transformers_model(first, first.name, place)
@@ -204,8 +206,8 @@ def _of_folder(folder: Path, place: str) -> Iterator[LocalModel]:
 
 
 def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | None:
-    """The model of a folder in Hugging Face's format, unless it has no weights that can be read or
-    writes no text."""
+    """Return the model of a folder in Hugging Face's format; None if it has no weights that can be
+    read, or writes no text."""
     config = _read_json(folder / "config.json")
     weights = [path for path in _children(folder) if path.name.endswith(".safetensors")]
     if "model_type" not in config or not weights:
@@ -230,7 +232,7 @@ def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | Non
 
 
 def _gguf_files(folder: Path, prefix: str, place: str) -> Iterator[LocalModel]:
-    """GGUF files of a folder; of a model that is split into several, the first."""
+    """Yield the GGUF files of a folder; of a model that is split into several, the first."""
     for path in _children(folder):
         stem, ending = path.stem, path.suffix.lower()
         if ending != GGUF or not path.is_file() or stem.lower().startswith("mmproj"):
@@ -242,7 +244,7 @@ def _gguf_files(folder: Path, prefix: str, place: str) -> Iterator[LocalModel]:
 
 
 def _children(folder: Path) -> list[Path]:
-    """What lies in a folder, in order; nothing where it cannot be read."""
+    """Return what lies in a folder, in order; nothing if it cannot be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -262,7 +264,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; an empty one where there is none."""
+    """Read a JSON object; an empty one if there is none."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

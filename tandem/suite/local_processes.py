@@ -103,7 +103,8 @@ class LocalSuite:
         return self.children["aggregator"].address
 
     async def __aenter__(self) -> Self:
-        """Returns once it can answer. Raises ChildDied, or TandemError after START_TIMEOUT_S."""
+        """Start the services, and return once they can answer. Raises ChildDied, or TandemError
+        after START_TIMEOUT_S."""
         async with AsyncExitStack() as stack:
             if self.settings.documents is not None:
                 self.settings.documents.check()
@@ -128,7 +129,7 @@ class LocalSuite:
         await self._stack.__aexit__(*reason)
 
     async def died(self) -> None:
-        """Until a child ends; then raises ChildDied."""
+        """Wait until a child ends; then raise ChildDied."""
         waits = [asyncio.create_task(child.died()) for child in self.children.values()]
         async with cancelled_after(waits):
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +146,8 @@ class LocalSuite:
                 shutil.rmtree(folder, ignore_errors=True)
 
     async def _start(self, stack: AsyncExitStack, temporary: Path) -> None:
-        """All at once: loading two models takes as long as loading the larger."""
+        """Start all services at once: loading two models then takes as long as loading the
+        larger."""
         settings = self.settings
         if not settings.verbose:
             self.logs = Path(tempfile.mkdtemp(prefix="tandem-up-"))
@@ -167,7 +169,7 @@ class LocalSuite:
             self.documents = await fill(settings.documents, addresses)
 
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
-        """The flags of each service; opens the emulated links."""
+        """Return the flags of each service; opens the emulated links."""
         settings = self.settings
         more = () if settings.documents is None else tuple(settings.documents.more)
         names = (*PORTS, *(f"{side}-{each}" for side in more for each in OF_A_SIDE))
@@ -217,7 +219,7 @@ class LocalSuite:
         return flags
 
     async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:
-        """`name` is the service, after the side or number where there are two of it."""
+        """Start a child. `name` is the service, after the side or number if there are two of it."""
         service = name.rpartition("-")[2]
         arguments = ["--insecure", f"--drain-s={self.settings.drain_s}"]  # loopback alone
         arguments += [f"--{flag}={value}" for flag, value in flags.items()]
@@ -240,7 +242,7 @@ class LocalSuite:
         return f"{HOST}:{emulator.address[1]}"
 
     async def _healthy(self) -> None:
-        """Until the aggregator has reached the drafter, and the drafter the verifier."""
+        """Wait until the aggregator has reached the drafter, and the drafter the verifier."""
         async with AggregatorClient(self.endpoint) as client:
             watch = asyncio.create_task(self.died())
             async with cancelled_after([watch]):
@@ -251,7 +253,8 @@ class LocalSuite:
                 self.described = described
 
     def _pin(self) -> None:
-        """The cloud on one core, the edge on another, where there are two."""
+        """Pin the cloud to one core and the edge to another. Raises TandemError if there are not
+        two."""
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) < 2:
             raise TandemError("--pin needs two cores and Linux; leave it out")
@@ -260,20 +263,20 @@ class LocalSuite:
             child.pin(cores[1] if name in edge else cores[0])
 
     async def _stop(self) -> None:
-        """Aggregators first."""
+        """Stop the services, aggregators first."""
         for name in sorted(self.children, key=lambda name: "aggregator" not in name):
             await self.children[name].stop(self.settings.drain_s + STOP_MARGIN_S)
 
     async def _discard_logs(self, kind: type[BaseException] | None, *_: object) -> None:
-        """After a failure they stay, to show its cause."""
+        """Remove the logs; after a failure they stay, to show its cause."""
         failed = kind is not None and issubclass(kind, Exception)
         if self.logs is not None and not failed:
             shutil.rmtree(self.logs, ignore_errors=True)
 
 
 def child_environment(name: str) -> dict[str, str]:
-    """This process's environment without the other services' settings, and without certificates
-    and keys, which loopback needs none of."""
+    """Return this process's environment without the other services' settings, and without
+    certificates and keys, none of which loopback needs."""
     variables = {variable_of(field) for field in {*SETTINGS[name].model_fields} - SECURITY_FIELDS}
     others = {
         variable_of(field) for model in SETTINGS.values() for field in model.model_fields
@@ -284,7 +287,7 @@ def child_environment(name: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def cancelled_after(tasks: Sequence[asyncio.Task[Any]]) -> AsyncIterator[None]:
-    """Cancels the tasks at the end and waits for them."""
+    """Cancel the tasks when the context closes, and wait for them."""
     try:
         yield
     finally:
@@ -320,7 +323,7 @@ def _model_flags(choice: ModelChoice) -> dict[str, object]:
 
 
 def cloud_draft_flags(choice: ModelChoice | None) -> dict[str, object]:
-    """The flags of a verifier that drafts itself."""
+    """Return the flags of a verifier that drafts itself."""
     if choice is None:
         return {}
     at = "" if choice.revision is None else f"@{choice.revision}"
@@ -333,8 +336,8 @@ def cloud_draft_flags(choice: ModelChoice | None) -> dict[str, object]:
 
 
 def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]:
-    """The target's tokenizer, for a drafter whose own differs. The target's folder may have none,
-    as prompts can be token ids; a GGUF file has one."""
+    """Return the flag for the target's tokenizer, for a drafter whose model has another. The
+    target's folder may have no tokenizer, as prompts can be token ids; a GGUF file has one."""
     if target.revision is not None:
         return {"target-tokenizer": f"{target.source}@{target.revision}"}
     place = Path(target.source)
@@ -346,7 +349,7 @@ def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
+    """Return `count` different ports that nobody listens on."""
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:

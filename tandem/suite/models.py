@@ -148,13 +148,13 @@ def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> Mode
 
 
 def choose_pair(options: dict[str, Any]) -> tuple[ModelChoice, ModelChoice]:
-    """Draft and target that the flags of `model_options` name."""
+    """Return the draft and the target that the flags of `model_options` name."""
     return choose_side(options, "draft"), choose_side(options, "target", options["exits"])
 
 
 def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
-    """Both engines and the tokenizer. A draft model with another tokenizer is translated. Raises
-    CannotLoad, or InvalidArgument naming the flag."""
+    """Load both engines and the tokenizer. A draft model with another tokenizer is translated.
+    Raises CannotLoad, or InvalidArgument naming the flag."""
     with nothing_collected():
         drafter = load_model(draft, "draft")
         verifier = load_model(target, "target")
@@ -207,7 +207,7 @@ def _local_source(name: str) -> str:
 
 
 def _check_readable(folder: Path) -> None:
-    """Before torch is loaded, which takes seconds."""
+    """Check a model's folder before torch is loaded, which takes seconds. Raises CannotLoad."""
     try:
         check_model_folder(folder)
     except InvalidArgument as error:

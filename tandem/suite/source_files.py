@@ -65,7 +65,8 @@ def signature_of(paths: Iterable[Path], *, follow_links: bool = False) -> Signat
 
 
 def _below(folder: Path, follow_links: bool, above: frozenset[Path]) -> Iterator[Path | Refusal]:
-    """`above`: the folders that this one is in, itself included, so that links go in no circle."""
+    """Yield the files to read below a folder, and a refusal for all others. `above`: the folders
+    that this one is in, itself included, so that links do not lead in a circle."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -94,7 +95,8 @@ def _below(folder: Path, follow_links: bool, above: frozenset[Path]) -> Iterator
 
 
 def read_sources(files: Iterable[Path]) -> Iterator[Source | Refusal]:
-    """Every document, named by its path as given; a file of JSON lines is several."""
+    """Yield every document, named by its path as given; a file of JSON lines is several. A file
+    that cannot be read gives a refusal."""
     for path in files:
         form = format_of(path.name) or Format.TEXT
         try:
@@ -118,7 +120,7 @@ def _whole(file: BinaryIO, name: str, form: Format) -> Source | Refusal:
 
 
 def _lines(file: BinaryIO, name: str) -> Iterator[Source | Refusal]:
-    """One document per line; a line that is too long is skipped without being held."""
+    """Yield one document per line; a line that is too long is skipped without being held."""
     number = 0
     while line := file.readline(MAX_DOCUMENT_BYTES + 1):
         number += 1

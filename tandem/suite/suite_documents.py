@@ -39,7 +39,7 @@ class SuiteDocuments:
         return {"device": self.device, "cloud": self.cloud, **self.more}[side]
 
     def check(self) -> None:
-        """InvalidArgument for a path that does not exist."""
+        """Raise InvalidArgument for a path that does not exist."""
         self.passed_over()
 
     def passed_over(self) -> list[Refusal]:
@@ -50,7 +50,8 @@ class SuiteDocuments:
 
 
 def demo_documents(folder: Path | None = None, embedding: str = "auto") -> SuiteDocuments:
-    """Notes of an invented team for the device, an excerpt of the PEPs for the cloud."""
+    """Return the demo's documents: notes of an invented team for the device, an excerpt of the PEPs
+    for the cloud."""
     documents = demo_folder("demo-documents")
     if not documents.is_dir():
         raise TandemError(f"{documents} does not exist; specify your own documents")
@@ -60,8 +61,8 @@ def demo_documents(folder: Path | None = None, embedding: str = "auto") -> Suite
 def document_flags(
     documents: SuiteDocuments, ports: Mapping[str, int], temporary: Path
 ) -> dict[str, dict[str, object]]:
-    """Flags of the retrievers, and of the aggregators but the device's; `temporary` is for indexes
-    not kept."""
+    """Return the flags of the retrievers, and of all aggregators but the device's; `temporary` is
+    for indexes that are not kept."""
     flags: dict[str, dict[str, object]] = {
         f"{side}-aggregator": {
             "side": "cloud",
@@ -90,7 +91,8 @@ def kept_kv_folder(folder: Path, side: str) -> Path:
 
 
 def kept_kv_flags(documents: SuiteDocuments) -> dict[str, dict[str, object]]:
-    """Flags of drafter and verifier: keys and values of documents lie beside a kept index."""
+    """Return the flags of drafter and verifier that keep documents' keys and values beside a kept
+    index."""
     if documents.folder is None:
         return {}
     return {
@@ -119,7 +121,7 @@ async def _fill_side(paths: Iterable[Path], address: str) -> int:
 
 
 def _uploads(paths: Iterable[Path]) -> Iterator[Upload]:
-    """Documents are named by their paths below `paths`."""
+    """Yield the documents, named by their paths below `paths`."""
     for path in paths:
         root = path if path.is_dir() else path.parent
         for source in read_sources(files_below([path]).files):

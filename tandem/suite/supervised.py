@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def run_module(module: str, arguments: list[str]) -> None:
-    """Like `python -m module arguments`; raises the module's SystemExit, if any."""
+    """Run a module like `python -m module arguments`; raises the module's SystemExit, if any."""
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -42,7 +42,7 @@ class TranslatedEngine(EngineDefaults):
         vocabulary_hash: str,
         eos_token_ids: frozenset[int],
     ) -> None:
-        """`vocabulary_hash` and `eos_token_ids` are the target's."""
+        """Wrap `engine`. `vocabulary_hash` and `eos_token_ids` are the target's."""
         self.translation = translation
         self.model_name = engine.model_name
         self.vocabulary_size = translation.intersection.target_size
@@ -122,7 +122,8 @@ class TranslatedEngine(EngineDefaults):
         batch: Sequence[ForwardRequest],
         cancelled: Callable[[], bool],
     ) -> None:
-        """Committed tokens that the draft's session lost cannot be fed beside a tree's nodes."""
+        """Feed the committed tokens that the draft's session has lost, for requests with a tree:
+        they cannot be fed in the same pass as a tree's nodes."""
         due = [
             session
             for session, request in zip(sessions, batch, strict=True)
@@ -198,7 +199,8 @@ class TranslatedSession(WrappedSession):
         return tuple(self._token_ids[self._start + len(self._ends) :])
 
     def draft_length(self, length: int) -> int:
-        """Length of the draft's session for the first `length` tokens; 0 if it holds none."""
+        """Return the length of the draft's session for the first `length` tokens; 0 if it holds
+        none."""
         held = min(length - self._start, len(self._ends))
         return self._ends[held - 1] if held > 0 else 0
 
@@ -280,7 +282,8 @@ class TranslatedSession(WrappedSession):
         self._token_ids += plan.token_ids
 
     def _tree_plan(self, request: ForwardRequest) -> Plan:
-        """A node of several draft tokens is a chain; what hangs on it hangs on its end."""
+        """Plan a pass over a tree. A node of several draft tokens becomes a chain, and the node's
+        children follow the end of the chain."""
         assert request.parents is not None
         spelt = [self._translation.draft_ids(token) for token in request.token_ids]
         if not self._token_ids:
@@ -338,7 +341,8 @@ def _plan(
     token_ids: tuple[int, ...] = (),
     tree: ForwardRequest | None = None,
 ) -> Plan:
-    """A target token's logits are those after its last draft token."""
+    """Plan one pass in the draft's tokens. The logits kept for a target token are those after its
+    last draft token."""
     draft_ids = tuple(token for ids in spelt for token in ids)
     ends = [chain[-1] for chain in nodes[len(nodes) - logits_to_keep :]]
     first = ends[0] if ends else len(draft_ids)

@@ -102,7 +102,9 @@ def _comparable(tokenizer: Tokenizer | None) -> ComparableTokenizer:
 def measure_loss(
     draft: Engine, target: Engine, translation: Translation, token_ids: Sequence[int]
 ) -> Loss:
-    """Both models over a text of target tokens. Raises InvalidArgument if it exceeds a context."""
+    """Run both models over a text of target tokens, and measure the probability that each gives to
+    tokens that the two do not share. Raises InvalidArgument if the text exceeds a model's
+    context."""
     first, *later = token_ids
     spelt = [translation.first(first), *map(translation.draft_ids, later)]
     ends = [end - 1 for end in accumulate(map(len, spelt))]

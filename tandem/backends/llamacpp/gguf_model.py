@@ -78,7 +78,8 @@ def _placement(choice: ModelChoice) -> tuple[int, int]:
 
 
 def _cells(cell_bytes: int, trained_length: int) -> int:
-    """Room for `POOL_BYTES`, within reason."""
+    """Return how many cells fit in `POOL_BYTES`: no fewer than `LEAST_CELLS`, or the model's
+    longest text if that is shorter, and no more than `MOST_CONTEXTS` full contexts."""
     least = min(LEAST_CELLS, trained_length)
     most = MOST_CONTEXTS * trained_length
     return min(max(POOL_BYTES // cell_bytes, least), most)

@@ -117,12 +117,13 @@ class GgufTokenizer:
         return family_of(self._model.chat_template or "")
 
     def prompt_end(self, token_ids: Sequence[int]) -> str:
-        """The text of the last tokens of a prompt, special tokens included."""
+        """Return the text of the last tokens of a prompt, special tokens included."""
         ends = [self.piece(t) or self._names.get(t, "").encode() for t in token_ids[-_PROMPT_END:]]
         return b"".join(ends).decode("utf-8", "replace")
 
     def mark_ids(self, text: str) -> list[int]:
-        """Ids of text inside a text; special tokens spelt out in it are meant."""
+        """Return the ids of text inside a text; a special token spelt out in it becomes that
+        token."""
         return self._tokenize(text, special=False, control=True)
 
     def _rendered(
@@ -189,8 +190,8 @@ class GgufTokenizer:
         return GgufText(self)
 
     def marked_detokenizer(self) -> "GgufText":
-        """Like `detokenizer`, but the family's marks are text, even where they are control
-        tokens."""
+        """Return what `detokenizer` returns, except that the family's marks are text, even where
+        they are control tokens."""
         marks = self.family.marks
         shown = {
             token: name.encode()
@@ -200,8 +201,8 @@ class GgufTokenizer:
         return GgufText(self, shown)
 
     def special_detokenizer(self, ends: Collection[int] = ()) -> "GgufText":
-        """Like `detokenizer`, but all control tokens are text; one of `ends` only where another
-        token follows it."""
+        """Return what `detokenizer` returns, except that all control tokens are text; one of `ends`
+        only if another token follows it."""
         shown = {t: name.encode() for t, name in self._names.items() if name in self._control}
         return GgufText(self, shown, ends)
 
@@ -244,7 +245,7 @@ class GgufTokenizer:
         return self._model.text(f"tokenizer.ggml.{key}")
 
     def _marked(self, value: object) -> object:
-        """A JSON value with the control tokens that its texts spell marked."""
+        """Return a JSON value with marks around the control tokens that its texts spell out."""
         if isinstance(value, str):
             return self._mark(value)
         if isinstance(value, list):
@@ -283,8 +284,8 @@ class GgufText:
         shown: Mapping[int, bytes] | None = None,
         ends: Collection[int] = (),
     ) -> None:
-        """`shown`: control tokens that are text here, with what they spell; one of `ends` only
-        where another token follows it."""
+        """Begin an empty text. `shown`: the control tokens that are text here, with what each
+        spells; one of `ends` is text only if another token follows it."""
         self._tokenizer = tokenizer
         self._shown = shown or {}
         self._ends = frozenset(ends) & self._shown.keys()
@@ -293,7 +294,8 @@ class GgufText:
         self._first = tokenizer.drops_first_space
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Raises InvalidArgument("token_ids") for an id outside the vocabulary."""
+        """Return the text that these tokens complete. Raises InvalidArgument("token_ids") for an id
+        outside the vocabulary."""
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
         spelt = b""
         for token in token_ids:

@@ -53,7 +53,8 @@ class LlamaModel:
     def __init__(
         self, path: Path, gpu_layers: int = 0, gpu: int = 0, vocabulary_only: bool = False
     ) -> None:
-        """`gpu_layers` lie on the accelerator `gpu`; -1: all."""
+        """Load the file at `path`, with `gpu_layers` of its layers on the accelerator with the
+        number `gpu`; -1: all of them."""
         library.llama_log_set(_LOG, None)
         library.llama_backend_init()
         if gpu_layers and not library.llama_supports_gpu_offload():
@@ -132,10 +133,10 @@ class LlamaContext:
         most_tokens: int,
         apart: int = 0,
     ) -> None:
-        """`most_tokens` may be fed at once. `apart`: so many sequences, each with an equal share of
-        the cells to itself, so that a token is in one of them only; 0: all that llama.cpp can have,
-        which share the cells. Raises ResourceExhausted where memory does not suffice for so many
-        cells."""
+        """Allocate `cells` cells; at most `most_tokens` tokens may be fed at once. `apart`: have
+        that many sequences, each with an equal share of the cells to itself, so that a token is in
+        only one of them; 0: as many as llama.cpp can have, which share the cells. Raises
+        ResourceExhausted if there is too little memory for that many cells."""
         self._model = model  # lives as long as its context
         self.cells = cells
         self.apart = apart > 0

@@ -87,7 +87,8 @@ class LlamaAdaptation:
     """Implements `Adaptation` for the lean forward of a draft, in float32, bfloat16 or float16."""
 
     def __init__(self, forward: LlamaForward, like: Tensor, most_tokens: int) -> None:
-        """`like` has dtype and device of activations; texts have at most `most_tokens`."""
+        """Prepare to train adapters for `forward`. `like` has the dtype and the device of
+        activations; a text has at most `most_tokens` tokens."""
         self._forward = forward
         self._like = like
         self.most_tokens = most_tokens
@@ -247,7 +248,8 @@ class LlamaAdaptation:
         return Labels(*(column[inside].to(device) for column in labels))
 
     def _placed(self, ids: Tensor) -> Tensor:
-        """Where the head has each token, -1 where it has not."""
+        """Return the place of each token among the head's tokens; -1 for a token that the head
+        lacks."""
         if self._places is None:
             return ids
         known = ids < len(self._places)

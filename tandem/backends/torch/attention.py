@@ -107,13 +107,14 @@ def _attend_spans(
 
 
 def _folded_sinks(sinks: Tensor, kv_heads: int, rows: int) -> Tensor:
-    """[heads] -> [kv_heads, rows, 1]: one score for each folded row."""
+    """Repeat the sinks' scores [heads] -> [kv_heads, rows, 1]: one score for each folded row."""
     repeats = rows * kv_heads // sinks.shape[0]
     return sinks.float().repeat_interleave(repeats).view(kv_heads, rows, 1)
 
 
 def _weighted(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
-    """Sum of values under weights [kv_heads, rows, tokens]; a last column without value is left."""
+    """Return the sum of values under weights [kv_heads, rows, tokens]; a last column of weights
+    that has no value is left out."""
     end = values[0].shape[1]
     out = weights[:, :, :end] @ values[0]
     for block in values[1:]:

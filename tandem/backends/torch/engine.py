@@ -196,7 +196,8 @@ class HuggingFaceEngine(EngineDefaults):
 
 
 def _context_length(model: PreTrainedModel) -> int:
-    """Positions the model has; where rotary frequencies depend on the length, the first regime."""
+    """Return the number of positions that the model has; if its rotary frequencies depend on the
+    length, those of the first regime only. Raises InvalidArgument("model") if it has none."""
     config = model.config.get_text_config()
     length = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 0)
     if not length:

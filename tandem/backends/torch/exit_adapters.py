@@ -80,7 +80,7 @@ class ExitAdapter(torch.nn.Module):
         torch.nn.init.normal_(self.down, std=hidden_size**-0.5, generator=generator)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden_size] -> the same shape and dtype."""
+        """Apply the adapter to hidden states [rows, hidden_size] -> the same shape and dtype."""
         size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
         size = (size * hidden.shape[-1] ** -0.5).clamp_min(1e-6).to(hidden.dtype)
         inner = functional.silu(functional.linear(hidden / size, self.down))
@@ -125,7 +125,7 @@ class PlacedAdapter:
             self._up = (adapter.up.detach() / root).to(like).t().contiguous()
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden_size] -> the same shape and dtype."""
+        """Apply the adapter to hidden states [rows, hidden_size] -> the same shape and dtype."""
         size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
         size = size.clamp_min_(self._smallest).to(hidden.dtype)
         inner = functional.silu(torch.mm(hidden / size, self._down), inplace=True)
@@ -140,7 +140,8 @@ class EarlyExits:
     one row is copied, and what has arrived is handed over after the layers that follow."""
 
     def __init__(self, exits: ExitAdapters, like: Tensor, vocabulary_size: int) -> None:
-        """`like`: of the activations' dtype, on their device."""
+        """Place the adapters on the device of `like` and in its dtype, which are those of
+        activations."""
         self.depths = exits.depths
         self.temperatures = exits.temperatures
         self.selects_rows = like.device.type != "cpu"
@@ -197,7 +198,7 @@ def _tell_row(on_exit_row: Callable[[int, int, Logits], None], index: int, row: 
 
 
 def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:
-    """Untrained adapters. Raises InvalidArgument naming the first field that cannot be."""
+    """Return untrained adapters. Raises InvalidArgument naming the first invalid field."""
     _check(description, "exits")
     size = description.hidden_size
     rank = description.rank
@@ -276,7 +277,7 @@ def _described(content: Any, path: Path) -> ExitsDescription:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as tuples, inner ones too."""
+    """Turn JSON's lists into tuples, nested ones too."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
@@ -324,9 +325,10 @@ def place_beside(model_folder: Path) -> Path:
 
 
 def weights_hash(files: Sequence[Path]) -> str:
-    """Content hash of the tensors in some safetensors files, however they are spread over them.
-    Reads the files as bytes: the same for whatever precision a model is loaded with. Raises
-    InvalidArgument("model") for a file that is no safetensors file."""
+    """Return a content hash of the tensors in some safetensors files, however the tensors are
+    spread over the files. These are read as bytes, so the hash is the same for any precision that a
+    model is loaded with. Raises InvalidArgument("model") for a file that is not a safetensors
+    file."""
     tensors = sorted(tensor for path in files for tensor in _tensor_hashes(path))
     return hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
 

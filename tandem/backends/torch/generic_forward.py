@@ -108,7 +108,7 @@ class GenericForward:
                 raise InvalidArgument("model", f"layer {layer} of {self._name} has {kind}")
 
     def __call__(self, packed: PackedBatch) -> Tensor:
-        """Logits [packed.logits_to_keep, vocabulary_size]."""
+        """Return the logits [packed.logits_to_keep, vocabulary_size]."""
 
         def attend(call: _Call) -> Tensor:
             packed.check_cancelled()
@@ -202,7 +202,8 @@ def _packed_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface: [1, heads, tokens, size] -> [1, tokens, heads, size]."""
+    """Attend as transformers' attention interface asks: query, key and value [1, heads, tokens,
+    size] -> [1, tokens, heads, size]."""
     attend = getattr(module, _SLOT).attend
     index = getattr(module, "layer_idx", None)
     if not isinstance(index, int):
@@ -217,4 +218,5 @@ def _packed_attention(
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """transformers' mask interface: the packed batch knows what each token sees."""
+    """Return no mask to transformers' mask interface: the packed batch knows what each token
+    sees."""

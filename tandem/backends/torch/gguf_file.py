@@ -186,6 +186,7 @@ def content_hash(path: Path, dtype: str) -> str:
 
 
 def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """llama.cpp rotates pairs of rows beside each other, transformers pairs half a head apart."""
+    """Reorder each head's rows from llama.cpp's layout to transformers': llama.cpp rotates pairs of
+    rows beside each other, transformers pairs half a head apart."""
     pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
     return pairs.transpose(1, 2).reshape(weight.shape).contiguous()

@@ -203,8 +203,8 @@ class KvSession:
         self._tail.values[layer][:, begin:end] = value
 
     def export(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Keys and values of all committed tokens, [kv_heads, length, size] of each layer, in main
-        memory: what `KvPool.adopt` takes. Read only: most are views."""
+        """Return the keys and values of all committed tokens, [kv_heads, length, size] of each
+        layer, in main memory, as `KvPool.adopt` takes them. Read only: most are views."""
         spans = [self.read(layer, 0, self.length) for layer in range(len(self.pool.layers))]
         joined = [[_joined(halves) for halves in zip(*layer, strict=True)] for layer in spans]
         return [key for key, _ in joined], [value for _, value in joined]
@@ -224,7 +224,8 @@ class KvSession:
         self.length = length
 
     def read(self, layer: int, start: int, end: int) -> list[tuple[Tensor, Tensor]]:
-        """Views [kv_heads, tokens, size] of keys and values at positions start..end-1, in order."""
+        """Return views [kv_heads, tokens, size] of the keys and values at positions start..end-1,
+        in order."""
         views = []
         for block, block_end in [*self._prefix, (self._tail, end)]:
             if start < block_end:

@@ -99,7 +99,7 @@ class TorchKvFiles:
         return tensors
 
     def read(self, path: Path, origin: KvOrigin) -> KvTensors:
-        """Mapped, so that the system may take its pages back."""
+        """Read a file by mapping it into memory, so that the system may take its pages back."""
         try:
             with safe_open(path, "pt") as file:
                 header = file.metadata() or {}
@@ -134,7 +134,8 @@ class TorchKvFiles:
 
 
 def _metadata(packed: bytes) -> dict[str, str]:
-    """Metadata, which the library reads from files only. Raises ValueError, KeyError, TypeError."""
+    """Return the metadata in the bytes of a file; the library reads metadata from files only.
+    Raises ValueError, KeyError, TypeError."""
     length = int.from_bytes(packed[:_LENGTH_BYTES], "little")
     header: dict[str, Any] = json.loads(packed[_LENGTH_BYTES : _LENGTH_BYTES + length])
     return dict(header["__metadata__"])

@@ -42,7 +42,8 @@ class LayerTap:
 
     @contextmanager
     def reading(self, read: Reader) -> Iterator[None]:
-        """Inside, `read(layer, hidden)` is called after each layer of a forward pass."""
+        """Call `read(layer, hidden)` after each layer of a forward pass, while the context is
+        open."""
         self._read = read
         try:
             yield
@@ -64,8 +65,8 @@ class LayerTap:
         return [states[layer] for layer in layers]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits [rows, vocabulary] of hidden states [rows, size], as if of the last layer; after
-        or in a pass. Differentiable where gradients are on."""
+        """Return the logits [rows, vocabulary] of hidden states [rows, size], as if of the last
+        layer; after a pass or during one. Differentiable where gradients are on."""
         rows = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=hidden.device)
         read, self._read = self._read, None
         self._given = hidden[None]
@@ -79,9 +80,9 @@ class LayerTap:
 
     @contextmanager
     def narrowed(self, token_ids: Tensor) -> Iterator[None]:
-        """Inside, `head` gives logits of these tokens alone, in their order: [rows, tokens].
-
-        Raises InvalidArgument("model") for a head that is not one product."""
+        """Have `head` return the logits of these tokens alone, in their order: [rows, tokens],
+        while the context is open. Raises InvalidArgument("model") for a head that is not one
+        product."""
         head: Any = self.model.get_output_embeddings()
         if type(head) is not torch.nn.Linear:
             raise InvalidArgument("model", f"{type(self.model).__name__} has no plain head")

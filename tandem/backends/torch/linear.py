@@ -30,10 +30,11 @@ class Linear(Protocol):
     """y = x · weightᵀ + bias for x [rows, in]."""
 
     def __call__(self, rows: Tensor, few: bool) -> Tensor:
-        """[rows, in] -> [rows, out]. `few`: no sequence has more than FEW_ROWS of these rows."""
+        """Return the product with `rows` [rows, in] -> [rows, out]. `few`: no sequence has more
+        than FEW_ROWS of these rows."""
 
     def add_to(self, residual: Tensor, rows: Tensor, few: bool) -> Tensor:
-        """residual [rows, out] + the product; `residual` itself stays as it is."""
+        """Return residual [rows, out] + the product; `residual` itself stays as it is."""
 
 
 def make_linear(

@@ -116,8 +116,8 @@ class LlamaForward:
 
     @torch.inference_mode()
     def __call__(self, packed: PackedBatch) -> Tensor:
-        """Logits [packed.logits_to_keep, vocabulary_size]; of the first layers alone hidden states
-        [packed.logits_to_keep, size]."""
+        """Return the logits [packed.logits_to_keep, vocabulary_size]; if only the first layers run,
+        their hidden states [packed.logits_to_keep, size]."""
         hidden = packed.hidden
         if hidden is None:
             hidden = functional.embedding(packed.token_ids, self._embedding)
@@ -167,9 +167,10 @@ class LlamaForward:
         adapter: DraftAdapter | None,
         check: Callable[[], None],
     ) -> Tensor:
-        """Logits [tokens - first, head tokens] after the tokens from index `first` on, of one text
-        from its beginning, without keys and values of a session. Gradients go through the adapter,
-        so that the weights must not be quantised. `check` is called before each layer."""
+        """Return the logits [tokens - first, head tokens] after the tokens from index `first` on,
+        of one text from its beginning, without a session's keys and values. Gradients go through
+        the adapter, so that the weights must not be quantised. `check` is called before each layer,
+        on the way back too."""
         hidden = functional.embedding(token_ids, self._embedding).to(self._dtype)
         turn = self._rotary.first(len(token_ids))
         for index, layer in enumerate(self._layers):
@@ -183,7 +184,8 @@ class LlamaForward:
         return adapter.head.add_to(logits, normed, False) if adapter else logits
 
     def _early_logits(self, hidden: Tensor) -> Tensor:
-        """[rows, size] -> [rows, vocabulary]; what an exit says is a guess and may be rounded."""
+        """Return an exit's logits [rows, vocabulary] of hidden states [rows, size]: a guess, which
+        may be rounded."""
         return self._early_head(self._norm(hidden), few=False)
 
 
@@ -218,7 +220,8 @@ class _Layer:
     def __call__(
         self, hidden: Tensor, turn: tuple[Tensor, Tensor], packed: PackedBatch, rows: Tensor | None
     ) -> Tensor:
-        """hidden [tokens, size] -> the same, or only `rows` of it after attention."""
+        """Run the layer: hidden [tokens, size] -> the same shape, or after attention only `rows` of
+        it."""
         tokens = hidden.shape[0]
         turned_heads = self._heads + self._kv_heads
         products = self.products
@@ -264,7 +267,8 @@ class _Layer:
     def whole_text(
         self, hidden: Tensor, turn: tuple[Tensor, Tensor], adapter: LayerAdapter | None
     ) -> Tensor:
-        """hidden [tokens, size] of a whole text -> the same; each token sees those before it."""
+        """Run the layer over a whole text: hidden [tokens, size] -> the same shape. Each token sees
+        those before it."""
         tokens = hidden.shape[0]
         normed = self._norm(hidden)
         heads = self.products.qkv(normed, False)
@@ -289,14 +293,16 @@ class _Layer:
         return self.products.down.add_to(hidden, functional.silu(gate) * up, False)
 
     def _turned(self, heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """Rotary position embedding of query and key heads [heads, tokens, size]."""
+        """Apply the head norm, if there is one, and the rotary position embedding to query and key
+        heads [heads, tokens, size]."""
         if self._head_norm is not None:
             heads = self._head_norm(heads)
         cos, sin = turn
         return torch.addcmul(heads * cos, heads.roll(self._head_size // 2, -1), sin)
 
     def _fused_head_norm(self, attention: Module) -> "_RmsNorm | None":
-        """Qwen 3 normalises each query and key head."""
+        """Return one norm for all query and key heads, which Qwen 3 normalises; None if the model
+        does not."""
         if not hasattr(attention, "q_norm"):
             return None
         query = attention.q_norm
@@ -336,7 +342,8 @@ class _Rotary:
         self._cos = self._sin = like.new_empty(0, 0)
 
     def at(self, packed: PackedBatch) -> tuple[Tensor, Tensor]:
-        """cos, sin [tokens, head size]; sin carries the sign of the half it is added to."""
+        """Return cos and sin [tokens, head size] for a batch; sin carries the sign of the half that
+        it is added to."""
         if packed.last_position >= self._cos.shape[0]:
             self._grow(packed.last_position + 1)
         sequence = packed.sequences[0]
@@ -347,7 +354,8 @@ class _Rotary:
         return self._cos[positions], self._sin[positions]
 
     def first(self, tokens: int) -> tuple[Tensor, Tensor]:
-        """As `at`, of the first positions; copies, which a backward pass may keep."""
+        """Return what `at` returns, but for the first `tokens` positions, and as copies, which a
+        backward pass may keep."""
         if tokens > self._cos.shape[0]:
             self._grow(tokens)
         return self._cos[:tokens].clone(), self._sin[:tokens].clone()
@@ -371,7 +379,7 @@ def _widen_norms(decoder: Module) -> None:
 
 
 def _product_shape(*linears: Module) -> ProductShape:
-    """Shape of the one product for several linear layers of one input."""
+    """Return the shape of the one product that replaces several linear layers of the same input."""
     return ProductShape(linears[0].in_features, sum(linear.out_features for linear in linears))
 
 

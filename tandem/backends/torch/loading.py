@@ -143,8 +143,8 @@ def use_threads(threads: int) -> None:
 def load_model(
     folder_or_name: str | Path, device: str, dtype: str, revision: str | None = None
 ) -> Any:
-    """transformers' own model, complete and on its device; errors as of `load_chosen`. What is to
-    be quantised has the precision of its file."""
+    """Load transformers' own model, complete and on its device; raises what `load_chosen` raises. A
+    model that is to be quantised has the precision of its file."""
     precision = _precision(dtype)
     place = _device(device)
     source = find_source(folder_or_name, revision)
@@ -169,17 +169,20 @@ def load_model(
 
 
 def _bar_on_terminals(bar: Callable[..., Any], given: Any, named: dict[str, Any]) -> Any:
-    """Shown by terminals alone, once loading has become long, and gone at its end."""
+    """Return a progress bar that only terminals show, once loading has become long, and that is
+    gone at its end."""
     return bar(*given, **named | {"disable": None, "delay": BAR_AFTER_S, "leave": False})
 
 
 def base_hash(folder_or_name: str | Path, revision: str | None = None) -> str:
-    """Content hash of a model's weights, which its early-exit adapters name. Reads all of them."""
+    """Return the content hash of a model's weights, which its early-exit adapters name. Reads all
+    weights."""
     return _base_hash(find_source(folder_or_name, revision))
 
 
 def model_hash(folder_or_name: str | Path, dtype: str, revision: str | None = None) -> str:
-    """Content hash of what decides keys and values: weights (all read), configuration, dtype."""
+    """Return a content hash of what decides keys and values: weights (all are read), configuration,
+    dtype."""
     source = find_source(folder_or_name, revision)
     config = AutoConfig.from_pretrained(source.name, **source.options).to_json_string()
     return hashlib.sha256(f"{_base_hash(source)}\n{dtype}\n{config}".encode()).hexdigest()
@@ -243,7 +246,7 @@ def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> T
 
 
 def _model_class(source: ModelSource) -> Any:
-    """Vision models have a class of their own."""
+    """Return the class that loads the model; vision models have a class of their own."""
     config = AutoConfig.from_pretrained(source.name, **source.options)
     kinds = (kind for kind in VISION_MODELS if type(config) is kind.config_class)
     return next(kinds, AutoModelForCausalLM)
@@ -285,7 +288,8 @@ def _check_weights(folder: Path) -> None:
 
 
 def _check_complete(folder_or_name: str | Path, report: dict[str, Any]) -> None:
-    """transformers fills what a file lacks with random numbers."""
+    """Raise InvalidArgument("model") if the file lacks tensors or has some of another shape:
+    transformers fills them with random numbers."""
     for fault in ("missing_keys", "mismatched_keys"):
         if names := sorted(key if isinstance(key, str) else key[0] for key in report[fault]):
             kind = fault.removesuffix("_keys")

@@ -28,7 +28,8 @@ class LowRank(Protocol):
     """Adds what an adapter makes of the inputs of a product to that product."""
 
     def add_to(self, product: Tensor, rows: Tensor, few: bool) -> Tensor:
-        """product [rows, out], rows [rows, in] -> [rows, out]; `few` as of `Linear`."""
+        """Add to `product` [rows, out] what the adapter makes of `rows` [rows, in] -> [rows, out].
+        `few` is as in `Linear`."""
 
 
 class LayerAdapter(NamedTuple):

@@ -106,7 +106,7 @@ class PackedSequence:
     def _seen(
         self, first: int, last: int, start: int, end: int, window: int | None
     ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-        """[rows, positions]: which slots each fed token may look at."""
+        """Return which slots each fed token may look at: [rows, positions]."""
         at = np.array(self.positions[first:last])[:, None]
         slots = np.arange(start, end)[None]
         if self.parents is None:
@@ -161,7 +161,8 @@ class PackedBatch:
         cancelled: Callable[[], bool],
         like: Tensor,
     ) -> None:
-        """`like` has the dtype and the device of the model's activations."""
+        """Pack the requests of `batch`, one for each of `sessions`. `like` has the dtype and the
+        device of the model's activations."""
         self.sequences: list[PackedSequence] = []
         self._cancelled = cancelled
         offset = 0
@@ -186,22 +187,22 @@ class PackedBatch:
         self.reads_exits = any(one.exits and one.logits_to_keep for one in self.sequences)
 
     def positions(self) -> Tensor:
-        """Position of each token of the packed batch in its own sequence."""
+        """Return the position of each token of the packed batch in its own sequence."""
         positions = [position for sequence in self.sequences for position in sequence.positions]
         return torch.tensor(positions, device=self.token_ids.device)
 
     def logit_rows(self) -> Tensor:
-        """Rows of the packed batch whose logits are asked for, in order."""
+        """Return the rows of the packed batch whose logits are asked for, in order."""
         return self.rows_of(self.sequences)
 
     def rows_of(self, sequences: Sequence[PackedSequence]) -> Tensor:
-        """Rows of some of its sequences whose logits are asked for, in order."""
+        """Return the rows of some of its sequences whose logits are asked for, in order."""
         ends = [(sequence.rows.stop, sequence.logits_to_keep) for sequence in sequences]
         rows = [row for end, kept in ends for row in range(end - kept, end)]
         # A device waits for nothing before the copy only where that is said.
         return torch.tensor(rows, dtype=torch.long).to(self.token_ids.device, non_blocking=True)
 
     def check_cancelled(self) -> None:
-        """Called before each layer. Raises ForwardCancelled."""
+        """Raise ForwardCancelled if the pass was cancelled; called before each layer."""
         if self._cancelled():
             raise ForwardCancelled("cancelled between two layers")

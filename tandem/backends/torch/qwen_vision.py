@@ -35,7 +35,8 @@ class QwenVision:
     """Implements `tandem.backends.interface.Vision`."""
 
     def __init__(self, model: PreTrainedModel, processor: Any) -> None:
-        """`processor`: transformers' Qwen2VLImageProcessorPil, which needs no torchvision."""
+        """Prepare the images of `model` with `processor`, transformers' Qwen2VLImageProcessorPil,
+        which needs no torchvision."""
         self._model: Any = model
         self._processor = processor
         config: Any = model.config

@@ -50,7 +50,8 @@ class ReducedHead:
         return self.spread(self.inside(rows, few))
 
     def spread(self, logits: Tensor) -> Tensor:
-        """[rows, head tokens] -> [rows, vocabulary]."""
+        """Put the logits [rows, head tokens] in their places -> [rows, vocabulary], with -inf for
+        all other tokens."""
         whole = logits.new_full((logits.shape[0], self._size), float("-inf"))
         return whole.index_copy_(1, self._tokens, logits)
 

@@ -52,8 +52,9 @@ def _check_version() -> None:
 
 
 def _prepare(threads: int) -> None:
-    """vLLM reads variables; those that are set stay. Standard output is the service's own, whose
-    first line callers wait for, and a forked worker would share its locks and connections."""
+    """Set the variables that vLLM reads; those that are set already stay. vLLM logs to standard
+    error, since callers wait for the first line of the service's standard output, and spawns its
+    workers, since a forked worker would share the service's locks and connections."""
     for variable, text in {
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -47,7 +47,7 @@ class VllmEngine(EngineDefaults):
         eos_token_ids: frozenset[int],
         kv_bytes_per_token: int,
     ) -> None:
-        """Takes over `core`, an EngineCore whose workers have the extension LogitsWorker."""
+        """Take over `core`, an EngineCore whose workers have the extension LogitsWorker."""
         self.model_name = model_name
         self.vocabulary_hash = vocabulary_hash
         self.vocabulary_size = vocabulary_size

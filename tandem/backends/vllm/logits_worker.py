@@ -98,7 +98,8 @@ class LogitsWorker:
             return rows_of_logits
 
     def _make_buffers(self, first_stage: bool) -> None:
-        """vLLM 0.32 makes a later stage's input buffers when it compiles, which a CPU does not."""
+        """Make the input buffers of a later stage: vLLM 0.32 makes them when it compiles, which a
+        CPU does not."""
         runner = self.model_runner
         if not first_stage and getattr(runner, "intermediate_tensors", 0) is None:
             runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(

@@ -58,7 +58,8 @@ class PagedSession:
     def __init__(
         self, pages: PagePool, capacity: int, tokens: Sequence[int] = (), *, salt: str
     ) -> None:
-        """`salt`: pages are found by sessions with the same one alone."""
+        """Begin with the committed `tokens`, and reserve pages for `capacity` tokens. Pages are
+        found only by sessions with the same `salt`."""
         self.capacity = self.slots = capacity
         self.own_capacity = capacity - len(tokens)
         self.salt = salt

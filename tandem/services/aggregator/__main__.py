@@ -13,7 +13,7 @@ from tandem.telemetry.tracing import open_tracing
 
 
 def build(settings: AggregatorSettings, metrics: Metrics) -> AggregatorServicer:
-    """The servicer with what it shows to the drafter, and its traces."""
+    """Build the servicer, with what it shows to the drafter and where its traces go."""
     if _serves_http(settings):
         require("fastapi", "uvicorn")  # refused before anything listens
     access = client_access(settings)

@@ -211,6 +211,6 @@ class AggregatorSettings(MeasuredSettings):
 
 
 def sides_of(text: str) -> list[tuple[str, str]]:
-    """Names and addresses of `more_sides`."""
+    """Return the names and addresses in the setting `more_sides`."""
     pairs = (each.partition("=") for each in text.split(",") if each.strip())
     return [(name.strip(), address.strip()) for name, _, address in pairs]

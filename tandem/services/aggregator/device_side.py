@@ -27,7 +27,8 @@ class DeviceSide:
         access: ClientAccess,
         target_name: Callable[[], str],
     ) -> None:
-        """`target_name`: what the target model is called, as far as it is known."""
+        """Prepare connections to the cloud and the further sides that the settings name.
+        `target_name` returns what the target model is called, as far as that is known."""
         self._settings = settings
         self._resources = SideResources(settings, metrics, access)
         self._cloud = self._resources.cloud_connection(settings.cloud) if settings.cloud else None
@@ -64,8 +65,8 @@ class DeviceSide:
         headers: Sent = None,
         owner: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse]:
-        """The messages for the caller; closing the generator cancels the request on both sides.
-        `owner`: whose documents may be used beside the operator's and shared ones."""
+        """Yield the messages for the caller; closing the generator cancels the request on both
+        sides. `owner`: whose documents may be used, besides the operator's and shared ones."""
         preset = request.composed_aggregation()
         if self._cloud is None and preset.needs_cloud:
             why = f"{preset.name} needs documents in the cloud, but this suite has none"

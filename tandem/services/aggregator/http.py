@@ -30,7 +30,8 @@ log = get_logger(__name__)
 async def http_door(
     settings: AggregatorSettings, metrics: Metrics, aggregator: AggregatorServicer
 ) -> AsyncIterator[str]:
-    """Serves HTTP inside; gives its address line. SettingsError or PortInUse."""
+    """Serve HTTP while the context is open, and yield the line with its address. Raises
+    SettingsError or PortInUse."""
     requests = aggregator.requests
     gateway = gateway_settings(settings)
     if settings.http_documents:
@@ -60,13 +61,15 @@ async def http_door(
 
 
 async def _stop_listening(requests: Requests, server: HttpServer) -> None:
-    """Once the aggregator leaves: who connects then would get no answer."""
+    """Stop listening once the aggregator leaves: a caller who connected then would get no
+    answer."""
     await requests.left.wait()
     server.stop_listening()
 
 
 def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
-    """Raises SettingsError for unreadable keys, and for an open door that was not asked for."""
+    """Return the gateway's settings. Raises SettingsError for unreadable keys, and for an open
+    gateway that was not asked for."""
     keys = _keys(settings)
     return GatewaySettings(
         keys=None if keys is None else keys.current,
@@ -101,7 +104,8 @@ def known_names(settings: AggregatorSettings) -> KnownNames:
 
 
 def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:
-    """None where HTTP is plain. Raises SettingsError naming the file that cannot be used."""
+    """Return the certificate to serve HTTPS with; None for plain HTTP. Raises SettingsError naming
+    the file that cannot be used."""
     certificate = settings.http_tls_certificate
     key = settings.http_tls_key
     if certificate is None and key is None:

@@ -32,7 +32,8 @@ class RequestSeries:
             self._asking = asyncio.create_task(self._ask())
 
     def now(self, preset: str) -> MethodSeries:
-        """The series of `preset`, one of ours, with the target as it is known now."""
+        """Return the series of `preset`, which is one of ours, with the target as it is known
+        now."""
         key = (preset, self.target_name)
         if key not in self._known:
             self._known[key] = self._metrics.method(preset, self.target_name)

@@ -99,13 +99,13 @@ class Requests:
         return self._slots.running + self._slots.waiting
 
     def going_away(self) -> None:
-        """Requests under way run to their end; new ones are refused, and `left` is set."""
+        """Let requests under way run to their end, refuse new ones, and set `left`."""
         self.leaving = True
         self.left.set()
 
     async def close(self) -> None:
-        """Doors of this process that still wait for answers are told by `ending`, and get
-        `CLOSE_S` to tell their callers."""
+        """Close all connections, but set `ending` first, and leave parts of this process that still
+        wait for answers, such as its HTTP server, `CLOSE_S` to tell their callers."""
         self.ending.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
@@ -162,7 +162,7 @@ class Requests:
     async def embed(
         self, texts: Sequence[str] | Sequence[Sequence[int]], most_tokens: int = 0
     ) -> EmbedResponse:
-        """Vectors by the retriever's model. Raises FailedPrecondition or Rejected."""
+        """Return vectors from the retriever's model. Raises FailedPrecondition or Rejected."""
         return await self._two_sides.retrieval.embed(
             texts, most_tokens, tenant=current_caller().holder
         )
@@ -263,7 +263,8 @@ class Requests:
 
     @contextmanager
     def _counted(self, label: str, ends_s: float) -> Iterator[None]:
-        """Counts the request inside by its status, and raises what its caller is told."""
+        """Count the request that runs in this context by its status, and raise the error that its
+        caller gets."""
         status = "CANCELLED"
         try:
             yield
@@ -281,7 +282,8 @@ class Requests:
             self._series.now(label).request_ended(status)
 
     def _relayed(self, admitted: _AdmittedRequest) -> AsyncGenerator[pb.GenerateResponse]:
-        """The answer from whoever gives it."""
+        """Return the answer's messages: from both sides if the request asks for that, else from the
+        drafter."""
         left_s = max(0.0, admitted.ends_s - time.monotonic())
         if admitted.request.from_two_sides:
             return self._two_sides.answers(
@@ -326,7 +328,7 @@ class Requests:
 
 
 def _label(asked: GenerationRequest | pb.Generation) -> str:
-    """The preset that a request names, where it is one of ours."""
+    """Return the preset that a request names, if it is one of ours, and otherwise `OTHER`."""
     preset = asked.preset or DEFAULT_PRESET
     return preset if preset in PRESETS or preset in AGGREGATION_PRESETS else OTHER
 
@@ -342,7 +344,7 @@ async def _pass_cancel(cancel: Callable[[], Awaitable[None]], call: Any) -> None
 
 
 async def _raise_fault(cancelling: asyncio.Task[None]) -> None:
-    """The caller's own fault, if that ended the request."""
+    """Raise the error by which the caller ended the request, if there is one."""
     (error,) = await asyncio.gather(cancelling, return_exceptions=True)
     if isinstance(error, Exception):
         raise error

@@ -44,8 +44,8 @@ class Retrieval:
     async def search(
         self, query: str, count: int, headers: Sent = None, owner: str = ""
     ) -> tuple[ContextDocument, ...]:
-        """The best `count` documents at most, of those that `owner` may find; `headers`: the
-        asking span's. Raises Rejected."""
+        """Return the best documents that `owner` may find, at most `count`. `headers` are those of
+        the span that asks. Raises Rejected."""
         if self._connection is None or not query.strip() or count < 1:
             return ()
         request = pb.SearchRequest(query=query, count=count, tenant=owner)
@@ -68,10 +68,10 @@ class Retrieval:
         most_tokens: int = 0,
         tenant: str = "",
     ) -> pb.EmbedResponse:
-        """Vectors of `texts`, or of their token ids, by the retriever's model, in the turn of
-        `tenant`. Many are sent in several calls, one after the other. `most_tokens`: read so many
-        of the first tokens of each; 0: all. Raises FailedPrecondition without a retriever, or where
-        it is too old, and Rejected."""
+        """Return the vectors of `texts`, or of their token ids, by the retriever's model, in the
+        turn of `tenant`. Many are sent in several calls, one after the other. `most_tokens`: read
+        only that many of the first tokens of each; 0: all. Raises Rejected, or FailedPrecondition
+        if there is no retriever or it is too old."""
         if self._connection is None:
             raise FailedPrecondition(f"embedding: needs {variable_of('retriever')}")
         whole = pb.EmbedResponse()
@@ -105,8 +105,8 @@ class Retrieval:
         return answer
 
     async def embedding(self) -> tuple[str, int]:
-        """The retriever's embedding model and the length of its vectors; "" without one, or while
-        the retriever does not answer."""
+        """Return the name of the retriever's embedding model and the length of its vectors; "" and
+        0 if there is none, or while the retriever does not answer."""
         if self._connection is not None and not self._embedding[0]:
             with suppress(grpc.aio.AioRpcError):
                 async with self._connection.channel() as channel:
@@ -149,7 +149,7 @@ class Retrieval:
         return answer.deleted[0]
 
     async def listed(self, request: pb.ListRequest) -> pb.ListResponse:
-        """Some of an owner's documents; needs documents:read. Raises Rejected."""
+        """List some of an owner's documents; needs documents:read. Raises Rejected."""
         try:
             async with self._reached().channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).List
@@ -169,8 +169,8 @@ class Retrieval:
 
 
 async def _check_owners(channel: grpc.aio.Channel, owner: str) -> None:
-    """An older retriever does not read whose a document is: a tenant's would replace or delete the
-    operator's."""
+    """Raise FailedPrecondition if there is an owner and the retriever is too old to read whose a
+    document is: it would replace or delete the operator's instead of a tenant's."""
     if owner:
         describe = pb_grpc.RetrieverServiceStub(channel).Describe
         described = await describe(pb.DescribeRequest(), timeout=SEARCH_TIMEOUT_S)
@@ -182,8 +182,8 @@ async def _check_owners(channel: grpc.aio.Channel, owner: str) -> None:
 
 
 def _refused(error: grpc.aio.AioRpcError) -> Rejected:
-    """What is wrong with a request is named by its field, which the caller knows; all else is the
-    retriever's."""
+    """Return a failed call as an error for the caller. What is wrong with the request is named by
+    its field, which the caller knows; anything else is named as the retriever's."""
     code, details = actual_status(error.code(), details_of(error))
     named = details if code is grpc.StatusCode.INVALID_ARGUMENT else f"retriever: {details}"
     return upstream_rejection(code, named)

@@ -33,7 +33,8 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         access: ClientAccess | None = None,
         tracing: Tracing = NO_TRACING,
     ) -> None:
-        """`access` is what the drafter is shown; without it the connection to it is plain."""
+        """Set up the service. `access` is what the drafter is shown; without it the connection to
+        the drafter is plain."""
         access = access or ClientAccess()
         self._side = settings.side
         self._streams = stream_limits(settings)
@@ -48,7 +49,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         return self.requests.open_requests + self._collaborations.open_requests
 
     def going_away(self, grace_s: float) -> None:
-        """Requests under way run to their end within the grace; new ones are refused."""
+        """Let requests under way run to their end within `grace_s`, and refuse new ones."""
         self.requests.going_away()
         self._collaborations.going_away(grace_s)
 

@@ -36,7 +36,8 @@ class SideResources:
         return Connection(target, self._max_message_bytes, self._access)
 
     def cloud_connection(self, target: str) -> Connection:
-        """To the other side, which is shown another key; of several the nearest that serves."""
+        """Return a connection to the other side, which is shown another key; if `target` is several
+        addresses, to the nearest that serves."""
         targets = addresses_of(target)
         access = self._access.to_cloud()
         if len(targets) > 1:

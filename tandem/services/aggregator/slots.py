@@ -82,7 +82,7 @@ class Slots:
             waiting.left.set()
 
     async def _reserved(self, holder: str, place: ExitStack) -> Reservation:
-        """A place, held until `place` closes."""
+        """Reserve a place, which is held until `place` closes. Raises ResourceExhausted."""
         while True:
             try:
                 return place.enter_context(self._admission.reserve())
@@ -97,8 +97,8 @@ class Slots:
             await last.left.wait()
 
     def _last_of_most(self, holder: str) -> _Waiting | None:
-        """The last in turn among the waiting requests of the holder that has the most places, if
-        `holder` has fewer even with one of them."""
+        """Return the last in turn among the waiting requests of the holder that has the most
+        places, if `holder` would have fewer even with one place more; otherwise None."""
         held = self._running + Counter(each.holder for each in self._queue)
         able = [each for each in self._queue if each.holder and not each.turn.done()]
         last = max(
@@ -122,7 +122,7 @@ class Slots:
             raise Rejected(StatusCode.DEADLINE_EXCEEDED, why) from None
 
     async def _turn(self, waiting: _Waiting) -> None:
-        """Returns once its holder has one slot more."""
+        """Wait until the holder of `waiting` has one slot more."""
         holder = waiting.holder
         self._asked_s[holder] = asyncio.get_running_loop().time()
         if self.running < self._limit and self._may_run(holder):
@@ -140,7 +140,8 @@ class Slots:
             raise
 
     def _leave(self, holder: str) -> None:
-        """One slot less for `holder`; the next of those that wait get what may be had."""
+        """Take a slot from `holder`, and give all free slots that may be given to the next in the
+        queue."""
         self._running[holder] -= 1
         # Who waited may have been cancelled in this very moment, and not have left the queue yet.
         self._queue = [each for each in self._queue if not each.turn.done()]
@@ -154,8 +155,9 @@ class Slots:
             following.turn.set_result(None)
 
     def _may_run(self, holder: str) -> bool:
-        """Long answers, or unread ones, of one holder leave a quarter of the slots to others, and a
-        slot to each of the others who is active and has none. Who has none needs no leave."""
+        """Return whether `holder` may have one more slot. A holder without any always may. The long
+        or unread answers of one holder leave a quarter of the slots to others, and a slot to each
+        other holder who is active and has none."""
         if not holder or not self._running[holder]:
             return True
         since_s = asyncio.get_running_loop().time() - ACTIVE_S
@@ -171,7 +173,8 @@ class Slots:
         self._given = [*(each for each in self._given if each != holder), holder]
 
     def _before(self, waiting: _Waiting) -> tuple[int, int, int]:
-        """Holders with less come first; of one holder's, what has the smallest priority."""
+        """Return the sort key of a waiting request: holders with fewer slots come first, then those
+        whose last slot was the longest ago, then the smallest priority."""
         holder = waiting.holder
         latest = self._given.index(holder) + 1 if holder in self._given else 0
         return self._running[holder], latest, waiting.priority

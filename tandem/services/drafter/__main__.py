@@ -26,7 +26,7 @@ from tandem.two_sided.interface import Documents
 
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
-    """The servicer with its engine and tokenizer loaded."""
+    """Build the servicer, with its engine and tokenizer loaded."""
     access = client_access(settings)  # refused without waiting for torch
     file = settings.verifiers_file
     public_file = settings.public_prompts_file

@@ -28,11 +28,12 @@ class AnswerThinking:
     tokens: Thinking | None = None
 
     def processors(self, asked: Processors) -> Processors:
-        """The processors that a caller asked for, with the thinking."""
+        """Return the processors that a caller asked for, with the thinking added."""
         return asked if self.tokens is None else replace(asked, thinking=self.tokens)
 
     def text(self, tokenizer: Tokenizer, request: GenerationRequest) -> AnswerText:
-        """The text of the answer, with the family's marks in it, or with all special tokens."""
+        """Begin the text of the answer, with the family's marks in it, or with all special tokens
+        if the request asks for those."""
         detokenizer = single = None
         if request.spell_special_tokens and isinstance(tokenizer, SpecialTokenizer):
             ends = {*tokenizer.eos_token_ids, *request.stop_token_ids}
@@ -57,9 +58,9 @@ class AnswerThinking:
 def answer_thinking(
     tokenizer: Tokenizer, prompt_ids: Sequence[int], request: GenerationRequest
 ) -> AnswerThinking:
-    """How the answer to a prompt may think. A grammar holds for what follows the thinking of an
-    answer to a conversation. Raises InvalidArgument("thinking_token_budget") for a model that a
-    budget cannot be given."""
+    """Return how the answer to a prompt may think. In an answer to a conversation a grammar holds
+    for what follows the thinking. Raises InvalidArgument("thinking_token_budget") for a model that
+    cannot be given a budget."""
     limited = request.thinking_token_budget >= 0
     family = tokenizer.family if isinstance(tokenizer, FamilyTokenizer) else PLAIN
     if not isinstance(tokenizer, FamilyTokenizer) or family.thinking is None:
@@ -80,8 +81,9 @@ def answer_thinking(
 def _tokens(
     tokenizer: FamilyTokenizer, thinking: ThinkingFormat, start: ThinkingStart, budget: int
 ) -> Thinking | None:
-    """None without a budget where the model spells the end of its thinking in several ways, so that
-    it cannot be seen in the tokens."""
+    """Return the thinking of an answer, in tokens. If no single token of the model ends its
+    thinking, the end cannot be seen in the tokens: returns None without a budget, and raises
+    InvalidArgument("thinking_token_budget") with one."""
     if len(tokenizer.mark_ids(thinking.end)) != 1:
         if budget >= 0:
             raise InvalidArgument(_BUDGET, f"{thinking.end!r} is not one token of this model")

@@ -33,7 +33,7 @@ class PublicPrompts:
 
 
 def read_public_prompts(path: Path) -> list[str]:
-    """The texts of a file, a JSON list of strings. Raises BadFile."""
+    """Read the texts of a file, a JSON list of strings. Raises BadFile."""
     try:
         texts = json.loads(read_file(path))
     except (ValueError, RecursionError):
@@ -46,8 +46,8 @@ def read_public_prompts(path: Path) -> list[str]:
 
 
 def rendered_by(tokenizer: Tokenizer, texts: Iterable[str]) -> PublicPrompts:
-    """Texts as the system's turn of a conversation. Raises InvalidArgument where the model's chat
-    template takes none."""
+    """Tokenize texts as the system's turn of a conversation. Raises InvalidArgument if the model's
+    chat template takes none."""
 
     def ids_of(text: str, words: str) -> list[int]:
         return conversation_ids(tokenizer, (Turn("system", text), Turn("user", words)))

@@ -27,8 +27,9 @@ async def write_commits(
     prompts: PromptTokens,
     on_commit: Callable[[int, Commit], None],
 ) -> None:
-    """Until the request ends. `on_commit` is called with the position of each commit in the whole
-    text, and the commit, which may tell more than the caller asked for."""
+    """Write the session's commits to the caller, until the request ends. `on_commit` is called with
+    the position of each commit in the whole text, and the commit, which may hold more than the
+    caller asked for."""
     position = 0
     first = len(session.machine.request.prompt_ids)
     tells_prompt = request.params.prompt_logprobs

@@ -83,7 +83,7 @@ def request_summary(
 
 
 def _choice(controller: Controller) -> pb.ScheduleChoice | None:
-    """The last schedule chosen; None where none was."""
+    """Return the last schedule chosen; None if none was."""
     if (decision := controller.decision) is None:
         return None
     conditions = decision.conditions

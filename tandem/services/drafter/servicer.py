@@ -167,11 +167,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         memory: TenantMemories | None = None,
         learning: LearningPlace | None = None,
     ) -> None:
-        """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
-        the connection to it is plain. `tenants`: what stands for callers there; by default by a
-        secret of this servicer. `split`: the target's first layers, for split inference. `memory`:
-        what is remembered of texts; None: nothing. `learning`: where the draft model learns, if it
-        does."""
+        """Set up the service. `verifier`: clouds as a text for `clouds_of`, or a file of them.
+        `access` is what the clouds are shown; without it the connections are plain. `tenants` makes
+        the ids that stand for callers at the clouds; by default with a secret of this servicer.
+        `split`: the target's first layers, for split inference. `memory`: what is remembered of
+        texts; None: nothing. `learning`: where the draft model learns, if it does."""
         self._engine = engine = reading_the_end(engine)
         self._tokenizer = tokenizer
         self._split = split
@@ -245,7 +245,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         return self._thread.fault
 
     def going_away(self, grace_s: float) -> None:
-        """Requests under way run to their end within the grace; new ones are refused."""
+        """Let requests under way run to their end within `grace_s`, and refuse new ones."""
         self._leaving = True
         self._decoding.going_away(grace_s)
 
@@ -544,8 +544,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         request: GenerationRequest,
         learned: AnswerLearning,
     ) -> None:
-        """Commits to the caller, until the end or the caller's cancel, all that were made before it
-        included."""
+        """Relay commits to the caller until the end or until the caller cancels, with all that were
+        made before the cancel; then write the summary."""
         writing = write_commits(stream, session, text, request, self._prompts, learned.committed)
         relaying = asyncio.create_task(writing)
         cancelling = asyncio.create_task(cancelled(stream))
@@ -621,7 +621,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         return preset
 
     async def _edge_request(self, checked: _CheckedRequest) -> tuple[EdgeRequest, AnswerThinking]:
-        """Tokenised, and how its answer may think."""
+        """Tokenize a request, and find how its answer may think."""
         engine = self._engine
         request = checked.request
         preset = checked.preset
@@ -697,8 +697,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
 
 
 def _params_for_both(request: GenerationRequest, room: int) -> GenerationParams:
-    """What the cloud must know too: no more tokens than there is room for, and beside `min_tokens`
-    the caller's own tokens that it keeps from ending the answer."""
+    """Return the parameters that the cloud must know too: no more tokens than there is room for
+    and, with `min_tokens`, the caller's own stop tokens, which must not end the answer before
+    that."""
     params = replace(request.params, max_tokens=min(request.params.max_tokens, room))
     if not params.processors.min_tokens:
         return params

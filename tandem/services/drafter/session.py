@@ -54,8 +54,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         tells_rounds: bool = False,
         layers: LayersSession | None = None,
     ) -> None:
-        """For `closing_tasks` see `SessionRunner`. `tells_rounds`: `take_rounds` is asked.
-        `layers`: of the target, where the request is split."""
+        """Set up the session. `closing_tasks`: see `SessionRunner`. `tells_rounds`: whether
+        `take_rounds` will be called. `layers`: those of the target, if the request is split."""
         super().__init__(
             open_stream=link.open_stream,
             opened=Opened,
@@ -94,8 +94,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         return self._finish_reason is not None or super().ended
 
     async def commits(self) -> AsyncGenerator[Commit, None]:
-        """Committed tokens as they become final. Raises Rejected or Unavailable when the cloud
-        refuses or stays lost; closing the iterator cancels the request at the cloud."""
+        """Yield committed tokens as they become final. Raises Rejected or Unavailable when the
+        cloud refuses or stays lost; closing the iterator cancels the request at the cloud."""
         with self.running():
             self.connect()
             ended = False
@@ -108,7 +108,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             await self.raise_failure(self._finish_reason)
 
     def cancel(self) -> None:
-        """The caller wants no more than what is committed; `commits` still hands that out."""
+        """Stop making more than what is committed, which is all that the caller still wants;
+        `commits` still yields it."""
         self.dispatch(self.cancel_machine)
 
     def close(self) -> None:
@@ -137,7 +138,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         return outputs
 
     def take_rounds(self) -> list[pb.RoundFigures]:
-        """Those that ended since the last time."""
+        """Return the figures of the rounds that ended since the last call."""
         return self._rounds.take() if self._rounds is not None else []
 
     def time_passed(self, now: float) -> list[EdgeOutput]:

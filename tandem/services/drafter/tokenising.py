@@ -69,8 +69,8 @@ class PromptTokens:
         chat_template_kwargs: str = "",
         tenant: bytes = b"",
     ) -> tuple[int, ...]:
-        """Ids of a text or a conversation; given ids as they are. The rest is as in a
-        `GenerationRequest`. Raises InvalidArgument."""
+        """Return the ids of a text or a conversation; a prompt that is ids already stays as it is.
+        The other arguments are as in a `GenerationRequest`. Raises InvalidArgument."""
         variables = read_variables(chat_template_kwargs)
         work = partial(self._ids, prompt, tools=tools, variables=variables)
         return await self._soon(self._checked(prompt) + len(tools), work, tenant)
@@ -125,7 +125,8 @@ class PromptTokens:
         return await self._soon(length, lambda: tuple(tokenizer.fill_in(prompt, suffix)), tenant)
 
     def _checked(self, prompt: Prompt) -> int:
-        """Characters, which are not more than might fit."""
+        """Return how many characters a prompt has. Raises InvalidArgument if they are more than
+        might fit."""
         return self._checked_length(_characters(prompt), "prompt")
 
     def _checked_length(self, characters: int, field: str) -> int:
@@ -182,7 +183,9 @@ class PromptTokens:
     def _newest_turns(
         self, turns: Sequence[Turn], most: int, tools: str, variables: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        """The system's turns at the beginning, and the longest rest that begins with a user's."""
+        """Tokenize the system's turns at the beginning, and the longest rest that begins with a
+        user's turn, with at most `most` tokens in all. Raises InvalidArgument if no rest is short
+        enough."""
         system = next((n for n, turn in enumerate(turns) if turn.role != "system"), 0)
         begins = [n for n, turn in enumerate(turns) if turn.role == "user" and n > system]
         kept = None
@@ -205,7 +208,8 @@ class PromptTokens:
 def _spelt(
     spelling: Spelling, token_ids: Sequence[int], instead: Sequence[Sequence[int]]
 ) -> tuple[list[SpeltToken], list[list[SpeltToken]]]:
-    """Token by token, with pauses where there are many."""
+    """Spell the tokens one by one, and what those of `instead` would have spelt there, with pauses
+    if there are many."""
     spelt = list[SpeltToken]()
     others = list[list[SpeltToken]]()
     pauses = len(token_ids) + sum(map(len, instead)) > LONG_SPELLING

@@ -71,9 +71,10 @@ class WarmStarts:
     def ended(
         self, preset: str, target_name: str, measured: WarmStart, predicted: bool = False
     ) -> None:
-        """A request ended that measured this; `preset` is the name of one that is listed. It knew
-        what those before it had measured, so what it measured takes the place of that. `predicted`:
-        its drafts were mostly the caller's, and say nothing of the draft model."""
+        """Record what a request measured that has ended; `preset` is the name of one that is
+        listed. The request knew what those before it had measured, so its measurements take the
+        place of theirs. `predicted`: its drafts were mostly the caller's, and say nothing of the
+        draft model."""
         if target_name != self._target_name:
             self._forget()
             self._target_name = target_name
@@ -121,7 +122,7 @@ class WarmStarts:
 
 
 def _fresher(readings: Aged, served: ServedNumber | None) -> Aged:
-    """The readings of this process, or what the server knows where that is newer."""
+    """Return the readings of this process, or what the server knows if that is newer."""
     if served is None or (readings and readings[-1][0] <= served.age_s):
         return readings
     return ((served.age_s, served.value),)

@@ -79,7 +79,7 @@ class ExtractionPool:
         return answer
 
     def close(self) -> None:
-        """Blocks until the threads are done; files that are being read are not waited for."""
+        """Block until the threads are done; files that are being read are not waited for."""
         for extractor in self._extractors:
             extractor.close()
         self._threads.shutdown()
@@ -162,7 +162,8 @@ class ExtractionPool:
 
 
 def _cost(reading: Future[tuple[Answer, float]]) -> float:
-    """Nothing for what was not read to its end."""
+    """Return the processor time in seconds that a reading took; 0 for one that did not come to its
+    end."""
     if reading.cancelled() or reading.exception() is not None:
         return 0.0
     return reading.result()[1]

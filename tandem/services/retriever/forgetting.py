@@ -27,8 +27,8 @@ class Forgetting:
         self._connections = tuple(connections)
 
     async def forget(self, texts: Iterable[str], owner: str = "") -> None:
-        """Returns when no decoder keeps anything of these texts of an owner's. Raises Unavailable
-        naming the decoder."""
+        """Have the decoders forget these texts of an owner's; return when none keeps anything of
+        them. Raises Unavailable naming the decoder."""
         for part in _parts(dict.fromkeys(texts)):
             for connection in self._connections:
                 await _tell(connection, part, owner)

@@ -22,7 +22,7 @@ class ReadAhead:
         self._ended = False
 
     async def put(self, incoming: Incoming) -> None:
-        """Returns once there is room for it."""
+        """Add a document, once there is room for it."""
         async with self._changed:
             await self._changed.wait_for(self._has_room)
             self._documents.append(incoming)

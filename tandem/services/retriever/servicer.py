@@ -106,8 +106,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         extractor: Extractor | None = None,
         openai_vocabulary: OpenAIVocabulary | None = None,
     ) -> None:
-        """`forgetting`: who is to forget documents before they leave. `openai_vocabulary`: of token
-        ids that are not the embedding model's."""
+        """Set up the service. `forgetting`: the decoders that forget documents before these are
+        deleted. `openai_vocabulary`: for token ids that are not the embedding model's."""
         self._index = index
         self._role = role
         self._networks = networks
@@ -390,7 +390,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     @contextmanager
     def _counted(self, kind: str, admission: Admission | None = None) -> Iterator[None]:
-        """Raises ResourceExhausted where `admission` has no place for this caller."""
+        """Count an open call of this kind, while the context is open. Raises ResourceExhausted if
+        `admission` has no place for this caller."""
         with ExitStack() as stack:
             if admission is not None:
                 stack.enter_context(admission.reserve())
@@ -402,7 +403,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
 
 def _texts_of(request: pb.EmbedRequest) -> list[str] | list[tuple[int, ...]]:
-    """Texts, or lists of token ids. Raises InvalidArgument for more than one call may have."""
+    """Return the request's texts, or lists of token ids. Raises InvalidArgument for more than one
+    call may have."""
     if request.token_ids and request.texts:
         raise InvalidArgument("input", "has texts and token ids")
     check_count(len(request.texts), MAX_EMBEDDED, "input")
@@ -425,7 +427,8 @@ def _remove(
 
 
 async def _read(message: Any, stream: Stream, ahead: ReadAhead) -> None:
-    """Whole documents, until the caller has no more or sends what cannot be."""
+    """Read whole documents into `ahead`, until the caller has no more or sends something
+    invalid."""
     intake = Intake()
     try:
         while isinstance(message, pb.IngestRequest):

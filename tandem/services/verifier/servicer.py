@@ -145,7 +145,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         pass_times: PassTimes | None = None,
         cloud_draft: CloudDraftModel | None = None,
     ) -> None:
-        """`cloud_draft`: the draft model of the verifier itself, if it has one."""
+        """Set up the service. `cloud_draft`: the draft model of the verifier itself, if it has
+        one."""
         self._engine = engine
         self._default_sampling = default_sampling
         self._streams = limits.streams

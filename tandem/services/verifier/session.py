@@ -58,10 +58,11 @@ class VerifierSession:
         tenant: Tenant | None = None,
         cloud_drafts: CloudDraftRunner | None = None,
     ) -> None:
-        """`begin` is awaited with the fresh KV session, before its first pass; `leave` is told of
-        which tokens it holds keys and values, after that pass and before it closes, and which of
-        the two it is. `logprobs`: the caller asks for some. `tenant`: whose text it is, for engines
-        that keep what sessions begin with themselves. `cloud_drafts`: what drafts in the cloud."""
+        """Set up the session. `begin` is awaited with the new KV session, before its first pass.
+        `leave` is called after that pass, and again before the KV session closes: with the KV
+        session, the tokens whose keys and values it holds, and whether it closes now. `logprobs`:
+        whether the caller asks for some. `tenant`: whose text it is, for engines that themselves
+        keep what sessions begin with. `cloud_drafts`: what drafts in the cloud."""
         self._machine = machine
         self._tenant = tenant
         self._cloud_drafts = cloud_drafts
@@ -256,7 +257,8 @@ class VerifierSession:
         self._early.set()
 
     async def _send_early(self) -> NoReturn:
-        """Early verdicts leave one by one, each chosen when the stream is free: it may be void."""
+        """Send early verdicts one by one, each chosen only when the stream is free: by then it may
+        be void."""
         waiting = self._machine.early_verdicts
         while True:
             await self._early.wait()

@@ -125,7 +125,8 @@ class Clouds:
                 await self._forget(number)
 
     def _know(self, listed: ListedCloud) -> int:
-        """Its number: one of a forgotten cloud without sessions, or the next."""
+        """Add a cloud and return its number: that of a forgotten cloud without sessions, or the
+        next."""
         numbers = range(len(self.addresses) + 1)
         free = (each for each in numbers if each not in self._listed and not self.sessions[each])
         number = next(free)
@@ -148,15 +149,15 @@ class Clouds:
         await self._connections[cloud].rest()
 
     def left(self, tenant: Tenant, token_ids: Sequence[int], cloud: int) -> None:
-        """A session of `tenant` has ended there, with this text."""
+        """Note that a session of `tenant` has ended at this cloud, with this text."""
         blocks = len(token_ids) // KV_BLOCK
         self._texts.put(tenant, token_ids, [self.addresses[cloud]] * blocks, block_bytes=1)
         self._texts.shrink(MOST_BLOCKS)
 
     def keeping(self, tenant: Tenant, token_ids: Sequence[int]) -> int | None:
-        """The cloud that may still have the keys and values of most of this text, which the tenant
-        left there: of an earlier turn, say. What is common to many texts, as a system prompt, binds
-        none of them."""
+        """Return the cloud that may still have the keys and values of most of this text, which the
+        tenant left there in an earlier turn, say; None if there is none. What many texts have in
+        common, such as a system prompt, binds none of them to a cloud."""
         cloud = self._texts.find(tenant, token_ids)
         if 2 * KV_BLOCK * len(cloud) <= len(token_ids):
             return None
@@ -210,7 +211,8 @@ class Clouds:
             )
 
     async def _describe(self, cloud: int, timeout_s: float) -> sampling_pb2.ModelDescription:
-        """Over a connection of its own: what a standing one is like says little about now."""
+        """Describe a cloud, over a new connection: the state of a standing one says little about
+        now. Raises Rejected."""
         address = self.addresses[cloud]
         async with open_channel(address, self._max_bytes, self._access) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
@@ -236,15 +238,15 @@ class Clouds:
 
 
 def _shown(model: sampling_pb2.ModelDescription) -> sampling_pb2.ModelDescription:
-    """Fit to be listed: a cloud chooses these names."""
+    """Make a description fit to be listed: a cloud chooses these names."""
     for field in ("model_name", "vocabulary_hash", "device", "dtype"):
         setattr(model, field, cleaned(getattr(model, field)))
     return model
 
 
 def report_of(health: CloudReport, response: verifier_pb2.DescribeResponse) -> CloudReport:
-    """Health, with what a cloud says of itself. Raises InvalidArgument naming the field for what no
-    cloud can mean: other clouds are compared with it."""
+    """Return `health`, with what a cloud says of itself added. Raises InvalidArgument naming a
+    field whose value is impossible: other clouds are compared with it."""
     for field in ("queue_s", "pass_s", "price"):
         if not 0 <= getattr(response, field) < math.inf:  # False for NaN as well
             raise InvalidArgument(field, f"{getattr(response, field)} is not finite and at least 0")

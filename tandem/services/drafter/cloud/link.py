@@ -57,10 +57,10 @@ class LinkedSession(Protocol):
         """Take an event in, unless the session has ended."""
 
     def frame_arrived(self, message: CloudMessage, size_bytes: int) -> Sequence[EdgeOutput]:
-        """A frame of the session's own stream."""
+        """Take in a frame of the session's current stream."""
 
     def stream_ended(self, error: BaseException | None) -> Sequence[EdgeOutput]:
-        """The session's own stream did."""
+        """Take in that the session's current stream has ended."""
 
     def take_over(self, stream: VerifyStream) -> None:
         """Go on with this stream, and close the one before."""
@@ -87,8 +87,9 @@ class CloudLink:
         open_verify: OpenVerify,
         closing_tasks: set[asyncio.Task[None]],
     ) -> None:
-        """`kept_prompt_ids`: the prompt, if a cloud may keep its keys and values for this tenant.
-        `closing_tasks` holds the closing of streams, which may outlast the session."""
+        """Link one session to `clouds`. `kept_prompt_ids`: the prompt, if a cloud may keep its keys
+        and values for this tenant. `closing_tasks` holds the closing of streams, which may outlast
+        the session."""
         self._route = CloudRoute(clouds, machine.request.session, tenant, kept_prompt_ids)
         self._machine = machine
         self._open_verify = open_verify
@@ -105,7 +106,7 @@ class CloudLink:
     # The session's own stream.
 
     def open_stream(self, on_frame: OnFrame, on_end: OnEnd) -> VerifyStream:
-        """To the cloud that is best for the session now."""
+        """Open a stream to the cloud that is best for the session now."""
         return self._open_verify(self._route.connect(), on_frame, on_end)
 
     async def why_silent(self) -> str:
@@ -117,18 +118,18 @@ class CloudLink:
         return self._route.admits(model)
 
     def failed(self, code: StatusCode) -> bool:
-        """The stream ended with this, or was silent for too long; whether another cloud is left
-        that has not refused the session."""
+        """Record that the stream ended with `code`, or was silent for too long, and return whether
+        a cloud is left to try that has not refused the session."""
         return self._route.failed(code, time.monotonic())
 
     def reconnects(self) -> None:
-        """The session is about to open another stream."""
+        """Prepare for the session to open another stream."""
         self._end_hedge()
         self._end_warm_up()
         self._stall_watch.moved()
 
     def end(self) -> None:
-        """The session is over."""
+        """End what was begun for the session, which is over."""
         self._end_hedge()
         self._end_warm_up()
         self._route.end(self._machine.committed.since(0))
@@ -136,15 +137,17 @@ class CloudLink:
     # What goes over it.
 
     def sent(self, message: EdgeMessage) -> None:
-        """A second cloud that was asked gets all that the first one gets."""
+        """Record that a message went to the session's cloud, and send it to the second cloud too,
+        if one was asked."""
         if self._hedged is not None and self._hedged.stream is not None:
             self._hedged.stream.send(message)
         if isinstance(message, Draft | Open):
             self._stall_watch.waits(time.monotonic())
 
     def heard(self, message: CloudMessage, now: float) -> bool:
-        """A frame came, which the machine has not seen yet. Whether it is to see it: one that asks
-        the session to go it does not, while the text is computed where it will go."""
+        """Record a frame that came for the session, and return whether its machine is to see it. A
+        frame that asks the session to leave is kept from the machine while the text is computed
+        where the session will go."""
         if not isinstance(message, Pong):
             self._end_hedge()
         if isinstance(message, GoingAway):
@@ -153,7 +156,7 @@ class CloudLink:
         return True
 
     def answered(self, now: float) -> None:
-        """A round was, as the machine knows by now."""
+        """Record that a round was answered; the machine has seen the answer already."""
         self._route.answered()
         self._stall_watch.answered(now, self._machine.awaits_answer)
 
@@ -191,7 +194,7 @@ class CloudLink:
     def _hedge_heard(
         self, hedged: HedgedCall, message: CloudMessage, size_bytes: int
     ) -> Sequence[EdgeOutput]:
-        """Its first answer makes it the session's cloud."""
+        """Take in a frame of the second cloud; its first answer makes it the session's cloud."""
         assert self._session is not None
         if hedged is not self._hedged:  # its stream is the session's own by now
             return self._session.frame_arrived(message, size_bytes)

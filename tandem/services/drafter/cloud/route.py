@@ -30,7 +30,8 @@ class CloudRoute:
     def __init__(
         self, clouds: Clouds, session: int, tenant: Tenant, prompt_ids: Sequence[int] = ()
     ) -> None:
-        """`prompt_ids` of which the cloud may keep the keys and values, for this tenant."""
+        """Begin without a cloud. `prompt_ids`: the prompt, if the cloud may keep its keys and
+        values for this tenant."""
         self._clouds = clouds
         self._session = session
         self._tenant = tenant
@@ -85,7 +86,8 @@ class CloudRoute:
         return self._next
 
     def asked_to_leave(self, now: float) -> None:
-        """By its cloud; one with replicas has others."""
+        """Record that the session's cloud asked it to leave, unless its address has replicas: other
+        replicas still serve there."""
         if self._place is not None and not is_replicated(self.address):
             self._clouds.routing.leaves(self._place.cloud, now)
             self._reason = MoveReason.DRAINING
@@ -105,7 +107,8 @@ class CloudRoute:
         return reason
 
     def leaves(self, reason: MoveReason, now: float) -> bool:
-        """A session with a working stream is about to; whether it can stay a little."""
+        """Record that a session with a working stream is about to leave, and return whether it can
+        stay a little."""
         self._reason = self._reason or reason
         if reason is not MoveReason.BETTER or self._is_far:
             return False
@@ -119,8 +122,8 @@ class CloudRoute:
         return place is not None and self._clouds.routing.is_far(place.cloud, self._model)
 
     def failed(self, code: StatusCode, now: float) -> bool:
-        """Its stream ended with this, or was silent for too long; whether another cloud is left
-        that has not refused it."""
+        """Record that the session's stream ended with `code`, or was silent for too long, and
+        return whether a cloud is left to try that has not refused the session."""
         if self._place is None or code in OWN_FAULT:
             return False
         cloud = self._place.cloud
@@ -136,11 +139,12 @@ class CloudRoute:
         return True
 
     def answered(self) -> None:
-        """A round was."""
+        """Record that a round was answered."""
         self._clouds.hedges.answered()
 
     def beside(self) -> int | None:
-        """Another cloud to ask for what this one does not answer, where that may be."""
+        """Choose another cloud to ask for what the session's cloud does not answer; None if there
+        is none, or if too many rounds were asked for twice already."""
         clouds = self._clouds
         place = self._place
         if place is None or not self._model:
@@ -156,7 +160,8 @@ class CloudRoute:
         return self._clouds.connection(cloud)
 
     def turn(self, cloud: int) -> asyncio.Lock:
-        """Held while a text is computed there, of whichever session of this drafter."""
+        """Return the lock to hold while a text is computed there, for whichever session of this
+        drafter."""
         return self._clouds.turns[cloud]
 
     def pass_s(self, cloud: int) -> float:
@@ -165,7 +170,8 @@ class CloudRoute:
         return 0.0 if report is None else report.pass_s
 
     def taken_over(self, cloud: int) -> None:
-        """It answered in the place of the session's cloud, and is that from now on."""
+        """Record that `cloud` answered in the place of the session's cloud, and is that from now
+        on."""
         if self._place is not None:
             self._moved(self._place.cloud, cloud, MoveReason.STALLED)
             self._settle(Placement(cloud, time.monotonic(), self._place.moves))
@@ -175,7 +181,7 @@ class CloudRoute:
         return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)
 
     def end(self, token_ids: Sequence[int]) -> None:
-        """The session is over, with this text."""
+        """Record that the session is over, with this text."""
         if self._place is not None and self._prompt_ids:
             self._clouds.left(self._tenant, token_ids, self._place.cloud)
         self._leave()

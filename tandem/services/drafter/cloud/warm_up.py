@@ -26,10 +26,11 @@ async def warm_up(
     grace_s: float,
     closing_tasks: set[asyncio.Task[None]],
 ) -> None:
-    """Ends once the text is computed there, which keeps it for the tenant's next session, or will
-    not be. One after the other takes its `turn`, as the rounds of all sessions there wait for it:
-    the next one `rest_s` later, so that the first round there does not wait for that. `opening`
-    tells the text as it is by then. `grace_s` from now the session must be gone."""
+    """Have the text computed by the cloud where the session will go, which keeps it for the
+    tenant's next session; return once that is done, or will not be. Sessions do this one after the
+    other, each in its `turn`, since the rounds of all sessions there wait for it; the next turn
+    begins `rest_s` later, so that this session's first round there does not wait for the next text.
+    `opening` returns the text as it is by then. The session must be gone `grace_s` from now."""
     try:
         async with asyncio.timeout(GRACE_SHARE * grace_s):
             await turn.acquire()
@@ -61,8 +62,8 @@ async def _computed(
 
 
 def asks_for_one(opening: Open) -> Open:
-    """The same text, of which the cloud is asked for the next token alone: all keys and values of
-    the text are computed for it."""
+    """Return an opening with the same text that asks the cloud only for the next token, for which
+    it computes all keys and values of the text."""
     params = replace(
         opening.params,
         max_tokens=len(opening.committed_ids) + 1,
