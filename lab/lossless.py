@@ -105,7 +105,8 @@ async def check_presets(
     link_trace: LinkTrace | None = None,
     advance: Advance = lambda: None,
 ) -> list[PresetCheck]:
-    """Raises Rejected where the suite refuses a request."""
+    """Check that the presets' answers follow the target's distribution. Raises Rejected where the
+    suite refuses a request."""
     run = _Run(plan, advance)
     target_probs = _target_probs(pair.target, plan.prompts[0])
     drawn = not all(preset.drafter_invariant for preset in presets)
@@ -173,8 +174,8 @@ class _Run:
         )
 
     async def _ask(self, client: AggregatorClient, request: GenerationRequest) -> Generated:
-        """A target that has no room for so many sessions is asked for fewer at once from then
-        on."""
+        """Return an answer. If the target has no room for this many sessions, send fewer requests
+        at once from then on."""
         while True:
             async with self._slots:
                 try:
@@ -191,8 +192,9 @@ class _Run:
 
 
 def _target_probs(engine: Engine, prompt: tuple[int, ...]) -> Callable[[Prefix], Array]:
-    """The distribution [V] of the token after the prompt and a prefix, at temperature 1, by the
-    engine itself. Nothing else may use the engine meanwhile."""
+    """Return a function from a prefix to the distribution [V] of the token after the prompt and
+    that prefix, at temperature 1, as the engine computes it. Nothing else may use the engine
+    meanwhile."""
 
     def after(prefix: Prefix) -> Array:
         return probs_from_logits(_logits_after(engine, (*prompt, *prefix)), _KINDS["coupled"])
@@ -201,7 +203,7 @@ def _target_probs(engine: Engine, prompt: tuple[int, ...]) -> Callable[[Prefix],
 
 
 def _logits_after(engine: Engine, ids: Ids) -> Array:
-    """[V], by one pass."""
+    """Return the logits [V] after the ids, by one pass."""
     session = engine.open(len(ids))
     try:
         (logits,) = engine.forward([ForwardRequest(session, ids, logits_to_keep=1)])
@@ -216,7 +218,8 @@ def _divergences(
     answers: dict[str, list[Generated]],
     alone: dict[str, list[Generated]],
 ) -> Iterator[Divergence]:
-    """Nothing else may use the engine meanwhile."""
+    """Yield where answers first differ from the target's. Nothing else may use the engine
+    meanwhile."""
     for kind, texts in answers.items():
         for number, (got, want) in enumerate(zip(texts, alone[kind], strict=True)):
             ids = got.token_ids, want.token_ids

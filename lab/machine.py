@@ -52,7 +52,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The facts now."""
+    """Return the facts about this machine now."""
     return Machine(
         processor=_processor(),
         cores=len(usable_cores()),
@@ -68,7 +68,8 @@ def this_machine() -> Machine:
 
 @cache
 def usable_cores() -> tuple[int, ...]:
-    """Numbers of the cores this process might run on when it started to measure; at least one."""
+    """Return the numbers of the cores this process might run on when it started to measure; at
+    least one."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
@@ -83,7 +84,7 @@ def pin(process_id: int, cores: Iterable[int]) -> None:
 
 @contextmanager
 def pinned(*cores: int) -> Iterator[None]:
-    """This process stays on these cores while the context lasts."""
+    """Keep this process on these cores while the context is open."""
     pin(0, cores)
     try:
         yield
@@ -109,7 +110,8 @@ class OthersMeter:
 
 
 def _busy_s() -> float | None:
-    """Seconds the usable cores were busy since boot, stolen time included."""
+    """Return the seconds that the usable cores were busy since boot, stolen time included; None
+    where the system does not say."""
     try:
         lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -147,8 +149,8 @@ def _version(package: str) -> str | None:
 
 
 def commit_of(folder: Path) -> str:
-    """The commit of the source tree around a folder; with a mark of what differs from it, which is
-    the same for the same changes alone."""
+    """Return the commit of the source tree around a folder. Where the tree differs from it, a mark
+    is added that is the same for the same changes alone."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         changes = _git(folder, "diff", "--binary", "HEAD")

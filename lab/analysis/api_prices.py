@@ -32,13 +32,14 @@ class RequestLoad:
     output_tokens: int
 
     def priced(self, prices: TokenPrices, output_tokens: float, further_input: float = 0) -> float:
-        """Dollars, for this many output tokens and further input tokens of each request."""
+        """Return the dollars for this many output tokens and further input tokens of each
+        request."""
         read = (self.input_tokens + further_input) * prices.input
         return self.requests * (read + output_tokens * prices.output) / _MILLION
 
 
 def autoregressive_cost(target: TokenPrices, load: RequestLoad) -> float:
-    """Dollars where the target makes every token."""
+    """Return the dollars where the target makes every token."""
     return load.priced(target, load.output_tokens)
 
 
@@ -51,8 +52,8 @@ def speculative_cost(
     draft: TokenPrices | None = None,
     drafts_as_input: bool = False,
 ) -> float:
-    """Dollars where the target verifies: with the draft model at the edge, or, if `draft` has its
-    prices, in the cloud too (Figure 1b)."""
+    """Return the dollars where the target verifies: with the draft model at the edge, or, if
+    `draft` has its prices, in the cloud too (Figure 1b)."""
     if not tokens_per_round >= 1:
         raise InvalidArgument("tokens_per_round", f"must be at least 1, is {tokens_per_round}")
     rounds = load.output_tokens / tokens_per_round

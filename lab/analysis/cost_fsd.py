@@ -26,9 +26,9 @@ def fsd(
     uplink_bytes: float = 0.0,
     downlink_bytes: float = 0.0,
 ) -> Prediction:
-    """Stop-and-wait with a pre-draft cache: 2·Tc + r·γ·Tp + (1 - r)·Tr + Tq a round (Table 4).
-    `miss_rate` is r; `hit_s` is Tr, what taking drafts from the cache costs. The paper's Tc is one
-    way. Bytes are per round, as the preset's other choices have them."""
+    """Predict stop-and-wait with a pre-draft cache: 2·Tc + r·γ·Tp + (1 - r)·Tr + Tq a round (Table
+    4). `miss_rate` is r; `hit_s` is Tr, what taking drafts from the cache costs. The paper's Tc is
+    one way. Bytes are per round, as the preset's other choices have them."""
     if not 0 <= miss_rate <= 1:
         raise InvalidArgument("miss_rate", f"must be within [0, 1], is {miss_rate}")
     check_duration("hit_s", hit_s)

@@ -36,7 +36,7 @@ class LinkTimes:
                 raise InvalidArgument(field, f"must be above 0, is {rate}")
 
     def communication_s(self, uplink_bytes: float, downlink_bytes: float) -> float:
-        """T_comm = D_up/R_up + D_down/R_down + T_NTT (eqs. 1-3)."""
+        """Return T_comm = D_up/R_up + D_down/R_down + T_NTT (eqs. 1-3)."""
         return (
             uplink_bytes / self.uplink_bytes_per_s
             + downlink_bytes / self.downlink_bytes_per_s
@@ -67,8 +67,9 @@ class Prediction:
 
 
 def ar(pair: PairTimes, *, token_bytes: float = 0.0) -> Prediction:
-    """The target model alone, in the cloud: one token a pass, streamed to the edge. The link delays
-    every token alike, so it adds to TTFT and not to TPOT, as in the paper's TP_LLM (eq. 14)."""
+    """Predict the target model alone, in the cloud: one token a pass, streamed to the edge. The
+    link delays every token alike, so it adds to TTFT and not to TPOT, as in the paper's TP_LLM (eq.
+    14)."""
     check_duration("token_bytes", token_bytes)
     return Prediction(
         pair.verify_first_s,
@@ -90,9 +91,10 @@ def dsd(
     precision_bytes: float,
     token_bytes: float = 0.0,
 ) -> Prediction:
-    """Distributed speculative decoding: a whole draft distribution goes up with every draft token.
-    D_up = draft_length·|V|·b (eq. 4), T_comm by eq. 5, the round by eqs. 6-7. Down comes the last
-    token and its position (section 2.1). `precision_bytes` is b_prob, in bytes per probability."""
+    """Predict distributed speculative decoding, where a whole draft distribution goes up with every
+    draft token. D_up = draft_length·|V|·b (eq. 4), T_comm by eq. 5, the round by eqs. 6-7. Down
+    comes the last token and its position (section 2.1). `precision_bytes` is b_prob, in bytes per
+    probability."""
     probs_bytes = _probs_bytes(vocabulary_size, precision_bytes)
     check_duration("token_bytes", token_bytes)
     return stop_and_wait(
@@ -145,9 +147,10 @@ def coupled(
     draft_length: int,
     token_bytes: float = 0.0,
 ) -> Prediction:
-    """Gumbel coupling: token ids are all that travels, so T_comm = T_NTT but for their few bytes.
-    `acceptance_rate` is the Gumbel coupling one: at least (1 - TV)/(1 + TV), where the rejection
-    rule of `dsd` and `dssd` accepts 1 - TV (total variation between the models' distributions)."""
+    """Predict Gumbel coupling, where only token ids travel, so T_comm = T_NTT but for their few
+    bytes. `acceptance_rate` is the Gumbel coupling one: at least (1 - TV)/(1 + TV), where the
+    rejection rule of `dsd` and `dssd` accepts 1 - TV (total variation between the models'
+    distributions)."""
     check_duration("token_bytes", token_bytes)
     return stop_and_wait(
         pair,
@@ -168,9 +171,10 @@ def split_inference(
     hidden_bytes: float,
     token_bytes: float = 0.0,
 ) -> Prediction:
-    """The target cut in two: its first layers, `edge_share` of them, take `edge_s` a token at the
-    edge, the others their share of a pass in the cloud. Every token crosses the link: a hidden
-    state of `hidden_bytes` goes up, the next token comes down (PicoSpec's baseline, §4.2)."""
+    """Predict the target cut in two: its first layers, `edge_share` of them, take `edge_s` a token
+    at the edge, the others their share of a pass in the cloud. Every token crosses the link: a
+    hidden state of `hidden_bytes` goes up, the next token comes down (PicoSpec's baseline,
+    §4.2)."""
     if not 0 <= edge_share <= 1:
         raise InvalidArgument("edge_share", f"must be within [0, 1], is {edge_share}")
     for field, amount in (("edge_s", edge_s), ("hidden_bytes", hidden_bytes)):
@@ -187,7 +191,7 @@ def split_inference(
 
 
 def expected_tokens_per_round(acceptance_rate: float, draft_length: int) -> float:
-    """(1 - a^(n+1))/(1 - a): the accepted drafts and the one token that always follows them.
+    """Return (1 - a^(n+1))/(1 - a): the accepted drafts and the one token that always follows them.
     Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", eq. 1."""
     _check_round(acceptance_rate, draft_length)
     # Summed, not divided: exact at a = 1 and free of cancellation near it.
@@ -195,7 +199,7 @@ def expected_tokens_per_round(acceptance_rate: float, draft_length: int) -> floa
 
 
 def rejection_probability(acceptance_rate: float, draft_length: int) -> float:
-    """1 - a^n: that at least one of n drafts is rejected (before eq. 9)."""
+    """Return 1 - a^n: the probability that at least one of n drafts is rejected (before eq. 9)."""
     _check_round(acceptance_rate, draft_length)
     return float(1 - acceptance_rate**draft_length)
 
@@ -211,13 +215,13 @@ def predict_tpot(
     down_s: float,
     overhead_s: float = 0.0,
 ) -> float:
-    """TPOT in seconds from components measured in a run; measured TPOT ÷ this is 1/efficiency.
+    """Return the TPOT in seconds from components measured in a run; measured TPOT ÷ this is
+    1/efficiency.
 
     Under stop-and-wait nothing overlaps (eq. 6), so a round is draft_length·draft_s + up_s +
     verify_s + down_s + overhead_s. `up_s` and `down_s` are one-way durations of a round's message,
     propagation and serialisation together; `draft_length` and `tokens_per_round` may be means.
-    Raises InvalidArgument for another schedule, a negative duration, or no tokens per round.
-    """
+    Raises InvalidArgument for another schedule, a negative duration, or no tokens per round."""
     if schedule != "stop-and-wait":
         raise InvalidArgument("schedule", f"only 'stop-and-wait' has a model, not {schedule!r}")
     if not (isfinite(tokens_per_round) and tokens_per_round > 0):
@@ -239,7 +243,7 @@ def stop_and_wait(
     uplink_bytes: float,
     downlink_bytes: float,
 ) -> Prediction:
-    """T_inf = draft_length·T_SLM + T_comm + T_LLM (eq. 6) and what follows from it."""
+    """Predict T_inf = draft_length·T_SLM + T_comm + T_LLM (eq. 6) and what follows from it."""
     communication_s = link.communication_s(uplink_bytes, downlink_bytes)
     return Prediction(
         pair.verify_first_s,

@@ -87,8 +87,8 @@ def predict(
 
 
 def _split(pair: PairTimes, link: LinkTimes, sizes: Sizes, sessions: int) -> Prediction:
-    """Every token crosses the link: its hidden state up, the next one's id down. A pass is that of
-    the layers in the cloud; those at the edge are not counted."""
+    """Predict split layers. Every token crosses the link: its hidden state goes up, the next one's
+    id comes down. A pass is that of the layers in the cloud; those at the edge are not counted."""
     up = sizes.head_bytes + sizes.hidden_bytes
     communication_s = link.communication_s(up, sizes.head_bytes)
     pass_s = pair.verify_s(sessions - 1)
@@ -111,8 +111,8 @@ def _with_cloud_drafts(
     acceptance_rate: float,
     drafting: CloudDrafting,
 ) -> Prediction:
-    """Sessions that all draft in shared steps, as many tokens as the verifier's budget finds worth
-    their time; where the text depends on drafts, as many as the preset says."""
+    """Predict sessions that all draft in shared steps, as many tokens as the verifier's budget
+    finds worth their time; where the text depends on drafts, as many as the preset says."""
     if preset.cloud_drafts is CloudDrafts.LOOKUP:
         raise InvalidArgument("preset", "no model says how often lookup finds something")
     if preset.drafts and sessions > 1:
@@ -227,7 +227,8 @@ def _bytes_per_draft(preset: Preset, sizes: Sizes) -> float:
 
 
 def draft_bytes(preset: Preset, sizes: Sizes) -> float:
-    """Uplink payload of one draft token; a distribution cut by its mass alone counts as uncut."""
+    """Return the uplink payload of one draft token; a distribution cut by its mass alone counts as
+    uncut."""
     match preset.uplink:
         case Uplink.FULL_DISTRIBUTIONS:
             probs = sizes.vocabulary_size * PRECISION_BYTES[preset.uplink_precision]
@@ -245,7 +246,7 @@ def draft_bytes(preset: Preset, sizes: Sizes) -> float:
 
 
 def payload_bytes(preset: Preset, sizes: Sizes) -> float:
-    """Downlink payload of a rejection."""
+    """Return the downlink payload of a rejection."""
     entry_bytes = sizes.token_bytes + sizes.probability_bytes
     match preset.rejection_payload:
         case RejectionPayload.TOKEN:

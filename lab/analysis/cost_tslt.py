@@ -22,7 +22,8 @@ from tandem.core.tree import expansion_nodes
 
 
 def sparse_probs_bytes(kept: int, vocabulary_size: int, precision_bytes: float) -> float:
-    """k·(b_prob + b_idx) in bytes (eqs. 3-4): probabilities, and ids of ⌈log2 |V|⌉ bits each."""
+    """Return k·(b_prob + b_idx) in bytes (eqs. 3-4): probabilities, and ids of ⌈log2 |V|⌉ bits
+    each."""
     if not 1 <= kept <= vocabulary_size:
         raise InvalidArgument("kept", f"must be within 1…{vocabulary_size}, is {kept}")
     return kept * (precision_bytes + ceil(log2(vocabulary_size)) / 8)
@@ -37,7 +38,8 @@ def tslt(
     probs_bytes: float,
     downlink_bytes: float = 0.0,
 ) -> Prediction:
-    """A chain, one distribution of `probs_bytes` per draft: N_oracle/T_oracle (eqs. 5, 8, 9)."""
+    """Predict a chain, one distribution of `probs_bytes` per draft: N_oracle/T_oracle (eqs. 5, 8,
+    9)."""
     return stop_and_wait(
         pair,
         link,
@@ -49,7 +51,8 @@ def tslt(
 
 
 def tree_distributions(expansion: Sequence[int]) -> int:
-    """|Q| = 1 + Σ_{l<L} k1·…·kl: one distribution for each node that has children (eq. 27)."""
+    """Return |Q| = 1 + Σ_{l<L} k1·…·kl: one distribution for each node that has children (eq.
+    27)."""
     distributions = level = 1
     for candidates in _checked(expansion)[:-1]:
         level *= candidates
@@ -67,12 +70,12 @@ def mc_dsd(
     token_bytes: float = 0.0,
     downlink_bytes: float = 0.0,
 ) -> Prediction:
-    """A tree ⟨k1,…,kL⟩: L draft passes, |Q| distributions, one target pass over all nodes (eq. 26).
+    """Predict a tree ⟨k1,…,kL⟩: L draft passes, |Q| distributions, one target pass over all nodes
+    (eq. 26).
 
-    `layer_acceptance_rate`: that one of a layer's candidates is accepted, given that one of
-    the layer above is. Tokens per round are the geometric sum of eq. 8 over the layers; eq. 28's
-    L·a + 1 takes a for the accepted share of L and says the same with another a.
-    """
+    `layer_acceptance_rate`: the probability that one of a layer's candidates is accepted, given
+    that one of the layer above is. Tokens per round are the geometric sum of eq. 8 over the layers;
+    eq. 28's L·a + 1 takes a for the accepted share of L and says the same with another a."""
     layers = len(_checked(expansion))
     uplink_bytes = (
         tree_distributions(expansion) * probs_bytes + expansion_nodes(expansion) * token_bytes
@@ -97,8 +100,8 @@ def fitted_top_k(
     vocabulary_size: int,
     precision_bytes: float,
 ) -> tuple[int, Prediction]:
-    """The K of most tokens per second on this link, and what it gives. `acceptance_rates`: of a
-    draft cut to its K likeliest tokens, for each K to choose from."""
+    """Return the K of most tokens per second on this link, and what it gives. `acceptance_rates`:
+    of a draft cut to its K likeliest tokens, for each K to choose from."""
     estimates = {
         kept: tslt(
             pair,

@@ -64,8 +64,9 @@ class Position(NamedTuple):
 def timeline(
     schedule: Schedule, times: StepTimes, depth: int, *, head_s: float = 0.0, ahead: bool = False
 ) -> list[Position]:
-    """The next `depth` positions. `head_s`: for so long the edge has drafted already when it hears
-    of the correction. `ahead`: in stop-and-wait the edge drafts past the bonus token."""
+    """Return the next `depth` positions. `head_s`: how long the edge has drafted already when it
+    learns of the correction. `ahead`: whether the edge drafts past the bonus token in
+    stop-and-wait."""
     return Timeline(schedule, times, head_s, ahead).positions(depth)
 
 
@@ -94,7 +95,8 @@ class Timeline:
         return self.found[:depth]
 
     def begin(self) -> None:
-        """The correction is made: the edge will hear of it, the cloud goes on if it does that."""
+        """Begin with the correction made: the edge will learn of it, and the cloud goes on if it
+        decodes alone."""
         self.at(self.now + self.times.down_s + self.times.correction_s, _HEARD, 0)
         self.start_pass(0.0)
 
@@ -120,7 +122,7 @@ class Timeline:
         heapq.heappush(self.events, (moment, next(self.order), kind, number, whole))
 
     def heard(self, known: int) -> None:
-        """The edge knows that so many positions are decided."""
+        """Let the edge know that `known` positions are decided."""
         self.known = known
         if not known and self.head_s and self.schedule.window:
             self.begin_ahead()
@@ -134,7 +136,8 @@ class Timeline:
         self.draft()
 
     def begin_ahead(self) -> None:
-        """What a branch holds when it comes true: a chunk at most, or a part and a step begun."""
+        """Begin with what a branch holds when it comes true: a chunk at most, or a part and a step
+        begun."""
         steps = self.head_s / self.times.draft_s if self.times.draft_s else float("inf")
         self.drafted = int(min(steps, self.schedule.chunk))
         if self.drafted < self.schedule.chunk:
@@ -154,7 +157,7 @@ class Timeline:
         self.at(self.now + self.times.draft_s, _DRAFTED, self.step)
 
     def send(self) -> None:
-        """What is due of the drafts, in frames."""
+        """Send what is due of the drafts, in frames."""
         schedule, times = self.schedule, self.times
         most = min(self.drafted, self.known + schedule.window)
         while self.sent < most:
@@ -178,8 +181,8 @@ class Timeline:
         self.start_pass(self.times.wait_s)
 
     def judge_first(self) -> None:
-        """The first draft is judged before its pass, by the distribution kept from the last, and so
-        are those that follow drafts which were fed ahead."""
+        """Judge the first draft before its pass, by the distribution kept from the last, and so
+        those that follow drafts which were fed ahead."""
         if not self.judged_before:
             self.judged_before = [self.so_far] * (1 + self.prepared)
 
@@ -193,7 +196,8 @@ class Timeline:
         return self.schedule.decode_when_idle
 
     def start_pass(self, wait_s: float) -> None:
-        """Over the drafts that are ready, or over none where the cloud decodes alone."""
+        """Start a pass over the drafts that are ready, or over none where the cloud decodes
+        alone."""
         ready = max(0, self.ready - self.committed)
         idle = self.decodes_alone and not self.frontier
         if not ready and self.prepares:
@@ -226,7 +230,7 @@ class Timeline:
         self.at(self.now + wait_s + took_s, _PREPARED, drafts)
 
     def prepared_are(self, drafts: int) -> None:
-        """So many drafts were fed ahead; their chunk may be whole by now."""
+        """Record that `drafts` drafts were fed ahead; their chunk may be whole by now."""
         self.busy, self.frontier, self.prepared = False, True, drafts
         if self.ready > self.committed:
             self.judge_first()
@@ -257,11 +261,11 @@ class Timeline:
         self.start_pass(0.0)
 
     def answer(self) -> None:
-        """The edge will hear what is decided."""
+        """Send the edge what is decided."""
         self.at(self.now + self.times.verdict_s + self.times.down_s, _HEARD, self.committed)
 
     def decide(self, judged: bool) -> bool:
-        """The next position is decided; whether its draft, if there is one, was right."""
+        """Decide the next position. Return whether its draft, if there is one, was right."""
         accepted = self.so_far
         first = self.judged_before.pop(0) if self.judged_before else None
         self.found.append(Position(accepted, first or accepted, judged))
@@ -349,12 +353,12 @@ class Epoch:
 
     @classmethod
     def stack(cls, epochs: Sequence[Epoch]) -> Epoch:
-        """Side by side, in order."""
+        """Return the epochs side by side, in order."""
         return cls(*map(np.array, zip(*(epoch._arrays for epoch in epochs), strict=True)))
 
     def expected(self, rate: float) -> Array:
-        """[…, 7]: tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch.
-        Beyond what was followed it goes on as it did at last."""
+        """Return […, 7]: tokens, seconds, passes, tokens fed, frames, drafts and corrections of an
+        epoch. Beyond the positions that were followed it goes on as it did at last."""
         judged, before, rejected, last, further = self._arrays
         ends = rate**before * judged * (1 - rate)
         goes_on = 1 / max(1 - rate, 1e-6)

@@ -70,8 +70,8 @@ class Fit:
 
 
 def choose_cells(next_probs: Callable[[Prefix], Array], length: int, samples: int) -> Cells:
-    """Cells for `samples` sequences of `length` tokens. `next_probs` gives the distribution [V] of
-    the token after a prefix; it is asked for the likeliest prefixes, at most samples /
+    """Choose cells for `samples` sequences of `length` tokens. `next_probs` gives the distribution
+    [V] of the token after a prefix; it is called for the likeliest prefixes, at most samples /
     EXPANDED_FROM for each position."""
     cells: dict[Prefix, float] = {}
     waiting: list[tuple[float, Prefix]] = [(-1.0, ())]
@@ -94,7 +94,7 @@ def choose_cells(next_probs: Callable[[Prefix], Array], length: int, samples: in
 
 
 def fit(cells: Cells, sequences: Sequence[Sequence[int]]) -> Fit:
-    """Pearson's test of the sequences. The rest is a cell where enough is expected there."""
+    """Run Pearson's test on the sequences. The rest is a cell where enough is expected there."""
     samples = len(sequences)
     counts = cells.counts(sequences)
     probs = [*cells.probs, cells.rest]
@@ -119,13 +119,14 @@ def fit(cells: Cells, sequences: Sequence[Sequence[int]]) -> Fit:
 
 
 def upper_quantile(freedom: int, deviations: float) -> float:
-    """The chi-squared quantile at so many deviations of the normal distribution."""
+    """Return the chi-squared quantile at this many standard deviations of the normal
+    distribution."""
     spread = 2 / (9 * freedom)
     return freedom * (1 - spread + deviations * math.sqrt(spread)) ** 3
 
 
 def tail_probability(statistic: float, freedom: int) -> float:
-    """The probability that a chi-squared variable is larger."""
+    """Return the probability that a chi-squared variable is larger."""
     spread = 2 / (9 * freedom)
     deviations = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
     return 0.5 * math.erfc(deviations / math.sqrt(2))

@@ -11,33 +11,36 @@ from tandem.core.probs import Array, Truncation, most_likely, truncate
 
 
 def cut_mass(probs: Array, truncated: Array) -> float:
-    """σ of TSLT theorem 3.2: the mass of `probs` [V] outside the support of `truncated` [V]."""
+    """Return σ of TSLT theorem 3.2: the mass of `probs` [V] outside the support of `truncated`
+    [V]."""
     return float(probs[truncated == 0].sum())
 
 
 def top_k_bias(target_probs: Array, draft_probs: Array, top: int) -> Any:
-    """Total variation between the target distribution [V] and what comes out at one position. What
-    is accepted is untouched. A recovered token comes from the residual max(0, target - draft)
-    inside the top K alone, so the residual's mass outside, which is the bias, goes to the tokens
-    inside it; if it has no mass inside, all of it goes to the head of the target distribution."""
+    """Return the total variation between the target distribution [V] and what comes out at one
+    position. What is accepted is untouched. A recovered token comes from the residual max(0, target
+    - draft) inside the top K alone, so the residual's mass outside, which is the bias, goes to the
+    tokens inside it; if it has no mass inside, all of it goes to the head of the target
+    distribution."""
     rest = np.maximum(target_probs - draft_probs, 0)
     ids = most_likely(target_probs, top)
     return rest.sum() - rest[ids].sum()
 
 
 def before_sampling_bias(target_probs: Array, draft_probs: Array, truncation: Truncation) -> Any:
-    """Total variation between the target distribution [V] and what comes out at one position where
-    the draft distribution [V] is truncated and then sampled, as `tslt` does: none, but for
-    rounding."""
+    """Return the total variation between the target distribution [V] and what comes out at one
+    position where the draft distribution [V] is truncated and then sampled, as `tslt` does: none,
+    but for rounding."""
     kept = truncate(draft_probs, truncation)
     accepted = np.minimum(target_probs, kept)
     return _variation(target_probs, accepted + (1 - accepted.sum()) * _share(target_probs - kept))
 
 
 def after_sampling_bias(target_probs: Array, draft_probs: Array, truncation: Truncation) -> Any:
-    """Total variation between the target distribution [V] and what comes out at one position where
-    a draft is sampled from the whole draft distribution [V] and judged by what the truncation
-    leaves of it, renormalised with the draft itself (`truncate_keeping`), as `tslt-after` does."""
+    """Return the total variation between the target distribution [V] and what comes out at one
+    position where a draft is sampled from the whole draft distribution [V] and judged by what the
+    truncation leaves of it, renormalised with the draft itself (`truncate_keeping`), as
+    `tslt-after` does."""
     kept = truncate(draft_probs, truncation)
     inside = kept > 0
     # A draft outside of the cut is judged by a distribution of its own: the cut's, and itself.

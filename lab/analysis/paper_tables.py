@@ -67,7 +67,7 @@ class Row:
 
 
 def dssd_table_1() -> list[Row]:
-    """All 24 cells of DSSD's Table 1, row by row."""
+    """Return all 24 cells of DSSD's Table 1, row by row."""
     return [
         _cell(draft_length, acceptance_rate, *printed)
         for draft_length, line in _PRINTED.items()

@@ -45,10 +45,15 @@ def expected_together(
     in_parts: bool = False,
     control: Control | None = None,
 ) -> tuple[Expected, float]:
-    """As `expected`, of each of `sessions`, over some hundred tokens of each; and the mean pass in
-    seconds. `times.pass_s` is a pass over one token, `times.further_s` each further one of any.
-    `in_parts`: a pass takes as many drafts as the verifier's budget bears, and a cloud that others
-    use does not wait for drafts. `control`: the schedule to go on with by what was measured."""
+    """Return what `expected` does, for each of `sessions`, over some hundred tokens of each, and
+    the mean pass in seconds.
+
+    Args:
+        times: where `pass_s` is a pass over one token, and `further_s` each further one of any
+            session.
+        in_parts: whether a pass takes as many drafts as the verifier's budget bears, and a cloud
+            that others use does not wait for drafts.
+        control: the schedule to go on with by what was measured."""
     crowd = _Crowd(schedule, times, acceptance_rate, sessions, hit_rate, head_s, ahead)
     crowd.budget = PassBudget() if in_parts else None
     crowd.control = control
@@ -94,7 +99,7 @@ class _Crowd:
         return self.pass_s_sum / max(1, self.passes)
 
     def run_until(self, tokens: int) -> list[float]:
-        """Seconds and totals once so many tokens are committed."""
+        """Run until `tokens` tokens are committed; return the seconds and the totals."""
         while self.totals[0] < tokens and self.events:
             self.now, _, happen = heapq.heappop(self.events)
             happen()
@@ -102,7 +107,7 @@ class _Crowd:
         return [self.now, *self.so_far()]
 
     def so_far(self) -> list[float]:
-        """The totals, with what the epochs under way have made: some never end."""
+        """Return the totals, with what the epochs under way have made: some never end."""
         sums = list(self.totals)
         for member in self.members:
             for index, part in enumerate(member.made()):
@@ -159,8 +164,8 @@ class _Member(Timeline):
         self.is_right = False
 
     def start(self) -> None:
-        """The edge drafts while the cloud computes the prompt. How sessions begin decides which of
-        them share their passes, and that may last."""
+        """Begin to draft at the edge while the cloud computes the prompt. How sessions begin
+        decides which of them share their passes, and that may last."""
         self.now = self.crowd.now
         self.draft()
         self.crowd.push(self.now + self.times.up_s, self.compute_prompt)
@@ -173,7 +178,7 @@ class _Member(Timeline):
         self.submit(0, _PROMPT, 0.0)
 
     def correct(self) -> None:
-        """A token stands in the place of a draft, and all after it is void."""
+        """Begin a new epoch: a token stands in the place of a draft, and all after it is void."""
         crowd, up_free_s = self.crowd, self.up_free_s
         self.counted()
         hit = crowd.hits()
@@ -193,7 +198,7 @@ class _Member(Timeline):
         self.crowd.totals[5] += 1
 
     def made(self) -> tuple[int, int, int, int]:
-        """Passes, tokens fed, frames and drafts of this epoch."""
+        """Return the passes, tokens fed, frames and drafts of this epoch."""
         return self.passes, self.fed, self.frames, self.drafted
 
     def draft_ended(self) -> None:
@@ -215,8 +220,8 @@ class _Member(Timeline):
             self.flights.append((base, self.now))
 
     def landed(self) -> None:
-        """A draft that came is decided. Its trip, as the edge will measure it: with the time it
-        waited for a pass of its own session to end."""
+        """Record the trip of a draft that came and is now decided, as the edge will measure it:
+        with the time it waited for a pass of its session to end."""
         sent_s, times = None, self.times
         while self.flights and self.flights[0][0] < self.committed:
             if self.flights[0][1] + times.up_s > self.now:
@@ -232,7 +237,7 @@ class _Member(Timeline):
         self.crowd.waiting.append(self)
 
     def measure(self, work: Work) -> None:
-        """What the edge hears of a pass."""
+        """Record what the edge learns of a pass."""
         now = self.crowd.now
         self.estimates.passed(work.verify_s, work.drafts, now, busy=False)
         self.estimates.sharing.add(work.batch_size, now)
@@ -260,7 +265,7 @@ class _Member(Timeline):
         return False
 
     def judge_first(self) -> None:
-        """The first draft is judged before its pass: by the distribution kept from the last. One
+        """Judge the first draft before its pass, by the distribution kept from the last. A draft
         that is judged in parts is then committed."""
         if self.is_right:
             return

@@ -168,7 +168,8 @@ def _make(
 
 
 def _write_gguf(folder: Path, kind: str) -> Path:
-    """Raises InvalidArgument naming --gguf where the format has no place for the draft."""
+    """Write the draft as GGUF. Raises InvalidArgument naming --gguf where the format has no place
+    for it."""
     from tools.write_gguf import why_not, write_gguf
 
     path = folder / f"{folder.name}-{kind}.gguf"
@@ -280,7 +281,8 @@ def _layers(given: str | None) -> tuple[int, ...]:
 
 
 def _command(options: dict[str, Any]) -> str:
-    """What makes the same draft, as a card shows it: without the places of folders."""
+    """Return the command that makes the same draft, as a card shows it: without the places of
+    folders."""
     places = ("target", "out", "work", "as_json", "estimate", "price_per_hour", "gguf", "device")
     given = {
         name: value for name, value in options.items() if name not in places and value is not None

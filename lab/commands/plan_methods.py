@@ -49,7 +49,8 @@ def _chain(
     model: Callable[..., Prediction],
     costs: Callable[[Situation], Mapping[str, float]] = lambda at: {},
 ) -> Callable[[Situation], Planned]:
-    """A method of rounds under the rejection rule; `costs`: further arguments of its model."""
+    """Return a method of rounds under the rejection rule. `costs`: further arguments of its
+    model."""
 
     def plan(at: Situation) -> Planned:
         rate, length = at.rate, at.draft_length
@@ -89,7 +90,8 @@ def _mc_dsd(at: Situation) -> Planned:
 
 
 def _composed(name: str) -> Callable[[Situation], Planned]:
-    """The preset itself, with all that it sends, its controller, and the other sessions."""
+    """Return the preset as a method, with all that it sends, its controller, and the other
+    sessions."""
 
     def plan(at: Situation) -> Planned:
         preset = _preset(name, at)
@@ -134,7 +136,7 @@ def _preset(name: str, at: Situation) -> Preset:
 def _alone_or_shared(
     name: str, paper: Callable[[Situation], Planned]
 ) -> Callable[[Situation], Planned]:
-    """The paper's model of one session; of several, the preset's own."""
+    """Return a method by the paper's model of one session; of several, by the preset's."""
     shared = _composed(name)
     return lambda at: paper(at) if at.sessions == 1 else shared(at)
 

@@ -135,7 +135,8 @@ def sim(**options: Any) -> None:
 
 
 def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
-    """Everything asked for, each combination once; InvalidArgument names the flag."""
+    """Return everything asked for, each combination once. Raises InvalidArgument naming the
+    flag."""
     for field in ("draft_ms", "verify_ms", "verify_further_ms", "jitter_ms"):
         if not 0 <= options[field] < float("inf"):
             raise InvalidArgument(field, "must be finite and not negative")
@@ -177,7 +178,7 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
 def _pair(
     options: dict[str, Any], sampling: SamplingParams
 ) -> tuple[SimulatedPair, tuple[int, ...]]:
-    """The distributions, and the prompt's token ids."""
+    """Return the distributions and the prompt's token ids."""
     if options["scripted"] is not None:
         return simulated_pair(*_scripted(options), sampling), tuple(options["prompt"].encode())
     models = load_pair(*choose_pair(options))
@@ -227,7 +228,8 @@ def _mbps(side: LinkSettings) -> float | None:
 
 
 def _add_speedups(rows: list[dict[str, Any]]) -> None:
-    """Against the cloud decoding alone, where that was simulated under the same conditions."""
+    """Add the speedup against the cloud decoding alone, where that was simulated under the same
+    conditions."""
     alone = {(row["rtt_s"], row["mbps"]): row["tpot_s"] for row in rows if row["preset"] == "ar"}
     for row in rows:
         reference = alone.get((row["rtt_s"], row["mbps"]))

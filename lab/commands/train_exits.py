@@ -126,7 +126,7 @@ def train_exits(**options: Any) -> None:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file. Raises InvalidArgument naming --text."""
+    """Read the texts of a file. Raises InvalidArgument naming --text."""
     try:
         content = path.read_text("utf-8")
         if path.suffix != ".jsonl":
@@ -140,7 +140,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def read_pictures(path: Path) -> list[tuple[str, tuple[bytes, ...]]]:
-    """The texts of a file, and the picture files of each. Raises InvalidArgument naming
+    """Read the texts of a file, and the picture files of each. Raises InvalidArgument naming
     --pictures."""
     try:
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
@@ -157,7 +157,7 @@ def read_pictures(path: Path) -> list[tuple[str, tuple[bytes, ...]]]:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """The fields of ExitTraining that flags set. Raises InvalidArgument naming the flag."""
+    """Return the fields of ExitTraining that flags set. Raises InvalidArgument naming the flag."""
     numbers = ("exits", "rank", "steps", "rows", "length", "positions")
     for name in (*numbers, "threads"):
         if options[name] < 1:
@@ -179,7 +179,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _progress(steps: int | None, shown: bool) -> Iterator[OnStep]:
-    """A bar on standard error; `steps`: how many there will be, if that is known."""
+    """Show a bar on standard error while the context is open. `steps`: how many there will be, if
+    known."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

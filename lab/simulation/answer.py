@@ -98,14 +98,16 @@ def simulate_answer(
     max_tokens: int,
     seed: int,
 ) -> SimulatedAnswer:
-    """An answer of exactly `max_tokens` tokens. InvalidArgument names a bad setting."""
+    """Simulate an answer of exactly `max_tokens` tokens. Raises InvalidArgument naming a bad
+    setting."""
     return simulate_answers(preset, pair, conditions, [Question(prompt_ids, max_tokens, seed)])[0]
 
 
 def simulate_answers(
     preset: Preset, pair: SimulatedPair, conditions: Conditions, questions: Sequence[Question]
 ) -> list[SimulatedAnswer]:
-    """Answers of sessions that share one verifier, each with an edge and a link of its own."""
+    """Simulate the answers of sessions that share one verifier, each with an edge and a link of its
+    own."""
     preset = preset.fitted(pair.vocabulary_size)
     preset.validate()
     for question in questions:

@@ -17,8 +17,8 @@ from tandem.specdec.presets import Preset
 
 
 def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:
-    """Figures over answers given one after another; ratios of sums, so that long ones weigh more.
-    `tpot_s` is None when no answer has a second token."""
+    """Return the figures of answers given one after another: ratios of sums, so that long ones
+    weigh more. `tpot_s` is None when no answer has a second token."""
     tokens = sum(len(answer.token_ids) for answer in answers)
     later = tokens - len(answers)
     decoding_s = sum(answer.last_commit_s - answer.ttft_s for answer in answers)
@@ -37,8 +37,8 @@ def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:
 
 
 def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
-    """Tokens of all sessions per second, while all of them are past their first token and before
-    their last."""
+    """Return the tokens of all sessions per second, while all of them are past their first token
+    and before their last."""
     begun_s = max(answer.commits[0][0] for answer in answers)
     ended_s = min(answer.commits[-1][0] for answer in answers)
     if ended_s <= begun_s:
@@ -53,9 +53,9 @@ def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
 
 
 def steady_tokens_per_s(answers: Sequence[SimulatedAnswer], warm: int) -> float:
-    """Tokens of all sessions per second, each from one of its commits to another, while all of them
-    are past their `warm`-th token and before their last: bursts weigh no more than they last. One
-    with a single commit in that time counts as the others do on average."""
+    """Return the tokens of all sessions per second, each from one of its commits to another, while
+    all of them are past their `warm`-th token and before their last: so bursts weigh no more than
+    they last. A session with a single commit in that time counts as the others do on average."""
     begun_s = max(_moment_s(answer, warm) for answer in answers)
     ended_s = min(answer.commits[-1][0] for answer in answers)
     speeds = []
@@ -70,7 +70,7 @@ def steady_tokens_per_s(answers: Sequence[SimulatedAnswer], warm: int) -> float:
 
 
 def _moment_s(answer: SimulatedAnswer, tokens: int) -> float:
-    """When more than so many tokens were committed."""
+    """Return the moment at which more than `tokens` tokens were committed, or the last commit's."""
     committed = 0
     for moment, count in answer.commits:
         committed += count
@@ -80,14 +80,16 @@ def _moment_s(answer: SimulatedAnswer, tokens: int) -> float:
 
 
 def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """Accepted ÷ verified drafts, without those after a rejected one; None if none was."""
+    """Return accepted ÷ verified drafts, without those after a rejected one; None if none was
+    verified."""
     accepted = sum(answer.stats.accepted for answer in answers)
     rejections = sum(answer.rejections for answer in answers)
     return accepted / (accepted + rejections) if accepted + rejections else None
 
 
 def cloud_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
-    """The same of drafts that the cloud made itself."""
+    """Return the acceptance of drafts that the cloud made itself, counted as by
+    `verified_acceptance`."""
     accepted = sum(answer.stats.cloud_accepted for answer in answers)
     rejections = sum(answer.cloud_rejections for answer in answers)
     return accepted / (accepted + rejections) if accepted + rejections else None
@@ -113,9 +115,9 @@ def undrafted_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
 def predicted_tpot_s(
     preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[SimulatedAnswer]
 ) -> float | None:
-    """TPOT by the preset's cost model at these answers' rates; None if no draft was verified, or
-    rounds are chosen while an answer is written, or drafts are looked up in the cloud, whose number
-    no cost model has."""
+    """Return the TPOT by the preset's cost model at these answers' rates. Returns None if no draft
+    was verified, if rounds are chosen while an answer is written, or if drafts are looked up in the
+    cloud, since no cost model knows how many."""
     chosen = preset.chooses_rounds or preset.chooses_truncation
     if chosen or preset.cloud_drafts is CloudDrafts.LOOKUP:
         return None

@@ -28,8 +28,11 @@ def declared_pair(
     second_rate: float = 0.5,
     vocabulary_size: int = 512,
 ) -> SimulatedPair:
-    """`acceptance_rate`: of every draft, or of the one at an absolute position. `second_rate`: how
-    often the draft model's second choice is right where its first is not."""
+    """Make a pair with declared acceptance.
+
+    Args:
+        acceptance_rate: of every draft, or a function of the draft's absolute position.
+        second_rate: how often the draft model's second choice is right where its first is not."""
     rate_at = acceptance_rate if callable(acceptance_rate) else lambda position: acceptance_rate
 
     def target_token(length: int, recent: Context) -> int:
@@ -55,7 +58,8 @@ def declared_pair(
 
 
 def _remembered(probs_after: Callable[[int, Context], Array]) -> ProbsOf:
-    """By a context's length and last tokens; pre-drafting and judging ask for many again."""
+    """Cache distributions by a context's length and last tokens, as pre-drafting and judging ask
+    for many again."""
     kept = lru_cache(PROBS_KEPT)(probs_after)
     return lambda context: kept(len(context), context[-_REMEMBERED:])
 

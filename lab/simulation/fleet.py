@@ -34,15 +34,17 @@ MOST, FEW = 200, 24
 
 
 def simulate_fleet(plan: FleetPlan) -> FleetFigures:
-    """Figures of the answers that begin after `warm_s`; InvalidArgument names a bad field."""
+    """Simulate a fleet; return the figures of the answers that begin after `warm_s`. Raises
+    InvalidArgument naming a bad field."""
     plan.check()
     return _Fleet(plan).run()
 
 
 def verifiers_needed(plan: FleetPlan, tpot_s: float, ttft_s: float) -> FleetFigures | None:
-    """Figures with the fewest verifiers, at most MOST, that `keep` to these; None if no number
-    found does. Looked for by doubling and halving: more verifiers are taken to be no worse. First a
-    few edges that have one each are asked: what they cannot keep to, nobody can."""
+    """Return the figures with the fewest verifiers, at most MOST, that `keep` to these times; None
+    if no number that was tried does. The number is found by doubling and halving, which takes more
+    verifiers to be no worse. A few edges with a verifier each are tried first: what they cannot
+    keep to, no fleet can."""
     few = max(plan.regions, min(plan.edges, FEW))
     if not simulate_fleet(replace(plan, edges=few, verifiers=few)).keeps(tpot_s, ttft_s):
         return None
@@ -126,8 +128,8 @@ class _Fleet:
         return fleet_figures(plan, self.answers, totals, moves, self.refused, ended[0])
 
     def totals(self) -> tuple[int, int, int, float, float, float]:
-        """Rounds, tokens and passes so far, and seconds: of verifiers that serve or start, of their
-        passes, and of their own draft steps."""
+        """Return rounds, tokens and passes so far, and seconds: of verifiers that serve or start,
+        of their passes, and of their draft steps."""
         self.count_verifiers()
         clouds = self.clouds
         passes = sum(cloud.passes for cloud in clouds)
@@ -159,7 +161,7 @@ class _Fleet:
         heapq.heappush(self.events, (moment, next(self.order), kind, subject, number))
 
     def rare(self, kind: int, subject: object, number: int) -> None:
-        """What happens once an answer, or less often."""
+        """Handle an event that happens once an answer, or less often."""
         match subject:
             case FleetSession() if kind == _OPENS:
                 self.opens(subject, number)
@@ -223,7 +225,8 @@ class _Fleet:
             heapq.heappush(self.rounds, following)
 
     def refuse(self, session: FleetSession, cloud: FleetCloud) -> None:
-        """It found nobody there, or no room: its edge looks for another, soon or after a while."""
+        """Handle a session that found no verifier or no room: its edge looks for another, soon or
+        after a while."""
         self.tries[session.number] += 1
         if self.tries[session.number] > RETRIES:
             self.refused += self.now >= self.plan.warm_s
@@ -312,7 +315,7 @@ class _Fleet:
         cloud.alive = cloud.serving = True
 
     def count_verifiers(self) -> None:
-        """Seconds of verifiers, before their number changes."""
+        """Add up the seconds of verifiers, before their number changes."""
         active = sum(cloud.alive for cloud in self.clouds) + self.starting
         self.verifier_s += active * (self.now - self.counted_s)
         self.counted_s = self.now
@@ -337,7 +340,7 @@ class _Fleet:
                 self.drain(cloud)
 
     def drain(self, cloud: FleetCloud) -> None:
-        """Drain a verifier: its sessions are told to go; then it is gone."""
+        """Drain a verifier: move its sessions elsewhere, then stop it."""
         cloud.serving = False
         for session in sorted(cloud.sessions, key=lambda session: session.number):
             self.routings[session.group].leaves(cloud.number, self.now)

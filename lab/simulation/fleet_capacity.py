@@ -57,7 +57,7 @@ def sessions_held(plan: FleetPlan, tpot_s: float, first: int = 16) -> Capacity:
 
 
 def together(plan: FleetPlan, sessions: int) -> FleetFigures:
-    """Return the figures of so many sessions that decode all the time on one verifier."""
+    """Return the figures of `sessions` sessions that decode all the time on one verifier."""
     lasts_s = max(LEAST_S, SESSION_S / sessions)
     return simulate_fleet(
         replace(

@@ -140,7 +140,8 @@ class FleetCloud:
         self._piece: tuple[FleetSession, int] | None = None
 
     def goes_on(self, now: float, event: int) -> Round | None:
-        """With this event its pass ends, or drafts come to a verifier without one; what is next."""
+        """Handle the event by which the pass ends, or by which drafts come to a verifier without a
+        pass. Return what comes next."""
         if event == self._ends:
             self._end_pass(now, event)
         elif self._ends < 0:
@@ -150,7 +151,7 @@ class FleetCloud:
         return self._next(now)
 
     def _next(self, now: float) -> Round | None:
-        """The end of the pass that starts now, if anything is due, else when drafts come."""
+        """Return the end of the pass that starts now, if anything is due, else when drafts come."""
         if (self._waiting or self._prompts) and (took_s := self._start_pass(now)) < inf:
             self._ends = next(self._order)
             return now + took_s, self._ends, self, self.life
@@ -160,7 +161,8 @@ class FleetCloud:
         return moment, event, self, self.life
 
     def join(self, session: FleetSession, now: float, event: int) -> Round | None:
-        """With this event its first work is due, its prompt; what is next if no pass is made."""
+        """Let a session join: with this event its prompt, which is its first work, is due. Return
+        what comes next if no pass is under way."""
         self._drafts_come(now, event)
         self.sessions.add(session)
         if len(self.sessions) >= self._plan.max_sessions:
@@ -172,7 +174,7 @@ class FleetCloud:
         return self._next(now) if self._ends < 0 else None
 
     def _drafts_come(self, now: float, event: int) -> None:
-        """Those up to this event, which sessions waited for, have come."""
+        """Take in the drafts up to this event that sessions waited for."""
         coming, until = self._coming, (now, event + 1)
         while coming and coming[0] < until:
             moment, _, session, stream = heappop(coming)
@@ -181,14 +183,15 @@ class FleetCloud:
                 self._waiting.append(session)
 
     def leave(self, session: FleetSession) -> None:
-        """It goes elsewhere, or is over; what a pass under way finds of it is void."""
+        """Remove a session that goes elsewhere or is over; what a pass under way finds for it is
+        void."""
         self.sessions.discard(session)
         self._full.discard(self.number)
         session.cloud, self._some_left = None, True
         session.stream += 1
 
     def stop(self) -> None:
-        """It is gone, with all that it held."""
+        """End this verifier's life, with all that it held."""
         self.life += 1
         self.alive = self.serving = False
         self._ends, self._passing, self._waiting, self._piece = -1, [], [], None
@@ -196,7 +199,7 @@ class FleetCloud:
         self._coming.clear()
 
     def _start_pass(self, now: float) -> float:
-        """Seconds of the pass that starts now; infinite if nothing is due."""
+        """Start a pass; return its seconds, infinite if nothing is due."""
         plan, budget, in_parts = self._plan, self.budget, self.in_parts
         passing, self._waiting = self._waiting, []
         if self._some_left:
@@ -277,7 +280,7 @@ class FleetCloud:
         return sum(counts), drafting_s
 
     def _end_pass(self, now: float, event: int) -> None:
-        """Commit what the pass found; who has more to verify is due again."""
+        """Commit what the pass found. Sessions that have more to verify are due again."""
         if self._coming:
             self._drafts_come(now, event)
         passing, self._passing, self._ends = self._passing, [], -1
@@ -322,7 +325,7 @@ class FleetCloud:
         self.tokens += tokens
 
     def _go_on(self, session: FleetSession, now: float, corrected: bool) -> None:
-        """What the edge has after this verdict: its drafts, or none that still count."""
+        """Set what the edge has after this verdict: its drafts, or none that still count."""
         committed, draft_s = session.committed, session.draft_s
         if not corrected:
             at_edge_s = now + session.rtt_s - session.origin_s
@@ -337,8 +340,8 @@ class FleetCloud:
         session.base += self._predrafted(session, now)
 
     def _predrafted(self, session: FleetSession, now: float) -> int:
-        """Drafts after a correction that are there before it comes: none, if it was not foreseen,
-        else what there was time for."""
+        """Return how many drafts after a correction are there before it comes: none if it was not
+        foreseen, else as many as there was time for."""
         if not self._hit_rate or self._draw() >= self._hit_rate:
             return 0
         if self._usual_of != self.passes:  # once a pass
@@ -348,20 +351,20 @@ class FleetCloud:
         return min(session.chunk, steps)
 
     def _trip_s(self, session: FleetSession) -> float:
-        """A round trip, with what jitter adds to this one."""
+        """Return the seconds of a round trip, with what jitter adds to this one."""
         if not self._jitter_s:
             return session.rtt_s
         return session.rtt_s + 2 * self._jitter_s * self._draw()
 
     def _await_draft(self, session: FleetSession, now: float, corrected: bool) -> None:
-        """Until the next one has come."""
+        """Let a session wait until its next draft has come."""
         self._go_on(session, now, corrected)
         steps = max(0, session.committed + session.awaited - session.base)
         moment = max(now, session.origin_s + steps * session.draft_s)
         heappush(self._coming, (moment, next(self._order), session, session.stream))
 
     def _piece_due(self, now: float, alone: bool) -> int:
-        """Tokens of the first long prompt that this pass takes."""
+        """Return how many tokens of the first long prompt this pass takes."""
         while self._prompts and self._prompts[0].cloud is not self:
             self._prompts.popleft()
         if not self._prompts or not (alone or self._turns.is_due(now)):

@@ -60,8 +60,8 @@ def fleet_figures(
     refused: int,
     simulated: int,
 ) -> FleetFigures:
-    """`totals`: rounds, tokens and passes; seconds of verifiers, of passes, and of draft
-    steps in the cloud."""
+    """Return the figures of a simulated fleet. `totals`: rounds, tokens and passes; seconds of
+    verifiers, of passes, and of draft steps in the cloud."""
     rounds, tokens, passes, verifier_s, passing_s, drafting_s = totals
     computing_s = passing_s + drafting_s
     ttfts, tpots = sorted(a.ttft_s for a in answers), sorted(a.tpot_s for a in answers)
@@ -92,7 +92,7 @@ def _quantile(ranked: Sequence[float], share: float) -> float | None:
 
 
 def _jain(answers: Sequence[FleetAnswer]) -> float | None:
-    """(Σx)²/(n·Σx²) over the edges' tokens per second."""
+    """Return Jain's index, (Σx)²/(n·Σx²), over the edges' tokens per second."""
     tokens, seconds = dict[int, int](), dict[int, float]()
     for answer in answers:
         tokens[answer.edge] = tokens.get(answer.edge, 0) + answer.tokens - 1

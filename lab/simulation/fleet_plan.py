@@ -40,13 +40,13 @@ class Spread:
 
     @staticmethod
     def of(number: float) -> Spread:
-        """Always this number."""
+        """Return a spread that is always this number."""
         return Spread(number, number)
 
     @staticmethod
     def parsed(field_name: str, text: str, scale: float = 1.0) -> Spread:
-        """`30`, `20..60` evenly between, `40~0.5` lognormal with median and sigma; times `scale`.
-        InvalidArgument names the field."""
+        """Parse `30`, `20..60` (evenly between) or `40~0.5` (lognormal with median and sigma),
+        times `scale`. Raises InvalidArgument naming the field."""
         try:
             if "~" in text:
                 middle, sigma = (float(part) for part in text.split("~"))
@@ -81,7 +81,7 @@ class FleetTraffic:
     answer_tokens: Spread = field(default_factory=lambda: Spread.of(128))
 
     def rate(self, edges: int, now: float) -> float:
-        """Requests per second at that time."""
+        """Return the requests per second at that time."""
         mean = edges / self.per_edge_s
         match self.kind:
             case TrafficKind.DIURNAL:
@@ -94,7 +94,7 @@ class FleetTraffic:
                 return mean
 
     def arrivals(self, edges: int, source: random.Random) -> Iterator[float]:
-        """Moments, by thinning the busiest rate (Lewis and Shedler 1979)."""
+        """Yield the moments of requests, by thinning the busiest rate (Lewis and Shedler 1979)."""
         busiest = edges / self.per_edge_s * (1.0 if self.kind is TrafficKind.POISSON else BURST)
         now = 0.0
         while True:

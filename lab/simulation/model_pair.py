@@ -23,7 +23,7 @@ PROBS_KEPT = 16_384
 
 
 def _nothing(engine: Engine, session: Session) -> None:
-    """No images."""
+    """Attach no images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class SimulatedPair:
 def simulated_pair(
     draft: Engine, target: Engine, sampling: SamplingParams, attach: Attach = _nothing
 ) -> SimulatedPair:
-    """Two engines as functions of a context; InvalidArgument when their vocabularies differ.
-    `attach` is called with each engine and a session of it, before anything is fed."""
+    """Return two engines as functions of a context. Raises InvalidArgument when their vocabularies
+    differ. `attach` is called with each engine and a session of it, before anything is fed."""
     if draft.vocabulary_hash != target.vocabulary_hash:
         raise InvalidArgument("draft", "its vocabulary is not the target's")
     exits = ExitDistributions(target, sampling, attach=attach) if target.exit_depths else None
@@ -81,7 +81,8 @@ class EngineDistributions:
         self._distributions: dict[Context, Array] = {}
 
     def __call__(self, context: Context) -> Array:
-        """The distribution after a context; InvalidArgument for one longer than the model's."""
+        """Return the distribution after a context. Raises InvalidArgument for one longer than the
+        model's."""
         probs = self._distributions.get(context)
         if probs is None:
             if len(self._distributions) >= self._probs_kept:
@@ -100,7 +101,8 @@ class EngineDistributions:
     def _fed_with(
         self, context: Context, exits: Context = (), on_exit: OnExit = lambda index, logits: None
     ) -> Logits:
-        """Logits [1, vocabulary] after a context; logits of its early exits go to `on_exit`."""
+        """Return the logits [1, vocabulary] after a context; logits of its early exits go to
+        `on_exit`."""
         kept = min(_common_length(self._fed, context), len(context) - 1)
         self._session.rollback(kept)
         request = ForwardRequest(self._session, context[kept:], 1, exits=exits, on_exit=on_exit)
@@ -113,7 +115,7 @@ class ExitDistributions(EngineDistributions):
     """The distributions of a model's early exits, in a session of their own; free unless read."""
 
     def exit_probs(self, index: int) -> ProbsOf:
-        """The distribution of exit `index` as a function of a context."""
+        """Return the distribution of exit `index` as a function of a context."""
 
         def probs_of(context: Context) -> Array:
             probs: Array = self(context)[index]
@@ -122,7 +124,7 @@ class ExitDistributions(EngineDistributions):
         return probs_of
 
     def _computed(self, context: Context) -> Array:
-        """[exits, vocabulary], all from one pass."""
+        """Return the distributions [exits, vocabulary], all from one pass."""
         probs_of: dict[int, Array] = {}
 
         def keep(index: int, logits: Logits) -> None:

@@ -12,7 +12,8 @@ class SimulatedCloudDrafts:
     """Calls `drafted` of the session's machine once a task is done."""
 
     def __init__(self, cloud: CloudMachine, probs_of: ProbsOf) -> None:
-        """`probs_of`: context ids to the distribution of the cloud's draft model."""
+        """Start with nothing drafted. `probs_of`: from the ids of a context to the distribution of
+        the cloud's draft model."""
         self._cloud = cloud
         self._probs_of = probs_of
         self._kv = SimulatedKv()
@@ -39,7 +40,7 @@ class SimulatedCloudDrafts:
         return self._task is not None
 
     def step(self, seconds: float) -> None:
-        """Draft the next token, which took so long."""
+        """Draft the next token, which took `seconds`."""
         if (task := self._task) is None:
             return
         if self._began:

@@ -59,7 +59,7 @@ class SimulatedDecoder:
         self._step: SimulatedStep | None = None
 
     def begin(self) -> SimulatedStep | None:
-        """The step to take now, if any is due and none is under way."""
+        """Begin the step that is due, if there is one and none is under way."""
         length = len(self.committed) + len(self.drafts)
         if self._step or len(self.drafts) >= self._ahead or length >= self._length_limit:
             return None
@@ -67,7 +67,7 @@ class SimulatedDecoder:
         return self._step
 
     def end(self, step: SimulatedStep) -> DecodingDraft | None:
-        """The step's draft, unless it was interrupted."""
+        """Return the step's draft, unless it was interrupted."""
         if step is not self._step:
             return None
         self._step = None

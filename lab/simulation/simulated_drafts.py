@@ -44,7 +44,7 @@ class SimulatedKv:
             self.grow(token_ids, parents)
 
     def grow(self, token_ids: Sequence[int], parents: Sequence[int]) -> None:
-        """Nodes join the tree."""
+        """Add nodes to the tree."""
         for token_id, parent in zip(token_ids, parents, strict=True):
             above = self._tree[parent] if parent >= 0 else ()
             self._tree.append((*above, token_id))
@@ -55,7 +55,7 @@ class SimulatedKv:
         return (*self.token_ids, *self._tree[node])
 
     def rewind(self, keep: int, path: tuple[int, ...]) -> None:
-        """As `tandem.runtime.session_jobs.rewind`."""
+        """Rewind like `tandem.runtime.session_jobs.rewind`."""
         if not path:
             self.rollback(keep)
             return
@@ -69,7 +69,7 @@ class SimulatedKv:
         self._tree, self._parents = [], []
 
     def check(self, context: Sequence[int]) -> None:
-        """ProtocolError unless exactly `context` has been fed."""
+        """Raise ProtocolError unless exactly `context` has been fed."""
         if self.token_ids != tuple(context):
             raise ProtocolError(f"KV of {self.token_ids}", f"context {tuple(context)}")
 
@@ -148,7 +148,7 @@ class SimulatedDrafts:
         return self.pass_number
 
     def end_pass(self, number: int) -> list[Report]:
-        """The tokens that are ready once pass `number` is over; none if it was cut short."""
+        """Return the tokens that are ready once pass `number` is over; none if it was cut short."""
         if number != self.pass_number:
             return []
         jobs, self._passing = self._passing, []

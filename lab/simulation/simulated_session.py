@@ -57,8 +57,8 @@ class SimulatedSession:
         *,
         trace: LinkTrace | None = None,
     ) -> None:
-        """The request's beginning, and what will happen to its link: faults, and from these
-        moments on other settings; `trace` begins with virtual time."""
+        """Schedule the request's beginning and what will happen to its link: faults, and other
+        settings from these moments on. `trace` begins with virtual time."""
         faults.plan(self.time, self.link, self._reset, self._depart, self._move)
         for moment, settings in link_changes:
             self._at(moment, partial(self._change, settings))
@@ -72,7 +72,7 @@ class SimulatedSession:
         self._apply(self.edge.cancel())
 
     def _at(self, moment: float, event: Callable[[], None]) -> None:
-        """An event of this session, and what follows from it."""
+        """Schedule an event of this session, and what follows from it."""
 
         def run() -> None:
             event()

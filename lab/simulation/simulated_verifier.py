@@ -59,7 +59,7 @@ class ServedSession:
             self.due = DueTask(work, contexts, verification, now)
 
     def _contexts(self, work: VerifyTask) -> list[tuple[int, ...]]:
-        """The contexts of the distributions that the work asks for."""
+        """Return the contexts of the distributions that the task asks for."""
         kv = self.kv
         kv.rewind(work.keep, work.path)
         contexts = work.contexts(kv.token_ids)
@@ -104,11 +104,17 @@ class SimulatedVerifier:
         *,
         offers_drafts: bool = False,
     ) -> None:
-        """`pass_s`: duration of a pass over so many tokens of all its sessions together; one that
-        begins now takes `slowed` times as long. Each exit that any of them reads adds `exit_s`.
-        `cloud_draft_s`: duration of a draft step in the cloud; no pass begins while a session
-        drafts there. `offers_drafts`: whether sessions that may have its drafts, and demand none,
-        find its draft model there."""
+        """Start with no sessions.
+
+        Args:
+            pass_s: the duration of a pass over a number of tokens, those of all its sessions
+                together.
+            slowed: the factor by which a pass that begins now takes longer.
+            exit_s: what each exit that any session reads adds to a pass.
+            cloud_draft_s: the duration of a draft step in the cloud; no pass begins while a session
+                drafts there.
+            offers_drafts: whether sessions that may have its drafts, and demand none, find its
+                draft model there."""
         self.passes = 0
         self.busy_s = 0.0
         first_s = pass_s(1)
@@ -132,7 +138,7 @@ class SimulatedVerifier:
         return bool(self._passing or self._drafting)
 
     def look(self, session: ServedSession) -> None:
-        """The session may have work now; a pass starts if none runs."""
+        """Take a session's work if it has some now, and start a pass if none runs."""
         self._take(session)
         self._start()
 
@@ -225,7 +231,7 @@ class SimulatedVerifier:
             self._send_early(session)
 
     def _send_early(self, session: ServedSession) -> None:
-        """The next early verdict leaves when the link is free, unless the pass ends before."""
+        """Send the next early verdict when the link is free, unless the pass ends before."""
         if session.due is None or not session.cloud.early_verdicts:
             return
         if session.down.free_at > self._time.now:

@@ -57,7 +57,7 @@ class ModelTimes:
         return self.draft_s / 5 if self.cloud_draft_s is None else self.cloud_draft_s
 
     def pass_s(self, tokens: int) -> float:
-        """A pass of the target over so many tokens."""
+        """Return the duration of a pass of the target over `tokens` tokens."""
         return self.verify_first_s + (tokens - 1) * self.verify_further_s
 
     def load_at(self, moment_s: float) -> float:

@@ -56,7 +56,7 @@ class WireSizes:
         self._cloud = CloudCodec(model)
 
     def size_of(self, message: EdgeMessage | CloudMessage) -> int:
-        """Serialized bytes of a message that is sent now."""
+        """Return the serialized bytes of a message that is sent now, and count them."""
         if isinstance(message, _DOWN):
             size = self._cloud.encode(message).ByteSize() + self._padding(message)
             self.downlink_bytes += size

@@ -31,7 +31,8 @@ class TemperatureFit:
     nats: np.ndarray = field(default_factory=lambda: np.zeros(len(TEMPERATURES)))
 
     def add(self, logits: Tensor, likeliest: Tensor) -> None:
-        """`logits` [rows, vocabulary] of the exit, `likeliest` [rows] of the model."""
+        """Add positions: `logits` [rows, vocabulary] of the exit, `likeliest` [rows] of the
+        model."""
         logits = logits.float()
         highest, token_ids = logits.max(dim=-1)
         right = token_ids == likeliest
@@ -62,14 +63,15 @@ class Reliability:
     count: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
 
     def add(self, logits: Tensor, likeliest: Tensor, temperature: float = 1.0) -> None:
-        """`logits` [rows, vocabulary] of the exit, `likeliest` [rows] of the model."""
+        """Add positions: `logits` [rows, vocabulary] of the exit, `likeliest` [rows] of the
+        model."""
         scores = logits.float() / temperature
         highest, token_ids = scores.max(dim=-1)
         sure = (highest - torch.logsumexp(scores, dim=-1)).exp()
         self.add_judged(sure.tolist(), (token_ids == likeliest).tolist())
 
     def add_judged(self, confidences: Sequence[float], right: Sequence[bool]) -> None:
-        """One confidence in [0, 1] and one judgement for each position."""
+        """Add one confidence in [0, 1] and one judgement for each position."""
         sure = np.asarray(confidences, dtype=np.float64)
         bins = np.minimum((sure * BINS).astype(int), BINS - 1)
         np.add.at(self.confidence, bins, sure)

@@ -52,8 +52,9 @@ class ExitTexts:
         length: int,
         held_out: float = HELD_OUT,
     ) -> None:
-        """`held_out`: the share of the stream, its end, that is measured on. Raises
-        InvalidArgument("text") or InvalidArgument("pictures")."""
+        """Split the texts into those to learn from and those to measure on. `held_out`: the share
+        of the stream, its end, that is measured on. Raises InvalidArgument("text") or
+        InvalidArgument("pictures")."""
         self._rows, self._length, self._vision = rows, length, vision
         if len(stream) < 4 * length and not (pictured and not len(stream)):
             raise InvalidArgument("text", f"{len(stream)} tokens; at least {4 * length} are needed")
@@ -67,7 +68,7 @@ class ExitTexts:
         self._seen = sum(len(one.token_ids) for one in self._pictured)
 
     def __len__(self) -> int:
-        """How many tokens are learnt from."""
+        """Return how many tokens are learnt from."""
         return len(self._text) + self._seen
 
     def step(self, source: np.random.Generator, positions: int) -> tuple[list[Rows], Tensor]:
@@ -92,7 +93,7 @@ class ExitTexts:
         yield from (self._rows_of(one) for one in _spread(self._pictured_held_out))
 
     def words(self, read: Sequence[Rows]) -> Tensor:
-        """The places that are no placeholders, of all rows one after another."""
+        """Return the places that are no placeholders, of all rows one after another."""
         ids = torch.cat([rows.token_ids.flatten() for rows in read])
         image = -1 if self._vision is None else self._vision.image_token_id
         return torch.nonzero(ids != image).flatten()
@@ -112,5 +113,5 @@ class ExitTexts:
 
 
 def _spread(found: Any) -> Any:
-    """MEASURED_ROWS of them at most, from all parts."""
+    """Return at most MEASURED_ROWS of the rows, from all parts."""
     return found[:: -(-len(found) // MEASURED_ROWS) or 1]

@@ -223,7 +223,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def encode_texts(model_folder: Path, texts: Iterable[str]) -> NDArray[np.int64]:
-    """The texts' tokens end to end, an end-of-text token after each if the model has one."""
+    """Return the texts' tokens end to end, an end-of-text token after each if the model has one."""
     tokenizer = load_tokenizer(model_folder)
     ends = sorted(tokenizer.eos_token_ids)[:1]
     pieces = [np.array([*tokenizer.encode(text), *ends], dtype=np.int64) for text in texts]
@@ -231,7 +231,8 @@ def encode_texts(model_folder: Path, texts: Iterable[str]) -> NDArray[np.int64]:
 
 
 def spread(exits: int, layer_count: int) -> tuple[int, ...]:
-    """`exits` of the layers before the last one, evenly spread and as deep as that allows."""
+    """Return `exits` of the layers before the last one, evenly spread and as deep as that
+    allows."""
     if not 1 <= exits < layer_count:
         why = f"{exits}; a model of {layer_count} layers has room for 1…{layer_count - 1}"
         raise InvalidArgument("exits", why)
@@ -331,7 +332,8 @@ class _Trainer:
         return torch.cat([best, drawn]), weights
 
     def _distributions(self, read: Sequence[Rows], places: Tensor) -> tuple[list[Tensor], Tensor]:
-        """At some places of all rows: hidden states after each exit's layer, final logits."""
+        """Return hidden states after each exit's layer, and final logits, at some places of all
+        rows."""
         places, tap = places.to(self._tap.device), self._tap
         layers = (*self.exits.description.layers, tap.layer_count - 1)
         passes = [tap.hidden_states(rows.token_ids, layers, rows.pixels) for rows in read]
@@ -342,7 +344,7 @@ class _Trainer:
         return distributions[:-1], tap.head(distributions[-1])
 
     def _set_learning_rate(self) -> None:
-        """Warm-up over the first 2 %, then a cosine down to a fiftieth."""
+        """Set the learning rate: warm-up over the first 2 %, then a cosine down to a fiftieth."""
         done = self._done
         factor = min(1.0, (done + 1e-3) / 0.02) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
         for group in self._optimizer.param_groups:

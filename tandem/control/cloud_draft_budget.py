@@ -74,8 +74,8 @@ class CloudDraftBudget:
 
 
 def tokens_per_pass(acceptance_rate: float, drafts: float) -> float:
-    """Return how many tokens a pass over so many drafts in a row is expected to yield:
-    1 + a + … + aᵏ. A mean number of drafts need not be whole."""
+    """Return how many tokens a pass over k drafts in a row is expected to yield: 1 + a + … + aᵏ. A
+    mean number of drafts need not be whole."""
     if acceptance_rate >= 1:
         return 1 + drafts
     rest: float = 1 - acceptance_rate ** (drafts + 1)

@@ -27,8 +27,9 @@ class PairTimes:
             raise InvalidArgument("verify_first_s", "must be above 0")
 
     def verify_s(self, draft_length: int) -> float:
-        """Duration of the pass that judges `draft_length` drafts and yields the distribution after
-        each. It feeds draft_length + 1 tokens: the last committed one and the drafts."""
+        """Return the duration of the pass that judges `draft_length` drafts and yields the
+        distribution after each. It feeds draft_length + 1 tokens: the last committed one and the
+        drafts."""
         return self.verify_first_s + draft_length * self.verify_further_s
 
 

@@ -100,10 +100,14 @@ class Controller:
         weighs_frames: bool = False,
         config: ControllerConfig = DEFAULT_CONFIG,
     ) -> None:
-        """`limits`: the preset's own schedule, which windows and chunks do not exceed.
-        `drafts_ahead`: whether its edge drafts before verdicts. `max_tokens`: the longest that the
-        answer may be. `weighs_frames`: whether what the bytes of its frames add to the link's
-        latency must be known apart from it, which takes pings."""
+        """Start with the preset's schedule and no measurements.
+
+        Args:
+            limits: the preset's schedule, whose window and chunk are never exceeded.
+            drafts_ahead: whether the edge drafts before verdicts.
+            max_tokens: the longest that the answer may be.
+            weighs_frames: whether the time that the bytes of its frames add must be known apart
+                from the link's latency, which takes pings."""
         self._tells_latency = weighs_frames
         self._follows_link = weighs_frames or control is Control.LATENCY_AWARE
         self.on = limits.window > 0 and control is not Control.FIXED
@@ -432,9 +436,10 @@ class Controller:
         return unknown and (early or self.estimates.rtt_s is None)
 
     def _first_plan(self) -> Plan:
-        """While nothing is known: the cloud alone. Two drafts at a time where that cannot be
+        """Return the plan while nothing is known: the cloud alone, or the preset's schedule where
+        the cloud may wait for drafts. It is two drafts at a time where the cloud alone cannot be
         measured, or while the cloud computes the prompt and a link lies between both models: there
-        they slow nothing, and tell how good they are. More would flood a cloud that many share."""
+        they slow nothing, and show how good they are. More would flood a cloud that many share."""
         if not self._may_rest:
             return Plan(self._limits)
         link = (self.estimates.rtt_s or 0.0) >= self._config.same_machine_s

@@ -85,8 +85,9 @@ def token_cost(
 
 
 def _cloud_by_itself(conditions: Conditions, config: ControllerConfig) -> Estimate:
-    """A token of a cloud that no edge drafts for: a pass over the drafts that it makes itself, with
-    the time of making them, by the tokens that it brings. Without drafts it brings one."""
+    """Return the cost of a token from a cloud that no edge drafts for. It is that of a pass over
+    the drafts that the cloud makes itself, with the time of making them, divided by the tokens that
+    the pass brings. Without drafts it brings one."""
     drafts, tokens = conditions.cloud_drafts, conditions.cloud_tokens
     own_s = drafts * (conditions.cloud_draft_s + conditions.pair.verify_further_s)
     return Estimate(
@@ -132,7 +133,8 @@ class _Sums:
 
 
 def _of_a_token(sums: _Sums, conditions: Conditions, config: ControllerConfig) -> Estimate:
-    """A pass that others share is theirs too."""
+    """Return the cost of one token from expected totals. A pass that others share is paid by all
+    who share it."""
     pair = conditions.pair
     tokens = sums.tokens
     drafts = max(0.0, sums.fed - sums.passes)
@@ -150,8 +152,9 @@ def _of_a_token(sums: _Sums, conditions: Conditions, config: ControllerConfig) -
 
 
 def _rounds(plan: Plan, conditions: Conditions) -> _Sums:
-    """A round yields the drafts that stand and one more token. What was drafted while the last one
-    was judged, and is wanted, hides drafting behind the wait."""
+    """Return the totals of one round, which yields the drafts that stand and one more token. Drafts
+    that were made while the last round was judged, and turn out to be wanted, hide their time
+    behind the wait."""
     length = plan.schedule.chunk
     ahead = plan.ahead
     busy = plan.busy

@@ -49,14 +49,13 @@ def window_for(
     idle_weight: float,
     config: ControllerConfig = DEFAULT_CONFIG,
 ) -> Schedule:
-    """Window and chunk for drafts that are verified as they arrive.
+    """Return a schedule with window and chunk for drafts that are verified as they arrive.
 
-    A draft at depth k is of use with probability a^k. In a pass it costs `verify_further_s`, and
-    if it stands it saves a pass of its own; so it goes in while a^k·verify_first ≥ verify_further.
+    A draft at depth k is of use with probability a^k. In a pass it costs `verify_further_s`, and if
+    it stands it saves a pass of its own; so it goes in while a^k·verify_first ≥ verify_further.
     Beyond what is drafted in a round trip and two passes more drafts could only wait. After a
-    correction the cloud waits for the next draft if that is about what it saves: a^1·verify_first.
-    Tokens that are drafted faster than a message is processed go in pieces.
-    """
+    correction the cloud waits for the next draft if that takes about what it saves:
+    a^1·verify_first. Tokens that are drafted faster than a message is processed go in pieces."""
     pair = conditions.pair
     rate = min(conditions.acceptance_rate, config.surest)
     if (
@@ -98,8 +97,9 @@ def _can_lead(conditions: Conditions, negligible: float) -> bool:
 
 
 def decodes_alone(idle_weight: float, tokens_per_pass: float) -> bool:
-    """`idle_weight` 1 wants the answer soon, 0 with few passes; `tokens_per_pass` is what a pass
-    over drafts yields (at least 1).
+    """Return whether a token is worth its own pass, rather than a wait for drafts. `idle_weight` 1
+    wants the answer soon, 0 with few passes; `tokens_per_pass` is what a pass over drafts yields
+    (at least 1).
 
     Alone, a token costs one pass at once. Left to drafts it costs 1/tokens_per_pass of one, later,
     when that much time is spent as well. With w for time and 1 - w for passes the token is worth

@@ -123,7 +123,7 @@ class ExitChooser:
     has. `branches`: how many to draft for at once."""
 
     def __init__(self, most_branches: int, chunk: int) -> None:
-        """`most_branches`, `chunk`: the preset's own."""
+        """Start with no rounds seen. `most_branches` and `chunk` are the preset's."""
         self.plan: ExitPlan | None = None
         self._most_branches = most_branches
         self._chunk = chunk
@@ -223,7 +223,8 @@ class ExitChooser:
         self._round = None
 
     def drafted(self, seconds: float, steps: int, branches: int) -> None:
-        """Record draft steps in a row, of so many branches at once, and what they took together."""
+        """Record draft steps in a row, each of `branches` at once, and the seconds they took
+        together."""
         if steps:
             self._step.add(max(0, branches - 1), seconds / steps)
 

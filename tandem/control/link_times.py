@@ -113,7 +113,7 @@ class LinkEstimate:
     """Follows the link of one session. `times`: None before the first exchange."""
 
     def __init__(self, belief: LinkBelief | None = None) -> None:
-        """`belief`: that of rounds by default."""
+        """Start with nothing measured. `belief` is that of rounds by default."""
         self.times: LinkTimes | None = None
         self._belief = belief or rounds_belief()
         self._sums = _Sums(self._belief.keep)

@@ -68,7 +68,7 @@ class Estimate:
         return prices.edge_watts * self.drafting_s + prices.edge_idle_watts * self.tpot_s
 
     def cost(self, prices: Prices) -> float:
-        """Money, or target passes where there are no prices."""
+        """Return the cost in money, or in target passes where there are no prices."""
         if not prices.declared:
             return self.passes
         return (

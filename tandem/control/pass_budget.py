@@ -26,7 +26,8 @@ class UsualAcceptance:
     def __init__(
         self, config: ControllerConfig = DEFAULT_CONFIG, guessed: float | None = None
     ) -> None:
-        """`guessed`: how many drafts the guess is worth; None: a first look."""
+        """Start with a guess. `guessed`: how many drafts the guess is worth; None: it is worth a
+        first look (`few_tokens`)."""
         self._config = config
         self._keep = config.usual_keep
         self._judged = float(config.few_tokens) if guessed is None else guessed
@@ -124,8 +125,8 @@ class PassBudget:
     def __init__(
         self, config: ControllerConfig = DEFAULT_CONFIG, row_share: float | None = None
     ) -> None:
-        """`row_share`: what a further token adds to a pass over one, relative to it, as the engine
-        measured it before anybody asked; None: it did not."""
+        """Start with no passes seen. `row_share`: what a further token adds to a pass over one,
+        relative to it, as the engine measured it before it was used; None if it did not."""
         self._config = config
         self._row_share = row_share
         self.usual = UsualAcceptance(config)

@@ -113,7 +113,7 @@ class RoundChooser:
             self._seen_cut.add(cut.mass)
 
     def _add(self, candidates: int, *, accepted: bool) -> None:
-        """Record a node of which so many candidates were judged, the last one `accepted`."""
+        """Record a node of which `candidates` were judged, the last one `accepted`."""
         first_accepted = accepted and candidates == 1
         self._first.add(int(first_accepted), int(not first_accepted))
         for candidate in range(2, candidates + 1):

@@ -48,8 +48,9 @@ class BertEncoder:
     """Hidden states of token ids. Safe to call from several threads: nothing is kept of a call."""
 
     def __init__(self, config: Mapping[str, Any], weights: Mapping[str, Matrix]) -> None:
-        """`config` and `weights` as transformers stores them. Raises KeyError for a weight or a
-        field that is missing, ValueError for weights of other sizes than the configuration's."""
+        """Set up the encoder from `config` and `weights` as transformers stores them. Raises
+        KeyError for a weight or a field that is missing, ValueError for weights of other sizes than
+        the configuration's."""
         prefix = "" if "embeddings.word_embeddings.weight" in weights else "bert."
         names = {name.removeprefix(prefix): name for name in weights}
 
@@ -104,7 +105,7 @@ class BertEncoder:
         return [states[begin:end] for begin, end in pairwise(ends)]
 
     def _normalize(self, states: Matrix, norm: tuple[Matrix, Matrix]) -> None:
-        """Layer normalization, in place."""
+        """Apply layer normalization to `states`, in place."""
         scale, shift = norm
         states -= states.mean(-1, keepdims=True)
         variance = np.einsum("ij,ij->i", states, states)[:, None] / np.float32(states.shape[-1])
@@ -130,7 +131,8 @@ def _layer(place: str, weight: Any, norm: Any) -> _Layer:
 
 
 def _attended(joint: Matrix, ends: Sequence[int], heads: int) -> Matrix:
-    """Multi-head attention of each text to itself. `joint` is [tokens, 3 * hidden]."""
+    """Return the multi-head attention of each text to itself. `joint` is [tokens, 3 * hidden]; its
+    queries are scaled in place."""
     hidden = joint.shape[1] // 3
     size = hidden // heads
     joint[:, :hidden] *= np.float32(1 / math.sqrt(size))
@@ -148,7 +150,8 @@ def _attended(joint: Matrix, ends: Sequence[int], heads: int) -> Matrix:
 
 
 def apply_gelu(values: Matrix) -> None:
-    """x · Φ(x), in place, Φ the normal distribution's; to 1.5e-7 · |x|. `values` is contiguous."""
+    """Apply GELU in place: x · Φ(x), where Φ is the normal distribution's, to within 1.5e-7 · |x|.
+    `values` must be contiguous."""
     flat = values.reshape(-1)
     for begin in range(0, flat.size, GELU_BLOCK):
         block = flat[begin : begin + GELU_BLOCK]

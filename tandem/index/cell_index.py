@@ -118,7 +118,7 @@ class CellIndex:
         return index
 
     def __len__(self) -> int:
-        """The rows that are alive."""
+        """Return the number of rows that are alive."""
         return self._count
 
     @property
@@ -136,7 +136,8 @@ class CellIndex:
         return self._state.probed
 
     def revive(self, numbers: Numbers, vectors: Vectors) -> Mask:
-        """Let those of these vectors be found that the folder has, bit by bit; which they are."""
+        """Let those of these vectors be found again that the folder has, equal bit by bit. Return
+        which they are."""
         places, known = self._places(numbers)
         same = (self._rows[places[known]] == vectors[known]).all(axis=1)
         known[known] = same
@@ -144,7 +145,8 @@ class CellIndex:
         return known
 
     def forget(self, numbers: Numbers) -> Mask:
-        """Let these not be found any more, and overwrite them; which of them were alive here."""
+        """Overwrite these vectors, so that they are not found any more. Return which of them were
+        alive here."""
         places, known = self._places(numbers)
         known[known] = self._alive[places[known]]
         self._set_alive(places[known], alive=False)
@@ -240,7 +242,7 @@ class CellIndex:
         return self._order[indices], self._sorted[indices] == numbers
 
     def _set_alive(self, places: Places, *, alive: bool) -> None:
-        """`places` are distinct."""
+        """Mark the rows at `places`, which must be distinct, as alive or not."""
         before = int(self._alive[places].sum())
         self._alive[places] = alive
         self._count += (len(places) if alive else 0) - before

@@ -114,7 +114,7 @@ def selecting(alive_bits: NDArray[np.uint8]) -> Any:
 
 
 def recall(hits: Numbers, truth: Numbers) -> float:
-    """Share of the true neighbours that were found, over all rows."""
+    """Return the share of the true neighbours that were found, over all rows."""
     return sum(len(np.intersect1d(a, b)) for a, b in zip(hits, truth, strict=True)) / truth.size
 
 

@@ -33,7 +33,7 @@ class Chunking:
     overlap_tokens: int = 40
 
     def validate(self) -> None:
-        """Raises InvalidArgument naming the field."""
+        """Check the settings. Raises InvalidArgument naming a field that is out of range."""
         if not MIN_TOKENS <= self.max_tokens <= MAX_TOKENS:
             why = f"must be {MIN_TOKENS}…{MAX_TOKENS}, is {self.max_tokens}"
             raise InvalidArgument("chunk_tokens", why)
@@ -113,7 +113,8 @@ def _rank_of_cut(text: str, before: int, after: int) -> int:
 def _next_first(
     text: str, pieces: list[Span], costs: list[int], first: int, end: int, overlap_tokens: int
 ) -> int:
-    """Back from `end` by what may overlap, then on to the start of a word."""
+    """Return the piece at which the next chunk starts: as far back from `end` as the overlap
+    allows, then on to the start of a word."""
     begin = end
     total = 0
     while begin - 1 > first and total + costs[begin - 1] <= overlap_tokens:

@@ -52,9 +52,13 @@ class DenseIndex:
         target_recall: float = TARGET_RECALL,
         loading: bool = False,
     ) -> None:
-        """`folder` keeps the cells from one start to the next; None: a temporary one, made when it
-        is needed. `flat_limit` None: FLAT_LIMIT. `loading`: what is stored is still being added,
-        until `settle`."""
+        """Open the index, with the cells that `folder` already holds.
+
+        Args:
+            folder: where the cells are kept from one start to the next; None: a temporary folder,
+                made when it is needed.
+            flat_limit: the number of vectors up to which search is exact; None: FLAT_LIMIT.
+            loading: whether what is stored is still being added, until `settle`."""
         self.dimension = dimension
         self._folder = folder
         self._temporary: Path | None = None
@@ -101,7 +105,8 @@ class DenseIndex:
             self._start_build_if_due()
 
     def settle(self) -> None:
-        """Everything that is stored was added: delete what the folder has besides."""
+        """Record that everything stored has been added, and delete whatever else the folder
+        holds."""
         with self._lock:
             self._loading = False
             if self._cells is not None:
@@ -125,7 +130,8 @@ class DenseIndex:
         return sorted(hits, key=lambda hit: -hit[1])[:count]
 
     def similarities(self, numbers: Iterable[int], query: Vectors) -> dict[int, float]:
-        """Inner products of `query` (dimension,) with those of these vectors that there are."""
+        """Return the inner product of `query` (dimension,) with each of these vectors that the
+        index has."""
         wanted = list(numbers)
         with self._lock:
             rows = {} if self._cells is None else self._cells.vectors(wanted)

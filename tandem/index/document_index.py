@@ -242,10 +242,11 @@ def is_marked(token_ids: Sequence[int], embedder: Embedder) -> bool:
 
 
 def plain_token_ids(token_ids: Sequence[int], embedder: Embedder) -> Sequence[int]:
-    """Token ids of the embedder's own tokenizer without their marks.
+    """Return token ids of the embedder's tokenizer without the marks around them.
 
-    Raises InvalidArgument("input") for ids without the marks, which may be those of any tokenizer:
-    a vector of them would be of another text. tiktoken's, which some clients send, have none."""
+    Raises InvalidArgument("input") for ids without the marks, which may come from any tokenizer:
+    their vector would be that of another text. Ids of tiktoken, which some clients send, have no
+    marks."""
     if not is_marked(token_ids, embedder):
         raise InvalidArgument("input", _foreign_ids(embedder))
     before, after = embedder.marks
@@ -279,7 +280,8 @@ class DocumentIndex:
         chunking: Chunking,
         reranker: Reranker | None = None,
     ) -> None:
-        """Raises the faults of `tandem.index.records`, ResourceExhausted, Unavailable, OSError."""
+        """Open the index at `place`. Raises the errors of `tandem.index.records`,
+        ResourceExhausted, Unavailable, OSError."""
         self._embedder = embedder
         self._reranker = reranker
         self._chunking = chunking
@@ -343,20 +345,22 @@ class DocumentIndex:
         return outcomes
 
     def preparation(self, documents: Sequence[Document]) -> Preparation:
-        """Chunk and embed documents of one owner before they are added, in steps between which
-        others may come: embedding a long document takes seconds, storing it milliseconds."""
+        """Return a preparation that chunks and embeds documents of one owner before they are added,
+        in steps between which others may come: embedding a long document takes seconds, storing it
+        milliseconds."""
         wanted = {document.content_hash: document for document in documents}
         return Preparation(self._unheld(wanted), self._chunking, self._embedder)
 
     def check_room(self, documents: Sequence[Document], quota: DocumentQuota) -> None:
-        """Raises DocumentQuotaExceeded as `add` would now."""
+        """Check that the documents fit the owner's quota. Raises DocumentQuotaExceeded as `add`
+        would now."""
         owner = documents[0].owner if documents else OPERATOR
         if owner != OPERATOR:
             _, puts, wanted = self._plan(documents, owner)
             self._check_quota(puts, wanted, owner, quota)
 
     def remove(self, document_ids: Sequence[str], owner: str = OPERATOR) -> list[bool]:
-        """Forget them, durably and together; which of them the owner had."""
+        """Delete documents, durably and together. Return which of them the owner had."""
         check_owner(owner)
         with self._writing:
             hashes = self._store.hashes(document_ids, owner)
@@ -466,7 +470,7 @@ class DocumentIndex:
         ]
 
     def compact(self) -> None:
-        """Give the room of deleted documents back. ResourceExhausted leaves all as it was."""
+        """Free the space of deleted documents. ResourceExhausted leaves everything as it was."""
         with self._writing:
             self._store.compact()
 

@@ -42,7 +42,8 @@ class Embedder(Protocol):
         """Return the vectors of passages, (len(texts), dimension) float32, each of length 1."""
 
     def embed_questions(self, texts: Sequence[str]) -> Vectors:
-        """As `embed`, of what passages are searched for by: some models encode it otherwise."""
+        """Return vectors like `embed`, but of search queries: some models encode them
+        differently."""
 
     def count_tokens(self, pieces: Sequence[str]) -> Sequence[int]:
         """Return the number of tokens of each piece, without the marks at both ends."""
@@ -56,10 +57,11 @@ class Embedder(Protocol):
         """The tokens before and after every text."""
 
     def token_ids(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        """The tokens of each text, however many, without the marks."""
+        """Return the tokens of each text, however many, without the marks at both ends."""
 
     def embed_tokens(self, token_ids: Sequence[Sequence[int]]) -> Vectors:
-        """Vectors of texts as they are, of at most `max_tokens` each, without the marks."""
+        """Return the vectors of texts as they are, of at most `max_tokens` each, without the
+        marks."""
 
 
 def load_embedder(

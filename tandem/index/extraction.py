@@ -93,16 +93,16 @@ class Refusal:
 
 
 def format_of(name: str) -> Format | None:
-    """By the suffix; None for one that is not known."""
+    """Return the format that a file's suffix stands for; None for an unknown suffix."""
     return FORMAT_OF_SUFFIX.get(PurePath(name).suffix.lower())
 
 
 def extract(
     content: bytes, form: Format, document_id: str, title: str = ""
 ) -> Iterator[Document | Refusal]:
-    """The documents in `content`: several in JSON lines, one in all else. A JSON line is an object
-    with `text`, and perhaps `id` and `title`; its document is called `document_id#id`, or by the
-    line's number where it has no id."""
+    """Yield the documents in `content`, or refusals: several in JSON lines, one in any other
+    format. A JSON line is an object with `text`, and perhaps `id` and `title`; its document is
+    called `document_id#id`, or by the line's number where it has no id."""
     if form is Format.JSONL:
         for number, line in json_lines(content):
             yield json_line(line, document_id, number)
@@ -146,19 +146,19 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
 
 
 def check_size(size: int) -> None:
-    """Raises InvalidArgument above the limit."""
+    """Raise InvalidArgument if `size`, in bytes, is above the limit."""
     if size > MAX_DOCUMENT_BYTES:
         raise InvalidArgument("content", f"{size} bytes; the maximum is {MAX_DOCUMENT_BYTES}")
 
 
 def json_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not empty, with their numbers."""
+    """Return an iterator over the lines that are not empty, with their numbers."""
     lines = enumerate(content.split(b"\n"), 1)
     return ((number, line) for number, line in lines if line.strip())
 
 
 def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
-    """The document in one line."""
+    """Return the document in one line, or the refusal of it."""
     place = f"{document_id}#{number}"
     try:
         check_size(len(line))
@@ -181,7 +181,7 @@ def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
 
 
 def is_utf8(content: bytes) -> bool:
-    """Whether it can be decoded without looking for its encoding."""
+    """Return whether `content` is UTF-8, so that its encoding need not be guessed."""
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -190,8 +190,8 @@ def is_utf8(content: bytes) -> bool:
 
 
 def _decoded(content: bytes) -> str:
-    """Text in UTF-8, in UTF-16 or UTF-32 that begins with a mark, or in the encoding that its bytes
-    speak for."""
+    """Decode text in UTF-8, in UTF-16 or UTF-32 that begins with a byte order mark, or in the
+    encoding that its bytes suggest."""
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             try:
@@ -213,7 +213,8 @@ def _decoded(content: bytes) -> str:
 
 
 def _likely_encoding(sample: bytes) -> str | None:
-    """By what its text would look like; None for bytes that look like no text."""
+    """Guess an encoding by what the text would look like; return None for bytes that look like no
+    text."""
     from charset_normalizer import from_bytes
 
     matches = list(from_bytes(sample))
@@ -237,7 +238,7 @@ def _first_heading(text: str) -> str:
 
 
 def _from_html(content: bytes) -> tuple[str, str]:
-    """(title, text): what a reader sees, one line per block."""
+    """Return (title, text) of a page: what a reader sees, one line per block."""
     from lxml import etree
 
     if b"\0" in content:
@@ -263,8 +264,9 @@ def _from_html(content: bytes) -> tuple[str, str]:
 
 
 def _html_encoding(content: bytes) -> str | None:
-    """None: as the page says. What reads as UTF-8 is UTF-8, whatever it says; without a word of it,
-    Windows' encoding of Western Europe, as in browsers."""
+    """Return a page's encoding; None leaves it to what the page declares. Content that reads as
+    UTF-8 is UTF-8, whatever it declares; without a declaration it is windows-1252, as in
+    browsers."""
     if content.startswith(codecs.BOM_UTF8):
         return "utf-8"
     try:
@@ -321,7 +323,7 @@ class _Page:
             self.text.append("\n\n")
 
     def close(self) -> None:
-        """The parser asks for it; there is nothing to do."""
+        """Do nothing: the parser requires this method."""
 
 
 _HIDDEN = frozenset(("script", "style", "template", "noscript"))
@@ -365,7 +367,8 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
 
 
 def _page_text(page: PageObject) -> str:
-    """In the order of the file; columns whose lines alternate there, one after the other."""
+    """Return a page's text in the order of the file; columns whose lines alternate there are put
+    one after the other."""
     from pypdf.errors import PyPdfError
 
     places = TextPlaces(float(page.mediabox.width))
@@ -380,7 +383,8 @@ def _page_text(page: PageObject) -> str:
 
 
 def _tidy(text: str) -> str:
-    """Bounded, without long runs of blanks; indentation is kept, for code."""
+    """Return the text without long runs of blanks; indentation is kept, for code. Raises
+    InvalidArgument for a text that is too long."""
     if len(text) > MAX_TEXT_LENGTH:
         why = f"{len(text)} characters of text; the maximum is {MAX_TEXT_LENGTH}"
         raise InvalidArgument("content", why)

@@ -49,7 +49,8 @@ def write_frame(stream: IO[bytes], content: bytes) -> None:
 
 
 def read_frame(stream: IO[bytes], most: int) -> bytes | None:
-    """None at the end of the stream. Raises ValueError above `most` bytes."""
+    """Read one frame; return None at the end of the stream. Raises ValueError for a frame of more
+    than `most` bytes."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
@@ -109,7 +110,7 @@ def _limit(kind: int, most: int) -> None:
 
 
 def _limit_cpu(seconds: int) -> None:
-    """From now on; the process ends above it."""
+    """Allow this process `seconds` more of CPU time; the system ends it when they are used up."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = int(used.ru_utime + used.ru_stime) + 1 + seconds
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)

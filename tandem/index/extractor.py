@@ -84,7 +84,7 @@ class Extracted:
 
 
 def parts_of(content: bytes, form: Format, document_id: str, title: str = "") -> Iterator[Part]:
-    """The parts of a file; there is none in empty JSON lines."""
+    """Return an iterator over the parts of a file; empty JSON lines have none."""
     lines = json_lines(content) if form is Format.JSONL else [(0, content)]
     return (
         Part(form=form, document_id=document_id, title=title, number=number, content=part)
@@ -128,7 +128,8 @@ class Extractor:
         return self._read_in_process(request, part.content)
 
     def close(self) -> None:
-        """A file that is being read then is not waited for: its reader raises Unavailable."""
+        """End the process without waiting for a file that is being read: its reader raises
+        Unavailable."""
         self._closed = True
         if (process := self._process) is not None:
             process.kill()
@@ -198,7 +199,8 @@ class Extractor:
 def _answer(
     process: subprocess.Popen[bytes], request: Request, content: bytes
 ) -> dict[str, Any] | None:
-    """None from a process that ends, or says what it cannot mean."""
+    """Send a request to the process and return its answer; None if the process ends or its answer
+    makes no sense."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -17,7 +17,7 @@ class FolderLock:
     """The right to use a folder; the system takes it back when the process ends in any way."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises FolderInUse, naming the process that has it."""
+        """Lock the folder. Raises FolderInUse, naming the process that holds it."""
         path = folder / LOCK
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -33,14 +33,15 @@ class FolderLock:
             os.write(self._file, f"{os.getpid()}\n".encode())
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release the lock. Calling it again does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def make_private(path: Path, mode: int) -> None:
-    """Nobody but the owner may read it. A volume that another user owns keeps its mode."""
+    """Set the mode of a path, so that nobody but its owner may read it. A volume that another user
+    owns keeps its mode."""
     if path.stat().st_mode & 0o777 == mode:
         return
     try:
@@ -50,7 +51,8 @@ def make_private(path: Path, mode: int) -> None:
 
 
 def new_private_file(path: Path) -> None:
-    """Empty, and readable by its owner only from its first moment on."""
+    """Create an empty file, in the place of any other, that only its owner can read from its first
+    moment on."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 

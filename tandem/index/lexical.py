@@ -230,7 +230,7 @@ class _VisibleWords:
 
 
 def rarity(frequency: int, chunks: int) -> float:
-    """Return the weight that FTS5's BM25 gives a word that so many of the chunks have."""
+    """Return the weight that FTS5's BM25 gives a word that `frequency` of the chunks have."""
     weight = math.log((chunks - frequency + 0.5) / (frequency + 0.5))
     return weight if weight > 0 else LEAST_RARITY
 
@@ -263,7 +263,8 @@ def words_of(text: str) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """Lower case, without accents and compatibility forms: FTS5's versions fold differently."""
+    """Return the text in lower case, without accents and compatibility forms. FTS5 is not left to
+    do this, since its versions fold differently."""
     if text.isascii():
         return text.lower().replace("\0", " ")
     decomposed = unicodedata.normalize("NFKD", text.casefold())

@@ -31,7 +31,8 @@ class ModelFolder:
 
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
-        """Raises InvalidArgument("embedding") saying what is wrong with the folder."""
+        """Read the folder of an embedding model. Raises InvalidArgument("embedding") saying what is
+        wrong with it."""
         pools_first_token = _pools_first_token(path)
         config = read_json(path / "config.json")
         if not isinstance(config, dict):
@@ -92,7 +93,7 @@ def _base_name(folder: Path) -> str:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Hash over the files that decide a vector."""
+    """Return a hash over the files that decide a vector."""
     digest = hashlib.sha256()
     patterns = ("*.safetensors", "config.json", "tokenizer*.json", "vocab.txt", "*_Pooling/*.json")
     for pattern in (*patterns, "modules.json", "sentence_bert_config.json"):

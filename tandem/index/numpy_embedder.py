@@ -25,8 +25,8 @@ class NumpyEmbedder:
     its limit, as its own library does."""
 
     def __init__(self, folder: ModelFolder, threads: int = 1) -> None:
-        """`threads`: of numpy's BLAS, in all of this process. Raises InvalidArgument saying what is
-        wrong with the folder."""
+        """Load the model in a folder. Raises InvalidArgument saying what is wrong with it.
+        `threads` is for numpy's BLAS, in the whole process."""
         self.name = folder.name
         self._first_token = folder.pools_first_token
         ThreadpoolController().select(internal_api="openblas").limit(limits=threads)
@@ -89,6 +89,6 @@ class NumpyEmbedder:
         return vectors
 
     def _pooled(self, marked: Sequence[Sequence[int]]) -> Vectors:
-        """(texts, dimension), of any length."""
+        """Return a vector for each text, [texts, dimension], not yet scaled to length 1."""
         states = self._encoder.states(marked)
         return np.stack([each[0] if self._first_token else each.mean(0) for each in states])

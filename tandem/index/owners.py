@@ -31,7 +31,8 @@ class Collection:
 
     @classmethod
     def of(cls, owner: str, shared: bool = False) -> Collection:
-        """Raises InvalidArgument("owner")."""
+        """Return the collection of an owner's documents, private or shared; the operator has only
+        one. Raises InvalidArgument("owner")."""
         check_owner(owner)
         return cls(owner, shared and owner != OPERATOR)
 
@@ -65,7 +66,7 @@ def collection_of(content_key: str) -> Collection:
 
 
 def check_owner(owner: str) -> None:
-    """Raises InvalidArgument for what is no name of a tenant. The operator has none."""
+    """Raise InvalidArgument for what is not the name of a tenant. The operator's name is empty."""
     if owner != OPERATOR and _OWNER.fullmatch(owner) is None:
         why = "must be empty, or 1 to 64 letters, digits, dots, dashes or underscores"
         raise InvalidArgument("owner", f"{why}, got {owner[:80]!r}")
@@ -109,8 +110,8 @@ class DocumentQuotaExceeded(ResourceExhausted):
 
 
 def check_quota(owner: str, quota: DocumentQuota, before: OwnerUsage, after: OwnerUsage) -> None:
-    """Raises DocumentQuotaExceeded saying what is left. A change that adds nothing is allowed even
-    above a quota that was lowered meanwhile."""
+    """Raise DocumentQuotaExceeded, saying what is left, if a change exceeds the quota. A change
+    that adds nothing is allowed even above a quota that was lowered meanwhile."""
     for what, most, had, wanted in (
         ("documents", quota.documents, before.documents, after.documents),
         ("bytes", quota.bytes, before.bytes, after.bytes),

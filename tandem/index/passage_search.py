@@ -34,7 +34,7 @@ class PassageSearch:
     """Passages in memory; `close` it."""
 
     def __init__(self, passages: Sequence[str], embedder: Embedder | None) -> None:
-        """`embedder` None: by words alone."""
+        """Index the passages, by words alone if `embedder` is None."""
         self._embedder = embedder
         self._words = LexicalIndex()
         self._words.change(enumerate(passages), ())

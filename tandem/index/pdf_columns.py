@@ -40,7 +40,8 @@ class TextPlaces:
     def note(
         self, operator: bytes, operands: Any, cm: Sequence[float], tm: Sequence[float]
     ) -> None:
-        """pypdf's visitor: called before each operation, with both matrices."""
+        """Note where text is shown. pypdf calls this visitor before each operation, with both
+        matrices."""
         if operator not in _SHOWS:
             return
         x = tm[4] * cm[0] + tm[5] * cm[2] + cm[4]
@@ -96,12 +97,12 @@ def by_columns(layout: str, plain: str) -> str:
 
 
 def _is_row(line: _Line, start: int) -> bool:
-    """Whether both columns have text there."""
+    """Return whether both columns have text in this line."""
     return len(line.parts) == 2 and abs(line.parts[1][0] - start) <= 1
 
 
 def _fits(line: _Line, start: int) -> bool:
-    """Whether no text of the line reaches from one column into the other."""
+    """Return whether no text of the line reaches from one column into the other."""
     if len(line.parts) == 2:
         return _is_row(line, start)
     if len(line.parts) > 2:
@@ -111,7 +112,7 @@ def _fits(line: _Line, start: int) -> bool:
 
 
 def _runs_on(column: Sequence[str]) -> bool:
-    """Whether these are lines of text, and no cells."""
+    """Return whether the lines are running text rather than cells of a table."""
     words = sum(len(line.split()) for line in column)
     continued = sum(line[:1].islower() for line in column[1:])
     return words >= LEAST_WORDS * len(column) and continued >= CONTINUED_SHARE * (len(column) - 1)

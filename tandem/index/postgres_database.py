@@ -87,7 +87,7 @@ def read_manifest(dsn: str) -> Manifest | None:
 
 @contextmanager
 def errors_of(place: str) -> Iterator[None]:
-    """PostgreSQL's errors as those of a store."""
+    """Turn PostgreSQL's errors into those of a store while the context is open."""
     try:
         yield
     except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory) as error:

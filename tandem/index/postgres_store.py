@@ -122,7 +122,8 @@ class PostgresStore:
     """See `IndexStore`."""
 
     def __init__(self, dsn: str, manifest: Manifest) -> None:
-        """Raises FolderMismatch, FolderDamaged, Unavailable, or InvalidArgument("dsn")."""
+        """Open the store in the database at `dsn`. Raises FolderMismatch, FolderDamaged,
+        Unavailable, or InvalidArgument("dsn")."""
         self.manifest = manifest
         self._dsn = dsn
         self._place = place_of(dsn)
@@ -408,7 +409,7 @@ class PostgresStore:
 
 
 def _configure(database: Connection) -> None:
-    """Searches take less time than compiling them does."""
+    """Turn off just-in-time compilation: searches take less time than compiling them would."""
     database.execute("SET jit = off")
 
 
@@ -431,7 +432,8 @@ def _usage(database: Connection, owner: str) -> OwnerUsage:
 
 
 def _delete_unmeant(database: Connection, firsts: Iterable[int], generation: int) -> int:
-    """Delete those of these contents that no id means any more; how many."""
+    """Delete those of these contents that no document refers to any more. Return how many were
+    deleted."""
     gone = database.execute(
         "DELETE FROM tandem_content WHERE first = ANY(%s)"
         " AND NOT EXISTS (SELECT 1 FROM tandem_document WHERE content = first) RETURNING first",

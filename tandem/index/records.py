@@ -36,7 +36,7 @@ class Document:
         return Collection.of(self.owner, self.shared)
 
     def validate(self) -> None:
-        """Raises InvalidArgument naming the field."""
+        """Check the fields. Raises InvalidArgument naming a bad one."""
         if not self.id or len(self.id) > MAX_ID_LENGTH:
             raise InvalidArgument(
                 "id", f"must have 1…{MAX_ID_LENGTH} characters, has {len(self.id)}"

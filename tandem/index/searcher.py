@@ -51,8 +51,8 @@ class Searcher:
     """Vectors here, words and texts in the store; `dimension` 0 is lexical only."""
 
     def __init__(self, store: IndexStore, dimension: int, folder: Path | None = None) -> None:
-        """`folder` keeps the indexes of many vectors from one start to the next; None: they are
-        built at each start."""
+        """Prepare to search a store. `folder` keeps the indexes of many vectors from one start to
+        the next; None: they are built at each start."""
         self._store = store
         self._dimension = dimension
         self._folder = folder
@@ -184,8 +184,8 @@ def _nearest(visible: Iterable[DenseIndex], vector: Vectors, count: int) -> list
 def reciprocal_rank_fusion(
     rankings: Iterable[Sequence[Key]], rank_constant: float = RANK_CONSTANT
 ) -> list[tuple[Key, float]]:
-    """Keys with score Σ 1 / (rank_constant + rank), best first; ranks start at 1. Equal scores keep
-    the order in which the keys were first seen, so the outcome is determined."""
+    """Return the keys with score Σ 1 / (rank_constant + rank), best first; ranks start at 1. Equal
+    scores keep the order in which the keys were first seen, so the result is deterministic."""
     scores: dict[Key, float] = {}
     for ranking in rankings:
         for rank, key in enumerate(ranking, 1):

@@ -122,7 +122,8 @@ def connect(path: Path, journal: str = "WAL") -> sqlite3.Connection:
 
 
 def schema_version(database: sqlite3.Connection, path: Path) -> int:
-    """Raises FolderMismatch for one that this program does not know."""
+    """Return the version of the database's tables. Raises FolderMismatch for one that this program
+    does not know, FolderDamaged where there are no tables."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         why = f"is of version {version}, this program supports up to {len(MIGRATIONS)}"
@@ -140,7 +141,8 @@ def fold_log(database: sqlite3.Connection) -> bool:
 
 
 def meta(database: sqlite3.Connection, key: str, path: Path) -> str:
-    """Raises FolderDamaged."""
+    """Return what the database stores under `key`. Raises FolderDamaged if it is missing or
+    damaged."""
     row = database.execute("SELECT value, checksum FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None or row[1] != row_checksum(key, row[0]):
         raise FolderDamaged(f"{path}: its {key} is damaged; restore it from a copy")
@@ -168,7 +170,8 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """SQLite's errors, and the system's for want of room, as those of a folder."""
+    """Turn SQLite's errors, and the system's for lack of space, into those of a folder while the
+    context is open."""
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -198,7 +201,7 @@ def _apply_migrations(database: sqlite3.Connection, version: int) -> None:
 
 
 def _check_structure(database: sqlite3.Connection, path: Path) -> None:
-    """Pages, indexes and references; not what is in the rows."""
+    """Check pages, indexes and references, but not what is in the rows. Raises FolderDamaged."""
     problems = [row[0] for row in database.execute("PRAGMA integrity_check(1)").fetchall()]
     if problems == ["ok"]:
         problems = [

@@ -111,8 +111,8 @@ class SqliteStore:
     """See `IndexStore`. `commit`, `compact` and `close` are for one caller at a time."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Raises FolderInUse, FolderMismatch, FolderDamaged, ResourceExhausted, Unavailable or
-        OSError."""
+        """Open the store in a folder, which is created if there is none. Raises FolderInUse,
+        FolderMismatch, FolderDamaged, ResourceExhausted, Unavailable or OSError."""
         read_manifest(folder)  # a folder of something else is left alone
         with errors_of(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -260,7 +260,7 @@ class SqliteStore:
         self._next = last[0] if last else 0
 
     def _load(self) -> Iterator[Change]:
-        """Everything that is stored, compared with its checksums."""
+        """Yield everything that is stored, checked against its checksums."""
         with errors_of(self._path), self._reading() as database:
             last = -1
             while group := self._contents_where(

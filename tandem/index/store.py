@@ -47,7 +47,8 @@ class Manifest:
         return json.dumps(asdict(self))
 
     def check_wanted(self, wanted: Manifest, place: str) -> None:
-        """Raises FolderMismatch when this, which is stored at `place`, is not what is wanted."""
+        """Raise FolderMismatch if this manifest, which is stored at `place`, is not the one that is
+        wanted."""
         if (self.embedding, self.dimension) != (wanted.embedding, wanted.dimension):
             wanted_settings = f"not of {wanted.embedding} (dimension {wanted.dimension})"
             stored_settings = f"vectors of {self.embedding} (dimension {self.dimension})"
@@ -192,7 +193,7 @@ class IndexStore(Protocol):
         """Return the size of the store; never waits for the disk."""
 
     def compact(self) -> None:
-        """Give room of deleted documents back. Raises ResourceExhausted."""
+        """Free the space of deleted documents. Raises ResourceExhausted."""
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed`, until `close` and in a thread of its own, when another process may have
@@ -273,8 +274,14 @@ def room_of(content: Content) -> int:
 def changes_of(
     new: Sequence[Numbered], gone: Mapping[int, tuple[Collection, int]], dimension: int
 ) -> Iterator[Change]:
-    """`gone`: from which number on there were how many chunks, of which collection. All that is new
-    comes first: a document that moves to another collection is never in neither."""
+    """Yield the changes of each collection's chunks. All that is new comes first, so a document
+    that moves to another collection is always in one of them.
+
+    Args:
+        new: the contents that were added, each with the number of its first chunk.
+        gone: the number of the first chunk of each content that was removed, with its collection
+            and its count of chunks.
+        dimension: the length of a vector."""
     nothing = np.empty(0, np.int64)
     no_vectors = np.empty((0, dimension), np.float32)
     added: dict[Collection, list[Numbered]] = {}
@@ -304,8 +311,8 @@ def document_checksum(owner: str, document_id: str, first: int) -> int:
 
 
 def check_owned(owner: str, content_hash: str, place: str) -> None:
-    """Raises FolderDamaged where a document means a text that is not its owner's: nothing that is
-    written here does."""
+    """Raise FolderDamaged if a document refers to a text that is not its owner's. This program
+    never writes one like that."""
     if collection_of(content_hash).owner != owner:
         why = f"a document of '{owner}' means {content_hash}, which is not its owner's"
         raise FolderDamaged(f"{place}: {why}; restore it from a copy")
@@ -316,8 +323,9 @@ def row_checksum(*fields: object) -> int:
 
 
 def _checksum(*parts: object) -> int:
-    """CRC-32, which no flipped bit escapes; the lengths keep neighbours apart. Damage can turn
-    bytes into a value of another type, which no checksum fits."""
+    """Return a CRC-32 of the parts, which notices any flipped bit; their lengths are included, to
+    keep neighbours apart. Damage can turn bytes into a value of another type: then the result is
+    -1, which no stored checksum equals."""
     checksum = 0
     for part in parts:
         if not isinstance(part, bytes):

@@ -24,7 +24,7 @@ class TorchEmbedder:
     Texts longer than the model reads are cut at its limit, as its own library does."""
 
     def __init__(self, folder: ModelFolder, device: str = "cpu", threads: int = 1) -> None:
-        """Raises InvalidArgument saying what is wrong with the folder."""
+        """Load the model in a folder. Raises InvalidArgument saying what is wrong with it."""
         self._first_token = folder.pools_first_token
         self.name = folder.name
         torch.set_num_threads(threads)
@@ -108,7 +108,7 @@ class TorchEmbedder:
         return self._pooled(tokens)
 
     def _pooled(self, tokens: Mapping[str, Any]) -> Vectors:
-        """Unit vectors of padded token ids, with their mask."""
+        """Return the unit vectors of padded token ids, which come with their mask."""
         with torch.inference_mode():
             inputs = {name: each.to(self._model.device) for name, each in tokens.items()}
             states = self._model(**inputs).last_hidden_state

@@ -48,7 +48,8 @@ class Judgement:
 
 
 def enough_to_judge(texts: int, tokens: int) -> bool:
-    """Return whether so many held-back texts, with so many tokens together, can judge."""
+    """Return whether this many held-back texts, with this many tokens together, are enough to
+    judge."""
     return texts >= LEAST_TEXTS and tokens >= LEAST_TOKENS
 
 

@@ -148,7 +148,7 @@ def _encoded(text: JudgedText) -> bytes:
 
 
 def _decoded(payload: bytes, vocabulary_size: int) -> JudgedText:
-    """Raises Damaged for what no text can be."""
+    """Decode a judged text. Raises Damaged for bytes that cannot be one."""
     try:
         header = _TEXT.unpack_from(payload)
         count, first, temperature, seeded, seed, position, known_count = header

@@ -28,11 +28,11 @@ class TrainingSchedule:
     """Judgements in a row that found no gain at all."""
 
     def recorded(self, tokens: int) -> None:
-        """Note a new text of which so many tokens can be trained on."""
+        """Record a new text of which `tokens` can be trained on."""
         self.backlog = min(MOST_BACKLOG, self.backlog + PASSES * tokens)
 
     def trained(self, tokens: int) -> None:
-        """Note a step over so many tokens."""
+        """Record a training step over `tokens`."""
         self.backlog = max(0, self.backlog - tokens)
         self.unjudged += tokens
 

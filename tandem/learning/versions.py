@@ -232,7 +232,7 @@ def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file: a JSON header after its length."""
+    """Read the metadata of a safetensors file, which begins with the length of its JSON header."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header: dict[str, Any] = json.loads(file.read(length))

@@ -69,8 +69,8 @@ class ClientAccess:
 
 
 def server_access(settings: ServiceSettings) -> ServerAccess:
-    """Raises SettingsError, which names the variable, for files that cannot be used, and for a
-    service that would be open without `insecure`."""
+    """Load what a server needs to know its callers. Raises SettingsError, which names the variable,
+    for files that cannot be used, and for a service that would be open without `insecure`."""
     identity = _identity(settings, "keys_file")
     path = settings.keys_file
     keys = None if path is None else loaded("keys_file", lambda: known_keys(path))
@@ -89,7 +89,9 @@ def client_access(settings: ServiceSettings) -> ClientAccess:
 
 
 def _identity(settings: ServiceSettings, key_field: str) -> TlsIdentity | None:
-    """TLS with its three files and a file of keys; neither only where `insecure` asks for it."""
+    """Return the TLS identity that the three TLS files make, or None without TLS. These files and
+    the one of `key_field` are required; with `insecure` the latter may be left out, or all four.
+    Raises SettingsError."""
     required = [*_TLS_FIELDS, key_field]
     missing = [field for field in required if getattr(settings, field) is None]
     if missing and not (settings.insecure and missing in ([key_field], required)):

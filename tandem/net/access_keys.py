@@ -49,7 +49,8 @@ def new_key(entropy: bytes) -> str:
 
 
 def check_key(key: str) -> None:
-    """InvalidArgument, without the key, for one too short to be random or unfit for a header."""
+    """Raise InvalidArgument, without showing the key, for one too short to be random or unfit for a
+    header."""
     if not MIN_KEY_CHARACTERS <= len(key) <= MAX_KEY_CHARACTERS:
         sizes = f"{MIN_KEY_CHARACTERS} to {MAX_KEY_CHARACTERS}"
         raise InvalidArgument("key", f"must have {sizes} characters, got {len(key)}")
@@ -91,9 +92,9 @@ def parse_keys(text: str, may_lack_scopes: bool = False) -> KeyRing:
 
 
 def read_lines(text: str, may_lack_scopes: bool = False) -> KeyLines:
-    """Keys as lines of `HOLDER sha256:HEX scopes=…`; empty lines and those that begin with # are
-    skipped. A holder may have several keys, so that a new one can be handed out before the old one
-    goes. With `may_lack_scopes` a key without any is good for nothing; otherwise it is malformed.
+    """Read keys from lines of `HOLDER sha256:HEX scopes=…`, skipping empty lines and those that
+    begin with #. A holder may have several keys, so that a new one can be handed out before the old
+    one goes. With `may_lack_scopes` a key without scopes allows nothing; otherwise it is malformed.
     Each line counts by itself: a malformed one neither opens anything nor shuts others out."""
     known = []
     malformed = []

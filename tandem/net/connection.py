@@ -77,7 +77,7 @@ class Connection:
         return self._current
 
     def retire(self, channel: grpc.aio.Channel) -> None:
-        """New calls shall not use `channel`."""
+        """Use `channel` for no new calls."""
         if channel is self._current:
             self._current = None
             if not self._calls[channel]:

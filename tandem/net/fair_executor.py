@@ -55,11 +55,17 @@ class FairExecutor:
         waiting_of_tenant: int | None = None,
         niceness: int = 0,
     ) -> None:
-        """`name`: of what it does, in refusals and as its threads' name. `waiting`: places of the
-        queues together; `waiting_of_tenant`: of one, where that is fewer. The caller "" stands for
-        all that cannot be told apart, and may have all places that there are. `niceness`: how much
-        the threads give way to others where the system can do that (Linux), for work that needs
-        the interpreter's lock but for moments: who is waited for must not give way."""
+        """Prepare to run tasks. Threads start when they are needed.
+
+        Args:
+            name: what the executor does, for refusals and as its threads' name.
+            threads: how many threads there are at most.
+            waiting: the places of all queues together.
+            waiting_of_tenant: the places of one tenant's queue, if fewer. The caller "" stands for
+                all that cannot be told apart, and may take all places.
+            niceness: how far the threads give way to others, where the system can do that (Linux).
+                It is for tasks that hold the interpreter's lock for moments only: a thread that
+                others wait for must not give way."""
         self._name = name
         self._threads = threads
         self._running_of_tenant = max(1, threads - 1)

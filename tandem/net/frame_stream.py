@@ -57,8 +57,14 @@ class FrameStream(Generic[Out, In]):
         on_end: Callable[[BaseException | None], None],
         stranger: str = "",
     ) -> None:
-        """`begin` makes the call on a channel. `stranger`: how to call a service of another side,
-        whose words are not to be taken for ours; see `plain_details`."""
+        """Open the stream and start to read and write.
+
+        Args:
+            begin: makes the call on a channel.
+            on_frame: called with each message and its size in bytes.
+            on_end: called once when the stream ends, with the error if there is one.
+            stranger: what to call a service of another side, whose words must not be taken for
+                ours; see `plain_details`."""
         self._stranger = stranger
         self._codec = codec
         self._traffic = traffic
@@ -103,7 +109,7 @@ class FrameStream(Generic[Out, In]):
         task.add_done_callback(closing_tasks.discard)
 
     def _abandon(self, lost: bool) -> None:
-        """Nobody listens from now on."""
+        """Report nothing from now on. A lost stream's channel is not used for new calls."""
         if lost:
             self._connection.retire(self._channel)
         self._on_frame = lambda message, size_bytes: None
@@ -146,7 +152,7 @@ class FrameStream(Generic[Out, In]):
         return StreamEnded(code, words, engine_silent_s(metadata), again_s)
 
     def _end(self, error: BaseException | None) -> None:
-        """Once: `close` or an end has forgotten who listens."""
+        """Report the end, once: after `close` or an earlier end there is nobody to report it to."""
         on_end, self._on_end = self._on_end, lambda error: None
         on_end(error)
 
@@ -192,7 +198,8 @@ class StreamEnded(Exception):
 
 
 def end_status(error: BaseException | None) -> tuple[StatusCode, str]:
-    """Code and details of a stream's end; `error` is what its `on_end` was called with."""
+    """Return the code and the details of a stream's end; `error` is what its `on_end` was called
+    with."""
     if error is None:
         return StatusCode.OK, ""
     if isinstance(error, StreamEnded):

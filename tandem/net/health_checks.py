@@ -35,7 +35,8 @@ class HealthChecks:
         in_use: Counter[int],
         checked: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`in_use`: calls of ours at each service; `checked` is called after each check."""
+        """Start with no services to check. `in_use` counts this process's calls at each service;
+        `checked` is called after each check."""
         self._routing = routing
         self._ask = ask
         self._in_use = in_use
@@ -99,8 +100,8 @@ class HealthChecks:
 
 
 async def asked_health(channel: grpc.aio.Channel) -> CloudReport:
-    """Query the health of a service over an open connection. The round trip is that of the smallest
-    question there is."""
+    """Query the health of a service over an open connection. The reported round trip is that of
+    this small call."""
     health: Any = health_pb2_grpc.HealthStub(channel)
     began_s = time.monotonic()
     answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_WITHIN_S)

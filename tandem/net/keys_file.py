@@ -27,7 +27,7 @@ class CurrentKeys(Protocol):
     """Source of the currently known keys."""
 
     def current(self) -> KeyRing:
-        """Asked for every call."""
+        """Return the keys that are valid now. It is called for every call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,9 @@ class KeysFile:
     """The keys in the file at `path`; may be used on any thread."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises BadFile for a file that cannot be read, and for one with a malformed line, which
-        it names: at the start somebody is there to mend it. `clock`: as for `Reloaded`."""
+        """Read the file at `path`. Raises BadFile for one that cannot be read, or that has a
+        malformed line, which it names: at the start somebody is there to mend it. For `clock` see
+        `Reloaded`."""
         self._path = path
         self._closed = False
         self._lines = Reloaded((path,), self._read, clock)

@@ -82,7 +82,8 @@ def fault_of(service: Service) -> str:
 
 class _Health(health.aio.HealthServicer):
     async def List(self, request: Any, context: Any) -> None:  # noqa: N802  # the RPC's name
-        """The library has none, and would log a trace for whoever asks."""
+        """Refuse the call: the library does not implement it, and would log an error for whoever
+        calls."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "not supported; use Check with the name of a service"
         )
@@ -100,7 +101,8 @@ class RunningService:
         access: ServerAccess,
         health_port: int | None = None,
     ) -> None:
-        """`health_port` serves health alone, plain and open; 0 takes a free one, None has none."""
+        """Set up a server for the service. `health_port` serves health checks alone, without
+        encryption or keys; 0 takes a free port, None serves none."""
         self.service = service
         self._access = access
         self._names = served_names(service)

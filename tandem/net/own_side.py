@@ -15,7 +15,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Networks as "10.1.0.0/16, fd00::/8". ValueError names the one at fault."""
+    """Parse networks such as "10.1.0.0/16, fd00::/8". Raises ValueError naming the one at fault."""
     return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 

@@ -15,7 +15,8 @@ TIMEOUT_S = 4.0
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Prints one line; 0 serving, 1 not serving or not reached, 2 nowhere to ask."""
+    """Print one line and return an exit code: 0 serving, 1 not serving or not reached, 2 no address
+    given."""
     port = environment.get(PORT_VARIABLE)
     if len(arguments) > 1 or not (arguments or port):
         words = f"usage: python -m tandem.net.probe HOST:PORT (or set {PORT_VARIABLE})"

@@ -186,9 +186,9 @@ async def _serve(
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """While models are loaded, which stay: the garbage collector would look through the half a
-    million objects of torch and transformers again and again as they come, and take a seventh of
-    the time."""
+    """Turn off the garbage collector while models are loaded, which stay: it would look through the
+    half a million objects of torch and transformers again and again as they come, and take a
+    seventh of the time."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -209,8 +209,8 @@ def _keep_for_good() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give the system back what loading took and freed: glibc keeps it for later. Elsewhere this
-    does nothing."""
+    """Give the system back what loading allocated and freed: glibc keeps it for later. Elsewhere
+    this does nothing."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -114,7 +114,8 @@ class Bucket:
         return max(0.0, (1 - self._level) * 60 / rate) if rate else 0.0
 
     def spend(self, amount: float, now: float, minutes_of_debt: float = inf) -> None:
-        """`minutes_of_debt`: what goes beyond that many minutes' worth is let off."""
+        """Take `amount` out of the bucket, which may leave it in debt. Debt of more than
+        `minutes_of_debt` minutes' worth is cancelled."""
         self._refill(now)
         self._level -= amount
         if self._per_minute and minutes_of_debt < inf:
@@ -149,8 +150,8 @@ class FairShares:
     """Usage of each holder; one object per service. Holders are few: keys files name them."""
 
     def __init__(self, room: Room, quota: Quota) -> None:
-        """`quota` is of a holder whose key says nothing else. The holder "" stands for all callers
-        without keys, among whom nothing is shared out."""
+        """Start with no sessions. `quota` is for a holder whose key says nothing else. The holder
+        "" stands for all callers without keys, among whom nothing is shared out."""
         self._room = room
         self._quota = quota
         self._accounts: dict[str, _Account] = {}

@@ -58,7 +58,7 @@ class Reloaded(Generic[Value]):
         read: Callable[[], Value],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds that only grow."""
+        """Read the files for the first time. `clock` gives seconds that never decrease."""
         self._paths = tuple(paths)
         self._read = read
         self._clock = clock

@@ -42,7 +42,7 @@ class RetrieverClient:
     """Use as an async context manager. Everything raises Rejected with the status."""
 
     def __init__(self, target: str, access: ClientAccess | None = None) -> None:
-        """Without `access` the connection is plain."""
+        """Prepare a connection to the retriever at `target`, a plain one without `access`."""
         self.target = target
         self._channel = open_channel(target, MAX_MESSAGE_BYTES, access)
         self._stub = pb_grpc.RetrieverServiceStub(self._channel)
@@ -127,7 +127,7 @@ class RetrieverClient:
         return await _answered(self._stub.Stats(pb.StatsRequest(), timeout=timeout_s))
 
     async def snapshot(self, timeout_s: float = 600.0) -> pb.SnapshotResponse:
-        """Give the room of deleted documents back."""
+        """Free the space of deleted documents."""
         return await _answered(self._stub.Snapshot(pb.SnapshotRequest(), timeout=timeout_s))
 
     async def describe(self, timeout_s: float = 10.0) -> pb.DescribeResponse:

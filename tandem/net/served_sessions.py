@@ -57,7 +57,7 @@ class Admission:
         series: HolderSeries | None = None,
         what: str = "sessions",
     ) -> None:
-        """`what` is what refusals call a place."""
+        """Start with no sessions. `what` is what refusals call a place."""
         self.kv_budget_bytes = kv_budget_bytes
         self._shares = FairShares(Room(max_sessions, kv_budget_bytes, what), quota or Quota())
         self._series = series
@@ -77,7 +77,8 @@ class Admission:
         return self._shares.kv_bytes
 
     def kv_tokens(self, bytes_per_token: int) -> int:
-        """Tokens that the budget holds, of all sessions together; 0 where they need no memory."""
+        """Return how many tokens the budget holds, for all sessions together; 0 where they need no
+        memory."""
         return min(self.kv_budget_bytes // bytes_per_token, 2**32 - 1) if bytes_per_token else 0
 
     @property
@@ -86,8 +87,9 @@ class Admission:
 
     @contextmanager
     def reserve(self, kv_bytes: int = 0, grammar_of: Tenant | None = None) -> Iterator[Reservation]:
-        """Room for one session of the present caller, or ResourceExhausted saying which limit was
-        met. `grammar_of`: the tenant whose grammar it follows, if it follows one."""
+        """Reserve room for one session of the current caller while the context is open. Raises
+        ResourceExhausted saying which limit was met. `grammar_of` is the tenant whose grammar the
+        session follows, if it follows one."""
         caller = current_caller()
         now = time.monotonic()
         with self._refusals_counted(caller):
@@ -176,7 +178,8 @@ class FrameWriter(Generic[Message]):
     """Messages queued for a stream and written one after the other by `run`."""
 
     def __init__(self, write: Callable[[Message], Awaitable[None]], limit: int) -> None:
-        """`write` may drop a message; above `limit` waiting messages there is no `room`."""
+        """Start with nothing to write. `write` may drop a message; above `limit` waiting messages
+        there is no `room`."""
         self._write = write
         self._limit = limit
         self._waiting: deque[Message] = deque()

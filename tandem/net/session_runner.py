@@ -86,11 +86,16 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         spread: int,
         fatal: frozenset[grpc.StatusCode] = FATAL,
     ) -> None:
-        """`open_stream`: None where the other service is not needed. `opened`: the message that
-        admits the stream. `closing_tasks` holds the closing of streams, which may outlast the
-        session. `why_silent` is asked where nothing received tells why the peer is lost. `spread`,
-        different for each session, keeps those that one peer has lost from coming back at once.
-        `fatal`: statuses that another stream would meet again."""
+        """Prepare a session; its first stream is opened later.
+
+        Args:
+            open_stream: opens a stream to the other service; None where it is not needed.
+            opened: the message that admits the stream.
+            closing_tasks: holds the closing of streams, which may outlast the session.
+            why_silent: called where nothing received says why the peer is lost.
+            spread: different for each session, which keeps those that one peer has lost from coming
+                back at once.
+            fatal: statuses that another stream would meet again."""
         self.failure: Exception | None = None
         self._open_stream = open_stream
         self._opened = opened
@@ -126,7 +131,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         """End the machine's request, whoever ended it."""
 
     def time_passed(self, now: float) -> Sequence[Output]:
-        """Tell the machine."""
+        """Tell the machine that time has passed, and return what it wants done."""
         return self.machine.tick(now)
 
     def peer_failed(self, code: grpc.StatusCode) -> bool:

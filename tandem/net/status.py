@@ -56,7 +56,8 @@ class Rejected(TandemError):
     """Another service refused; its status is handed on."""
 
     def __init__(self, code: StatusCode, details: str, retry_after_s: float | None = None) -> None:
-        """`retry_after_s`: after how long it may be worth another try, bounded; None: not said."""
+        """Describe the rejection. `retry_after_s`: after how long another try may be worthwhile,
+        bounded; None where it is not said."""
         super().__init__(details)
         self.code = code
         self.retry_after_s = retry_after_s
@@ -113,8 +114,8 @@ def _whole_status_of(error: BaseException) -> tuple[StatusCode, str]:
 def upstream_rejection(
     code: StatusCode, details: str, retry_after_s: float | None = None
 ) -> Rejected:
-    """Our caller's status when a service that we call ended our call: the same, unless it rejected
-    our own credentials, which is not the caller's fault."""
+    """Return the status for our caller when a service that we call ended our call. It is the same
+    one, unless the service rejected our credentials, which is not the caller's fault."""
     if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
         why = f"refused by a service behind this one: {details}; check this service's"
         why += " TANDEM_CALL_KEY_FILE, or TANDEM_CLOUD_KEY_FILE for the cloud"
@@ -307,11 +308,11 @@ async def end_call(
 async def _reset_this_call() -> None:
     """Have this call reset on the wire once its handler, which runs in this task, has ended.
 
-    gRPC resets a call that is given back unfinished. grpc.aio does that when its own task has been
-    told that the caller left, which a caller that neither reads nor leaves never brings about: so
-    that task is told here, and then, lest it is told twice, the future it waited for is cancelled.
-    Where another version of grpc.aio has no such task, the call stays open until the caller's
-    deadline, holding nothing of ours."""
+    gRPC resets a call that is given back unfinished. grpc.aio does that once its own task learns
+    that the caller has left, which never happens if a caller neither reads nor leaves. So that task
+    is woken here as if the caller had left, and then the future it waited for is cancelled, so that
+    it is not woken twice. Where another version of grpc.aio has no such task, the call stays open
+    until the caller's deadline, holding nothing of ours."""
     handler = asyncio.current_task()
     for task in asyncio.all_tasks():
         coroutine = task.get_coro()

@@ -70,8 +70,9 @@ class TenantIds:
     """Makes the ids that a service sends: keyed hashes (HMAC-SHA256, 128 bits of it)."""
 
     def __init__(self, key: Callable[[], str] | None = None) -> None:
-        """`key` gives a key that no receiver of the ids knows; they then outlast this process, and
-        are the same in each of its replicas. Without one they are this process's."""
+        """Prepare to make ids. `key` returns a key that no receiver of the ids knows; the ids then
+        outlast this process and are the same in each of its replicas. Without it they are this
+        process's alone."""
         self._key = key
         self._random = secrets.token_bytes(32)
 

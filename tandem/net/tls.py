@@ -42,7 +42,8 @@ class TlsIdentity:
         self._expiry: tuple[_Pem, float] | None = None
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Asks for the files' present state at each handshake; callers must show a certificate."""
+        """Return credentials that use the files' current content at each handshake and require a
+        certificate from callers."""
         given = self._pem.current()
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -87,7 +88,8 @@ def _configuration(pem: _Pem) -> grpc.ServerCertificateConfiguration:
 
 
 def _read(files: TlsFiles) -> _Pem:
-    """Checked here: gRPC takes anything and then fails at every handshake, without saying why."""
+    """Read the files and check them. gRPC would accept anything and then fail at every handshake,
+    without saying why."""
     pem = _Pem(read_file(files.certificate), read_file(files.key), read_file(files.authorities))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(context, files.certificate, files.key)

@@ -123,7 +123,8 @@ class DelayLine:
             self._timer.arm(self._queue[0][0])
 
     def _schedule_pieces(self, target: Endpoint, chunk: bytes, now: float) -> None:
-        """The last byte arrives when the model says, a piece as much earlier as it is ahead."""
+        """Queue a chunk in pieces. The last byte arrives when the model says, each piece earlier by
+        as long as the bytes after it take."""
         earliest = self._queue[-1][0] if self._queue else now
         arrival = self._link.transit(len(chunk), now)
         rate = self._link.settings.bytes_per_s
@@ -175,7 +176,8 @@ class Endpoint(asyncio.BufferedProtocol):
     def __init__(
         self, line: DelayLine, made: Callable[[Endpoint], None], lost: Callable[[Endpoint], None]
     ) -> None:
-        """`line` takes what is read; `made` and `lost` are called as the socket comes and goes."""
+        """Start without a socket. `line` takes what is read; `made` and `lost` are called as the
+        socket comes and goes."""
         self.line = line
         self._made = made
         self._lost = lost

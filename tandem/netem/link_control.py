@@ -98,13 +98,13 @@ class LinkControl:
     """The control socket of a link; an asynchronous context manager."""
 
     def __init__(self, emulator: ControllableLink, port: int = 0) -> None:
-        """Listens on localhost only; port 0 takes a free port."""
+        """Prepare to listen, on localhost only; port 0 takes a free port."""
         self._emulator = emulator
         self._port = port
         self._clients: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        """Raises OSError naming the address if it cannot be listened on."""
+        """Start to listen. Raises OSError naming the address if that is not possible."""
         try:
             self._server = await asyncio.start_server(
                 self._accepted, _CONTROL_HOST, self._port, limit=_LINE_BYTES
@@ -159,7 +159,7 @@ def answer_request(emulator: ControllableLink, line: bytes) -> dict[str, Any]:
 
 
 def _object_of(line: bytes) -> dict[str, Any] | None:
-    """The JSON object on `line`; None for anything else."""
+    """Return the JSON object on `line`; None for anything else."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
@@ -195,7 +195,7 @@ def _carry_out(emulator: ControllableLink, request: Mapping[str, Any]) -> None:
 
 
 def _changed(shape: LinkShape, request: Mapping[str, Any]) -> LinkShape:
-    """The link after a `set` request."""
+    """Return the link as it is after a `set` request."""
     _reject_unknown(request, _SET_FIELDS)
     common: dict[str, Any] = {}
     if "rtt_s" in request:
@@ -214,14 +214,14 @@ def _changed(shape: LinkShape, request: Mapping[str, Any]) -> LinkShape:
 
 
 def _bandwidth(request: Mapping[str, Any], field: str) -> float | None:
-    """Bytes per second; None for null, which is no limit."""
+    """Return the bytes per second in a field; None for null, which is no limit."""
     return bytes_per_s_from(
         field, None if request[field] is None else _number(field, request[field])
     )
 
 
 def _direction(side: str, wanted: Any) -> dict[str, Any]:
-    """The fields of one direction's settings that a `set` request names."""
+    """Return the fields of one direction's settings that a `set` request names."""
     if not isinstance(wanted, dict):
         raise InvalidArgument(side, "must be a JSON object")
     _reject_unknown(wanted, _SETTING_FIELDS)

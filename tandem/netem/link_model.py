@@ -94,7 +94,7 @@ class Link:
         return self._sender_free
 
     def send(self, size_bytes: int, now: float) -> float:
-        """Arrival of the last byte of a message sent at `now`, given the cuts known so far.
+        """Send a message at `now`; return when its last byte arrives, given the cuts known so far:
         `math.inf` if a cut that has no end yet covers it. Raises InvalidArgument for a negative
         size or a `now` before the previous one."""
         return self.delivery(self.transit(size_bytes, now))
@@ -123,7 +123,8 @@ class Link:
         return arrival
 
     def cut(self, at: float) -> None:
-        """Nothing arrives from `at` on, until `restore`. Cutting a cut link changes nothing."""
+        """Cut the link: nothing arrives from `at` on, until `restore`. Cutting a cut link changes
+        nothing."""
         if self._cuts and at < self._cuts[-1][1]:
             if self._cuts[-1][1] == inf and at >= self._cuts[-1][0]:
                 return
@@ -131,7 +132,8 @@ class Link:
         self._cuts.append((at, inf))
 
     def restore(self, at: float) -> None:
-        """Held messages arrive at `at`. Restoring a link that is not cut changes nothing."""
+        """End a cut: held messages arrive at `at`. Restoring a link that is not cut changes
+        nothing."""
         if not self._cuts or self._cuts[-1][1] != inf:
             return
         start = self._cuts[-1][0]
@@ -156,8 +158,9 @@ class Link:
         return self.settings.jitter_s * (2 * self._rng.uniform(self._messages, Purpose.LINK) - 1)
 
     def _resend_s(self) -> float:
-        """What this message loses by being lost. Gilbert: a burst ends with probability 1/burst,
-        and begins so often that the share of lost messages is `loss`."""
+        """Return the seconds that this message loses by being lost, 0 if it is not. Losses follow
+        Gilbert's model: a burst ends with probability 1/burst, and begins often enough to make
+        `loss` the share of lost messages."""
         settings = self.settings
         if not settings.loss:
             self._in_burst = False
@@ -178,7 +181,7 @@ class LinkPair:
 
     @staticmethod
     def of(up: LinkSettings, down: LinkSettings, seed: int) -> LinkPair:
-        """Two links whose jitters are independent of each other."""
+        """Return two links whose jitters are independent of each other."""
         return LinkPair(Link(up, 2 * seed), Link(down, 2 * seed + 1))
 
     def cut(self, at: float) -> None:
@@ -275,5 +278,6 @@ def bytes_per_s_from(field: str, mbps: float | None) -> float | None:
 def link_from(
     rtt_s: float, mbps: float | None = None, jitter_s: float = 0.0, seed: int = 0
 ) -> LinkPair:
-    """A symmetric link in the words of `tandem link`; `jitter_s` holds for each direction."""
+    """Return a symmetric link described as for `tandem link`; `jitter_s` holds for each
+    direction."""
     return shape_from(rtt_s, mbps, jitter_s).opened(seed)

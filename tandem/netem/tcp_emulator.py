@@ -54,9 +54,12 @@ class TcpLinkEmulator:
         further: Sequence[tuple[Address, Address]] = (),
         seed: int = 0,
     ) -> None:
-        """`listen` with port 0 takes a free port; see `address`. `trace` changes bandwidth and
-        delay from the start on, over and over. `further` are more pairs of where to listen and
-        where to forward to, over the same link."""
+        """Set up the link; connections are accepted later.
+
+        Args:
+            listen: where to listen; port 0 takes a free port, see `address`.
+            trace: changes bandwidth and delay from the start on, over and over.
+            further: more pairs of where to listen and where to forward to, over the same link."""
         self._ways = ((listen, target), *further)
         self._trace = trace
         self._following: asyncio.Task[None] | None = None
@@ -155,7 +158,7 @@ class TcpLinkEmulator:
             self._down.change(down)
 
     def stats(self) -> LinkStats:
-        """Counters at this moment."""
+        """Return the counters at this moment."""
         return LinkStats(
             up_bytes=self._up.delivered_bytes,
             down_bytes=self._down.delivered_bytes,

@@ -27,8 +27,9 @@ def shaped_trace(name: str, seed: int = 0, seconds: int = DEFAULT_S) -> LinkTrac
 
 
 def _lte(source: Random, seconds: int) -> Iterator[TraceRow]:
-    """A phone that moves: bandwidth wanders over a factor of ten, most of it downwards; every 20 to
-    40 seconds a handover, half a second of little bandwidth and a long round trip."""
+    """Yield the trace of a phone that moves: bandwidth wanders over a factor of ten, most of it
+    downwards; every 20 to 40 seconds a handover brings half a second of little bandwidth and a long
+    round trip."""
     fading = 0.0
     handover_s = source.uniform(20, 40)
     step_s = 0.5
@@ -50,8 +51,8 @@ def _lte(source: Random, seconds: int) -> Iterator[TraceRow]:
 
 
 def _wifi(source: Random, seconds: int) -> Iterator[TraceRow]:
-    """A shared room: fast and near, but for bursts of others' traffic of one to three seconds, in
-    which the air is divided."""
+    """Yield the trace of Wi-Fi in a shared room: fast and near, but for bursts of others' traffic
+    of one to three seconds, in which the bandwidth is divided."""
     busy_until_s = 0.0
     for number in range(seconds * 2):
         time_s = number / 2
@@ -64,8 +65,9 @@ def _wifi(source: Random, seconds: int) -> Iterator[TraceRow]:
 
 
 def _satellite(source: Random, seconds: int) -> Iterator[TraceRow]:
-    """Low orbit: every 15 seconds another satellite and path, so that the round trip jumps; within
-    it, the distance changes slowly. An uplink a tenth of the downlink."""
+    """Yield the trace of a satellite link in low orbit: every 15 seconds another satellite and
+    path, so that the round trip jumps; in between, the distance changes slowly. The uplink is a
+    tenth of the downlink."""
     path_ms = strength = 0.0
     for time_s in range(seconds):
         if time_s % 15 == 0:

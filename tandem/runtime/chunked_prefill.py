@@ -36,9 +36,9 @@ class ChunkedPrefill:
         requests: Sequence[ForwardRequest],
         read_rows: Callable[[int, Logits], None] | None = None,
     ) -> None:
-        """`read_rows` takes the logits of every token of the only request, chunk by chunk, each
-        with the index of its first token. No chunk is then longer than CHUNK_ROWS: each of its rows
-        has logits of the whole vocabulary."""
+        """Start with nothing fed. `read_rows` receives the logits of every token of the only
+        request, chunk by chunk, each time with the index of the first token. No chunk is then
+        longer than CHUNK_ROWS, since each of its rows has logits of the whole vocabulary."""
         assert read_rows is None or len(requests) == 1, "rows are read of one request"
         self._read_rows = read_rows
         self._requests = tuple(requests)
@@ -127,7 +127,7 @@ def _part(request: ForwardRequest, first: int, end: int) -> ForwardRequest:
 
 
 def _before_last(request: ForwardRequest) -> int:
-    """Rows of a request that come before its last chunk."""
+    """Return the number of a request's rows that come before its last chunk."""
     if request.parents is not None:
         return 0
     rest = len(request.token_ids) - max(1, request.logits_to_keep)

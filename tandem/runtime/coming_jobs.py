@@ -43,7 +43,7 @@ class ComingJobs:
         self.given_up(job)
 
     def given_up(self, job: ComingJob) -> None:
-        """Note that nobody waits for it; nothing happens where that is known."""
+        """Record that nobody waits for the job. Nothing happens where that is known."""
         if job in self._coming:
             self._coming.remove(job)
             if not self._coming:

@@ -166,7 +166,7 @@ class JobHandle(Generic[Result]):
         return None if pending is None or pending.done() else pending
 
     def take(self, logits: Sequence[Logits]) -> bool:
-        """Take what a pass brought; whether the job is done."""
+        """Take what a pass brought. Return whether the job is done."""
         prefill = self.prefill
         if prefill is not None and not prefill.is_fed:
             prefill.done(logits)
@@ -225,7 +225,7 @@ def awaited_by(job: object) -> Pending | None:
 
 
 def rows_reader_of(job: object) -> Callable[[int, Logits], None] | None:
-    """The `read_rows` of a job that is `ReadsAllRows`."""
+    """Return the `read_rows` of a job that is `ReadsAllRows`, None for any other job."""
     reader: Callable[[int, Logits], None] | None = getattr(job, "read_rows", None)
     return reader
 
@@ -237,4 +237,4 @@ def overdue_of(job: object) -> Exception:
 
 
 def _no_close() -> None:
-    """The `close` of a job that has nothing to close."""
+    """Do nothing, as the `close` of a job that has nothing to close."""

@@ -102,7 +102,8 @@ class EngineThread:
         stuck_after_s: float = STUCK_AFTER_S,
         aside_s: float = ASIDE_S,
     ) -> None:
-        """`aside_s`: how long a job may be set aside before it fails."""
+        """Start the engine's thread and its watchdog. `aside_s`: how long a job may be set aside
+        before it fails."""
         self._aside_s = aside_s
         self.engine = engine
         self._on_pass = on_pass
@@ -132,7 +133,7 @@ class EngineThread:
         return self._state.fault
 
     def check(self) -> None:
-        """Raises Unavailable while the engine does not work."""
+        """Raise Unavailable while the engine does not work."""
         if self._state.fault:
             raise _unavailable(self._state)
 
@@ -235,7 +236,7 @@ class EngineThread:
             self._inbox.put(item)
 
     def _watch_for(self, future: asyncio.Future[Any]) -> None:
-        """Have the watchdog fail it if the engine is stuck."""
+        """Have the watchdog fail `future` if the engine is stuck."""
         self._waiting_for.add(future)
         future.add_done_callback(self._waiting_for.discard)
         if self._state.stuck:
@@ -276,7 +277,7 @@ class EngineThread:
         watchdog.ended()
 
     def _goes_on(self) -> bool:
-        """The `cancelled` of a probe."""
+        """Report progress, as the `cancelled` of a probe, which is never cancelled."""
         self._watchdog.progressed()
         return False
 
@@ -472,7 +473,7 @@ class EngineThread:
 
     def _await_reactions(self, loop: asyncio.AbstractEventLoop, ended: int) -> None:
         """Have the next pass wait for what follows from the jobs that ended with this one, if that
-        is worth a wait; and see what does."""
+        is worth a wait. Record what does follow."""
         if not ended:
             return
         self._pass_number += 1

@@ -55,7 +55,8 @@ class MemoryFile:
     """The texts of one tenant in one vocabulary."""
 
     def __init__(self, folder: Path, tenant: bytes, fingerprint: str) -> None:
-        """`tenant`: whose, in any form; `fingerprint`: of the vocabulary that token ids are of."""
+        """Name the file. `tenant` identifies whose memory it is, in any form; `fingerprint` is of
+        the vocabulary that the token ids belong to."""
         names = (_digest(tenant), _digest(fingerprint.encode())[:16])
         self.path = folder / f"{'-'.join(names)}{SUFFIX}"
         self._header = _MAGIC + fingerprint.encode()
@@ -111,7 +112,8 @@ class MemoryFolder:
     """The right to write in a folder, until it is closed or the process ends in any way."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError where the folder cannot be made."""
+        """Open the folder, which is created if there is none, and take the right to write to it if
+        no other process has it. Raises OSError where the folder cannot be made."""
         make_private_folder(folder)
         self.folder = folder
         self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)

@@ -76,7 +76,8 @@ class PrefixCache:
         room: Callable[[], int],
         series: EngineSeries,
     ) -> None:
-        """`room`: bytes of the KV budget that no session holds."""
+        """Start with nothing kept. `room` returns the bytes of the KV budget that no session
+        holds."""
         self._thread = thread
         self._limits = limits
         self._room = room
@@ -153,7 +154,8 @@ class PrefixCache:
         self.index.shrink(min(self._limits.kv_bytes, self._room() + gives_back))
 
     def copied(self, copying: asyncio.Future[None]) -> None:
-        """An engine that could not copy does not work: nothing that was kept of it is of use."""
+        """Forget everything if a copy failed: an engine that could not copy does not work, so
+        nothing kept of it is of use."""
         if copying.cancelled() or copying.exception() is not None:
             self.index.shrink(0)
 
@@ -178,8 +180,8 @@ class KeptPrefix:
         """Called once something was left, or there is nothing to leave."""
 
     async def show(self, session: Session) -> None:
-        """Give a session what was found, once, in the place of what it holds: a draft that was
-        given up may have been computed in it."""
+        """Replace what a session holds by what was found, once: a draft that was given up may have
+        been computed in it."""
         blocks, self._blocks = self._blocks, []
         copies = self._kept.copies
 

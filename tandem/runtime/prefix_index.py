@@ -46,7 +46,8 @@ class PrefixIndex(Generic[Content]):
     beginning stays longest. `public_tokens`: so many tokens a text begins with are public."""
 
     def __init__(self, caller_bytes: int = 0) -> None:
-        """`caller_bytes`: most that is kept of one caller's; 0: as much as of all together."""
+        """Start with no blocks. `caller_bytes`: the most that is kept for one caller; 0: as much as
+        for all together."""
         self._caller_bytes = caller_bytes
         self.size_bytes = 0
         """Of all blocks."""

@@ -271,7 +271,8 @@ class VerifyJob:
         )
 
     def _judge_early(self, exit_index: int, logits: Logits) -> None:
-        """An exit that says nothing of use must not fail the pass."""
+        """Judge the drafts by what an exit says. One that says nothing of use must not fail the
+        pass."""
         assert self._work.early is not None, "no exit is read"
         if self.awaits is not None and not self.awaits.done():
             return  # the pass is everybody's
@@ -285,7 +286,7 @@ class VerifyJob:
                 self._on_early(verdict)
 
     def _judge_early_row(self, exit_index: int, accepted: int, logits: Logits) -> None:
-        """As `_judge_early`, where the engine found out how many drafts stand."""
+        """Judge like `_judge_early`, where the engine has found out how many drafts stand."""
         early, checked = self._work.early, self._checked
         assert early is not None, "no exit is read"
         assert checked is not None, "no drafts are checked"

@@ -92,7 +92,7 @@ class TenantMemories:
         learning.add_done_callback(self._learning.discard)
 
     async def learned(self) -> None:
-        """Until all that ended before is remembered."""
+        """Wait until every text that has ended is remembered."""
         if self._learning:
             await asyncio.wait(tuple(self._learning))
 

@@ -54,7 +54,7 @@ class TreeDraftJob(DraftJob):
         return [replace(root, tails=self._tails), *others], self._session.length
 
     def _draft_forced(self, most: int) -> None:
-        """A tree grows layer by layer."""
+        """Draft nothing: a tree grows layer by layer."""
 
     def _after(self, logits: Array, context: tuple[int, ...]) -> Array:
         """Return the distribution that candidates after a node are drawn from."""

@@ -41,7 +41,8 @@ class Watchdog:
     no lock is needed."""
 
     def __init__(self, stuck_after_s: float = STUCK_AFTER_S) -> None:
-        """`stuck_after_s`: how long a pass over few rows may be silent."""
+        """Start before the first pass. `stuck_after_s`: how long a pass over few rows may be
+        silent."""
         self._stuck_after_s = stuck_after_s
         self._rows: int | None = None
         self._signs = 0

@@ -594,7 +594,8 @@ class CloudMachine:
         return () if self._frontier is None else (self._frontier, *self._prepared)
 
     def _is_due_without_drafts(self) -> bool:
-        """True for the prompt, which needs no draft; after it, where the cloud decodes alone."""
+        """Return whether a pass without drafts is due: for the prompt, which needs none, and after
+        it where the cloud decodes alone."""
         if self._frontier is not None or not self._hidden.complete(len(self.committed)):
             return False
         return self.target_passes == 0 or self._decodes_alone
@@ -658,9 +659,9 @@ class CloudMachine:
         self._cloud_drafting = None
 
     def _may_draft(self) -> bool:
-        """True if the cloud would decode alone now, and may draft before it does. The first pass
-        has none, since it computes the prompt meanwhile; but where the text depends on drafts, a
-        session that is resumed has them where it had them before."""
+        """Return whether the cloud would decode alone now, and may draft before it does. The first
+        pass has no drafts, since it computes the prompt meanwhile; but where the text depends on
+        drafts, a resumed session has them where it had them before."""
         if self._in_flight or self.awaits_recovered or self._tree is not None:
             return False
         if self._edge_goes_first() or self._leaves_drafting_to_edge:
@@ -672,9 +673,9 @@ class CloudMachine:
         return self._is_due_without_drafts()
 
     def _edge_goes_first(self) -> bool:
-        """True if drafts of the edge wait, which go before those that the cloud makes itself; but
-        not before longer ones that are begun, where the text does not depend on whose are
-        judged."""
+        """Return whether drafts of the edge wait that go before those the cloud makes itself. They
+        do not go before longer ones that the cloud has begun, where the text does not depend on
+        whose drafts are judged."""
         if not self._pending:
             return False
         drafting = self._cloud_drafting
@@ -697,9 +698,9 @@ class CloudMachine:
         return drafts and not self._budget.alone
 
     def _waits_for_cloud_drafts(self) -> bool:
-        """True if the pass that is due is to judge drafts that the cloud is making. While the draft
-        model computes a long prompt, the cloud goes on alone, unless the text would depend on how
-        long that takes."""
+        """Return whether the pass that is due is to judge drafts that the cloud is making. While
+        the draft model computes a long prompt, the cloud goes on alone, unless the text would
+        depend on how long that takes."""
         drafting = self._cloud_drafting
         if drafting is None or not self._may_draft():
             return False
@@ -1026,7 +1027,7 @@ class PendingDrafts:
     from the end of the committed text. The first `ready` of them may be judged."""
 
     def __init__(self, committed: PrefixedTokens, window: int, length_limit: int) -> None:
-        """`length_limit`: tokens of prompt and answer together."""
+        """Start without drafts. `length_limit` is the most tokens of prompt and answer together."""
         self.ready = 0
         self.next_base = len(committed)
         """Where the next drafts of this epoch begin at the earliest."""
@@ -1205,7 +1206,8 @@ def check_split(opening: Open, model: CloudModel) -> None:
 
 
 def opened_text(opening: Open) -> PrefixedTokens:
-    """Prompt and resume point, if they are the text whose end and hash the frame names."""
+    """Return the prompt and the tokens committed before, checked against the end and the hash that
+    the frame names."""
     committed = PrefixedTokens((*opening.prompt_ids, *opening.committed_ids))
     if opening.base != len(committed):
         raise InvalidArgument("base", f"{opening.base} is not the resume point {len(committed)}")
@@ -1273,7 +1275,8 @@ def _distributions_of_tokens(draft: Draft) -> list[int]:
 def _check_tree(
     token_ids: tuple[int, ...], parents: tuple[int, ...], settings: VerifySettings
 ) -> None:
-    """Parents before their children, no deeper and no more candidates than the settings have."""
+    """Check that parents come before their children, and that the tree is no deeper and has no more
+    candidates than the settings allow. Raises InvalidArgument."""
     check_parents(parents, len(token_ids))
     depth = depths(parents)
     if max(depth) >= len(settings.expansion):

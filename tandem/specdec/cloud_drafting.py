@@ -147,7 +147,7 @@ class CloudDrafting:
         return self._draft(min(self._worth(), self.room))
 
     def _draft(self, wanted: int) -> DraftTask | None:
-        """Return the task that drafts so many tokens after the text; None where that is none."""
+        """Return the task that drafts `wanted` tokens after the text; None if that is none."""
         length = len(self._committed)
         if wanted < 1:
             self._drafted_at = length
@@ -194,8 +194,8 @@ class CloudDrafting:
         return True
 
     def _propose(self, token_ids: Sequence[int]) -> None:
-        """Have tokens judged that come of no model: nothing else could have been drafted there,
-        whatever the rule."""
+        """Have tokens judged that come from no model: whatever the rule, nothing else could have
+        been drafted there."""
         self._drafts = tuple(Proposal((token_id,), draft_prob=1.0) for token_id in token_ids)
         self._drafted_at = len(self._committed)
 
@@ -343,7 +343,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
 
     def faster_than(self, others: int, acceptance_rate: float) -> bool:
         """Return whether what is drafted after the text as it is, or would be, brings tokens faster
-        than so many drafts of another, which are there already."""
+        than `others` drafts from elsewhere, which are there already."""
         budget, rate = self._budgets.model, self._acceptance.next_rate
         if self._looks_up:
             budget, rate = self._budgets.lookup, self._lookup_acceptance.next_rate

@@ -352,7 +352,8 @@ class Drafting:
         return self.interrupt()
 
     def _forget_ahead(self) -> None:
-        """The token before them was fed already, and is fed again: a pass needs one."""
+        """Discard the predicted bonus token and what follows it. The token before them was fed
+        already, and is fed again: a pass needs one."""
         if self.ahead is None:
             return
         self._kv_length = min(self.kv_length, self.position - 1)
@@ -493,7 +494,8 @@ def draft_frame(
 
 
 def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
-    """Bytes of the whole distributions that these frames carry and that their verdict may bring."""
+    """Return the bytes of the whole distributions that these frames carry and that their verdict
+    may bring."""
     preset = request.preset
     size = request.vocabulary_size
     whole = preset.rejection_payload is RejectionPayload.FULL_DISTRIBUTION
@@ -515,8 +517,8 @@ def most_drafts(allowed: int, request: EdgeRequest) -> int:
 
 
 def draft_tails(probs: Array, sizes: Sequence[int], preset: Preset) -> tuple[Tail, ...]:
-    """Return what would be left out of the draft model's distribution [V], after sampling settings,
-    if so many entries of it were kept, as they travel."""
+    """Return, for each of `sizes`, what would be left out of the draft model's distribution [V],
+    after sampling settings, if that many entries of it were kept, as they travel."""
     floor = 0.0 if preset.uplink_precision == "float32" else float(SMALLEST_FLOAT16)
     return tails_of(probs, sizes, floor)
 

@@ -194,7 +194,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return self.phase is not Phase.ALONE and self._texts_after(()).proposed is not None
 
     def texts(self, task: DraftTask) -> TextDrafts:
-        """What texts propose at a task; nothing with the cloud lost, as nobody would verify it."""
+        """Return what texts propose at a task; nothing while the cloud is lost, as nobody would
+        verify it."""
         if self.phase is Phase.ALONE or not self._texts.on:
             return NO_TEXTS
         if task.branch and task is not self._drafting.task:
@@ -734,7 +735,8 @@ class CommittedText:
     Invariant: nothing is committed after the token that ends the text."""
 
     def __init__(self, request: TextLimits, completes_stop: Callable[[int], bool]) -> None:
-        """`completes_stop`: called once per answer token; whether a stop string ends with it."""
+        """Start with the prompt. `completes_stop` is called once per answer token and returns
+        whether a stop string ends with it."""
         self.tokens = PrefixedTokens(request.prompt_ids)
         self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
         self._ignore_eos = request.ignore_eos
@@ -748,7 +750,7 @@ class CommittedText:
             self.eos = eos_token_ids
 
     def limit(self, max_tokens: int) -> None:
-        """Less room for the answer than was asked for."""
+        """Lower the length limit of the answer to `max_tokens`, unless it is lower already."""
         self.length_limit = min(self.length_limit, self._first + max_tokens)
 
     def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
@@ -776,7 +778,8 @@ class Recovery:
     def __init__(
         self, rule: AcceptanceRule, rng: RandomSource, whole_distributions: bool = False
     ) -> None:
-        """`whole_distributions`: rejections bring the whole target distribution."""
+        """Start with no recovery under way. `whole_distributions`: whether rejections bring the
+        whole target distribution."""
         self._rule = rule
         self._whole_distributions = whole_distributions
         self._rng = rng
@@ -936,12 +939,12 @@ class EdgeStats:
         self._round_draft_s += draft_s
 
     def count_proposed(self, drafts: Sequence[Drafted]) -> None:
-        """Drafts were put in flight."""
+        """Count the drafts from the prediction and from memory among those put in flight."""
         self.proposed_prediction_tokens += sum(drafted.predicted for drafted in drafts)
         self.proposed_memory_tokens += sum(drafted.remembered for drafted in drafts)
 
     def count_predicted(self, drafts: Sequence[Drafted]) -> None:
-        """Drafts are in the answer."""
+        """Count the drafts from the prediction and from memory among those now in the answer."""
         self.accepted_prediction_tokens += sum(drafted.predicted for drafted in drafts)
         self.accepted_memory_tokens += sum(drafted.remembered for drafted in drafts)
 

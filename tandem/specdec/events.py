@@ -56,7 +56,7 @@ class EdgeRequest:
 
     def opening(self, epoch: int, committed: PrefixedTokens, prompt_logprobs: bool = False) -> Open:
         """Return the frame that opens a stream at the committed text. `prompt_logprobs`: whether
-        those of the prompt, if the request wants them, are still to be told."""
+        the log-probabilities of the prompt are still to come, if the request wants them."""
         wanted = self.params.prompt_logprobs and prompt_logprobs
         return Open(
             session=self.session,

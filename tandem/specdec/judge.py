@@ -111,7 +111,8 @@ class Judge:
     bonus: bool = True
 
     def judge(self, distribution_at: DistributionAt) -> Verification:
-        """`distribution_at(row)`: the target's of a row of logits, after sampling settings."""
+        """Judge the drafts. `distribution_at(row)` returns the target's distribution at a row of
+        logits, after sampling settings."""
         path = list[int]()
         token_ids = list[int]()
         targets = list[TargetProbs]()
@@ -154,7 +155,7 @@ class Preparation:
     rule: AcceptanceRule
 
     def judge(self, distribution_at: DistributionAt) -> Verification:
-        """`distribution_at(row)`: as for `Judge`. Returns the targets, with an empty path."""
+        """Return the targets, with an empty path. `distribution_at` is as for `Judge`."""
         targets = (
             self.rule.prepare(distribution_at(row), self.base + row) for row in range(self.rows)
         )
@@ -247,8 +248,8 @@ class EarlyJudge:
         distribution: Distribution,
         confidence: float,
     ) -> EarlyVerdict | None:
-        """Return the verdict of an exit that accepts so many of the drafts that were `checked`, or
-        None if nothing follows. `distribution`: the exit's after them, in a single row."""
+        """Return the verdict of an exit that accepts `accepted` of the drafts that were `checked`,
+        or None if nothing follows. `distribution`: the exit's after them, in a single row."""
         judge = self.judge
         whole = checked.known + accepted
         rejected = accepted < len(checked.drafts)

@@ -58,7 +58,8 @@ def check_top_logprobs(logprobs: bool, top: int) -> None:
 
 
 def check_prompt_logprobs(params: GenerationParams) -> None:
-    """InvalidArgument("prompt_logprobs") without `logprobs`, or for a prompt with images."""
+    """Raise InvalidArgument("prompt_logprobs") if they are asked for without `logprobs`, or for a
+    prompt with images."""
     if params.prompt_logprobs and not params.logprobs:
         raise InvalidArgument("prompt_logprobs", "requires logprobs")
     if params.prompt_logprobs and params.images:
@@ -71,7 +72,8 @@ class PromptReader:
     have no part in them."""
 
     def __init__(self, prompt_ids: Sequence[int], top: int) -> None:
-        """`top`: how many of the likeliest tokens go with each."""
+        """Prepare to read a prompt's log-probabilities. `top`: how many of the likeliest tokens go
+        with each."""
         self._next_ids = np.asarray(prompt_ids[1:], dtype=np.int64)
         self._top = top
         self._read: list[TokenLogprob] = []
@@ -91,7 +93,7 @@ class PromptReader:
             self._read.append(TokenLogprob(float(logprobs[next_id]), likeliest))
 
     def result(self) -> tuple[TokenLogprob, ...]:
-        """Of the prompt's tokens from the second on."""
+        """Return the log-probabilities of the prompt's tokens from the second on."""
         return tuple(self._read)
 
 
@@ -116,12 +118,13 @@ class PromptLogprobsBuffer:
         return self.asked and len(self._known) < self._prompt_length - 1
 
     def begin_stream(self) -> None:
-        """A cloud tells all of them, or none."""
+        """Drop an incomplete set when a stream begins: a cloud sends the whole set or nothing."""
         if self.wanted:
             self._known.clear()
 
     def take(self, message: PromptLogprobs) -> None:
-        """Raises ProtocolError for those that do not follow what is known."""
+        """Keep the log-probabilities in a message. Raises ProtocolError for those that do not
+        follow what is known."""
         due = len(self._known) + 1
         end = message.first + len(message.logprobs)
         if not self.wanted or message.first != due or end > self._prompt_length:
@@ -129,12 +132,13 @@ class PromptLogprobsBuffer:
         self._known += message.logprobs
 
     def check_complete(self) -> None:
-        """Raises ProtocolError where a cloud commits tokens before it told what was asked."""
+        """Raise ProtocolError if a cloud commits tokens before it has sent what was asked for."""
         if self.wanted:
             raise ProtocolError("the prompt's logprobs are due", "tokens before them")
 
     def all(self) -> tuple[TokenLogprob, ...]:
-        """One for each token of the prompt; NaN for the first, and where no cloud told them."""
+        """Return one entry for each token of the prompt; NaN for the first, and where no cloud sent
+        any."""
         unknown = TokenLogprob(math.nan)
         missing = self._prompt_length - 1 - len(self._known)
         return (unknown, *self._known, *[unknown] * missing)
@@ -226,14 +230,16 @@ def _of_drawn(token_id: int, payload: FullPayload | SparsePayload, top: int) -> 
 
 
 def _log_softmax(logits: Array) -> Array:
-    """In double precision: the sum is over the whole vocabulary."""
+    """Return the log-probabilities of these logits, computed in double precision, since the sum is
+    over the whole vocabulary."""
     shifted = logits.astype(np.float64) - float(logits.max())
     logprobs: Array = (shifted - math.log(np.exp(shifted).sum())).astype(np.float32)
     return np.clip(logprobs, LEAST_LOGPROB, 0.0)
 
 
 def _likeliest_of(logprobs: Array, count: int) -> tuple[tuple[int, float], ...]:
-    """At most `count` tokens, best first, equal ones by their ids."""
+    """Return at most `count` tokens with their log-probabilities, best first, equal ones by their
+    ids."""
     if not count:
         return ()
     count = min(count, len(logprobs))

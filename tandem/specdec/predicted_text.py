@@ -35,7 +35,8 @@ class PredictedText:
     proportion to its length."""
 
     def __init__(self, token_ids: Sequence[int], vocabulary_size: int) -> None:
-        """Raises InvalidArgument("prediction") for an id that is not below `vocabulary_size`."""
+        """Index the prediction. Raises InvalidArgument("prediction") for an id that is not below
+        `vocabulary_size`."""
         check_token_ids(token_ids, vocabulary_size, "prediction")
         self.token_ids = tuple(token_ids)
         self.vocabulary_size = vocabulary_size
@@ -69,7 +70,8 @@ class PredictedText:
         return best
 
     def _matched(self, tail: Sequence[int], place: int) -> int:
-        """How many tokens at the end of `tail` stand up to `place`."""
+        """Return how many tokens at the end of `tail` equal those that end at `place`, at most
+        SURE_MATCH."""
         longest = min(SURE_MATCH, len(tail), place + 1)
         length = 1
         while length < longest and self.token_ids[place - length] == tail[-1 - length]:
@@ -106,8 +108,8 @@ class Alignment:
         return self.place is not None and self.place + 1 == self.limit
 
     def after(self, token_ids: Iterable[int], *, confirmed: bool) -> Alignment:
-        """The alignment once these tokens follow. `confirmed`: they are the answer's; drafts of it
-        else, which lift no limit."""
+        """Return the alignment once these tokens follow. `confirmed`: whether they are in the
+        answer; otherwise they are drafts of it, which lift no limit."""
         aligned = self
         for token_id in token_ids:
             aligned = aligned._after(token_id, confirmed)

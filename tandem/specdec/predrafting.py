@@ -76,7 +76,7 @@ class Predrafting:
         self.wanted = wanted
 
     def limit(self, workers: int) -> None:
-        """Draft for so many outcomes at once from now on."""
+        """Draft for `workers` outcomes at once from now on."""
         self._workers = workers
 
     @property
@@ -245,7 +245,7 @@ class Predrafts:
         del self._branches[(branch.outcome.position, branch.outcome.token_id)]
 
     def _rank(self, branch: Branch) -> tuple[float, int]:
-        """Smaller comes first."""
+        """Return the sort key of a branch; the smaller one comes first."""
         outcome = branch.outcome
         match self._order:
             case PredraftOrder.CONFIDENCE:

@@ -173,8 +173,8 @@ class Preset:
         return self.drafts and not self.expansion
 
     def widened(self) -> Preset:
-        """The same method with room in its window for drafts that cost no model pass, where a
-        controller chooses how much of it is used."""
+        """Return the same method with room in its window for drafts that cost no model pass, where
+        a controller chooses how much of it is used; otherwise the preset itself."""
         chosen = self.control in (Control.WINDOW, Control.LEAST_COST)
         if not chosen or not self.drafts_chains:
             return self
@@ -250,8 +250,8 @@ class Preset:
         return 0 if self.predraft is Predraft.OFF else self.predraft_workers * longest
 
     def spare_tokens(self, max_tokens: int) -> int:
-        """Most tokens that the draft KV holds beside a text of `max_tokens`: of branches, none of
-        which is longer than that, or of a tree."""
+        """Return the most tokens that the draft KV holds beside a text of `max_tokens`: those of
+        branches, none of which is longer than that, or of a tree."""
         return min(self.branch_tokens, self.predraft_workers * max_tokens) + self.tree_nodes
 
     @property
@@ -361,7 +361,7 @@ class Preset:
             self._validate_tree_drafting()
 
     def _validate_tree_drafting(self) -> None:
-        """A tree is drafted and sent whole."""
+        """Check the edge's settings for a tree, which is drafted and sent whole."""
         layered = self.schedule.chunk == len(self.expansion)
         _require(layered, "expansion", _ONE_LAYER_PER_TOKEN)
         _require(not self.schedule.token_by_token, "expansion", _WHOLE_TREE)
@@ -482,7 +482,7 @@ class VerifySettings:
             _require(not (split and self.decode_when_idle), "decode_when_idle", why)
 
     def _validate_cloud_drafts(self) -> None:
-        """The cloud drafts in the place of decoding alone."""
+        """Check the settings for drafts that the cloud makes where it would decode alone."""
         if not self.may_draft_in_cloud:
             return
         _check_range("cloud_draft_length", self.cloud_draft_length, 1, MAX_DRAFT_LENGTH)
@@ -495,7 +495,8 @@ class VerifySettings:
         _require(not chosen or self.drafter_invariant, "cloud_drafts", why)
 
     def _validate_split(self) -> None:
-        """Hidden states take the place of drafts."""
+        """Check that hidden states take the place of drafts where layers are split, and only
+        there."""
         _check_range("split_layers", self.split_layers, 0, MAX_SPLIT_LAYERS)
         split = self.uplink is Uplink.HIDDEN_STATES
         _require(split == (self.split_layers > 0), "split_layers", "goes with hidden states")
@@ -504,7 +505,8 @@ class VerifySettings:
         _require(not split or self.cloud_draws, "rejection_payload", why)
 
     def _validate_preparation(self) -> None:
-        """Drafts that were fed ahead are void only with their epoch, which the cloud ends."""
+        """Check the settings for feeding drafts ahead of their judgement. Drafts fed ahead are void
+        only with their epoch, which the cloud ends."""
         at_once = self.verify_on_arrival or self.decode_when_idle
         why = "drafts are judged as they arrive, or the cloud decodes alone; it must be off"
         _require(not at_once, "prepare_on_arrival", why)
@@ -513,7 +515,8 @@ class VerifySettings:
         _require(not self.exits, "prepare_on_arrival", why)
 
     def _validate_tree(self) -> None:
-        """A tree is judged whole, by a cloud that knows its distributions."""
+        """Check the settings for a tree, which is judged whole, by a cloud that knows its
+        distributions."""
         _check_expansion(self.expansion)
         waits = not (self.verify_on_arrival or self.decode_when_idle)
         layered = self.window == len(self.expansion) and waits

@@ -139,7 +139,7 @@ class AcceptanceRule(ABC):
 
     @abstractmethod
     def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
-        """Index of the draft that is accepted; None if all are rejected."""
+        """Return the index of the draft that is accepted; None if all are rejected."""
 
     def least_prob(self, proposal: Proposal, position: int) -> float | None:
         """Return the target probability above which the one draft proposed is accepted; None where

@@ -28,7 +28,7 @@ class SplitUplink:
     """The hidden states of one request."""
 
     def __init__(self, on: bool, committed: PrefixedTokens) -> None:
-        """`on`: whether the request is split at all."""
+        """Start with nothing sent. `on`: whether the request is split at all."""
         self.on = on
         self.sent = 0
         """Positions whose hidden states are on the stream that is open now."""

@@ -85,7 +85,7 @@ class Block:
     __slots__ = ("begins", "keys", "places", "texts", "tokens", "used")
 
     def __init__(self, texts: Sequence[Text]) -> None:
-        """Takes time in proportion to n log n."""
+        """Index the texts, in time proportional to n log n."""
         self.texts = tuple(texts)
         self.used = [text.used for text in texts]
         self.begins: list[int] = []
@@ -105,7 +105,7 @@ class Block:
         self.places: array[int] = array("i", places[order].astype(np.int32).tobytes())
 
     def __len__(self) -> int:
-        """Number of remembered tokens."""
+        """Return the number of remembered tokens."""
         return len(self.tokens) - len(_GAP) * len(self.texts)
 
     @property
@@ -257,8 +257,11 @@ class TextMemory:
     """The texts of one tenant. One thread changes it; `blocks` may be read on any."""
 
     def __init__(self, quota: int, texts: Iterable[Text] = ()) -> None:
-        """`quota`: tokens that are kept at most. `texts`: least recently used first, as `texts()`
-        gave them."""
+        """Start with the texts that were remembered before, if any.
+
+        Args:
+            quota: the most tokens that are kept.
+            texts: least recently used first, as `texts()` returned them."""
         self._quota = quota
         self._now = 0
         self._known: dict[int, int] = {}
@@ -266,7 +269,7 @@ class TextMemory:
         self._rebuild([replace(text, used=used) for used, text in enumerate(texts, start=1)])
 
     def __len__(self) -> int:
-        """Number of remembered tokens."""
+        """Return the number of remembered tokens."""
         return sum(map(len, self.blocks))
 
     @property

@@ -25,7 +25,7 @@ MOST_REMEMBERED = 0.75
 
 
 def drafting_for(request: EdgeRequest, committed: PrefixedTokens) -> Drafting:
-    """Chains or trees, as the preset says."""
+    """Return the drafting of chains or trees, as the preset says."""
     make = TreeDrafting if request.preset.expansion else Drafting
     return make(request, committed)
 

@@ -104,7 +104,11 @@ class PacedEngine:
         device: PacedDevice | None = None,
         goes_first: bool = False,
     ) -> None:
-        """`device`: what it shares with other engines; None: nothing. `goes_first`: see there."""
+        """Wrap `engine`. Raises InvalidArgument for a duration that is negative or not finite.
+
+        Args:
+            device: the accelerator that it shares with other engines; None: it shares none.
+            goes_first: whether its passes go first there; see `PacedDevice`."""
         for field, seconds in (
             ("first_s", first_s),
             ("further_s", further_s),
@@ -196,7 +200,8 @@ _Held = tuple[int, Callable[[], None]]
 
 
 def _holding(request: ForwardRequest, held: list[_Held]) -> ForwardRequest:
-    """The request with what its early exits say kept in `held`, in the order of the exits."""
+    """Return the request with what its early exits say kept in `held`, in the order of the
+    exits."""
     if not request.exits:
         return request
 

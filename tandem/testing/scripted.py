@@ -70,7 +70,7 @@ class ScriptedEngine(ContextEngine):
         exit_distributions: Sequence[Distribution] = (),
         copies: bool = False,
     ) -> None:
-        """The options are those of ContextEngine."""
+        """Set up the engine. The options are those of ContextEngine."""
         super().__init__(
             vocabulary_size,
             probs,
@@ -89,8 +89,8 @@ class ScriptedEngine(ContextEngine):
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
-        """A hidden state is the number of its token, and what comes as hidden states is believed:
-        wrong ones give another text."""
+        """Compute the logits of a batch. A hidden state is the number of its token, and hidden
+        states that come in are believed: wrong ones give another text."""
         return super().forward([_as_told(request) for request in batch], cancelled)
 
 
@@ -118,9 +118,9 @@ def _as_told(request: ForwardRequest) -> ForwardRequest:
 def scripted_probs(
     seed: int, vocabulary_size: int, order: int = 2, sharpness: float = 8.0
 ) -> Distribution:
-    """A fixed pseudo-random distribution for every context, decided by its last `order` tokens. The
-    log-probabilities spread evenly over `sharpness` nats: 0 gives the uniform distribution, large
-    values almost one-hot distributions."""
+    """Return a function with a fixed pseudo-random distribution for every context, decided by its
+    last `order` tokens. The log-probabilities spread evenly over `sharpness` nats: 0 gives the
+    uniform distribution, large values almost one-hot distributions."""
 
     @lru_cache(maxsize=_DISTRIBUTIONS_KEPT)
     def probs_after(recent: tuple[int, ...]) -> NDArray[np.float64]:
@@ -135,8 +135,8 @@ def scripted_probs(
 def noisy_probs(
     target_probs: Distribution, noise_probs: Distribution, noise: float
 ) -> Distribution:
-    """A draft model's distribution: (1 - noise) · target + noise · unrelated distribution. The
-    expected acceptance rate of the rejection rule is at least 1 - noise."""
+    """Return a draft model's distribution: (1 - noise) · target + noise · unrelated distribution.
+    The expected acceptance rate of the rejection rule is at least 1 - noise."""
     if not 0.0 <= noise <= 1.0:
         raise InvalidArgument("noise", f"{noise} is outside 0..1")
 
@@ -150,7 +150,7 @@ def noisy_probs(
 
 
 def _uniforms(seed: int, recent: tuple[int, ...], count: int) -> NDArray[np.float64]:
-    """`count` numbers in [0, 1) from a hash of the seed and the tokens."""
+    """Return `count` numbers in [0, 1) from a hash of the seed and the tokens."""
     key = hashlib.blake2b(repr((seed, recent)).encode(), digest_size=8).digest()
     with np.errstate(over="ignore"):
         state = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -248,7 +248,8 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
             request: whose preset is `preset_of_sides`.
             log_mass: h of the device's documents.
             others: when each other side counts as lost, by the links.
-            completes_stop: is told every committed token once.
+            completes_stop: called once with every committed token: whether a stop string ends with
+                it.
             rng: what decides; from the request's seed if None."""
         super().__init__(JointLiveness(others))
         self.request = request
@@ -532,8 +533,9 @@ def _all_of(drafts: Sequence[QueuedDraft | None]) -> tuple[QueuedDraft, ...] | N
 
 
 def _likeliest(drafts: Sequence[QueuedDraft]) -> _Decision | NeedsTopList:
-    """Temperature 0: the argmax of the mixture, from the other sides' top lists and the device's
-    own distribution, which comes first."""
+    """Decide at temperature 0: return the argmax of the mixture, from the other sides' top lists
+    and the device's own distribution, which comes first. Where the lists are too short to decide,
+    return a request for longer ones."""
     local = drafts[Side.DEVICE].probs
     lists = [draft.probs for draft in drafts[Side.CLOUD :] if isinstance(draft.probs, TopList)]
     assert isinstance(local, np.ndarray), "a side knows its own distributions"
@@ -631,7 +633,8 @@ class ManySides:
     did, and the same as metrics."""
 
     def __init__(self, names: Sequence[str], metrics: Metrics) -> None:
-        """`names`: what settings call the sides beyond the cloud, in the order of their numbers."""
+        """Set up the metrics of the sides. `names`: what settings call the sides beyond the cloud,
+        in the order of their numbers."""
         self._names = tuple(names)
         self._series = metrics.other_sides()
 

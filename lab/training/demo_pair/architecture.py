@@ -30,7 +30,7 @@ DRAFT = Size(hidden=128, layers=2, intermediate=352, heads=2, kv_heads=1)
 
 
 def build_model(size: Size, tokenizer: Tokenizer, seed: int) -> torch.nn.Module:
-    """A freshly initialised model in fp32; its end-of-text tokens are eos and <|end|>."""
+    """Return a freshly initialised model in fp32; its end-of-text tokens are eos and <|end|>."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),

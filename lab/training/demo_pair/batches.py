@@ -32,7 +32,7 @@ class Batches:
     _first_step: dict[int, int] = field(default_factory=lambda: {0: 0})
 
     def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and labels, int64 of shape [rows, length]."""
+        """Return the inputs and labels of a step, int64 of shape [rows, length]."""
         stream, starts, place = self._locate(step)
         chosen = starts[place : place + self.blocks_per_batch]
         spans = np.stack([stream[start : start + CONTEXT_LENGTH + 1] for start in chosen])
@@ -69,7 +69,7 @@ class Batches:
 
 
 def encode_stream(tokenizer: Tokenizer, texts: list[str]) -> NDArray[np.uint16]:
-    """All texts end to end, each as bos, tokens, eos."""
+    """Return the tokens of all texts end to end, each as bos, tokens, eos."""
     marked = [f"{BOS}{text}{EOS}" for text in texts]
     pieces: list[int] = []
     for encoding in tokenizer.encode_batch(marked, add_special_tokens=False):

@@ -51,7 +51,8 @@ class Training:
 def measure(
     out: Path, plain: torch.nn.Module, documents: list[Document], tokenizer: Tokenizer
 ) -> list[SourceFigures]:
-    """Figures of the pair as published (bf16 weights, computed in fp32) and of the plain draft."""
+    """Return the figures, by source of texts, of the pair as published (bf16 weights, computed in
+    fp32) and of the plain draft."""
     target, draft = load_published(out, TARGET_FOLDER), load_published(out, DRAFT_FOLDER)
     return [
         SourceFigures(
@@ -130,7 +131,7 @@ def _exits(folder: Path) -> str:
 
 
 def published_bytes(out: Path) -> int:
-    """Bytes of both model folders and the exits together."""
+    """Return the bytes of both model folders and the exits together."""
     folders = (out / TARGET_FOLDER, out / DRAFT_FOLDER, out / EXITS_FOLDER)
     return sum(file.stat().st_size for folder in folders for file in folder.iterdir())
 

@@ -36,18 +36,20 @@ class Document:
 
 
 def is_held_out(document_id: str, share: float = HELD_OUT_SHARE) -> bool:
-    """True for about that share of ids: sha256(salt ":" id), first 8 bytes as fraction of 2**64."""
+    """Return whether a document is held out, as about `share` of the ids are: if sha256(salt ":"
+    id), its first 8 bytes as a fraction of 2**64, is below `share`."""
     digest = hashlib.sha256(f"{HELD_OUT_SALT}:{document_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64 < share
 
 
 def load_documents(folder: Path) -> list[Document]:
-    """All documents of `peps.jsonl` and `gsm8k-train.jsonl` in `folder`, also held-out ones."""
+    """Load all documents of `peps.jsonl` and `gsm8k-train.jsonl` in `folder`, also held-out
+    ones."""
     return [*load_peps(folder / "peps.jsonl"), *_load_gsm8k(folder / "gsm8k-train.jsonl")]
 
 
 def load_peps(path: Path) -> Iterator[Document]:
-    """PEPs of a JSON-lines file with `id`, `title` and `text`."""
+    """Yield the PEPs of a JSON-lines file with `id`, `title` and `text`."""
     for record in _read_jsonl(path):
         yield Document(record["id"], PEPS, record["title"], "", record["text"].strip())
 
@@ -61,11 +63,10 @@ def held_out_documents(documents: list[Document]) -> list[Document]:
 
 
 def render_epoch(documents: list[Document], seed: int) -> list[str]:
-    """Training texts of one epoch in random order, without bos and eos.
+    """Return the training texts of one epoch in random order, without bos and eos.
 
     Each PEP appears once as prose and once more as a short chat; each problem appears twice, in
-    forms drawn at random, so that about two fifths of the tokens are problems.
-    """
+    forms drawn at random, so that about two fifths of the tokens are problems."""
     rng = random.Random(seed)
     texts: list[str] = []
     for document in documents:
@@ -79,14 +80,15 @@ def render_epoch(documents: list[Document], seed: int) -> list[str]:
 
 
 def render_prose(document: Document) -> str:
-    """A PEP as plain text, a problem in the plain question/answer form."""
+    """Return a PEP as plain text, or a problem in the plain question/answer form."""
     if document.source == PEPS:
         return f"{document.title}\n\n{document.text}"
     return f"Question: {document.question}\nAnswer: {document.text}"
 
 
 def render_chat(question: str, answer: str, document: str = "", system: str = "") -> str:
-    """The chat form; must stay equal to the tokenizer's chat template (see `tokenizer.py`)."""
+    """Return the chat form, which must stay equal to the tokenizer's chat template (see
+    `tokenizer.py`)."""
     prefix = f"<|system|>{system}" if system else ""
     prefix += f"<|document|>{document}" if document else ""
     return f"{prefix}<|user|>{question}<|assistant|>{answer}<|end|>"

@@ -32,7 +32,8 @@ class DraftFigures:
 def held_out_rows(
     documents: list[Document], tokenizer: Tokenizer
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Per source: inputs and labels, int64 [rows <= 96, 512]. Problems are in the chat form."""
+    """Return, for each source, inputs and labels, int64 [rows <= 96, 512]. Problems are in the chat
+    form."""
     texts = {
         PEPS: [render_prose(document) for document in documents if document.source == PEPS],
         GSM8K: [
@@ -45,7 +46,7 @@ def held_out_rows(
 
 
 def cross_entropy(model: torch.nn.Module, rows: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """Mean nats per token in fp32."""
+    """Return the mean nats per token in fp32."""
     total = 0.0
     with torch.inference_mode():
         for inputs, labels in _chunks(rows):

@@ -47,11 +47,10 @@ def write_model(model: torch.nn.Module, tokenizer: Tokenizer, folder: Path) -> N
 
 
 def write_held_out(documents: list[Document], path: Path) -> None:
-    """Some held-out documents as JSON lines `id, source, prompt, text`.
+    """Write some held-out documents as JSON lines `id, source, prompt, text`.
 
     `text` starts with `prompt`. Problems are in the plain question/answer form, and their prompts
-    end at "Answer:".
-    """
+    end at "Answer:"."""
     problems = [document for document in documents if document.source == GSM8K]
     peps = [
         document

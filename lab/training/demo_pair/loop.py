@@ -29,7 +29,7 @@ Objective = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Te
 
 class BatchSource(Protocol):
     def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and labels, int64 [rows, length], as a pure function of the step."""
+        """Return inputs and labels, int64 [rows, length], as a pure function of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class Spent:
     wall_s: float = 0.0
 
     def progress(self, plan: Plan) -> float:
-        """Fraction of the budget used, in [0, 1]; wall time counts once `patience` is exceeded."""
+        """Return the fraction of the budget used, in [0, 1]; wall time counts once `patience` is
+        exceeded."""
         by_wall = self.wall_s / (plan.budget_s * plan.patience)
         return min(1.0, max(self.compute_s / plan.budget_s, by_wall))
 
@@ -115,7 +116,7 @@ def train(
 
 
 def make_optimizers(model: torch.nn.Module, plan: Plan) -> dict[str, torch.optim.Optimizer]:
-    """Muon for the weight matrices of the layers, AdamW for embeddings and norms."""
+    """Return Muon for the weight matrices of the layers, AdamW for embeddings and norms."""
     matrices: list[torch.nn.Parameter] = []
     others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -157,7 +158,8 @@ def _step(
 
 
 def learning_rate_factor(plan: Plan, progress: float) -> float:
-    """Warm-up, plateau, then linear decay to 2% of the peak."""
+    """Return the factor of the peak learning rate: warm-up, plateau, then linear decay to 2% of the
+    peak."""
     if progress < plan.warmup:
         return max(progress / plan.warmup, 0.01)
     if progress < plan.decay_from:
@@ -180,7 +182,7 @@ def save_checkpoint(
     optimizers: dict[str, torch.optim.Optimizer],
     spent: Spent,
 ) -> None:
-    """Weights, optimizer state and time spent in one safetensors file, written atomically."""
+    """Write weights, optimizer state and time spent to one safetensors file, atomically."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     tensors = {
         f"model.{name}": parameter.detach().contiguous()

@@ -22,7 +22,8 @@ def cross_entropy(
 
 
 def distillation(target: torch.nn.Module) -> Objective:
-    """KL(target || draft), blending into total variation in the second half of the training."""
+    """Return the objective KL(target || draft), which blends into total variation as
+    `variation_weight` grows with the training's progress."""
 
     def objective(
         logits: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor, progress: float
@@ -47,5 +48,6 @@ def distillation(target: torch.nn.Module) -> Objective:
 
 
 def variation_weight(progress: float) -> float:
-    """0 until 40% of the budget, rising linearly to 0.9 at 70%."""
+    """Return the weight of total variation: 0 until 40% of the budget, rising linearly to 0.9 at
+    70%."""
     return 0.9 * min(1.0, max(0.0, (progress - 0.4) / 0.3))

@@ -7,13 +7,14 @@ import torch
 
 
 def product_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 or float32; weights are float32 either way."""
+    """Return the type of products on a device, bfloat16 or float32; weights are float32 either
+    way."""
     if device.type != "cpu" or "AVX512" in torch.backends.cpu.get_cpu_capability():
         return torch.bfloat16
     return torch.float32
 
 
 def product_precision(device: torch.device) -> torch.autocast:
-    """In it products are computed in `product_dtype`."""
+    """Return a context in which products are computed in `product_dtype`."""
     dtype = product_dtype(device)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)

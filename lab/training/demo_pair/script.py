@@ -31,7 +31,7 @@ def stages_parser(about: str, stages: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def use_device(name: str) -> torch.device:
-    """The device; on a CPU with as many threads as OMP_NUM_THREADS says, else with one."""
+    """Return the device; on a CPU, use as many threads as OMP_NUM_THREADS says, or else one."""
     if name == "cpu":
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     return torch.device(name)

@@ -142,7 +142,7 @@ def train_draft(settings: Settings) -> None:
 
 
 def load_trained(name: str, settings: Settings) -> torch.nn.Module:
-    """The model of checkpoint `name` (target, plain or draft), on the CPU in fp32."""
+    """Load the model of checkpoint `name` (target, plain or draft), on the CPU in fp32."""
     size = settings.target_size if name == "target" else settings.draft_size
     model = build_model(size, make_tokenizer(settings), settings.seed)
     load_weights(settings.cache / f"{name}.safetensors", model)
@@ -218,7 +218,7 @@ def write_card(settings: Settings) -> None:
 def _training(
     label: str, name: str, method: str, settings: Settings, *, from_snapshot: bool
 ) -> card.Training:
-    """Time and tokens of one model, those of the snapshot it started from included."""
+    """Return the time and tokens of one model, those of the snapshot it started from included."""
     parts = [read_spent(settings.cache / f"{name}.safetensors")]
     if from_snapshot:
         parts.append(read_spent(settings.cache / SNAPSHOT))

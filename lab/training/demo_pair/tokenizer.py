@@ -30,7 +30,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Byte-level BPE over `texts`; ids 0, 1, 2 are bos, eos, pad, then the role marks."""
+    """Train byte-level BPE over `texts`; ids 0, 1, 2 are bos, eos, pad, then the role marks."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -32,11 +32,11 @@ class ChatFrame:
         return cls(tokenizer, before, after, max(1, known))
 
     def around(self, words: str) -> str:
-        """The words as a user's turn, up to where the answer begins."""
+        """Return the words as a user's turn, up to where the answer begins."""
         return f"{self.before}{words}{self.after}"
 
     def beginning(self) -> tuple[int, ...]:
-        """The token ids before a user's first words."""
+        """Return the token ids before a user's first words."""
         return tuple(self.tokenizer.encode(self.before, add_special_tokens=False))
 
 

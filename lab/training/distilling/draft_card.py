@@ -52,7 +52,8 @@ class Facts:
 
     @classmethod
     def of(cls, stored: Path) -> Self:
-        """Raises ValueError for a stored draft that does not say how it was trained."""
+        """Read the facts of a stored draft. Raises ValueError for one that does not say how it was
+        trained."""
         facts = stored_facts(stored)
         try:
             return cls(**{field.name: facts[field.name] for field in fields(cls)})
@@ -103,16 +104,16 @@ def _with_whole_head(whole: Path) -> Engine:
 
 
 def pass_times(draft: Engine, target: Engine) -> PairTimes:
-    """Medians of the process's computing time, so that other programs count little, with a context
-    of CONTEXT tokens."""
+    """Measure passes with a context of CONTEXT tokens: medians of the process's computing time, so
+    that other programs count little."""
     one = pass_s(target, 1)
     further = max(0.0, pass_s(target, 1 + FURTHER) - one) / FURTHER
     return PairTimes(pass_s(draft, 1), one, further)
 
 
 def pass_s(engine: Engine, tokens: int) -> float:
-    """Return the seconds of a pass over so many tokens, as `pass_times` measures; those that passed
-    where the process's clock has ticks that are longer."""
+    """Return the seconds of a pass over `tokens` tokens, as `pass_times` measures it; the elapsed
+    time where the ticks of the process's clock are longer."""
     session, times_s, passed_s = engine.open(CONTEXT + tokens), list[float](), list[float]()
     prompt = tuple(number * 37 % engine.vocabulary_size for number in range(CONTEXT))
     engine.forward([ForwardRequest(session, prompt, 1)])
@@ -134,7 +135,8 @@ def card_text(
     stored_bytes: int,
     words: CardWords,
 ) -> str:
-    """`whole_step_s`: of a draft that computes its whole head."""
+    """Return a draft's card. `whole_step_s`: the seconds of a step of a draft that computes its
+    whole head."""
     tasks = sorted({task for task, _ in figures})
     sampled, greedy = overall(dict(figures))
     rates = ((1, sampled), (0, greedy))
@@ -170,7 +172,8 @@ def card_text(
 
 
 def _wrapped(text: str) -> str:
-    """Paragraphs in lines of at most 100 characters; tables, commands and headings as they are."""
+    """Return the text with its paragraphs in lines of at most 100 characters; tables, commands and
+    headings stay as they are."""
     parts = text.split("\n\n")
     return "\n\n".join(
         part if part.startswith(("#", "|", "```")) else "\n".join(wrap(part, 100)) for part in parts

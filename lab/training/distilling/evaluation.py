@@ -39,9 +39,14 @@ def compare(
     kept: Tensor,
     draft_head: Tensor | None = None,
 ) -> AnswerFigures:
-    """`head` [vocabulary, size] is the target's, `kept` are the rows of it that the draft has, or
-    `draft_head` [kept, size of the draft] is the draft's own. The target's distributions are the
-    recorded ones. All computes where `head` lies."""
+    """Compare a draft with the target on recorded answers. The target's distributions are the
+    recorded ones. Everything is computed where `head` lies.
+
+    Args:
+        head: the target's head [vocabulary, size].
+        kept: the rows of the head that the draft has.
+        draft_head: the draft's head [kept, size of the draft], where it does not use the
+            target's."""
     device = head.device
     chosen = recording.token_ids[recording.records != UNRECORDED].to(device)
     kept, hidden = kept.to(device), recording.hidden.to(device)
@@ -67,7 +72,8 @@ def compare(
 
 
 def _sums(target_logits: Tensor, draft_logits: Tensor, kept: Tensor, chosen: Tensor) -> Tensor:
-    """Sums over positions of what `AnswerFigures` has the means of, and how many they are of."""
+    """Return sums over positions of what `AnswerFigures` has the means of, and how many positions
+    they are of."""
     log_target = functional.log_softmax(target_logits, -1)
     log_draft = functional.log_softmax(draft_logits, -1)
     log_inside = log_target[:, kept]

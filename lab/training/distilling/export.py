@@ -33,8 +33,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 def store(
     draft: PrunedLlama, kept: Tensor, target: Any, folder: Path, about: Mapping[str, Any] = _NOTHING
 ) -> None:
-    """Matrices in 8 bits with a scale for each output, norms as they are, written atomically;
-    `about` (as JSON) says how the draft was trained."""
+    """Write a draft to a folder, atomically: matrices in 8 bits with a scale for each output, norms
+    as they are. `about` (as JSON) says how the draft was trained."""
     tensors: dict[str, Tensor] = {"head_tokens": kept.to("cpu", torch.int32)}
     for name, parameter in draft.state_dict().items():
         weight = parameter.cpu()

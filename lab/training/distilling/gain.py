@@ -18,8 +18,8 @@ _SMALLEST_HEAD = 2048
 
 
 def best_speedup(pair: PairTimes, rtt_s: float, acceptance: float) -> tuple[int, float]:
-    """The draft length at which the rejection rule gains most over the target alone by the cost
-    model, and that gain."""
+    """Return the draft length at which the rejection rule gains most over the target alone by the
+    cost model, and that gain."""
     link = LinkTimes(rtt_s, inf, inf)  # so that no size counts
     gains = {
         length: dssd(

@@ -243,7 +243,7 @@ class DraftMaker:
         self._say(f"{len(kept):,} questions made up; for example: {kept[:3]}")
 
     def sample_held_out(self) -> None:
-        """Answers to prompts that no training sees, by task, at temperature 1 and 0."""
+        """Sample answers to prompts that no training sees, by task, at temperature 1 and 0."""
         settings, folder = self._settings, self._settings.cache / "held-out"
         held_out = self._split()[1]
         for task in sorted({prompt.task for prompt in held_out}):
@@ -264,7 +264,8 @@ class DraftMaker:
             self._say(f"held out: {len(tasks)} answers about {task}")
 
     def sample_answers(self) -> None:
-        """Answers to learn from, until there are enough or their share of the time is over."""
+        """Sample answers to learn from, until there are enough or their share of the time is
+        over."""
         settings, folder = self._settings, self._settings.cache / "answers"
         recorded = self._recorded(folder)
         total, tokens = len(recorded), 0
@@ -280,8 +281,8 @@ class DraftMaker:
             self._say(f"{total:,} answers; {tokens:,} tokens with prompts in this run")
 
     def read_texts(self) -> None:
-        """Texts by others, of which the target says what it would write: many times as many tokens
-        in the same time, though not what it will be asked about."""
+        """Record what the target would write in texts by others: many times as many tokens in the
+        same time, though not what it will be asked about."""
         settings, folder = self._settings, self._settings.cache / "answers"
         path = folder / "texts.safetensors"
         if path.exists() or not settings.texts_read:
@@ -342,7 +343,8 @@ class DraftMaker:
         join(settings.stored, settings.draft_from or settings.target, settings.out)
 
     def measure(self) -> dict[tuple[str, float], AnswerFigures]:
-        """Held-out figures by task and temperature, also written to the folder `out`."""
+        """Measure the draft on held-out answers; return the figures by task and temperature, and
+        write them to a file beside the stored draft."""
         target = self._whole_model(self._settings.target)
         figures = self._figures(self.trained_draft(target), target, self.kept_tokens())
         named = {f"{task} {at}": asdict(one) for (task, at), one in figures.items()}
@@ -362,8 +364,8 @@ class DraftMaker:
         return draft.to(self._settings.device).eval().requires_grad_(False)
 
     def kept_tokens(self) -> Tensor:
-        """The tokens that the draft can propose, by how often the target said or read them. They
-        stay those that they were when the training began."""
+        """Return the tokens that the draft can propose, chosen by how often the target said or read
+        them. They do not change once the training has begun."""
         path, size = self._settings.cache / "head_tokens.json", self._vocabulary_size()
         if not path.exists():
             counts = torch.bincount(self.recording().token_ids, minlength=size)
@@ -389,8 +391,8 @@ class DraftMaker:
     # What the stages need.
 
     def _sampler_waves(self, recorded: set[int]) -> Iterator[list[SamplingTask]]:
-        """Prompts of like length, as many as are answered at once, in random order; all of them
-        again once they have been answered."""
+        """Yield prompts of like length, as many as are answered at once, in random order; all of
+        them again once they have been answered."""
         learnt, seen = self._learnt(), set[int]()
         repeated = list[bool]()
         for prompt in learnt:
@@ -422,7 +424,7 @@ class DraftMaker:
                         yield tasks
 
     def _learnt(self) -> list[Prompt]:
-        """Prompts to learn from: the given ones, and what the target made up."""
+        """Return the prompts to learn from: the given ones, and what the target made up."""
         settings, prompts = self._settings, list(self._split()[0])
         path = settings.cache / "asked.json"
         if path.exists():
@@ -456,7 +458,7 @@ class DraftMaker:
         self._parts.append(recording)
 
     def _recorded(self, folder: Path) -> set[int]:
-        """The numbers of prompts that are answered."""
+        """Return the numbers of the prompts that are answered."""
         if not _count(folder, "answers"):
             return set()
         return set(read_recordings(folder, "answers-*.safetensors").numbers.tolist())
@@ -534,7 +536,8 @@ class DraftMaker:
         return PrunedLlama(small, range(len(small.model.layers))).to(settings.device)
 
     def _heads(self, target: Any, kept: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The rows of the target's head, and of the draft's own where it has one."""
+        """Return the kept rows of the target's head, and of the draft's where it has a head of its
+        own."""
         settings, rows = self._settings, kept.to(self._settings.device)
         head = target.lm_head.weight.detach()[rows]
         if settings.draft_from is None:
@@ -572,7 +575,7 @@ class DraftMaker:
         store(draft, kept, source, self._settings.stored, facts)
 
     def _facts(self, draft: PrunedLlama, kept: Tensor, batch_tokens: int) -> dict[str, Any]:
-        """What a card says of the training."""
+        """Return what a card says of the training."""
         settings, recording = self._settings, self.recording()
         spent = Spent()
         with suppress(FileNotFoundError):
@@ -602,7 +605,8 @@ class DraftMaker:
         return self._left_s() <= 0
 
     def _plan(self) -> Plan:
-        """All the time that is left, as the loop counts it: on a CPU, seconds of all threads."""
+        """Plan to train for all the time that is left, as the loop counts it: on a CPU, seconds of
+        all threads."""
         settings, spent = self._settings, Spent()
         with suppress(FileNotFoundError):
             spent = read_spent(self._checkpoint())
@@ -654,7 +658,7 @@ class _Clock:
 
 
 def overall(figures: dict[tuple[str, float], AnswerFigures]) -> tuple[float, float]:
-    """Acceptance at temperature 1 and agreement at 0, of all positions together."""
+    """Return acceptance at temperature 1 and agreement at 0, over all positions together."""
     means = []
     for temperature, name in ((1.0, "acceptance"), (0.0, "agreement")):
         some = [one for (_, at), one in figures.items() if at == temperature]
@@ -684,7 +688,7 @@ def end_tokens(folder: Path) -> frozenset[int]:
 
 
 def machine_line(device: torch.device) -> str:
-    """On what a training ran; a GPU first."""
+    """Describe what a training ran on; a GPU comes first."""
     machine = this_machine()
     line = (
         f"{machine.processor}, {machine.cores} cores, Python {machine.python}, "
@@ -740,8 +744,8 @@ def _count(folder: Path, named: str) -> int:
 
 
 def _temperature(number: int, again: bool) -> float:
-    """Spread evenly over the prompts, by their numbers; a second answer is never a greedy one,
-    which would be the first once more."""
+    """Return a prompt's temperature, spread evenly over the prompts by their numbers. A second
+    answer is never a greedy one, which would only repeat the first."""
     place = number * _TURNING % 1
     chosen = next(temperature for share, temperature in TEMPERATURES if place < share)
     return 1.0 if again and not chosen else chosen

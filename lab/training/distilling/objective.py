@@ -29,7 +29,8 @@ class Distillation:
     draft_head: Tensor | None = None
 
     def __call__(self, states: Tensor, inputs: Tensor, labels: Tensor, progress: float) -> Tensor:
-        """Mean loss over the recorded positions of states [rows, length, size], nats."""
+        """Return the mean loss over the recorded positions of states [rows, length, size], in
+        nats."""
         kept = labels != UNRECORDED
         log_draft, log_target, outside = self._distributions(states[kept], labels[kept])
         weight = variation_weight(progress)
@@ -44,8 +45,8 @@ class Distillation:
         return loss
 
     def _distributions(self, states: Tensor, records: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities [positions, kept] of draft and target, the latter's given that a kept
-        token comes, and the target's mass [positions] outside."""
+        """Return the log-probabilities [positions, kept] of draft and target, the target's given
+        that a kept token comes, and the target's mass [positions] outside the kept tokens."""
         rows = records.to(self.recording.hidden.device)
         draft_head = self.head if self.draft_head is None else self.draft_head
         with product_precision(states.device):

@@ -95,24 +95,24 @@ class Prompt:
 
 
 def all_prompts(folder: Path, seed: int, variants: int = 1) -> list[Prompt]:
-    """Prompts of all tasks, in random order: about everyday things, and from `gsm8k-train.jsonl`,
-    `peps.jsonl`, `HumanEval.jsonl.gz` and `wikitext2-valid.txt` in `folder`. Of a document there
-    are so many `variants`, with excerpts and requests drawn anew. FileNotFoundError names a file
-    that is missing."""
+    """Return the prompts of all tasks, in random order: about everyday things, and from
+    `gsm8k-train.jsonl`, `peps.jsonl`, `HumanEval.jsonl.gz` and `wikitext2-valid.txt` in `folder`.
+    `variants`: how many there are of each document, with excerpts and requests drawn anew. Raises
+    FileNotFoundError naming a file that is missing."""
     return list(chain.from_iterable(_variant(folder, seed + n) for n in range(variants)))
 
 
 def everyday_prompts(seed: int) -> list[Prompt]:
-    """Requests about everyday things, in random order; they need no file."""
+    """Return requests about everyday things, in random order; they need no file."""
     prompts = list(_talk())
     random.Random(seed).shuffle(prompts)
     return prompts
 
 
 def own_prompts(path: Path, seed: int) -> list[Prompt]:
-    """Prompts of a file, in random order and each once: lines of a text, or JSON lines that are
-    strings or have a field 'prompt', 'question' or 'text' (or 'messages', of which the first by a
-    user counts). Raises ValueError naming the line, FileNotFoundError."""
+    """Read the prompts of a file, in random order and each once: lines of a text, or JSON lines
+    that are strings or have a field 'prompt', 'question' or 'text' (or 'messages', of which the
+    first by a user counts). Raises ValueError naming the line, FileNotFoundError."""
     read = _read_json_prompts if path.suffix in (".jsonl", ".json") else _read_lines
     texts = dict.fromkeys(text.strip() for text in read(path))
     texts.pop("", None)
@@ -124,8 +124,9 @@ def own_prompts(path: Path, seed: int) -> list[Prompt]:
 
 
 def split_held_out(prompts: list[Prompt], least: int) -> tuple[list[Prompt], list[Prompt]]:
-    """Prompts to learn from, and held-out ones, which are at least `least` of a task as long as as
-    many remain: those whose ids' digests come first are held out too."""
+    """Split prompts into those to learn from and held-out ones. At least `least` of each task are
+    held out, if as many remain: where there are too few, those whose ids' digests come first are
+    held out too."""
     held_out = [prompt for prompt in prompts if prompt.held_out]
     for task in dict.fromkeys(prompt.task for prompt in prompts):
         of_task = [prompt for prompt in prompts if prompt.task == task]
@@ -183,9 +184,9 @@ def _talk() -> Iterator[Prompt]:
 
 
 def texts_to_read(folder: Path, seed: int, characters: int = PIECE_CHARACTERS) -> list[Prompt]:
-    """Texts by others, which the target only reads, in random order: solved problems as chats
-    (question and answer apart by ANSWERED), pieces of PEPs and articles of at most that many
-    characters. None is held out."""
+    """Return texts by others, which the target only reads, in random order: solved problems as
+    chats (question and answer separated by ANSWERED), and pieces of PEPs and articles of at most
+    `characters` characters. None is held out."""
     rng = random.Random(seed)
     texts = list[Prompt]()
     for document in load_documents(folder):
@@ -207,8 +208,8 @@ def _piece(text: str, rng: random.Random, characters: int) -> str:
 
 
 def mixed(prompts: list[Prompt], shares: dict[str, float], count: int) -> list[Prompt]:
-    """About `count` prompts of the tasks by `shares`, which are those among the tasks that there
-    are. Of a task that has too few they come again."""
+    """Return about `count` prompts, divided among the tasks by `shares`; tasks without prompts do
+    not count. Prompts of a task that has too few are repeated."""
     by_task = {task: [one for one in prompts if one.task == task] for task in shares}
     whole = sum(share for task, share in shares.items() if by_task[task])
     return [
@@ -220,7 +221,8 @@ def mixed(prompts: list[Prompt], shares: dict[str, float], count: int) -> list[P
 
 
 def _of_document(document: Document, rng: random.Random) -> Prompt:
-    """A problem, or a request about a PEP; one in six is the beginning of a text instead."""
+    """Return a prompt about a document: a problem, or a request about a PEP; one in six is the
+    beginning of a text instead."""
     plain = rng.random() < 1 / 6
     if document.question:
         text = f"Question: {document.question}\nAnswer:" if plain else document.question
@@ -255,8 +257,8 @@ def _topics(path: Path, rng: random.Random) -> Iterator[Prompt]:
 
 
 def _paragraphs(path: Path, least: int) -> Iterator[tuple[str, str, str]]:
-    """Of WikiText-2: id and title of the article, and those sentences of a paragraph without
-    unknown words, if they have that many characters."""
+    """Yield paragraphs of WikiText-2: id and title of the article, and those sentences without
+    unknown words, if they have more than `least` characters."""
     title, article = "", 0
     for line in path.read_text(encoding="utf-8").splitlines():
         if heading := _HEADING.match(line):
@@ -270,7 +272,7 @@ def _known_sentences(line: str) -> str:
 
 
 def _detokenized(text: str) -> str:
-    """WikiText's spaces around marks, undone."""
+    """Return the text without the spaces that WikiText puts around punctuation marks."""
     joined = re.sub(r" @([-,.])@ ", r"\1", text)
     joined = re.sub(r" ([,.;:!?)\]]|'s)", r"\1", joined)
     return re.sub(r"([(\[]) ", r"\1", joined)

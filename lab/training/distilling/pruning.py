@@ -38,15 +38,15 @@ class PrunedLlama(nn.Module):
 
 
 def spread_layers(count: int) -> tuple[int, ...]:
-    """Return which of so many layers a draft begins with: an eighth of them, the first ones and the
+    """Return which of `count` layers a draft begins with: an eighth of them, the first ones and the
     last."""
     taken = max(1, round(count / 8))
     return (*range(taken - 1), count - 1) if taken > 1 else (0,)
 
 
 def frequent_tokens(counts: Tensor, kept: int, needed: frozenset[int]) -> Tensor:
-    """The `kept` most frequent tokens by counts [V], `needed` among them, int64 in ascending order.
-    Of tokens never seen the lower ids come first: a tokenizer merged them earlier."""
+    """Return the `kept` most frequent tokens by counts [V], `needed` among them, int64 in ascending
+    order. Of tokens never seen the lower ids come first: a tokenizer merged them earlier."""
     ranked = counts.double().clone()
     ranked[list(needed)] = float("inf")
     order = torch.argsort(ranked, descending=True, stable=True)

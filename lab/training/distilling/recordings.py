@@ -42,22 +42,24 @@ class Recording:
         return len(self.numbers)
 
     def sequence(self, number: int) -> Tensor:
-        """The token ids of a prompt and its answer."""
+        """Return the token ids of a prompt and its answer."""
         return self.token_ids[int(self.starts[number]) : int(self.starts[number + 1])]
 
     def answer(self, number: int) -> Tensor:
-        """The token ids of an answer, its end included; none after a text that was only read."""
+        """Return the token ids of an answer, its end included; none after a text that was only
+        read."""
         return self.sequence(number)[int(self.prompt_lengths[number]) :]
 
     def states_on(self, device: torch.device) -> Recording:
-        """The same with `hidden` and `log_partition`, which are nearly all of it, on a device."""
+        """Return the same with `hidden` and `log_partition`, which are nearly all of it, on a
+        device."""
         return replace(
             self, hidden=self.hidden.to(device), log_partition=self.log_partition.to(device)
         )
 
 
 def write_recording(recording: Recording, path: Path) -> None:
-    """Atomically, as safetensors."""
+    """Write a recording as safetensors, atomically."""
     tensors = {name: getattr(recording, name).contiguous() for name in Recording.__slots__}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
@@ -66,7 +68,7 @@ def write_recording(recording: Recording, path: Path) -> None:
 
 
 def read_recordings(folder: Path, named: str = "*.safetensors") -> Recording:
-    """All of a folder as one. FileNotFoundError if there is none."""
+    """Read all of a folder's recordings as one. Raises FileNotFoundError if there is none."""
     parts = [Recording(**load_file(path)) for path in sorted(folder.glob(named))]
     if not parts:
         raise FileNotFoundError(f"no answers in {folder}: run the stage that samples them first")
@@ -96,8 +98,8 @@ class AnswerBatches:
         self._epochs: dict[int, list[NDArray[np.int64]]] = {}
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels, int64 [rows, length]. The label at a position is the record of the
-        token after it."""
+        """Return inputs and labels, int64 [rows, length]. The label at a position is the record of
+        the token after it."""
         epoch = 0
         while step >= len(self._epoch(epoch)):
             step -= len(self._epoch(epoch))
@@ -129,7 +131,8 @@ class AnswerBatches:
     def _cut(
         self, rows: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> Iterator[NDArray[np.int64]]:
-        """Rows from the shortest to the longest, in batches of at most `tokens` with their pads."""
+        """Yield rows from the shortest to the longest, in batches of at most `tokens` with their
+        pads."""
         begin = 0
         for end in range(1, len(rows) + 1):
             if end == len(rows) or (end + 1 - begin) * lengths[rows[end]] > self._tokens:
@@ -140,7 +143,8 @@ class AnswerBatches:
 def padded(
     recording: Recording, sequences: Sequence[int], *, answers_alone: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """As of `AnswerBatches.at`, for these sequences; without labels in prompts if asked."""
+    """Return inputs and labels as `AnswerBatches.at` does, but for these sequences.
+    `answers_alone`: without labels in prompts."""
     spans = [(int(recording.starts[i]), int(recording.starts[i + 1])) for i in sequences]
     length = _padded_length(max(end - start for start, end in spans))
     inputs = torch.zeros(len(spans), length, dtype=torch.int64)
@@ -153,5 +157,5 @@ def padded(
 
 
 def _padded_length(tokens: int) -> int:
-    """Return how long the inputs of a batch are whose longest sequence has so many tokens."""
+    """Return how long the inputs of a batch are whose longest sequence has `tokens` tokens."""
     return -(-(tokens - 1) // _PAD_TO) * _PAD_TO

@@ -211,7 +211,8 @@ class AnswerSampler:
         return functional.linear(states, self._head).float()
 
     def _drawn(self, states: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-        """A token after each state, and the logarithm of the sum over all tokens."""
+        """Draw a token after each state. Return the tokens, and the logarithm of the sum over all
+        tokens."""
         logits = self._logits(states)
         partition = logits.logsumexp(-1)
         totals = (logits / temperatures.clamp_min(1e-3)[:, None]).softmax(-1).cumsum(-1)
@@ -220,8 +221,8 @@ class AnswerSampler:
         return torch.where(temperatures > 0, drawn[:, 0], logits.argmax(-1)), partition
 
     def _stepped(self, token_ids: Tensor, at: Tensor, end: int) -> Tensor:
-        """The states after one more token of each of the first lines, at places `at`, all of which
-        are before `end`."""
+        """Return the states after one more token of each of the first lines, at places `at`, all of
+        which are before `end`."""
         end = min(self._capacity, -(-end // _STEP_SPAN) * _STEP_SPAN)
         # A row that ended with its room exhausted writes at the last place once more.
         at = at.clamp_max(self._capacity - 1)[:, None]
@@ -230,9 +231,9 @@ class AnswerSampler:
         return self._passed(token_ids[:, None], (lines, at), seen)[:, 0]
 
     def _passed(self, ids: Tensor, places: tuple[Tensor, Tensor], seen: Tensor | None) -> Tensor:
-        """[rows, tokens] -> normalised hidden states. `places`: rows and positions, whose product
-        the tokens fill. `seen` [rows, positions]: what single tokens look at; None: these tokens
-        alone, each those before it."""
+        """Run the decoder over token ids [rows, tokens]; return the normalised hidden states.
+        `places`: rows and positions, whose product the tokens fill. `seen` [rows, positions]: what
+        single tokens look at; None: these tokens alone, each those before it."""
         hidden: Tensor = self._decoder.embed_tokens(ids)
         turn = self._cos[places[1]][:, None], self._sin[places[1]][:, None]
         for index, layer in enumerate(self._decoder.layers):
@@ -280,7 +281,7 @@ class AnswerSampler:
 
 
 def _turned(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary position embedding of heads [rows, heads, tokens, size]."""
+    """Apply rotary position embedding to heads [rows, heads, tokens, size]."""
     first, second = heads.chunk(2, -1)
     cos, sin = turn
     return heads * cos + torch.cat((-second, first), -1) * sin

@@ -148,7 +148,8 @@ class DocumentDecoder:
         series: EngineSeries,
         grammars: GrammarCompiler | None = None,
     ) -> None:
-        """`grammars`: of the same model, where its service has some."""
+        """Set up the decoder on an engine's thread. `grammars` are of the same model, where its
+        service has some."""
         engine = thread.engine
         self._grammars = grammars or GrammarCompiler(
             documents.tokenizer, engine.vocabulary_size, engine.eos_token_ids
@@ -373,7 +374,7 @@ class DocumentDecoder:
 
 
 def _said(prompt: Sequence[object]) -> int:
-    """Characters of a conversation; none of token ids."""
+    """Return the number of characters in a conversation; 0 for token ids."""
     return sum(
         len(turn.content) + len(turn.tool_calls) + len(turn.reasoning_content)
         for turn in prompt
@@ -412,7 +413,8 @@ class DecodingRun:
         caller: str,
         processor: LogitsProcessor | None = None,
     ) -> None:
-        """`caller`: whose imports may stand in for the documents that say so."""
+        """Prepare one session. `caller` is the one whose imports may stand in for the documents
+        that say so."""
         self._processor = processor
         self.machine = machine
         self._estimate = estimate
@@ -621,7 +623,8 @@ class DecodingRun:
 
     @asynccontextmanager
     async def _grouped(self, documents: Sequence[Session]) -> AsyncIterator[DocumentGroup]:
-        """The sequences of this session; freed on every way out, cancellation included."""
+        """Yield the sequences of this session, which are freed however the context ends, even if it
+        is cancelled."""
         thread = self._thread
         capacity = self.machine.capacity
         leading_length = self.machine.leading_length

@@ -57,8 +57,9 @@ class DocumentFiles:
     def __init__(
         self, files: KvFiles, folder: Path, *, model: str, vocabulary: str, budget_bytes: int
     ) -> None:
-        """`model`: content hash of the weights, with whatever else decides keys and values. Raises
-        OSError where the folder cannot be made."""
+        """Open the folder, which is created if there is none. `model` is the content hash of the
+        weights, with whatever else decides keys and values. Raises OSError where the folder cannot
+        be made."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._files = files
         self._folder = folder

@@ -25,8 +25,9 @@ class DocumentGroup:
     def __init__(
         self, engine: Engine, documents: Sequence[Session], capacity: int, leading_length: int = 0
     ) -> None:
-        """Each of `documents` holds its whole document and nothing else, and is only read. Its
-        first `leading_length` tokens also begin the text that follows, and count there."""
+        """Open a sequence after each document. Each of `documents` holds its whole document and
+        nothing else, and is only read. Its first `leading_length` tokens also begin the text that
+        follows, and count there."""
         self._starts = [document.length - leading_length for document in documents] or [0]
         self._sessions: list[Session] = []
         try:

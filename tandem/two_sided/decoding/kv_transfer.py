@@ -43,7 +43,8 @@ class KvTransfer:
         read: ReadSequence,
         weights: Callable[[], str] | None,
     ) -> None:
-        """`weights` reads the content hash of the model, which takes time; None: not known."""
+        """Prepare to export and import. `weights` reads the content hash of the model, which takes
+        time; None if it is not known."""
         self._thread = thread
         self._store = store
         self._read = read
@@ -84,7 +85,7 @@ class KvTransfer:
         return len(await self._read(sequence))
 
     def size_bytes(self, tokens: int) -> int:
-        """Return the most bytes that so many tokens' keys and values take in transfer."""
+        """Return the most bytes that the keys and values of `tokens` take in transfer."""
         return tokens * self._thread.engine.kv_bytes_per_token + HEADER_BYTES
 
     async def exported(self, sequence: Sequence[ContextDocument], user: KvModel) -> PackedKv:

@@ -112,11 +112,11 @@ class DecodingProfile:
 
 
 def profile_decoding(engine: Engine, side: Side, *, documents: int, path: Path) -> DecodingProfile:
-    """Measure the decode line of the model at `side` with so many documents, and store it in the
-    file `path`, where that of the other side stays.
+    """Measure the decode line of the model at `side` with `documents` documents, and store it in
+    the file `path`, where the other side's line stays.
 
-    Raises InvalidArgument for a context that is too short, TandemError for a file that is none of
-    ours."""
+    Raises InvalidArgument for a context that is too short, TandemError for a file of another
+    kind."""
     context_tokens = min(FIT_CONTEXT_TOKENS, engine.context_length)
     if context_tokens <= FIT_DOCUMENT_TOKENS:
         raise InvalidArgument("context_length", f"is {context_tokens} tokens only")

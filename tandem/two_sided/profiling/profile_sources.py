@@ -60,8 +60,8 @@ class Profiling:
         fits: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`instance`: what the server calls the decoder at `side`. Raises SettingsError for a file
-        that cannot be used."""
+        """Set up the profiling of one side. `instance`: what the server calls the decoder at
+        `side`. Raises SettingsError for a file that cannot be used."""
         self._side = side
         self._instance = instance
         self._clock = clock

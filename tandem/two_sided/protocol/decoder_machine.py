@@ -96,9 +96,15 @@ class DecoderMachine:
         model: DecoderModel,
         leading_length: int = 0,
     ) -> None:
-        """`prompt_ids` and `documents`: as token ids; every document, of joined ones the first,
-        begins with the first `leading_length` tokens of the prompt, which are not fed again.
-        Everything is checked here."""
+        """Begin a session; everything is checked here.
+
+        Args:
+            opening: the request.
+            prompt_ids: the prompt as token ids.
+            documents: each document as token ids.
+            model: the model that decodes.
+            leading_length: how many tokens of the prompt every document begins with, or the first
+                of joined ones. They are not fed again."""
         self.leading_length = leading_length
         self.opening = opening
         self.model = model
@@ -218,7 +224,8 @@ class DecoderMachine:
     def drafted(
         self, work: DecodeTask, draft: LocalDraft, cost: DecodingCost
     ) -> DecodingDraft | None:
-        """Take the next draft of a work; None if the work is no longer running."""
+        """Take the next draft of a task. Return the frame to send, or None if the task is no longer
+        running."""
         if work is not self.running:
             return None
         position = len(self.committed) + len(self._drafts)

@@ -73,8 +73,13 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
     ) -> None:
-        """`log_mass`: h of this side's documents, None until `opened`. `liveness` is the device's,
-        which finds its cloud lost. `completes_stop` is told every committed token once."""
+        """Begin a request at one side.
+
+        Args:
+            log_mass: h of this side's documents; None until `opened`.
+            liveness: when the device finds its cloud lost; the device's alone.
+            completes_stop: called once with every committed token: whether a stop string ends with
+                it."""
         phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
         super().__init__(NEVER_MISSED if liveness is None else liveness, phase)
         self._liveness = liveness
@@ -220,7 +225,8 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         raise ProtocolError(self.phase, type(message).__name__)
 
     def _answer_when_done(self, message: PeerMessage, now: float) -> SideOutputs:
-        """The cloud may be done before the device, which may still need something of it."""
+        """Answer a message that comes after the end. The cloud may be done before the device, which
+        may still need something from it."""
         if self.side is Side.DEVICE:
             return []
         if isinstance(message, Ping):

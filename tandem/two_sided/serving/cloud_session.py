@@ -93,7 +93,7 @@ class CloudSession:
             self._decoder.close()
 
     async def _raise_failure(self) -> None:
-        """Once there is one."""
+        """Wait for a failure and raise it."""
         await self._failed.wait()
         assert self._failure is not None, "set before"
         raise self._failure
@@ -111,8 +111,8 @@ class CloudSession:
                 return
 
     def _receive_early(self, frame: pb.CollaborateRequest) -> None:
-        """Pings are answered while retrieval and prefill take their time; other frames wait as they
-        came, since what they become depends on the decoder's vocabulary."""
+        """Answer a ping while retrieval and prefill take their time; keep any other frame as it
+        came, since its meaning depends on the decoder's vocabulary."""
         if frame.session != self._opening.session:
             raise InvalidArgument("message", f"is of session {frame.session:08x}")
         if frame.HasField("ping"):

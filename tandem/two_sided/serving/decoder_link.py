@@ -63,7 +63,8 @@ class DecoderLink:
         closing_tasks: set[asyncio.Task[None]],
         headers: Sent = None,
     ) -> None:
-        """`closing_tasks` holds the closing of streams, which may outlast the link."""
+        """Open a stream to the decoder. `closing_tasks` holds the closing of streams, which may
+        outlast the link."""
         self._connection = connection
         self._opening = opening
         self._events = events

@@ -73,8 +73,12 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         imports: bool = False,
         streams: StreamLimits | None = None,
     ) -> None:
-        """`exports`: give out documents' keys and values, from which a text can be guessed;
-        `imports`: take some in, which serve their importer alone."""
+        """Set up the service.
+
+        Args:
+            exports: whether to give out documents' keys and values, from which a text can be
+                guessed.
+            imports: whether to accept keys and values, which then serve their importer alone."""
         self._decoder = decoder
         self._transfer = KvTransferService(decoder.kv_transfer, admission, exports, imports)
         self._admission = admission

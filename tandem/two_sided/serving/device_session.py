@@ -87,9 +87,9 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         spread: int,
         admitted_with: type[Any] = CollaborationOpened,
     ) -> None:
-        """For the last five see `SessionRunner`, where `admitted_with` is called `opened`.
-        `open_stream` is called once `opened` is known; it carries what the machine takes and
-        gives."""
+        """Open the decoder. The stream to the cloud follows: `open_stream` is called once `opened`
+        is known, and carries what the machine takes and gives. For the last five parameters see
+        `SessionRunner`, where `admitted_with` is called `opened`."""
         # A deadline of the cloud's own says nothing about the next stream.
         fatal = FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED}
         super().__init__(
@@ -207,7 +207,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         self.machine.decoder_restarted()
 
     def _text(self, text: DecodingText) -> None:
-        """Tokens whose text is known leave; those behind a stop string never do."""
+        """Let the tokens leave whose text is now known; those behind a stop string never leave."""
         if not self._unreported or self.finish_reason is FinishReason.CANCELLED:
             return
         commit = self._unreported.popleft()

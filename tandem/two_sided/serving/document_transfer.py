@@ -80,9 +80,15 @@ class ImportedDocuments:
         tenant: bytes = b"",
         in_conversation: bool = False,
     ) -> None:
-        """`traffic` counts bytes between the sides; an unreachable cloud gets `patience_s`. Keys
-        and values are this `tenant`'s: which documents one had fetched is nothing to another. They
-        depend on what stands before a document: whether it is `in_conversation`."""
+        """Prepare to import documents from the cloud into the decoder.
+
+        Args:
+            traffic: counts the bytes between the sides.
+            patience_s: how long an unreachable cloud is given.
+            tenant: whose keys and values these are; which documents it had fetched is nothing to
+                another tenant.
+            in_conversation: whether the documents stand in a conversation, since keys and values
+                depend on what stands before a document."""
         self._cloud = cloud
         self._decoder = decoder
         self._traffic = traffic
@@ -146,7 +152,8 @@ class ImportedDocuments:
     async def _fetch_missing(
         self, stream: _CloudStream, documents: Sequence[ContextDocument], *, joined: bool
     ) -> None:
-        """`joined`: all of them are one sequence, which is there or is fetched as a whole."""
+        """Fetch the documents that the decoder lacks. `joined`: all of them are one sequence, which
+        is there or is fetched as a whole."""
         cached = (await self._look_up(documents, joined=joined)).cached
         missing = [index for index, present in enumerate(cached) if not present]
         await stream.request_documents(
@@ -204,7 +211,7 @@ class _CloudStream:
     def __init__(
         self, call: Any, opening: CollaborationOpen, traffic: Traffic, stranger: str
     ) -> None:
-        """`stranger`: see `plain_details`."""
+        """Prepare the conversation on an open call. For `stranger` see `plain_details`."""
         self._call = call
         self._stranger = stranger
         self._codec = DeviceCodec(opening.request.vocabulary_size, opening.request.preset.probs)
