@@ -70,7 +70,7 @@ QUICK = Size(40, 1_500, 2_000, (24_000,), 3)
 
 
 def run(report: Report, models: Models, peps: Path) -> None:
-    """Fill the report; the pair plays no part here."""
+    """Fill the report; `models` are not used."""
     size = QUICK if report.quick else FULL
     documents = read_peps(peps)[: size.peps]
     embedder = load_embedder(MINILM)
@@ -127,8 +127,9 @@ def _ingested(index: DocumentIndex, embedding: str, documents: Sequence[Document
 
 
 def _found(index: DocumentIndex, mode: SearchMode, documents: Sequence[Document]) -> Row:
-    """`recall_at_5`: titles with a chunk of theirs among five; `chunk_recall_at_5`: how many of
-    the chunks that could be there are."""
+    """Return the row of a search mode. `recall_at_5`: the share of titles with a chunk of their
+    document among the five hits; `chunk_recall_at_5`: the mean share of a document's chunks that
+    were found, of those that five hits have room for."""
     chunks_of = index.chunk_counts()
     title_hits, shares, times_s = [], [], []
     for document in documents:
@@ -148,8 +149,9 @@ def _found(index: DocumentIndex, mode: SearchMode, documents: Sequence[Document]
 
 
 def _weighed(index: DocumentIndex, documents: Sequence[Document]) -> list[Row]:
-    """How much of the weight of an answer's documents is on those that are asked for, where some of
-    the hits are and some are not."""
+    """Return, for each way to compute relevance, how much of the weight is on chunks of the
+    document whose title is the query. Only queries count where some of the hits are of that
+    document and some are not."""
     shares: dict[str, list[float]] = {name: [] for name in RELEVANCES}
     for document in documents:
         hits = index.search(document.title, WEIGHED_HITS)
@@ -169,7 +171,7 @@ def _weighed(index: DocumentIndex, documents: Sequence[Document]) -> list[Row]:
 
 
 def own_weight(relevances: Sequence[float], own: Sequence[bool]) -> float:
-    """The share of exp R that is on the chunks that are `own`."""
+    """Return the share of the sum of exp R that is on the chunks marked in `own`."""
     masses = np.exp(np.array(relevances) - max(relevances))
     return float(masses[np.array(own)].sum() / masses.sum())
 
@@ -186,12 +188,12 @@ RELEVANCES = {"vectors and words, as services weigh": _by_both, "ten times the c
 
 
 def stored_vectors(index: DocumentIndex) -> Vectors:
-    """All vectors of an index, one row per chunk."""
+    """Return all vectors of an index, one row per chunk."""
     return np.concatenate([content.vectors for content in index.contents()])
 
 
 def blended(vectors: Vectors, count: int, seed: int) -> Vectors:
-    """`count` unit vectors like those given: blends of two of them, with noise."""
+    """Return `count` unit vectors like those given: blends of two of them, with noise."""
     source = np.random.default_rng(seed)
     unit: Vectors = np.empty((count, vectors.shape[1]), np.float32)
     for begin in range(0, count, BLENDED_AT_ONCE):
@@ -244,7 +246,7 @@ def _searched(
 
 
 def _loaded(rows: Vectors, folder: Path) -> DenseIndex:
-    """Return an index of these rows that has built all that it builds."""
+    """Return an index of these rows once everything that it builds is built."""
     index = DenseIndex(rows.shape[1], folder, loading=True)
     for begin in range(0, len(rows), BLENDED_AT_ONCE):
         part = rows[begin : begin + BLENDED_AT_ONCE]
@@ -303,7 +305,7 @@ def _notes(size: Size) -> list[str]:
 
 
 def memory_bytes() -> int:
-    """Resident memory of this process now; the peak where the system does not tell."""
+    """Return the resident memory of this process now; where the system does not say, its peak."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -312,7 +314,7 @@ def memory_bytes() -> int:
 
 
 def draw(report: Report, folder: Path) -> None:
-    """Recall by mode."""
+    """Draw recall@5 by search mode."""
     figures = {row["mode"]: row["recall_at_5"] for row in report.rows if row.get("mode")}
     title = "Titles with their own text among five hits"
     bars(folder / "retriever_recall.png", figures, ylabel="recall@5", title=title)

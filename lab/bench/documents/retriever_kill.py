@@ -29,7 +29,7 @@ class Lost(TandemError):
 
 
 def change(seed: int, number: int) -> tuple[list[Document], list[str]]:
-    """(documents to add or update, ids to remove) of one change."""
+    """Return the documents to add or update, and the ids to remove, of one change."""
     source = random.Random(f"{seed} {number}")
     if number % 5 == 4:
         return [], [f"d{source.randrange(IDS)}"]
@@ -42,7 +42,7 @@ def change(seed: int, number: int) -> tuple[list[Document], list[str]]:
 
 
 def expected(seed: int, changes: int) -> dict[str, str]:
-    """Text of every id after so many changes."""
+    """Return the text of every id after that many changes."""
     texts: dict[str, str] = {}
     for number in range(changes):
         documents, removed = change(seed, number)
@@ -53,7 +53,9 @@ def expected(seed: int, changes: int) -> dict[str, str]:
 
 
 def kill_trial(folder: Path, seed: int, after: int) -> int:
-    """Kill a writer once it has acknowledged `after` changes; how many it had. Raises Lost."""
+    """Kill a writer once it has acknowledged `after` changes, and return how many it had
+    acknowledged when it died. Raises Lost if the folder then holds anything else, or if the writer
+    ended by itself."""
     writer = subprocess.Popen(
         [sys.executable, "-m", "lab.bench.documents.retriever_kill", str(folder), str(seed)],
         stdout=subprocess.PIPE,

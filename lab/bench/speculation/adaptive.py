@@ -39,8 +39,8 @@ COLUMNS = (
 def run(
     report: Report, models: Models, kept: Path | None = None, minutes: float | None = None
 ) -> None:
-    """Fill the report; `models` are not used, since distributions are declared. With `kept` a run
-    that was ended goes on; none begins a further cell after so many `minutes`."""
+    """Fill the report; `models` are not used, since distributions are declared. With `kept`, a run
+    that was ended goes on; after `minutes` no further cell begins."""
     seeds = range(report.seed, report.seed + (1 if report.quick else SEEDS))
     made = {"seeds": list(seeds), "commit": report.machine.commit, "experiment": "adaptive"}
     cells = grid(report.quick)
@@ -68,7 +68,8 @@ def run(
 
 
 def cell_row(cell: Cell, seeds: Sequence[int]) -> Row:
-    """Return a preset that chooses while it runs against the best of its fixed settings."""
+    """Return the row of a cell: a preset that chooses while it runs, against the best of its fixed
+    settings."""
     fixed = cell.fixed()
     first, *others = seeds
     names = list(fixed)
@@ -94,7 +95,7 @@ def cell_row(cell: Cell, seeds: Sequence[int]) -> Row:
 
 
 def _fastest(cell: Cell, fixed: Mapping[str, Preset], seed: int, count: int) -> list[str]:
-    """Return the names of the fixed settings that write a short answer fastest."""
+    """Return the names of the `count` fixed settings that write a short answer fastest."""
     speeds = {
         words: cell.tokens_per_s(preset, seed, FIRST_TOKENS) for words, preset in fixed.items()
     }
@@ -102,7 +103,7 @@ def _fastest(cell: Cell, fixed: Mapping[str, Preset], seed: int, count: int) -> 
 
 
 def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
-    """Return the goals: in the mean of each preset's cells, and in the worst of them."""
+    """Return the goals: for the mean of each preset's cells, and for the worst of them."""
     goals_ = []
     for preset in dict.fromkeys(row["preset"] for row in rows):
         ratios = [row["over_best"] for row in rows if row["preset"] == preset]

@@ -65,11 +65,11 @@ class Cell:
         return PRESETS[self.preset].adaptive()
 
     def fixed(self) -> dict[str, Preset]:
-        """Return what is chosen from in hindsight, by words."""
+        """Return the fixed settings to choose from in hindsight, by their names."""
         return dict(_fixed(self.chosen))
 
     def tokens_per_s(self, preset: Preset, seed: int, tokens: int = TOKENS) -> float:
-        """Return tokens a second of one answer, from its first token on."""
+        """Return the tokens per second of one answer, from its first token on."""
         shape = shape_from(self.rtt_s, mbps_up=self.mbps_up, mbps_down=self.mbps_down)
         spread = self.preset in TRUNCATED
         conditions = Conditions(
@@ -99,7 +99,7 @@ def _fixed(preset: Preset) -> Iterator[tuple[str, Preset]]:
 
 
 def grid(quick: bool) -> list[Cell]:
-    """Return all cells; of a quick run those of a few."""
+    """Return all cells; for a quick run only a few."""
     presets = (*CHAINS, *TRUNCATED)
     if quick:
         return [
@@ -115,7 +115,7 @@ def grid(quick: bool) -> list[Cell]:
 
 @lru_cache(maxsize=SEEDS)
 def _pair(rate: float, seed: int, spread: bool) -> SimulatedPair:
-    """Return one for all settings, which ask for mostly the same distributions."""
+    """Return one pair for all settings, which mostly ask for the same distributions."""
     if spread:
         return spread_pair(rate, seed=seed, vocabulary_size=SPREAD_WORDS)
     return declared_pair(rate, seed=seed, vocabulary_size=WORDS)

@@ -62,10 +62,11 @@ def run(
     against_cloud: bool = False,
 ) -> None:
     """Fill the report; `models` are not used, since distributions are declared. Cases come in an
-    order in which every part of the grid is soon there: with `kept` a run that was ended goes on,
-    and a part of it, or its first `cells`, may be looked at. `later` and `sessions` are about the
-    grid alone, and leave out conditions that change; `only` is about real models, and `rounds`
-    about all that runs as processes. `against_cloud`: with no fixed preset of an edge."""
+    order that soon covers every part of the grid, so that the figures of an unfinished run mean
+    something. With `kept`, a run that was ended goes on. `cells`: how many cases, from the first
+    on; 0: all. `later` and `sessions` concern the grid alone, and leave out conditions that change;
+    `only` concerns real models, and `rounds` all that runs as processes. `against_cloud`: leave out
+    the fixed presets of an edge."""
     if real:
         measure_real(report, RealRun(rounds=rounds, only=only, kept=kept, minutes=minutes))
         return
@@ -120,7 +121,7 @@ def _all_rows(
     minutes: float | None,
     processes: int,
 ) -> list[Row]:
-    """Return all rows in the order of the cases; those that were kept are not computed again."""
+    """Return all rows in the order of the cases; rows that were kept are not computed again."""
     made = {"seeds": list(seeds), "presets": list(fixed), "commit": report.machine.commit}
     known = read_rows(kept, made)
     left = [case for case in cases if str(case) not in known]
@@ -139,7 +140,8 @@ def _all_rows(
 
 
 def draw(report: Report, folder: Path) -> None:
-    """By acceptance and hardware, over sessions, a curve a round trip; of processes bars."""
+    """Draw speeds over the number of sessions, by acceptance and hardware, with a curve for each
+    round trip; for a run as processes, draw bars."""
     if any("load" in row for row in report.rows):
         draw_real(report.rows, folder)
         return

@@ -73,7 +73,7 @@ class Cell:
         return replace(times_of(PACINGS[self.hardware]), offers_cloud_drafts=self.cloud_draft)
 
     def has(self, preset: Preset) -> bool:
-        """Return whether there is what the preset needs."""
+        """Return whether the cell has what the preset needs."""
         return self.cloud_draft or preset.cloud_drafts is not CloudDrafts.MODEL
 
     def tokens_per_s(self, preset: Preset, seed: int) -> float:
@@ -105,8 +105,9 @@ class Cell:
         return SEEDS[self.sessions]
 
     def at_most(self, preset: Preset) -> float:
-        """Return what a preset's speed relative to the cloud alone is expected not to exceed: by
-        what passes cost, and in stop and wait by what a round takes that waits for nobody."""
+        """Return a limit that the preset's speed, relative to the cloud alone, is not expected to
+        exceed: by what passes cost, and in stop and wait also by how long a round takes that waits
+        for no other session."""
         schedule, times, limit = preset.schedule, self.times, self.limit_over_ar()
         if not schedule.stop_and_wait:
             return limit
@@ -117,13 +118,15 @@ class Cell:
         return min(limit, tokens * times.pass_s(self.sessions) / round_s)
 
     def cannot_be_best(self, preset: Preset, best: float) -> bool:
-        """Return whether another preset is so fast, relative to the cloud alone, that luck would
-        not do; or no draft is worth its place in a pass, and the cloud alone is best."""
+        """Return whether the preset may be left out: even with luck it would not reach `best`, the
+        speed of another preset relative to the cloud alone; or no draft is worth its place in a
+        pass, so that the cloud alone is best."""
         lucky = CHANCE[self.sessions] * self.at_most(preset)
         return lucky < best or self.limit_over_ar() <= 1
 
     def limit_over_ar(self) -> float:
-        """Return what no chain of drafts gets beyond, by what passes cost alone."""
+        """Return the speed, relative to the cloud alone, that no chain of drafts can exceed by what
+        passes cost."""
 
         def tokens_per_s(length: int) -> float:
             tokens = sum(self.rate**count for count in range(length + 1))
@@ -135,8 +138,8 @@ class Cell:
 def cells(
     hardware: Sequence[str], rtts_s: Sequence[float], links: Sequence[tuple[float | None, float]]
 ) -> list[Cell]:
-    """With every acceptance and number of sessions, without and with a draft model in the cloud.
-    `links`: Mbit/s up and down; None up: as down."""
+    """Return cells with every acceptance and number of sessions, without and with a draft model in
+    the cloud. `links`: Mbit/s up and down; None up: as down."""
     return [
         Cell(name, rtt_s, down, rate, sessions, mbps_up=up, cloud_draft=cloud_draft)
         for name, rtt_s, (up, down), rate, sessions, cloud_draft in product(
@@ -162,8 +165,9 @@ QUICK = [
 
 
 def covering(cells: Sequence[Cell], seed: int) -> list[Cell]:
-    """The cells in an order in which every two values of different axes soon meet: the next one is
-    among those whose pairs of values were seen least, by chance."""
+    """Return the cells in an order in which every two values of different axes soon meet. The next
+    cell is always one of those whose pairs of values came up least so far; the seed decides
+    which."""
     left = list(cells)
     random.Random(seed).shuffle(left)
     numbers = dict[object, int]()  # of each pair of values, each with its axis
@@ -212,16 +216,16 @@ class Change:
         return SEEDS[1]
 
     def has(self, preset: Preset) -> bool:
-        """Return whether there is what the preset needs."""
+        """Return whether the conditions have what the preset needs."""
         in_cloud = self.times.offers_cloud_drafts
         return in_cloud or preset.cloud_drafts is not CloudDrafts.MODEL
 
     def at_most(self, preset: Preset) -> float:
-        """Nothing is known."""
+        """Return infinity, since no limit is known."""
         return inf
 
     def cannot_be_best(self, preset: Preset, best: float) -> bool:
-        """Not to be told before."""
+        """Return False, since this cannot be known in advance."""
         return False
 
     def tokens_per_s(self, preset: Preset, seed: int) -> float:
@@ -230,7 +234,8 @@ class Change:
         return sum(len(answer.token_ids) / answer.last_commit_s for answer in answers)
 
     def answers(self, preset: Preset, seed: int) -> list[SimulatedAnswer]:
-        """The first one is there all the time."""
+        """Return the simulated answers. The first one is written from the beginning on; the
+        `others` are asked for when the conditions change."""
         usual, other = self.rates
         pair = declared_pair(lambda at: other if 40 <= at < 120 else usual, seed=seed)
         conditions = Conditions(self.times, self.rtts_s[0], self.mbps[0])
@@ -284,17 +289,17 @@ CHANGES = [
 
 @lru_cache(maxsize=1)
 def _pair(rate: float, seed: int) -> SimulatedPair:
-    """Return one for all presets, which ask for mostly the same distributions."""
+    """Return one pair for all presets, which mostly ask for the same distributions."""
     return declared_pair(rate, seed=seed, vocabulary_size=WORDS)
 
 
 def _known_after(answer: SimulatedAnswer, preset: Preset) -> WarmStart:
-    """Return what a drafter that wrote it knows as its next request begins."""
+    """Return what a drafter that wrote this answer knows when its next request begins."""
     warm_starts = WarmStarts("simulated", clock=lambda: 0.0)
     warm_starts.ended(preset.name, "simulated", answer.measured)
     return warm_starts.known(preset.name)
 
 
 def times_of(pacing: Pacing) -> ModelTimes:
-    """The same in virtual time."""
+    """Return the same step times for virtual time."""
     return ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)

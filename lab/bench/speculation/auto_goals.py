@@ -40,10 +40,11 @@ def goals(grid: Sequence[Row], changing: Sequence[Row], load: Sequence[Row]) -> 
 
 
 def _together(rows: Sequence[Row], words: str) -> list[Goal]:
-    """Tokens/s of all sessions by their number: relative to the one preset that is best for it, and
-    to the cloud alone where there are many. Chance in which drafts are right is no fault: what is
-    missing must be more than the standard error over the seeds. Where passes leave less than what
-    is asked for, the goal says so."""
+    """Return goals for the tokens/s of all sessions, by number of sessions: relative to the one
+    preset that is best for that number, and relative to the cloud alone where there are many. Which
+    drafts are right is partly chance, so the first kind is missed only by more than the standard
+    error over the seeds. Where what passes leave is less than what a goal asks for, its name says
+    so."""
     goals_ = []
     for sessions in sorted({row["sessions"] for row in rows}):
         matching = [row for row in rows if row["sessions"] == sessions]
@@ -70,19 +71,21 @@ class Ratio:
 
 
 def ratios_to_each(rows: Sequence[Row]) -> dict[str, Ratio]:
-    """`auto` relative to each other preset, over rows and the seeds of both."""
+    """Return the ratio of `auto` to each other preset, over the rows and the seeds of both."""
     names = [name for name in rows[0]["speeds"] if name != rows[0]["preset"]]
     return {name: _ratio([_logs(row, name) for row in rows]) for name in names}
 
 
 def _logs(row: Row, name: str) -> list[float]:
-    """By seed; a preset that was not among the best has only the first one's."""
+    """Return the logarithm of `auto` ÷ preset `name` for each seed; a preset that was not among the
+    best has only the first seed."""
     chosen, other = row["speeds"][row["preset"]], row["speeds"][name]
     return [log(a / b) for a, b in zip(chosen, other, strict=False)]
 
 
 def _ratio(logs: Sequence[Sequence[float]]) -> Ratio:
-    """The variance between seeds is taken to be the same in all rows."""
+    """Return the geometric mean of ratios and its standard error. `logs`: their logarithms, by row
+    and seed. The variance between seeds is taken to be the same in all rows."""
     squares = sum((value - fmean(of_row)) ** 2 for of_row in logs for value in of_row)
     freedom = sum(len(of_row) - 1 for of_row in logs)
     variance = squares / freedom if freedom else 0.0
@@ -91,7 +94,7 @@ def _ratio(logs: Sequence[Sequence[float]]) -> Ratio:
 
 
 def mean(ratios: Sequence[float]) -> float:
-    """Geometric."""
+    """Return the geometric mean."""
     return exp(fmean(map(log, ratios)))
 
 

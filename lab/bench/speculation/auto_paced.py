@@ -82,7 +82,7 @@ def measure_paced(report: Report, pairs: int | None = None) -> None:
 
 
 def _rows(cells: Sequence[Cell], seed: int, pairs: int) -> Iterator[Row]:
-    """Cells of one pair of models; they have one declared hardware."""
+    """Yield the row of each cell. All cells are of one pair of models and one declared hardware."""
     name = f"1:{NOISES[cells[0].rate]:g}"
     models = Models(name, name, draft_engine="scripted", target_engine="scripted")
     virtual = [_virtual(cell, seed) for cell in cells]
@@ -97,7 +97,8 @@ def _rows(cells: Sequence[Cell], seed: int, pairs: int) -> Iterator[Row]:
 
 
 def _pair(suite: Suite, cell: Cell, seed: int, number: int) -> PairOfRuns:
-    """Run `number`, with questions of its own; every second one asks `auto` first."""
+    """Answer the same questions with both presets. Each `number` has different seeds, and every
+    second one asks `auto` first."""
     answers: dict[str, list[Generated]] = {}
     texts = _texts(cell.sessions)
     for preset in (ALONE, CHOSEN) if number % 2 else (CHOSEN, ALONE):
@@ -107,7 +108,7 @@ def _pair(suite: Suite, cell: Cell, seed: int, number: int) -> PairOfRuns:
 
 
 def _virtual(cell: Cell, seed: int) -> float:
-    """The same ratio in virtual time."""
+    """Return the time of `ar` ÷ that of `auto` for the same questions in virtual time."""
     pair = simulated_pair(*scripted_pair(NOISES[cell.rate]), SamplingParams())
     conditions = Conditions(cell.times, cell.rtt_s, cell.mbps)
     questions = [
@@ -125,7 +126,8 @@ def _virtual(cell: Cell, seed: int) -> float:
 
 
 def row_of(cell: Cell, pairs: Sequence[PairOfRuns], virtual: float) -> Row:
-    """Ratios of the pairs, and counts over all answers of `auto`."""
+    """Return the row of a cell: the ratios of its pairs of runs, and counts over all answers of
+    `auto`."""
     ratios = [pair.ratio for pair in pairs]
     low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else 3 * ratios
     answers = [answer for pair in pairs for answer in pair.chosen]
@@ -154,7 +156,7 @@ def row_of(cell: Cell, pairs: Sequence[PairOfRuns], virtual: float) -> Row:
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """Never slower than the cloud alone, whose own text it writes."""
+    """Return the goals: `auto` is never slower than the cloud alone, and writes the same texts."""
     slowest = min(row["speedup_over_ar"] for row in rows)
     same = min(row["same_text"] for row in rows)
     words = f"of {len(rows)} cells as processes"
@@ -165,7 +167,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 def draw_paced(rows: Sequence[Row], folder: Path) -> None:
-    """A bar for each cell."""
+    """Draw a bar for each cell."""
     heights = {
         f"{row['declared']:g}\n{row['rtt_s'] * 1e3:g} ms\n{row['sessions']}": row["speedup_over_ar"]
         for row in rows

@@ -135,8 +135,8 @@ class RealRun:
 
 
 def measure_real(report: Report, options: RealRun) -> None:
-    """Fill the report: a row for each cell. A pair that is not there is left out, with a note.
-    Raises InvalidArgument for a name of no cell."""
+    """Fill the report: a row for each cell. A pair of models that is missing is left out, with a
+    note. Raises InvalidArgument for a name of no cell."""
     rounds = options.rounds or (QUICK_ROUNDS if report.quick else ROUNDS)
     wanted = cells_named(options.only) if options.only else QUICK_CELLS if report.quick else CELLS
     made = {
@@ -174,7 +174,8 @@ def measure_real(report: Report, options: RealRun) -> None:
 
 
 def cells_named(names: Sequence[str]) -> list[RealCell]:
-    """The cells that one of the names means. Raises InvalidArgument for one that means none."""
+    """Return the cells that match one of the names, in which `*` stands for anything. Raises
+    InvalidArgument for a name that matches none."""
     for name in names:
         if not any(fnmatchcase(str(cell), name) for cell in CELLS):
             why = f"{name!r} is no cell; one is {CELLS[0]}, and * stands for anything"
@@ -184,8 +185,8 @@ def cells_named(names: Sequence[str]) -> list[RealCell]:
 
 @contextmanager
 def pairs_there(wanted: set[str], note: Callable[[str], None]) -> Iterator[Mapping[str, Models]]:
-    """Return those of the `wanted` pairs that can be had, by name; GGUF files are made of the demo
-    pair."""
+    """Yield those of the `wanted` pairs that are available, by name, and call `note` for each of
+    the others. GGUF files are made of the demo pair, and last as long as the context is open."""
     pairs: dict[str, Models] = {}
     with TemporaryDirectory() as folder:
         if SMOLLM2 in wanted:
@@ -205,8 +206,8 @@ def pairs_there(wanted: set[str], note: Callable[[str], None]) -> Iterator[Mappi
 
 
 def _gguf_of(models: Models, folder: Path) -> Models:
-    """Both models as GGUF files, which llama.cpp computes; keys and values in float32, as by
-    default."""
+    """Write both models as GGUF files, and return the pair that llama.cpp computes from them; keys
+    and values are in float32, as by default."""
     progress("writing GGUF files")
     draft, target = (
         write_gguf(Path(source), folder / f"{Path(source).name}.gguf", kind=GGUF_KIND)
@@ -220,7 +221,7 @@ Round = Mapping[str, Generated]
 
 
 def measured_rounds(cell: RealCell, models: Models, rounds: int, seed: int) -> list[Round]:
-    """The rounds of a suite that was started for them; the seed chooses the questions."""
+    """Start a suite for the cell, and return its rounds; the seed chooses the questions."""
     warm_up, *texts = random.Random(seed).sample(prompts(max(QUESTIONS, rounds + 1)), rounds + 1)
     cores = len(usable_cores())
     count = {Load.QUIET: 0, Load.BUSY: 1, Load.ENDED: cores, Load.COMING: cores}[cell.load]
@@ -253,8 +254,9 @@ async def _ask_all(
     warm: Callable[[], None],
     begin: Callable[[], None],
 ) -> list[Round]:
-    """Call `warm` between the first answers and the rounds, and `begin` as an answer begins. One
-    client asks all: a new one would have to connect, which takes as long as some answers."""
+    """Ask for all answers, and return the rounds. Call `warm` between the first answers and the
+    rounds, and `begin` as an answer begins. One client asks for all: a new one would have to
+    connect, which takes as long as some answers."""
     sampling = SamplingParams(temperature=cell.temperature)
     async with AggregatorClient(suite.aggregator) as client:
 
@@ -286,8 +288,8 @@ def _nothing() -> None:
 
 
 def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
-    """The figures of a cell. `times_s`: of each answer by preset, in the order of the rounds;
-    `answers`: their other figures, and what `auto` chose."""
+    """Return the figures of a cell. `times_s`: of each answer by preset, in the order of the
+    rounds; `answers`: their other figures, and what `auto` chose."""
     times_s = {name: [round_[name].duration_s for round_ in rounds] for name in PRESETS}
     best = min((ALONE, DRAFTING, *FIXED), key=lambda name: paired_ratio(times_s, name, ALONE))
     chosen = [round_[CHOSEN] for round_ in rounds]
@@ -332,13 +334,14 @@ def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
 
 
 def paired_ratio(times_s: Mapping[str, Sequence[float]], ours: str, theirs: str) -> float:
-    """Median over the rounds of one preset's time ÷ the other's for the same question."""
+    """Return the median over the rounds of one preset's time ÷ the other's for the same
+    question."""
     pairs = zip(times_s[ours], times_s[theirs], strict=True)
     return median(one / other for one, other in pairs)
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """Return the goals of the worst cell, and so of each; none without any cell."""
+    """Return the goals, each for the worst cell and so for every cell; none without any cell."""
     if not rows:
         return []
     limits = []
@@ -358,7 +361,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 def notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what the figures are, and which cells miss a goal."""
+    """Yield notes on what the figures are, and on which cells miss a goal."""
     yield (
         "Columns in s: median time of an answer. Ratios: medians over the rounds, within which all"
         " presets answer the same question. best: of ar and the fixed presets. chosen: the schedule"
@@ -379,7 +382,7 @@ def notes(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def draw_real(rows: Sequence[Row], folder: Path) -> None:
-    """A bar for each cell."""
+    """Draw a bar for each cell, in one plot for each ratio."""
     for figure, words, limit in (
         ("auto_over_cloud", "auto ÷ the faster of ar and cloud-draft", OVER_ALONE),
         ("auto_over_best", "auto ÷ best fixed preset", OVER_BEST),

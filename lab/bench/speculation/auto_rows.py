@@ -37,7 +37,8 @@ def rows_of(
     processes: int = 1,
     may_begin: Callable[[], bool] = lambda: True,
 ) -> Iterator[tuple[Case, Row]]:
-    """As they are done; none is begun any more once `may_begin` says so."""
+    """Yield the cases with their rows, in the order in which they are done. No further case is
+    begun once `may_begin` returns False."""
     if processes == 1:
         for case in cases:
             if not may_begin():
@@ -57,7 +58,8 @@ def rows_of(
 
 
 def _end_with_parent() -> None:
-    """Of a process of the pool, which would else wait for ever for one that was killed."""
+    """End this process of the pool when its parent ends; after a kill of the parent it would
+    otherwise wait for ever."""
     parent = parent_process()
     assert parent is not None, "the pool's processes are children"
 
@@ -69,9 +71,10 @@ def _end_with_parent() -> None:
 
 
 def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
-    """`auto` against the best that the cloud does without an edge, and the best of the `fixed`
-    presets, in hindsight over the seeds that the case is taken with. `speeds`: tokens/s by preset
-    and seed, of `left_out` ones what they are expected not to exceed with each."""
+    """Return the row of a case: `auto` against the best that the cloud does without an edge, and
+    against the best of that and the `fixed` presets, both in hindsight over the seeds of the case.
+    `speeds`: tokens/s by preset and seed; those of presets that were `left_out` are what they are
+    not expected to exceed."""
     fixed = {name: preset for name, preset in fixed.items() if case.has(preset)}
     baselines = {name: PRESETS[name] for name in BASELINES if case.has(PRESETS[name])}
     presets = {**baselines, CHOSEN: PRESETS[CHOSEN], **fixed}
@@ -117,8 +120,8 @@ def _declared(case: Case) -> Row:
 
 
 def fixed_presets(quick: bool) -> dict[str, Preset]:
-    """Return what is chosen from in hindsight, by names: presets, in stop and wait of several
-    lengths."""
+    """Return the presets to choose from in hindsight, by name; those in stop and wait with several
+    draft lengths."""
     presets = {name: PRESETS[name] for name in ("picospec", "stream", "stream-cloud-draft")}
     for length in (4,) if quick else (2, 4, 8):
         for name in ("coupled", "dssd", "predraft"):
@@ -127,13 +130,14 @@ def fixed_presets(quick: bool) -> dict[str, Preset]:
 
 
 def time_left(minutes: float | None) -> Callable[[], bool]:
-    """Return whether so many minutes have not passed from now on."""
+    """Return a function that says whether fewer than `minutes` have passed since now; None:
+    always."""
     began_s = time.monotonic()
     return lambda: minutes is None or time.monotonic() - began_s < 60 * minutes
 
 
 def read_rows(kept: Path | None, made: Mapping[str, Any]) -> dict[str, Row]:
-    """Return the rows of earlier runs that were `made` the same way, by case; a line that was cut
+    """Return the rows of earlier runs that were `made` the same way, by case. A line that was cut
     short is left out."""
     rows: dict[str, Row] = {}
     for line in kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else ():
@@ -145,7 +149,8 @@ def read_rows(kept: Path | None, made: Mapping[str, Any]) -> dict[str, Row]:
 
 
 def keep_row(kept: Path, case: object, made: Mapping[str, Any], row: Row) -> None:
-    """Add it, by the words of its case, on a line of its own whatever was cut short before."""
+    """Append the row to the file, under the name of its case. It begins a new line, even where the
+    last one was cut short."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with kept.open("a", encoding="utf-8") as file:
         file.write(f"\n{json.dumps({'case': str(case), **made, 'row': row})}\n")

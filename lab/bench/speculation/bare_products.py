@@ -34,7 +34,7 @@ class BareProducts:
         ]
 
     def steps(self, token_ids: list[int]) -> list[float]:
-        """As `engine_steps`: processor seconds of each step of a burst."""
+        """Return the processor seconds of each step of a burst, as `engine_steps` does."""
         return steps_of(self._step, token_ids)
 
     def _step(self, token_id: int) -> None:
@@ -43,8 +43,8 @@ class BareProducts:
 
 
 def matrix_shapes(folder: Path) -> list[tuple[int, int]]:
-    """[out, in] of all matrices that a token is multiplied with. An embedding is one where there is
-    no head of its own."""
+    """Return [out, in] of all matrices that a token is multiplied with. An embedding is one of them
+    only where the model has no separate head."""
     matrices = {name: shape for name, shape in weight_shapes(folder).items() if len(shape) == 2}
     has_head = any(name.endswith(HEAD) for name in matrices)
     return [
@@ -55,5 +55,5 @@ def matrix_shapes(folder: Path) -> list[tuple[int, int]]:
 
 
 def bare_steps(folder: str, dtype: str) -> Callable[[list[int]], list[float]]:
-    """Return what measures the steps of a burst."""
+    """Return a function that measures the steps of a burst."""
     return BareProducts(folder, dtype).steps

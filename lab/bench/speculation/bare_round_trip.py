@@ -34,13 +34,13 @@ WARM_UP_ROUNDS = 20
 
 
 def weight_bytes(folder: str) -> int | None:
-    """Bytes of a folder's weights in float32; None without files."""
+    """Return the bytes of a folder's weights in float32; None without files."""
     return 4 * parameters_in(Path(folder)) or None
 
 
 def measure_bare_round_trip(draft_bytes: int, target_bytes: int, drafts: int, rounds: int) -> float:
-    """Median seconds of a bare round beside the reading: `drafts` times the draft's bytes on one
-    core, the target's once on the other."""
+    """Return the median seconds of a bare round without the reading: `drafts` times the draft's
+    bytes on one core, the target's once on the other."""
     server = PinnedProcess(
         "lab.bench.speculation.bare_round_trip", (str(target_bytes),), usable_cores()[-1]
     )
@@ -97,7 +97,7 @@ class _ReadingThread:
         threading.Thread(target=self._run, daemon=True).start()
 
     def read_through(self, times: int) -> asyncio.Future[float]:
-        """The seconds that reading every byte so many times took."""
+        """Read every byte `times` times, and return a future with the seconds that it took."""
         future: asyncio.Future[float] = self._loop.create_future()
         self._inbox.put((times, future))
         return future

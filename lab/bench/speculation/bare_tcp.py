@@ -25,7 +25,8 @@ Weights = NDArray[np.float32]
 
 
 def measure_bare_tcp(draft_bytes: int, target_bytes: int, drafts: int, rounds: int) -> float:
-    """Median seconds of a round beside the reading; arguments as of `measure_bare_round_trip`."""
+    """Return the median seconds of a round without the reading; for the arguments see
+    `measure_bare_round_trip`."""
     server = PinnedProcess(
         "lab.bench.speculation.bare_tcp", (str(target_bytes),), usable_cores()[-1]
     )

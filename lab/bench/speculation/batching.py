@@ -39,7 +39,8 @@ COLUMNS = (
 
 
 def run(report: Report, models: Models) -> None:
-    """The goal is that of the best preset that drafts; every preset is shown."""
+    """Fill the report with a row for each preset and number of sessions. The goal for the speed is
+    that of the best preset that drafts."""
     max_tokens = 96 if report.quick else 256
     counts = (1, SESSIONS) if report.quick else (1, 2, 4, SESSIONS)
     rows: list[Row] = []
@@ -72,7 +73,7 @@ def run(report: Report, models: Models) -> None:
 
 
 def _unchanged(rows: Sequence[Row]) -> dict[str, int]:
-    """The fewest unchanged texts of each preset."""
+    """Return the fewest unchanged texts of each preset."""
     return {
         preset: min(row["same_texts"] for row in rows if row["preset"] == preset)
         for preset in PRESETS
@@ -82,7 +83,8 @@ def _unchanged(rows: Sequence[Row]) -> dict[str, int]:
 def _scale(
     suite: Suite, preset: str, wanted: Sequence[GenerationRequest], counts: Sequence[int]
 ) -> list[Row]:
-    """All requests, `count` of them at a time."""
+    """Answer all requests once for each of the `counts`, that many at a time, and return a row for
+    each."""
     alone: list[Generated] = []
     rows: list[Row] = []
     for count in counts:

@@ -34,7 +34,8 @@ class CodeEdit:
 
 
 def code_edits(count: int, seed: int, folder: Path = ROOT / "tandem") -> list[CodeEdit]:
-    """So many changes of functions and classes of the Python files in a folder, by the seed."""
+    """Return up to `count` changes of functions and classes of the Python files in a folder, chosen
+    by the seed."""
     source = random.Random(seed)
     pieces = sorted(_pieces(folder))
     source.shuffle(pieces)
@@ -50,7 +51,7 @@ def code_edits(count: int, seed: int, folder: Path = ROOT / "tandem") -> list[Co
 
 
 def _pieces(folder: Path) -> Iterator[str]:
-    """Whole functions and classes of a length that fits a small context."""
+    """Yield whole functions and classes of a length that fits a small context."""
     for path in sorted(folder.rglob("*.py")):
         text = path.read_text("utf-8")
         lines = text.splitlines(keepends=True)
@@ -62,7 +63,8 @@ def _pieces(folder: Path) -> Iterator[str]:
 
 
 def _rename(old: str, source: random.Random) -> tuple[str, str] | None:
-    """A name, wherever it stands."""
+    """Rename a name, wherever it stands. Return the change in words and the new code, or None where
+    there is nothing to change."""
     names = {node.id for node in ast.walk(ast.parse(old)) if isinstance(node, ast.Name)}
     known = sorted(name for name in names if _WORD.fullmatch(name))
     if not known:
@@ -73,7 +75,7 @@ def _rename(old: str, source: random.Random) -> tuple[str, str] | None:
 
 
 def _insert(old: str, source: random.Random) -> tuple[str, str] | None:
-    """Two lines before a line of a body."""
+    """Insert two lines before a line of a body; return as `_rename` does."""
     lines, places = _statements(old)
     if not places:
         return None
@@ -85,7 +87,7 @@ def _insert(old: str, source: random.Random) -> tuple[str, str] | None:
 
 
 def _delete(old: str, source: random.Random) -> tuple[str, str] | None:
-    """One or two lines of a body."""
+    """Delete one or two lines of a body; return as `_rename` does."""
     lines, places = _statements(old)
     if len(places) < 3:
         return None
@@ -97,7 +99,8 @@ def _delete(old: str, source: random.Random) -> tuple[str, str] | None:
 
 
 def _reword(old: str, source: random.Random) -> tuple[str, str] | None:
-    """Words of two lines: a comment, a message, a name."""
+    """Write a word backwards on each of one or two lines, be it of a comment, a message or a name;
+    return as `_rename` does."""
     lines, places = _statements(old)
     chosen = sorted(source.sample(places, min(2, len(places))))
     for place in chosen:
@@ -111,7 +114,7 @@ def _reword(old: str, source: random.Random) -> tuple[str, str] | None:
 
 
 def _statements(text: str) -> tuple[list[str], Sequence[int]]:
-    """Lines, and the numbers of those in a body that have words."""
+    """Return the lines of the code, and the numbers of those below the first that have words."""
     lines = text.splitlines(keepends=True)
     places = [number for number, line in enumerate(lines[1:], 1) if _WORD.search(line)]
     return lines, places

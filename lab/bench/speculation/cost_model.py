@@ -106,8 +106,8 @@ def run(report: Report, models: Models, cells: int | None = None, kept: Path | N
 
 
 def all_cells() -> list[Cell]:
-    """Every cell; `auto`, which changes its schedule, has no model of one, nor has a cloud that
-    drafts."""
+    """Return every cell of an exact preset that has a cost model: `auto`, which changes its
+    schedule, has none, nor has a cloud that drafts."""
     names = [
         name
         for name, preset in PRESETS.items()
@@ -118,14 +118,14 @@ def all_cells() -> list[Cell]:
 
 
 def chosen_cells(count: int, seed: int) -> list[Cell]:
-    """Return that many cells at random, all for 0."""
+    """Return `count` cells chosen at random by the seed; 0: all."""
     cells = all_cells()
     random.Random(seed).shuffle(cells)
     return cells[: count or len(cells)]
 
 
 def simulate(cell: Cell, seed: int) -> Simulated:
-    """The machines in a cell, all sessions asked at moments a bit apart."""
+    """Run the state machines in a cell. Its sessions begin at slightly different moments."""
     pair = declared_pair(cell.rate, seed=seed, vocabulary_size=WORDS)
     tokens = TOKENS[cell.sessions]
     conditions = Conditions(cell.times, cell.rtt_s, cell.mbps, padded_vocabulary=VOCABULARY)
@@ -188,12 +188,12 @@ def _shares(rows: Sequence[Row], name: str) -> Iterator[Row]:
 
 
 def share_close(ratios: Sequence[float]) -> float:
-    """The share of predictions that are close."""
+    """Return the share of predictions that are close."""
     return sum(abs(ratio - 1) <= CLOSE for ratio in ratios) / len(ratios)
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """Nearly all predictions are close."""
+    """Return the goal that nearly all predictions are close."""
     share = share_close([row["ratio"] for row in rows])
     name = f"share of {len(rows)} cells predicted within {CLOSE:.0%}"
     return [Goal(name, share, WANTED_SHARE, "at least")]

@@ -104,7 +104,7 @@ class Trial:
 
 
 def run(report: Report, models: Models) -> None:
-    """The goals are exact: one differing text is a fault."""
+    """Fill the report. The goals are exact: one differing text is a fault."""
     plan = QUICK if report.quick else CutPlan()
     with running_suite(models, PACING, with_link=True) as suite:
         assert suite.link is not None, "a link was asked for"
@@ -124,8 +124,8 @@ def run(report: Report, models: Models) -> None:
 
 
 async def cut_answers(target: str, link: LinkController, plan: CutPlan, seed: int) -> list[Trial]:
-    """Every answer of the plan, `AT_ONCE` of them under one cut. An answer that was complete before
-    its cut came is tried again."""
+    """Return a trial for every answer of the plan, at most `AT_ONCE` of them under one cut. An
+    answer that was complete before its cut came is tried again."""
     source = random.Random(f"cuts {seed}")
     link.set(RTT_S, None)
     trials: list[Trial] = []
@@ -136,7 +136,7 @@ async def cut_answers(target: str, link: LinkController, plan: CutPlan, seed: in
 
 
 def goals(trials: Sequence[Trial], plan: CutPlan) -> list[Goal]:
-    """Return what every run must show."""
+    """Return the goals that every run must meet."""
     goals_ = []
     for wanted, cut_s, policy in (
         (plan.short, plan.short_s, LostCloud.WAIT),
@@ -161,14 +161,14 @@ def goals(trials: Sequence[Trial], plan: CutPlan) -> list[Goal]:
 
 
 def _loss_noticed_s(trial: Trial) -> float:
-    """Infinite where the loss went unnoticed."""
+    """Return the seconds until the loss was noticed; infinity where it went unnoticed."""
     if trial.cut is None or not summary_of(trial.cut).links_lost:
         return float("inf")
     return float(summary_of(trial.cut).loss_noticed_s)
 
 
 def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, float]]]:
-    """Batches of requests with the length of their cut, in seconds."""
+    """Return batches of requests, each request with the length of its cut in seconds."""
     texts = prompts(PROMPTS)
     # Where timing decides who draws a token, an uncut run's text may differ as well.
     presets = [
@@ -204,8 +204,8 @@ async def _cut_group(
     group: Sequence[tuple[GenerationRequest, float]],
     source: random.Random,
 ) -> list[Trial]:
-    """Return one batch: undisturbed, then under one cut, again for those that were through before
-    it."""
+    """Return the trials of one batch: each request runs undisturbed, then all run under one cut.
+    Answers that were complete before the cut are tried again."""
     cut_s = group[0][1]
     progress(f"{len(group)} answers, cut of {cut_s:g} s")
     uncut = await asyncio.gather(
@@ -233,7 +233,7 @@ async def _cut_group(
 async def _under_a_cut(
     client: AggregatorClient, link: LinkController, trials: Sequence[Trial], after_s: float
 ) -> None:
-    """Ask for all at once; cut the link `after_s` later for as long as the trials say."""
+    """Ask for all answers at once; cut the link `after_s` later for as long as the trials say."""
     answers = [asyncio.create_task(_answer(client, trial)) for trial in trials]
     await asyncio.sleep(after_s)
     link.cut()
@@ -248,7 +248,7 @@ async def _under_a_cut(
 
 
 async def _answer(client: AggregatorClient, trial: Trial) -> float:
-    """Fill in the trial's cut answer; returns when it ended."""
+    """Fill in the trial's cut answer, and return when it ended."""
     try:
         trial.cut = await client.generate(trial.request, ANSWER_TIMEOUT_S)
     except Rejected as error:
@@ -288,7 +288,7 @@ def _rows(trials: Sequence[Trial], seed: int) -> list[Row]:
 
 
 def _difference(trial: Trial) -> str:
-    """Where the two answers part."""
+    """Return words that say where the two answers part."""
     assert trial.cut is not None
     theirs, ours = trial.uncut.token_ids, trial.cut.token_ids
     pairs = enumerate(zip(theirs, ours, strict=False))

@@ -48,7 +48,7 @@ class Sums:
     def add(
         self, target_distributions: np.ndarray, draft_distributions: np.ndarray, next_ids: list[int]
     ) -> None:
-        """Distributions [n, vocabulary] of the positions, and the tokens that stand there."""
+        """Add the distributions [n, vocabulary] of n positions, and the tokens that stand there."""
         rows = np.arange(len(next_ids))
         self.tokens += len(next_ids)
         self.target_nats -= float(np.log(target_distributions[rows, next_ids]).sum())
@@ -69,7 +69,7 @@ class Sums:
 
 
 def run(report: Report, models: Models) -> None:
-    """One row per source of held-out text, and one for all."""
+    """Fill the report with one row per source of held-out text, and one for all."""
     target, draft = load_engine(models.target), load_engine(models.draft)
     sums: dict[str, Sums] = {}
     everything = Sums()
@@ -90,7 +90,7 @@ def run(report: Report, models: Models) -> None:
 
 
 def texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
-    """Source and first tokens of each held-out text."""
+    """Yield the source and the first tokens of each held-out text."""
     tokenizer = load_tokenizer(models.target)
     for document in held_out()[:: 4 if quick else 1]:
         token_ids = tokenizer.encode(document["text"][:MAX_CHARACTERS])[:MAX_TOKENS]
@@ -101,13 +101,13 @@ def texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
 def pairs_along(
     target: Engine, draft: Engine, token_ids: list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Both models' distributions after each token but the last."""
+    """Return pairs of both models' distributions, target first, after each token but the last."""
     along = (distributions_along(engine, token_ids) for engine in (target, draft))
     return zip(*along, strict=True)
 
 
 def distributions_along(engine: Engine, token_ids: list[int]) -> np.ndarray:
-    """The distribution after each token but the last."""
+    """Return the distributions [n, vocabulary] after each token but the last."""
     session = engine.open(len(token_ids) - 1)
     try:
         fed = tuple(token_ids[:-1])
@@ -118,7 +118,8 @@ def distributions_along(engine: Engine, token_ids: list[int]) -> np.ndarray:
 
 
 def _compare_with_card(report: Report, models: Models) -> None:
-    """The plainly trained draft is not shipped; the model card has its figures."""
+    """Add notes and goals from the figures of the model card: the plainly trained draft, which they
+    compare with, is not shipped."""
     card = Path(models.target).parent / "README.md"
     try:
         text = card.read_text(encoding="utf-8")
@@ -143,7 +144,7 @@ def _compare_with_card(report: Report, models: Models) -> None:
 
 
 def card_figures(text: str) -> dict[str, dict[str, float]]:
-    """The card's table of held-out figures by source; its header has a cell `CE: target`.
+    """Return the card's table of held-out figures by source; its header has a cell `CE: target`.
 
     A column `draft` after `CE: target` is `CE: draft`: each cell inherits the figure's name.
     """

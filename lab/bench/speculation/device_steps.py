@@ -45,7 +45,8 @@ def quick_plan(device: str, seed: int) -> Plan:
 
 
 def run(report: Report, models: Models, device: str | None = None) -> None:
-    """A table for each model. Raises InvalidArgument("device") for one that is not there."""
+    """Fill the report with a table for each model. Raises InvalidArgument("device") for a device
+    that is not there."""
     device = device or models.device
     plan = (quick_plan if report.quick else Plan)(device, report.seed)
     for side in ("target", "draft"):
@@ -83,7 +84,8 @@ def _row(
 def _own_passes(
     model: str, dtype: str, *, drafts: bool, plan: Plan
 ) -> Iterator[tuple[int, list[float]]]:
-    """Yield the number of tokens of a pass, and the seconds of each such pass."""
+    """Yield each number of tokens with the seconds of passes over that many tokens, by this
+    engine."""
     engine = load_engine(model, device=plan.device, dtype=dtype, drafts=drafts)
     ids = tuple(random_ids(plan.context, engine.vocabulary_size, plan.seed))
     for tokens in plan.tokens:
@@ -95,14 +97,14 @@ def _own_passes(
 
 
 def _own_pass(engine: Engine, session: Session, token_ids: tuple[int, ...]) -> None:
-    """One pass, forgotten at once."""
+    """Run one pass, and roll the session back to where it was."""
     length = session.length
     engine.forward([ForwardRequest(session, token_ids, len(token_ids))])
     session.rollback(length)
 
 
 def _reference_passes(model: str, dtype: str, plan: Plan) -> list[float]:
-    """Return the seconds of passes of one token by transformers' own code."""
+    """Return the seconds of passes over one token by transformers' code."""
     reference: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         model, dtype=getattr(torch, dtype)
     ).eval()

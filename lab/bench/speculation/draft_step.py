@@ -27,7 +27,7 @@ WARM_UP_BURSTS = 2
 
 
 def measure_draft_step(model: str, bursts: int, context: int, seed: int) -> list[Row]:
-    """Two rows: medians of the step, with the ratio in ours."""
+    """Return two rows with the median seconds of a step, ours first; ours has the ratio of both."""
     with pinned(usable_cores()[0]):
         return _measure(model, bursts, context, seed)
 
@@ -55,7 +55,7 @@ def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
 
 
 def engine_steps(engine: Engine, token_ids: list[int]) -> list[float]:
-    """Seconds of each step of a burst after these tokens."""
+    """Return the processor seconds of each step of a burst after these tokens."""
     return steps_of(_engine_step(engine, token_ids), token_ids)
 
 
@@ -72,7 +72,8 @@ def _row(who: str, durations: list[float], context: int, seed: int) -> Row:
 
 
 def steps_of(step: Step, token_ids: list[int]) -> list[float]:
-    """Processor seconds of the process for each of BURST steps, over the first tokens."""
+    """Return the processor seconds of this process for each of BURST steps, over the first
+    tokens."""
     durations = []
     for token_id in token_ids[:BURST]:
         started_s = time.process_time()
@@ -82,7 +83,8 @@ def steps_of(step: Step, token_ids: list[int]) -> list[float]:
 
 
 def _engine_step(engine: Engine, token_ids: list[int]) -> Step:
-    """A step on a session filled with the context; its predecessor's session is freed."""
+    """Return a function that decodes a token on a session filled with the context. The session is
+    closed when it is full."""
     session = engine.open(len(token_ids) + BURST)
     engine.forward([ForwardRequest(session, tuple(token_ids), 1)])
 

@@ -56,7 +56,8 @@ def measure_efficiency(
 
 
 def _prefills_s(suite: Suite, texts: Sequence[str], seed: int) -> list[float]:
-    """Seconds the target takes for each prompt: its only pass in an answer of one token."""
+    """Return the seconds that the target takes for each prompt, which is its only pass in an answer
+    of one token."""
     done = run_loop(one_after_another(suite, requests(texts, "ar", None, 1, seed)))
     return [summary_of(answer).verify_s for answer in done]
 
@@ -85,7 +86,8 @@ def _row(
 def predicted_tpot_s(
     answers: Sequence[Generated], prefills_s: Sequence[float], link: SetLink
 ) -> float:
-    """TPOT over all answers, weighted by their tokens after the first, as the measured one is."""
+    """Return the predicted TPOT over all answers, weighted by their tokens after the first, as the
+    measured one is."""
     decoding_s = 0.0
     for answer, prefill_s in zip(answers, prefills_s, strict=True):
         decoding_s += _answer_tpot_s(answer, prefill_s, link) * (len(answer.token_ids) - 1)

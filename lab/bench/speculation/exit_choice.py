@@ -80,12 +80,13 @@ QUICK_CASES = (
 
 
 def chosen_exits(exits: int) -> Preset:
-    """`fsd`, which chooses among so many exits."""
+    """Return the preset `fsd`, which chooses among that many exits while it runs."""
     return replace(PRESETS["fsd"], exits=exits)
 
 
 def fixed_exits(exits: int, workers: int = 4) -> Preset:
-    """`fsd` with these exits and workers throughout; without exits it is `dssd`."""
+    """Return the preset `fsd` with that many exits and workers throughout; without exits it is
+    `dssd`."""
     fixed = replace(PRESETS["fsd"], exits=exits, adapts_exits=False, predraft_workers=workers)
     return fixed if exits else replace(fixed, predraft=Predraft.OFF)
 
@@ -97,7 +98,8 @@ def choice_rows(
     cases: Sequence[Case],
     seed: int,
 ) -> list[Row]:
-    """A row for each case: the best of the fixed choices, and what the running choice does."""
+    """Return a row for each case: the best of the fixed choices, and the choice made while
+    running."""
     rows: list[Row] = []
     for case in cases:
         progress(f"exits chosen while running: {case.link}, {case.draft}, {case.exit_share:.0%}")
@@ -132,7 +134,7 @@ def choice_rows(
 def client_rows(
     pair: SimulatedPair, questions: Sequence[Question], tokens: int, seed: int
 ) -> list[Row]:
-    """Several clients of one verifier, each on an edge and a link of its own."""
+    """Return rows for several clients of one verifier; each client has its edge and its link."""
     rows: list[Row] = []
     exits = len(pair.exit_distributions)
     for share in EXIT_SHARES:
@@ -173,7 +175,7 @@ def _fixed(exits: int) -> Iterator[tuple[str, Preset]]:
 
 
 def _powers(most: int) -> Iterator[int]:
-    """Yield 1, 2, 4 … up to `most`, and that."""
+    """Yield 1, 2, 4 … below `most`, then `most` itself."""
     number = 1
     while number < most:
         yield number

@@ -39,7 +39,8 @@ LIKE_7B = LlamaConfig(
 
 
 def random_target(seed: int) -> tuple[Engine, float]:
-    """A target of random weights with four early exits, and its head's share of its parameters."""
+    """Return a target of random weights with four early exits, and its head's share of its
+    parameters."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LIKE_7B)
     layers, size = LIKE_7B.num_hidden_layers, LIKE_7B.hidden_size
@@ -53,7 +54,7 @@ def random_target(seed: int) -> tuple[Engine, float]:
 
 
 def demo_target(model: str) -> tuple[Engine, float]:
-    """The target as a verifier loads it, and its head's share of its parameters."""
+    """Return the target as a verifier loads it, and its head's share of its parameters."""
     engine = load_engine(model, exits="auto")
     config = AutoConfig.from_pretrained(model)
     head = config.vocab_size * config.hidden_size
@@ -111,7 +112,7 @@ def _pass(
 
 
 def _form_distributions(index: int, logits: Logits) -> None:
-    """What judging needs of an exit whose every draft stands."""
+    """Compute what judging an exit needs if every draft stands."""
     for row in logits:
         probs_from_logits(row, SamplingParams())
     confidence(logits[-1])

@@ -119,7 +119,8 @@ def _by_exits(
 def _by_order(
     pair: SimulatedPair, questions_: Sequence[Question], tokens: int, seed: int
 ) -> list[Row]:
-    """FSD's Table 7: which waiting verdict the edge drafts for, and the cloud sends, first."""
+    """Return rows for FSD's Table 7: which waiting verdict the edge drafts for first, and which one
+    the cloud sends first."""
     rows: list[Row] = []
     for workers in (1, 2):
         for edge in PredraftOrder:

@@ -26,7 +26,8 @@ class GenerationSums:
 
 
 def add_timings(sums: GenerationSums, answer: dict[str, Any], duration_s: float) -> None:
-    """An answer of llama.cpp's server, which tells its own times and how many drafts it kept."""
+    """Add an answer of llama.cpp's server, which reports its times and how many drafts it kept.
+    Raises SystemExit for an answer without times."""
     if "timings" not in answer:
         raise SystemExit(f"llama.cpp's server: {answer}")
     timings = answer["timings"]
@@ -40,8 +41,9 @@ def add_timings(sums: GenerationSums, answer: dict[str, Any], duration_s: float)
 
 
 def serve(load: Callable[[], Callable[[dict[str, Any]], GenerationSums]]) -> None:
-    """Answer each line of standard input, a request, by a line of sums, once what `load` makes says
-    how. What a library writes to standard output itself is dropped."""
+    """Call `load` for the function that answers requests and print `ready`; then answer each line
+    of standard input, a request in JSON, with a line of sums. What a library itself writes to
+    standard output is dropped."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     answer = load()

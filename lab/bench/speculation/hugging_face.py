@@ -54,11 +54,11 @@ class Configuration(Protocol):
         """Answer these prompts."""
 
     def row(self) -> Row:
-        """The figures of all turns so far."""
+        """Return the figures of all turns so far."""
 
 
 def run(report: Report, models: Models) -> None:
-    """Temperature 1 and 0, one goal each."""
+    """Fill the report for temperature 1 and 0, with one goal each."""
     turns, max_tokens = (1, 64) if report.quick else (8, 128)
     with ExitStack() as stack:
         suite = stack.enter_context(running_suite(models))
@@ -211,7 +211,7 @@ _SUMMED = ("tokens", "duration_s", "decoding_s", "target_passes", "drafted")
 
 @contextmanager
 def running_peer(models: Models, threads: int) -> Iterator[PeerProcess]:
-    """A worker with both cores and that many torch threads."""
+    """Run a worker with both cores and `threads` torch threads while the context is open."""
     module, pair = "lab.bench.speculation.hugging_face_worker", (models.draft, models.target, "cpu")
     with running_worker(module, pair, threads) as peer:
         yield peer

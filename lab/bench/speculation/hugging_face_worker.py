@@ -54,9 +54,9 @@ class Peer:
         self._passes = _Passes(self._target), _Passes(self._draft)
 
     def answer(self, request: dict[str, Any]) -> GenerationSums:
-        """`prompts`, `max_tokens`, `temperature`, `seed`; `assistant`: null for the target alone, a
-        number of draft tokens, "default" for transformers' own policy, or {"lookup": N} for drafts
-        of N tokens by prompt lookup."""
+        """Answer the prompts of a request with `prompts`, `max_tokens`, `temperature`, `seed` and
+        `assistant`. The last is null for the target alone, a number of draft tokens, "default" for
+        transformers' policy, or {"lookup": N} for drafts of N tokens by prompt lookup."""
         sums = GenerationSums()
         assisted = self._assistant(request["assistant"])
         for number, prompt in enumerate(request["prompts"]):

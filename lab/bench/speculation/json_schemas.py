@@ -43,7 +43,7 @@ def _list_of(items: Schema) -> Schema:
 
 
 def _tree_of(leaf: Schema) -> Schema:
-    """Recursive, and bounded so that small models come to an end."""
+    """Return a tree built of references, bounded so that small models come to an end."""
     node = closed(left={"anyOf": [leaf, {"$ref": "#/$defs/node2"}]})
     end = closed(leaf=leaf)
     return {"$ref": "#/$defs/node", "$defs": {"node": node, "node2": end}}
@@ -93,7 +93,8 @@ SHAPES: dict[str, Callable[[Schema], Schema]] = {
 
 
 def json_schemas(most: int) -> dict[str, Schema]:
-    """Return at most `most` of 200, each shape with each leaf, the shapes turn by turn."""
+    """Return at most `most` of 200 schemas, by name: each shape with each leaf, the shapes in
+    turn."""
     schemas: dict[str, Schema] = {}
     leaves = list(LEAVES.items())
     for turn in count():

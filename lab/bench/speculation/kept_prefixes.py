@@ -38,7 +38,7 @@ PRESETS = ("coupled", "ar")
 
 
 def run(report: Report, models: Models) -> None:
-    """The goals are those of second turns."""
+    """Fill the report; the goals are for second turns."""
     rows = asyncio.run(_measure(models, 5 if report.quick else 15, report.seed))
     report.add(f"Turns of a chat; prompts of about {PROMPT_TOKENS} tokens", COLUMNS, rows)
     for preset in PRESETS:
@@ -120,7 +120,7 @@ def _choices(models: Models) -> tuple[ModelChoice, ModelChoice]:
 
 
 def _prompts(pair: ModelPair, count: int) -> list[str]:
-    """Different texts of about PROMPT_TOKENS tokens."""
+    """Return different texts of about PROMPT_TOKENS tokens."""
     lines = (ROOT / "models" / "heldout.jsonl").read_text("utf-8").splitlines()
     text = "\n\n".join(json.loads(line)["text"] for line in lines)
     ends = [at * len(text) // count for at in range(1, count + 1)]
@@ -128,7 +128,7 @@ def _prompts(pair: ModelPair, count: int) -> list[str]:
 
 
 def _last_tokens(tokenizer: Tokenizer, text: str) -> str:
-    """The text's end, of PROMPT_TOKENS tokens at most."""
+    """Return the text's end, of at most PROMPT_TOKENS tokens."""
     some = text[-8 * PROMPT_TOKENS :]
     while (excess := len(tokenizer.encode(some)) - PROMPT_TOKENS) > 0:
         some = some[excess:]

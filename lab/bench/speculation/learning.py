@@ -107,12 +107,13 @@ def run(
     stream: str | None = None,
     count: int | None = None,
 ) -> None:
-    """Rows for each window and temperature; goals for the last window, and for questions of another
-    kind. `tasks`: folder with gsm8k-test.jsonl or gsm8k-train.jsonl, and HumanEval.jsonl.gz;
-    without them held-out texts of this repository, which are fewer. `idle_s`: how long the
-    draft may learn after each question. `offline`: without services; `answers` is a folder that
-    keeps the target's answers for it. `logprobs`: how many likeliest tokens the target tells.
-    `stream`: one of `learning_streams.STREAMS`, `count`: of its questions."""
+    """Fill the report with rows for each window and temperature, and with goals for the last window
+    and for questions of another kind. `tasks`: folder with gsm8k-test.jsonl or gsm8k-train.jsonl,
+    and HumanEval.jsonl.gz; without them held-out texts of this repository, which are fewer.
+    `idle_s`: how long the draft may learn after each question. `offline`: without services;
+    `answers` is a folder that keeps the target's answers for it. `logprobs`: how many of the
+    likeliest tokens the target reports. `stream`: one of `learning_streams.STREAMS`; `count`: how
+    many of its questions."""
     quick = report.quick
     if idle_s is None:
         idle_s = QUICK_PAUSE_S if quick else MOST_PAUSE_S
@@ -175,7 +176,7 @@ def _run_offline(
     idle_s: float,
     logprobs: int,
 ) -> None:
-    """As `run`, by computed acceptance."""
+    """Fill the report as `run` does, with acceptance that is computed without services."""
     tokens = QUICK_TOKENS if report.quick else TOKENS
     draft = load_engine(models.draft, drafts=True)
     adaptation = adaptation_of(draft)
@@ -242,7 +243,8 @@ def _offline_answers(
     top_logprobs: int,
     path: Path | None,
 ) -> list[JudgedText]:
-    """The target's answers to questions, those that `path` keeps where there are some."""
+    """Return the target's answers to the questions: those kept in the file `path`, else new ones,
+    which are then kept there."""
     made_for = {
         "target": models.target,
         "questions": hashlib.sha256("\0".join(questions).encode()).hexdigest(),
@@ -273,7 +275,7 @@ def _offline_answers(
 
 
 def offline_rows(answers: Sequence[Learned], kind: str, temperature: float, size: int) -> list[Row]:
-    """As `window_rows`, of answers whose acceptance was computed."""
+    """Return rows as `window_rows` does, for answers whose acceptance was computed."""
     rows = []
     for number, some in enumerate(_windows(answers, size), start=1):
         frozen = acceptance([each.frozen for each in some])
@@ -296,7 +298,7 @@ def offline_rows(answers: Sequence[Learned], kind: str, temperature: float, size
 
 
 def window_rows(answers: Sequence[Asked], kind: str, temperature: float, size: int) -> list[Row]:
-    """A row for each whole window of answers; of fewer answers than one, a row of all."""
+    """Return a row for each whole window of `size` answers; if there are fewer, one row of all."""
     return [
         _window_row(some, kind, temperature, number)
         for number, some in enumerate(_windows(answers, size), start=1)
@@ -328,7 +330,7 @@ def _window_row(answers: Sequence[Asked], kind: str, temperature: float, window:
 
 
 def goals(rows: Sequence[Row], temperature: float) -> list[Goal]:
-    """What a draft that learns has to reach at this temperature."""
+    """Return the goals of a draft that learns, at this temperature."""
     stream = [row for row in rows if row["kind"] == STREAM]
     others = [row for row in rows if row["kind"] == OTHER]
     at = f"temperature {temperature:g}"
@@ -361,7 +363,7 @@ def goals(rows: Sequence[Row], temperature: float) -> list[Goal]:
 
 
 def draw(report: Report, folder: Path) -> None:
-    """Acceptance over the windows of the stream, with learning and without."""
+    """Draw the acceptance over the windows of the stream, with learning and without."""
     rows = [row for row in report.rows if row.get("kind") == STREAM]
     curves = [
         {**row, "draft": draft, "acceptance": row[name], "stream": "questions"}
@@ -425,8 +427,8 @@ class _Asking:
 
 
 def learning_figures(suite: Suite) -> dict[str, float]:
-    """What the drafter's metrics say of its learning, by their names without the prefix; judgements
-    by their outcome."""
+    """Return what the drafter's metrics report of its learning, by their names without the prefix;
+    counts of judgements by their outcome."""
     with urlopen(f"http://{suite.drafter_metrics}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     figures = {"backlog_tokens": 0.0}
@@ -453,7 +455,7 @@ def _learned_row(suite: Suite, temperature: float, seed: int) -> Row:
 
 
 def _acceptance(answers: Sequence[Generated]) -> float:
-    """Over all drafts of several answers."""
+    """Return the acceptance over all drafts of several answers; 0 without drafts."""
     summaries = [answer.summary for answer in answers if answer.summary is not None]
     drafted = sum(summary.drafted for summary in summaries)
     return sum(summary.accepted for summary in summaries) / drafted if drafted else 0.0

@@ -35,7 +35,7 @@ _TASKS = (
 
 
 def stream_questions(stream: str, tasks: Path | None) -> list[str]:
-    """At least 400 questions of a stream; of GSM8K fewer where `tasks` does not have it."""
+    """Return at least 400 questions of a stream; of GSM8K fewer where `tasks` does not have it."""
     if stream == "gsm8k":
         return questions(tasks)
     pairs = [task.format(things) for things, task in product(_THINGS, _TASKS)]
@@ -44,7 +44,8 @@ def stream_questions(stream: str, tasks: Path | None) -> list[str]:
 
 
 def questions(tasks: Path | None) -> list[str]:
-    """Questions of GSM8K: the test split, else the training split, else the held-out texts here."""
+    """Return questions of GSM8K: the test split, else the training split, else those of the
+    held-out texts here."""
     for name in GSM8K_FILES:
         if tasks is not None and (tasks / name).exists():
             return [record["question"] for record in _records(tasks / name, "question")]
@@ -53,7 +54,8 @@ def questions(tasks: Path | None) -> list[str]:
 
 
 def other_questions(tasks: Path | None) -> list[str]:
-    """Functions to complete, else beginnings of PEPs to go on with."""
+    """Return prompts of another kind: functions to complete, else beginnings of PEPs to go on
+    with."""
     if tasks is not None and (tasks / HUMANEVAL_FILE).exists():
         records = _records(tasks / HUMANEVAL_FILE, "prompt")
         return [f"Complete this function:\n\n{record['prompt']}" for record in records]

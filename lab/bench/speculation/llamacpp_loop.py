@@ -31,13 +31,14 @@ class OwnLoop:
         assert self._context, "llama.cpp has no room for a context"
 
     def steps(self, token_ids: list[int]) -> list[float]:
-        """As `engine_steps`."""
+        """Return the processor seconds of each step of a burst after these tokens, as
+        `engine_steps` does."""
         library.llama_memory_clear(library.llama_get_memory(self._context), True)
         self._decode(token_ids)
         return steps_of(lambda token_id: self._decode([token_id]), token_ids)
 
     def _decode(self, token_ids: list[int]) -> float:
-        """The first logit after them."""
+        """Decode the tokens, and return the first logit after them."""
         some = (ctypes.c_int32 * len(token_ids))(*token_ids)
         status = library.llama_decode(
             self._context, library.llama_batch_get_one(some, len(token_ids))
@@ -47,5 +48,5 @@ class OwnLoop:
 
 
 def own_steps(path: Path, context: int) -> Callable[[list[int]], list[float]]:
-    """Return what measures the steps of a burst after that many tokens."""
+    """Return a function that measures the steps of a burst after that many tokens."""
     return OwnLoop(path, context).steps

@@ -25,7 +25,8 @@ class LlamaServers:
         self._servers: dict[int | None, Any] = {}
 
     def answer(self, request: dict[str, Any]) -> GenerationSums:
-        """`assistant`: null for the target alone, or a number of draft tokens."""
+        """Answer the prompts of a request. Its `assistant` is null for the target alone, or a
+        number of draft tokens."""
         sums, server = GenerationSums(), self._server(request["assistant"])
         for number, prompt in enumerate(request["prompts"]):
             started_s = time.perf_counter()

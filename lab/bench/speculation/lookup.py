@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 def run(report: Report, models: Models) -> None:
-    """One goal a task, and one for the texts."""
+    """Fill the report; each task has a goal for the speed and one for the texts."""
     max_tokens, turns = (48, 1) if report.quick else (128, 3)
     with ExitStack() as stack:
         ours = replace(models, draft=models.target, draft_engine="lookup")
@@ -60,7 +60,7 @@ def run(report: Report, models: Models) -> None:
 
 
 def tasks(turns: int) -> dict[str, list[str]]:
-    """`turns` prompts of each."""
+    """Return up to `turns` prompts of each task, by its name."""
     documents = [peps.text[:1200] for peps in read_peps()[:turns]]
     functions = [inspect.getsource(function) for function in (check_path, answers_row, requests)]
     return {
@@ -90,7 +90,7 @@ class Method:
         raise NotImplementedError
 
     def forget(self) -> None:
-        """What came before does not count."""
+        """Drop the answers so far, so that they do not count."""
         raise NotImplementedError
 
     def row(self) -> Row:

@@ -84,7 +84,8 @@ def run(report: Report, models: Models, real: bool = False, preset: Sequence[str
 
 
 def variants() -> dict[str, Preset]:
-    """Every preset, and those that draft ahead of a verdict without it too."""
+    """Return every preset by name, and those that draft ahead of a verdict once more without
+    that."""
     presets = {name: preset.fixed() for name, preset in PRESETS.items()}
     for name, preset in list(presets.items()):
         if preset.predraft is not Predraft.OFF:
@@ -94,7 +95,7 @@ def variants() -> dict[str, Preset]:
 
 def chosen_variants(names: Sequence[str]) -> dict[str, Preset]:
     """Return the variants of these names, and the target alone; all where none is named. Raises
-    InvalidArgument for a name that there is not."""
+    InvalidArgument for an unknown name."""
     every = variants()
     for name in names:
         if name not in every:
@@ -110,7 +111,8 @@ def _ablations(
     max_tokens: int,
     lengths: Sequence[int],
 ) -> None:
-    """The parts of PicoSpec one by one, and TSLT's truncation."""
+    """Add what the parts of methods are worth: PicoSpec without each of its parts, FSD with more
+    and more exits, and TSLT with more and more tokens of the draft's distribution kept."""
     if "picospec" in PRESETS:
         parts = picospec_variants(PRESETS["picospec"])
         grid = measure_variants(parts, pair, questions_, max_tokens, lengths)
@@ -129,7 +131,7 @@ def _ablations(
 
 
 def ablation_table(grid: Grid, names: Sequence[str]) -> Table:
-    """Tokens per second of the whole and of each part left out."""
+    """Return a table of tokens per second: of the whole, and with each part left out."""
     lines = []
     for cell in dict.fromkeys(cell for cell, _ in grid):
         line: Row = {"cell": str(cell)}
@@ -144,8 +146,8 @@ def ablation_table(grid: Grid, names: Sequence[str]) -> Table:
 def _real(
     report: Report, models: Models, pair: SimulatedPair, grid: Grid, questions_: Sequence[Question]
 ) -> None:
-    """A part of the grid, each preset at the draft length that was best in virtual time. Not split
-    inference: the grid gives its layers at the edge no time."""
+    """Run a part of the grid as processes, each preset at the draft length that was best in virtual
+    time. Split inference is left out: the grid gives its layers at the edge no time."""
     cells, count, tokens = (REAL_CELLS[:1], 1, 48) if report.quick else (REAL_CELLS, 3, 96)
     chosen = {
         cell: {
@@ -164,13 +166,13 @@ def _real(
 
 
 def load_simulated_pair(models: Models) -> SimulatedPair:
-    """Both models' distributions at temperature 1."""
+    """Return the pair with both models' distributions at temperature 1."""
     draft, target = load_engine(models.draft), load_engine(models.target, exits="auto")
     return simulated_pair(draft, target, SamplingParams())
 
 
 def questions(models: Models, seed: int, quick: bool) -> list[Question]:
-    """Return, for each of three seeds, some held-out prompts of its own."""
+    """Return some held-out prompts for each of three seeds, different ones for each."""
     tokenizer = load_tokenizer(models.target)
     per_seed = QUICK_PROMPTS_PER_SEED if quick else PROMPTS_PER_SEED
     texts = prompts(SEEDS * per_seed)
@@ -181,13 +183,14 @@ def questions(models: Models, seed: int, quick: bool) -> list[Question]:
 
 
 def speedup_table(grid: Grid) -> Table:
-    """Speedup over the target alone, with the draft length it was reached at."""
+    """Return a table of the speedup over the target alone, with the draft length that reached
+    it."""
     title = "Speedup over ar (ratio of TPOT) @ best draft length; virtual time"
     return _ratios(title, grid, {cell: ALONE for cell, _ in grid})
 
 
 def over_cloud_table(grid: Grid) -> Table:
-    """Speedup over the fastest of what the cloud does without an edge."""
+    """Return a table of the speedup over the fastest of what the cloud does without an edge."""
     words = ", ".join(BASELINES)
     title = f"Speedup over the best of {words} (ratio of TPOT) @ best draft length; virtual time"
     best = {cell: baseline_of(grid, cell) or ALONE for cell, _ in grid}
@@ -195,7 +198,8 @@ def over_cloud_table(grid: Grid) -> Table:
 
 
 def _ratios(title: str, grid: Grid, baselines: Mapping[Cell, str]) -> Table:
-    """A table of the speedup over a baseline for each cell, which is named."""
+    """Return a table of the speedup over a baseline for each cell; the column `over` names the
+    baseline."""
     names = list(dict.fromkeys(name for _, name in grid))
     lines = []
     for cell, baseline in baselines.items():

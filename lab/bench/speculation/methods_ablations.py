@@ -48,7 +48,8 @@ SWEEP_COLUMNS = (
 
 
 def picospec_variants(preset: Preset) -> dict[str, Preset]:
-    """PicoSpec's Table 2: the whole, and each of its three parts left out alone."""
+    """Return the variants of PicoSpec's Table 2: the whole, and each of its three parts left out
+    alone."""
     schedule = preset.schedule
     whole_chunks = replace(schedule, verify_on_arrival=False, token_by_token=False)
     return {
@@ -62,12 +63,13 @@ def picospec_variants(preset: Preset) -> dict[str, Preset]:
 
 
 def without_predrafts(preset: Preset) -> Preset:
-    """The preset that drafts only what it knows to be wanted."""
+    """Return the preset without pre-drafts: it drafts only what it knows to be wanted."""
     return replace(preset, predraft=Predraft.OFF, exits=0)
 
 
 def ablation_goals(grid: Grid, names: Sequence[str]) -> Iterator[Goal]:
-    """Each part left out must lose: TPOT without it ÷ TPOT of the whole."""
+    """Yield a goal for each part left out, which must make answers slower: TPOT without it ÷ TPOT
+    of the whole."""
     whole, *parts = names
     for part in parts:
         ratios = list(speedups(grid, whole, part).values())
@@ -77,7 +79,8 @@ def ablation_goals(grid: Grid, names: Sequence[str]) -> Iterator[Goal]:
 def truncation_sweep(
     pair: SimulatedPair, questions: Sequence[Question], max_tokens: int, kept: Sequence[int] = KEPT
 ) -> list[Row]:
-    """`tslt` with more and more of the draft's distribution kept: mass, acceptance, bytes, time."""
+    """Return rows of `tslt` with more and more of the draft's distribution kept: mass, acceptance,
+    bytes, time."""
     rows = []
     for top_k in kept:
         preset = replace(PRESETS["tslt"].fixed(), truncation=Truncation(top_k=top_k))
@@ -109,7 +112,8 @@ def truncation_sweep(
 
 
 def _overlaps(pair: SimulatedPair, contexts: Sequence[tuple[int, ...]], top_k: int) -> Row:
-    """Exact acceptance Σ min(P, Q) with and without truncation, over the contexts of a text.
+    """Return the exact acceptance Σ min(P, Q) with truncation, and how truncation changes it, over
+    the contexts of a text.
 
     `slack`: the truncated mass less the change of acceptance, at the context where it is least;
     TSLT's theorem says that it is never negative.
@@ -134,13 +138,14 @@ def _overlaps(pair: SimulatedPair, contexts: Sequence[tuple[int, ...]], top_k: i
 
 
 def sweep_goal(rows: Sequence[Row]) -> Goal:
-    """float32 distributions sum to 1 within some 1e-6."""
+    """Return the goal that truncation changes acceptance by no more than the truncated mass. Its
+    limit leaves room for rounding: float32 distributions sum to 1 within some 1e-6."""
     least = min(row["slack"] for row in rows)
     return Goal("tslt: truncated mass − |acceptance change|, least", least, -1e-5, "at least")
 
 
 def exit_rows(pair: SimulatedPair, questions: Sequence[Question], max_tokens: int) -> list[Row]:
-    """FSD with more and more exits; `bench exits` has its queues in other orders."""
+    """Return rows of FSD with more and more exits; `bench exits` has its queues in other orders."""
     whole = PRESETS["fsd"]
     variants = {"no exits": without_predrafts(whole)}
     deepest = len(pair.exit_depths)
@@ -168,7 +173,8 @@ def exit_rows(pair: SimulatedPair, questions: Sequence[Question], max_tokens: in
 
 
 def exit_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """More outcomes are drafted for the more exits there are: the last against the first."""
+    """Yield the goal that more outcomes are drafted for with the most exits than with the
+    fewest."""
     rates = {row["variant"]: row["undrafted_rate"] for row in rows}
     counts = [name for name in rates if name.endswith(" exits") and rates[name] is not None]
     if len(counts) > 1:
@@ -189,5 +195,5 @@ def measure_variants(
     draft_lengths: Sequence[int],
     cells: Sequence[Cell] = ABLATION_CELLS,
 ) -> Grid:
-    """The grid over an ablation's variants, each at its own best draft length."""
+    """Return the grid over an ablation's variants, each at its best draft length."""
     return measure_grid(variants, cells, pair, questions, max_tokens, draft_lengths)

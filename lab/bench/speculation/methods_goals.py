@@ -19,7 +19,7 @@ PREDRAFTING = ("fsd", "predraft")
 
 
 def grid_goals(grid: Grid) -> Iterator[Goal]:
-    """The goals that hold cell by cell."""
+    """Yield the goals of the grid, which compare presets cell by cell."""
     yield from _worst(grid, "dssd", "dsd", 1.0)
     yield from _worst(grid, "dssd", "dsd", 2.0, "at 10 Mbit/s", lambda c: c.mbps == NARROW_MBPS)
     yield from _worst(
@@ -46,7 +46,8 @@ def grid_goals(grid: Grid) -> Iterator[Goal]:
 
 
 def ratio_goals(ratios: Sequence[float], words: str, limit: float) -> Iterator[Goal]:
-    """The worst of some ratios against a limit, with their mean in words."""
+    """Yield a goal for the worst of some ratios, with their mean in its name; none without
+    ratios."""
     if ratios:
         mean = exp(sum(map(log, ratios)) / len(ratios))
         name = f"{words}, worst of {len(ratios)} cells (mean {mean:.3g})"
@@ -56,7 +57,7 @@ def ratio_goals(ratios: Sequence[float], words: str, limit: float) -> Iterator[G
 def speedups(
     grid: Grid, name: str, over: str, where: Callable[[Cell], bool] = lambda cell: True
 ) -> dict[Cell, float]:
-    """TPOT of `over` ÷ TPOT of `name` in every cell that has both."""
+    """Return TPOT of `over` ÷ TPOT of `name` in every cell that has both."""
     return {
         cell: grid[cell, over].tpot_s / grid[cell, name].tpot_s
         for cell in _cells(grid, name)
@@ -65,7 +66,8 @@ def speedups(
 
 
 def share_won(grid: Grid, name: str, others: Sequence[str]) -> float | None:
-    """Share of the cells where `name` is at least as fast as each of `others` that is there."""
+    """Return the share of the cells where `name` is at least as fast as each of `others` that is
+    there; None where there is nothing to compare."""
     cells = _cells(grid, name)
     there = [other for other in others if _cells(grid, other)]
     if not cells or not there:

@@ -104,7 +104,7 @@ def measure_grid(
     draft_lengths: Sequence[int] = DRAFT_LENGTHS,
     screening: int = 2,
 ) -> Grid:
-    """Each variant in each cell, at the draft length of least TPOT over all questions.
+    """Measure each variant in each cell, at the draft length of least TPOT over all questions.
 
     After the first `screening` questions only the two best lengths of a cell and variant go on.
     """
@@ -129,8 +129,8 @@ def measure_grid(
 
 
 def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]:
-    """The preset with each draft length that it can take, each composition once; alone where a
-    controller chooses."""
+    """Yield the preset with each draft length that it can take, each composition once; just the
+    preset where a controller chooses the length."""
     if preset.control is Control.WINDOW:
         yield preset
         return
@@ -201,6 +201,6 @@ def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
 
 
 def _group_tpot_s(grid: Grid, cell: Cell, name: str, group: int) -> float | None:
-    """TPOT of one group of questions; None where the cell has no such variant."""
+    """Return the TPOT of one group of questions; None where the cell has no such variant."""
     measured = grid.get((cell, name))
     return None if measured is None else float(answers_figures(measured.answers[group])["tpot_s"])

@@ -62,8 +62,8 @@ def measure_real(
     questions: Sequence[tuple[str, Question]],
     max_tokens: int,
 ) -> list[Row]:
-    """Return one row per cell and preset; all cells are of one hardware. `asked`: texts with their
-    ids, their seeds counting up by one."""
+    """Return one row per cell and preset; all cells are of one hardware. `questions`: texts with
+    their ids, their seeds counting up by one."""
     (hardware,) = {cell.hardware for cell in chosen}
     seed = questions[0][1].seed
     texts = [text for text, _ in questions]
@@ -100,8 +100,8 @@ def _beside(
     draft_s: float | None,
     beyond_s: float,
 ) -> Row:
-    """Return what the simulation says of these answers, by the declared times and by the run's
-    own."""
+    """Return what the simulation says of these answers, by the declared times and by those measured
+    in the run."""
     tpot_s = measured_tpot_s(done)
     first_s = declared.verify_first_s + beyond_s
     measured = replace(declared, draft_s=draft_s or declared.draft_s, verify_first_s=first_s)
@@ -124,8 +124,8 @@ def efficiency_goals(rows: Sequence[Row]) -> Iterator[Goal]:
 
 
 def _verify_time_beyond(done: Sequence[Generated], ideal: Row) -> float:
-    """Seconds a pass of the target took beyond its declared time, in answers whose passes are those
-    of the simulation."""
+    """Return the seconds that a pass of the target took beyond its declared time, in answers whose
+    passes are those of the simulation."""
     passes = total(done, "target_passes")
     return (total(done, "verify_s") - float(ideal["verify_s"])) / passes
 
@@ -138,8 +138,8 @@ def _simulated(
     max_tokens: int,
     times: ModelTimes,
 ) -> Row:
-    """The same answers in virtual time. The real ones send distributions of the pair's own
-    vocabulary."""
+    """Simulate the same answers in virtual time. Distributions are not padded, since the real
+    answers send those of the pair's vocabulary."""
     conditions = replace(cell.conditions, padded_vocabulary=None, times=times)
     answers = [
         simulate_answer(preset, pair, conditions, question.prompt_ids, max_tokens, question.seed)

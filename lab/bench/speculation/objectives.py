@@ -42,14 +42,14 @@ def run(report: Report, models: Models) -> None:
 
 
 def front(rate: float, tokens: int, seed: int) -> list[Row]:
-    """Rows from latency to cost."""
+    """Return the rows from latency to cost."""
     return [row_of(f"{weight:g}", weight, 0.0, rate, tokens, seed) for weight in WEIGHTS]
 
 
 def row_of(
     words: str, idle_weight: float, energy_weight: float, rate: float, tokens: int, seed: int
 ) -> Row:
-    """`auto` with such an objective."""
+    """Return the row of `auto` with these weights of its objective, which `words` name."""
     preset = replace(PRESETS["auto"], idle_weight=idle_weight, energy_weight=energy_weight)
     answer = answered(preset, rate, tokens, seed)
     figures = answers_figures([answer])
@@ -64,7 +64,8 @@ def row_of(
 
 
 def cheapest_passes(rate: float, tokens: int, seed: int) -> float:
-    """Target passes per token of the exact preset that takes the fewest."""
+    """Return the target passes per token of the exact preset that takes the fewest, without trees
+    and drafts of the cloud."""
     fixed = [p.fixed() for p in PRESETS.values() if p.control is Control.FIXED and not p.lossy]
     chains = [p for p in fixed if not (p.expansion or p.drafts_in_cloud)]
     answers = [answered(preset, rate, tokens, seed) for preset in chains]
@@ -77,7 +78,8 @@ def answered(preset: Preset, rate: float, tokens: int, seed: int) -> SimulatedAn
 
 
 def goals(rows: Sequence[Row], cheapest: float) -> list[Goal]:
-    """At the cost end about as few passes as the cheapest preset; between, one front."""
+    """Return the goals: about as few passes as the cheapest preset at the cost end; in between, no
+    step to cost adds passes, and no step to latency adds time."""
     passes = [row["target_passes_per_token"] for row in rows]
     times = [row["tpot_s"] for row in rows]
     name = f"acceptance {rows[0]['declared']:g}:"
@@ -89,12 +91,12 @@ def goals(rows: Sequence[Row], cheapest: float) -> list[Goal]:
 
 
 def _worst(figures: Sequence[float]) -> float:
-    """The largest ratio of one to the one before."""
+    """Return the largest ratio of one figure to the one before."""
     return max(after / before for before, after in pairwise(figures))
 
 
 def draw(report: Report, folder: Path) -> None:
-    """Time against passes, a line for each acceptance."""
+    """Draw time against passes, with a line for each acceptance."""
     rows = [row for row in report.rows if row["objective"] != "energy"]
     grouped_lines(
         folder / "objectives.png",

@@ -51,9 +51,9 @@ def target_answers(
     top_logprobs: int = 0,
     counted: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> list[JudgedText]:
-    """Return the target's answers, each drawn with Gumbel noise of its own seed, as preset coupled
-    draws them. `top_logprobs`: how many of the likeliest tokens it tells of each token, above
-    temperature 0. `counted` says how far it is; see `harness.report.counted`."""
+    """Return the target's answers, each drawn with Gumbel noise by a different seed, as preset
+    coupled draws them. `top_logprobs`: how many of the likeliest tokens are kept with each token,
+    above temperature 0. `counted` shows the progress; see `harness.report.counted`."""
     answers: list[JudgedText] = []
     sampling = SamplingParams(temperature=temperature)
     for first in counted(range(0, len(prompts), AT_ONCE)):
@@ -112,8 +112,9 @@ def learned_stream(
     idle_s: float,
     clock: Callable[[], float] = time.thread_time,
 ) -> list[Learned]:
-    """Have `learning`, which was read, learn from each text after it was judged, until nothing is
-    due or `idle_s` seconds of the processor, the time between two questions, are over."""
+    """Judge each text, then let `learning` learn from it, until nothing is due or `idle_s` seconds
+    of processor time, the time between two questions, are over. `learning` must have been read.
+    Return what each text gave, in order."""
     stream = []
     for text in texts:
         part = text.part(0, min(len(text), adaptation.most_tokens), context=text.first)
@@ -133,7 +134,7 @@ def learned_stream(
 
 
 def save_answers(path: Path, answers: Sequence[JudgedText], made_for: dict[str, Any]) -> None:
-    """Keep answers, and what they were made for."""
+    """Save answers, and what they were made for."""
     kept = [
         {
             "token_ids": each.token_ids.tolist(),
@@ -150,7 +151,7 @@ def save_answers(path: Path, answers: Sequence[JudgedText], made_for: dict[str, 
 
 
 def saved_answers(path: Path, made_for: dict[str, Any]) -> list[JudgedText] | None:
-    """Return answers that were kept; None where there are none. Raises InvalidArgument for those
+    """Return answers that were saved; None where there are none. Raises InvalidArgument for those
     made for something else."""
     if not path.exists():
         return None

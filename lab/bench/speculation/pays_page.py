@@ -123,7 +123,7 @@ def _values(rows: Sequence[Row], axis: str) -> list[Any]:
 
 def tables(rows: Sequence[Row], others: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """Yield the lines of Markdown that say what the picture shows, and what other step times would
-    change. `others`: rows of maps by what is other in them."""
+    change. `others`: rows of other maps, by words for what is different in them."""
     for figure, title in TITLES.items():
         yield f"**{title}.** {_summary(rows, figure)}"
         yield ""
@@ -147,8 +147,8 @@ def _summary(rows: Sequence[Row], figure: str) -> str:
 
 
 def _others_table(rows: Sequence[Row], others: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """A line for each map: where drafts of the edge are faster, and the least and the largest
-    ratio."""
+    """Yield a table with a line for each map: where drafts of the edge are faster, and the least
+    and the largest ratio."""
     titles = " | ".join(
         words for title in TITLES.values() for words in (title, "lowest to highest")
     )
@@ -171,7 +171,8 @@ def _fastest(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row], figure: str) -> Iterator[str]:
-    """Round trips below each other, sessions side by side; a gain of the edge is bold."""
+    """Yield a table with round trips below each other, sessions side by side; a gain of the edge is
+    bold."""
     sessions = _values(rows, "sessions")
     heads = (f"{count} session{'s' * (count > 1)}" for count in sessions)
     yield f"| acceptance | round trip | {' | '.join(heads)} |"
@@ -209,7 +210,7 @@ def write_page(
 
 
 def _kept(row: Mapping[str, Any]) -> Row:
-    """What there is in a row, with four decimals."""
+    """Return the figures of a row that are not None, with four decimals."""
 
     def rounded(value: Any) -> Any:
         if isinstance(value, dict):
@@ -220,7 +221,7 @@ def _kept(row: Mapping[str, Any]) -> Row:
 
 
 def _ratios(row: Mapping[str, Any]) -> Row:
-    """A row of another map: where it is, and what is compared."""
+    """Return what is kept of a row of another map: its place on the map, and the ratios."""
     return {name: _kept(row)[name] for name in ("declared", "rtt_s", "sessions", *TITLES)}
 
 

@@ -81,8 +81,9 @@ class Contender:
 
 
 def _model_times(answers: Sequence[Generated]) -> Row:
-    """A draft step, a pass of the target, and what share of an answer's time both models take,
-    prompt included, which is more than 1 where they compute at once. The rest is round overhead."""
+    """Return the seconds of a draft step and of a pass of the target, and what share of the
+    answers' time both models take, prompt included. The share is more than 1 where they compute at
+    once; what is missing to 1 is round overhead."""
     drafting_s, verifying_s = total(answers, "draft_s"), total(answers, "verify_s")
     return {
         "draft_step_s": drafting_s / max(1.0, total(answers, "drafted")),
@@ -101,9 +102,9 @@ def run(
     dtype_draft: str | None = None,
     turns: int | None = None,
 ) -> None:
-    """A table for each temperature and round trip, and goals over loopback. `device` computes what
-    PyTorch computes; vLLM and llama.cpp use what they were built for. `dtype_draft`: of our draft
-    model in PyTorch. `turns`: prompts that all answer, up to 6."""
+    """Fill the report with a table for each temperature and round trip, and with goals over
+    loopback. `device` computes what PyTorch computes; vLLM and llama.cpp use what they were built
+    for. `dtype_draft`: of our draft model in PyTorch. `turns`: prompts that all answer, up to 6."""
     models = replace(
         models,
         device=device or models.device,
@@ -146,8 +147,8 @@ def run(
 def _gguf_pair(
     models: Models, draft: Path | None, target: Path | None, report: Report
 ) -> Iterator[Models | None]:
-    """The same pair as GGUF files, made of the folders where none are given; None, and a note,
-    without llama.cpp."""
+    """Yield the same pair as GGUF files, made of the folders where none are given. Without
+    llama.cpp, yield None and add a note."""
     missing = [name for name in ("llama_cpp", "gguf") if find_spec(name) is None]
     if missing:
         report.notes.append(f"Without llama.cpp: {missing[0]} is missing; 'make llamacpp'.")
@@ -187,7 +188,7 @@ def _ours(
 
 
 def schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
-    """Preset, draft length and further choices."""
+    """Yield preset, draft length and further choices of each configuration of ours."""
     for length in lengths:
         yield "coupled", length, ()
     yield "coupled", lengths[-1], SURE
@@ -239,7 +240,8 @@ def _peers(
 
 
 def _measure(contenders: Sequence[Contender], turns: int, max_tokens: int, seed: int) -> None:
-    """Anew: what an earlier link gave does not count."""
+    """Let all contenders answer the prompts in turn. Answers over an earlier link are dropped
+    first, so that they do not count."""
     for contender in contenders:
         contender.configuration.answers.clear()
         contender.configuration.take_turn(prompts(1), 8, seed)
@@ -250,7 +252,8 @@ def _measure(contenders: Sequence[Contender], turns: int, max_tokens: int, seed:
 
 
 def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float) -> None:
-    """Rows of one temperature and round trip, and over loopback what ours reached with an edge."""
+    """Add the rows of one temperature and round trip, and over loopback goals for ours with an
+    edge."""
     theirs = _best(rows, HUGGING_FACE)
     for row in rows:
         row["ratio_to_hf"] = row["tokens_per_s"] / theirs["tokens_per_s"]

@@ -55,7 +55,8 @@ Ids = tuple[int, ...]
 
 
 def run(report: Report, models: Models) -> None:
-    """A row for each preset and way to draft; goals for each preset."""
+    """Fill the report with a row for each preset and way to draft, and with goals for each
+    preset."""
     tokenizer = load_tokenizer(models.target, None)
     edits = code_edits(QUICK_EDITS if report.quick else EDITS, report.seed)
     tasks = [Task.of(edit, tokenizer) for edit in edits]
@@ -135,7 +136,8 @@ def _row(way: _Way, seed: int) -> Row:
 
 
 def _compare(report: Report, rows: Sequence[Row]) -> None:
-    """`ratio`: of tokens per second to those of the draft model alone."""
+    """Add the rows and their goals to the report. `ratio`: tokens per second ÷ those of the draft
+    model alone."""
     for preset in PRESETS:
         alone, predicted = (row for row in rows if row["preset"] == preset)
         predicted["ratio"] = predicted["tokens_per_s"] / alone["tokens_per_s"]
@@ -153,8 +155,9 @@ def _compare(report: Report, rows: Sequence[Row]) -> None:
 def recited_pair(
     tasks: Sequence[Task], tokenizer: TextTokenizer, acceptance: float = ACCEPTANCE
 ) -> ModelPair:
-    """A target that says each task's answer after its prompt, whatever was said so far, and a draft
-    model that is right with probability `acceptance`; both paced as `PACING` declares."""
+    """Return a pair of scripted models: a target that says each task's answer after its prompt,
+    whatever was said so far, and a draft model that is right with probability `acceptance`; both
+    paced as `PACING` declares."""
     answers = {task.prompt_ids: task.answer_ids for task in tasks}
     target = PacedEngine(
         _engine(Recited(answers, tokenizer.model_size), tokenizer),
@@ -204,7 +207,8 @@ class Recited:
         return one_hot(self._vocabulary_size, token_id)
 
     def _prompt(self, context: Ids) -> Ids:
-        """The longest prompt that the context begins with: most often the last one."""
+        """Return the prompt that the context begins with: the last one if it fits, as most often,
+        else the longest; empty where none fits."""
         if self._last and context[: len(self._last)] == self._last:
             return self._last
         for length in self._lengths:

@@ -39,7 +39,8 @@ class RoundSums:
 
 
 def stop_and_wait_tpot_s(sums: RoundSums, link: SetLink) -> float:
-    """TPOT of one answer: `rounds` − 1 mean rounds for the `tokens` − 1 tokens after the first.
+    """Return the TPOT of one answer: `rounds` − 1 mean rounds for the `tokens` − 1 tokens after the
+    first.
 
     The first round ends at the first commit, where TPOT starts to count. A request for the full
     distribution costs one more round trip. Raises InvalidArgument for fewer than two rounds.
@@ -61,9 +62,9 @@ def stop_and_wait_tpot_s(sums: RoundSums, link: SetLink) -> float:
 def streamed_tpot_s(
     tokens: int, verify_s: float, prefill_s: float, downlink_bytes: int, link: SetLink
 ) -> float:
-    """TPOT when the cloud decodes alone and streams: its step, or the message's serialisation if
-    that is longer. `verify_s` sums all passes; `prefill_s` is the prompt's, which ends at the first
-    token. Raises InvalidArgument for fewer than two tokens."""
+    """Return the TPOT when the cloud decodes alone and streams: its step, or the message's
+    serialisation if that is longer. `verify_s` sums all passes; `prefill_s` is the prompt's, which
+    ends at the first token. Raises InvalidArgument for fewer than two tokens."""
     if tokens < 2:
         raise InvalidArgument("tokens", "a prediction needs two tokens at least")
     step_s = (verify_s - prefill_s) / (tokens - 1)

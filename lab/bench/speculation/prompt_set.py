@@ -162,8 +162,8 @@ def own_sampling(target: Path) -> SamplingParams:
 async def _ask_all(
     suite: Suite, setting: Setting, rounds: int, tokens: int, seed: int
 ) -> dict[str, list[Round]]:
-    """The rounds of each prompt, by its name. One client asks all: a new one would have to connect
-    first."""
+    """Ask for all answers, and return the rounds of each prompt, by its name. One client asks for
+    all: a new one would have to connect first."""
     async with AggregatorClient(suite.aggregator) as client:
 
         async def ask(text: str, preset: str, of_round: int) -> Generated:
@@ -198,10 +198,10 @@ def order_of(number: int, place: int) -> tuple[str, ...]:
 
 
 def prompt_row(prompt: NamedPrompt, rounds: Sequence[Round], setting: Setting) -> Row:
-    """The figures of one prompt. `seconds_per_token`: by preset; `ratio`, `cloud_draft_ratio`,
-    `cloud_lookup_ratio`: times as fast as `ar`; `over_cloud`: `auto` over the fastest baseline,
-    which is `best_cloud`; `same_text`: the share of rounds in which all texts were that of `ar`;
-    `times_s`: of each answer by preset, in the rounds' order."""
+    """Return the figures of one prompt. `seconds_per_token`: by preset; `ratio`,
+    `cloud_draft_ratio`, `cloud_lookup_ratio`: times as fast as `ar`; `over_cloud`: `auto` over the
+    fastest baseline, which is `best_cloud`; `same_text`: the share of rounds in which all texts
+    were that of `ar`; `times_s`: of each answer by preset, in the rounds' order."""
     presets = [preset for preset in ARMS if preset in rounds[0]]
     seconds = {preset: _seconds_per_token(rounds, preset) for preset in presets}
     alone, together = seconds[ALONE], seconds[TOGETHER]
@@ -244,7 +244,7 @@ def prompt_row(prompt: NamedPrompt, rounds: Sequence[Round], setting: Setting) -
 
 
 def _fastest_baseline(seconds: Mapping[str, float]) -> str:
-    """The one of fewest seconds per token; the cloud alone is always there."""
+    """Return the baseline of fewest seconds per token; the cloud alone is always there."""
     return best_baseline({preset: 1 / took_s for preset, took_s in seconds.items()}) or ALONE
 
 
@@ -258,15 +258,16 @@ def _times_as_fast(seconds: Mapping[str, float], preset: str, over: str) -> floa
 
 
 def _seconds_per_token(rounds: Sequence[Round], preset: str) -> float:
-    """Of all rounds together; an answer that ends at once still counts as a token."""
+    """Return the seconds per token of all rounds together; an answer that ends at once still counts
+    as a token."""
     seconds = sum(answers[preset].duration_s for answers in rounds)
     return seconds / sum(max(1, len(answers[preset].token_ids)) for answers in rounds)
 
 
 def summary_row(rows: Sequence[Row], *, preset: str = TOGETHER, over: str = ALONE) -> Row:
-    """The mean over the prompts of a setting, and its spread, of how many times as fast `preset` is
-    as `over`. `standard_deviation`: between prompts, of a sample; `slower`: so many prompts for
-    which it took longer."""
+    """Return the mean over the prompts of a setting, and its spread, of how many times as fast
+    `preset` is as `over`. `standard_deviation`: between prompts, of a sample; `slower`: the number
+    of prompts for which it took longer."""
     ratio_of = {
         row["prompt"]: ratio
         for row in rows
@@ -294,8 +295,8 @@ def summary_row(rows: Sequence[Row], *, preset: str = TOGETHER, over: str = ALON
 
 
 def goals(summaries: Sequence[Row]) -> list[Goal]:
-    """Return a goal for the texts of each setting; speed is a finding here, with no limit. None
-    where the target says that its logits depend on how a text is cut into passes."""
+    """Return a goal for the texts of each setting; speed is a finding here, with no limit. There is
+    no goal where the target says that its logits depend on how a text is cut into passes."""
     of_setting = {row["sampling"]: row for row in summaries}
     return [
         Goal(f"{sampling}: texts equal to {ALONE}'s", row["same_text"], 1.0, "at least")
@@ -305,7 +306,7 @@ def goals(summaries: Sequence[Row]) -> list[Goal]:
 
 
 def notes(own: SamplingParams, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what the figures are."""
+    """Yield notes on what the figures are."""
     yield (
         f"ratio: seconds per token of {ALONE} ÷ those of {TOGETHER}, from the request to the end of"
         f" the answer; above 1 {TOGETHER} is faster. over_cloud: the same over the fastest of"
@@ -321,7 +322,7 @@ def notes(own: SamplingParams, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def draw(report: Report, folder: Path) -> None:
-    """A plot for each setting, with a bar for each prompt."""
+    """Draw a plot for each setting, with a bar for each prompt."""
     of_prompts = [row for row in report.rows if "prompt" in row]
     for file, name in (("prompts_greedy.png", GREEDY), ("prompts_own.png", OWN)):
         bars(

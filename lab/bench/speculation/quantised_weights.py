@@ -44,7 +44,7 @@ FIT_COLUMNS = ("dtype", "tokens", "cross_entropy", "more_than_float32", "overlap
 
 
 def run(report: Report, models: Models, gguf: Path | None) -> None:
-    """The goals are those of the steps."""
+    """Fill the report; the goals are for the decoding steps."""
     engines: dict[str, Engine] = {
         dtype: load_engine(models.target, dtype=dtype, drafts=True) for dtype in DTYPES
     }
@@ -76,7 +76,7 @@ def run(report: Report, models: Models, gguf: Path | None) -> None:
 def _measured(
     engines: Mapping[str, Engine], target: str, gguf: Path | None
 ) -> dict[str, Callable[[list[int]], list[float]]]:
-    """Return what measures a burst of each."""
+    """Return, for each implementation by name, a function that measures a burst."""
     measured = {dtype: partial(engine_steps, engine) for dtype, engine in engines.items()}
     bare = {
         PRODUCTS.format(dtype): bare_steps(target, dtype) for dtype in ("float32", *STEP_LIMITS)
@@ -108,7 +108,7 @@ def _bursts(
 
 
 def step_rows(bursts: Bursts, seed: int) -> list[Row]:
-    """Return one for each implementation; `step_ratio` is to float32."""
+    """Return one row for each implementation; `step_ratio` is to float32."""
     return [
         make_row(
             part="step",
@@ -123,14 +123,14 @@ def step_rows(bursts: Bursts, seed: int) -> list[Row]:
 
 
 def paired_ratio(bursts: Bursts, ours: str, theirs: str) -> float:
-    """Median over the turns of one's median step ÷ the other's in the same turn: load that comes
-    and goes between turns changes neither side alone."""
+    """Return the median over the turns of one's median step ÷ the other's in the same turn: load
+    that comes and goes between turns changes neither side alone."""
     pairs = zip(bursts[ours], bursts[theirs], strict=True)
     return median(median(mine) / median(other) for mine, other in pairs)
 
 
 def _fits(engines: Mapping[str, Engine], models: Models, quick: bool, seed: int) -> list[Row]:
-    """Each precision beside float32, over the same positions."""
+    """Return a row for each precision, compared with float32 over the same positions."""
     sums = {dtype: Sums() for dtype in engines}
     for _, token_ids in texts(models, quick):
         progress("held-out text")

@@ -56,8 +56,8 @@ COLUMNS = (
 def run(
     report: Report, models: Models, tasks: Path | None = None, edge_alone: bool = False
 ) -> None:
-    """Two rows and a goal for each kind of task, and a goal for the texts. `tasks`: folder with
-    HumanEval.jsonl.gz. `edge_alone`: the cloud makes no drafts of its own."""
+    """Fill the report with two rows and a goal for each kind of task, and with a goal for the
+    texts. `tasks`: folder with HumanEval.jsonl.gz. `edge_alone`: the cloud makes no drafts."""
     counts = QUICK_COUNTS if report.quick else COUNTS
     with (
         TemporaryDirectory(prefix="tandem-bench-") as folder,
@@ -132,7 +132,7 @@ async def _measure(
 
 
 async def _answer(client: AggregatorClient, wanted: GenerationRequest) -> Generated:
-    """The answer; of a chat that of its second turn, which quotes the first."""
+    """Return the answer; for a chat, that of its second turn, which quotes the first."""
     answer = await client.generate(wanted, ANSWER_TIMEOUT_S)
     if isinstance(wanted.prompt, str):
         return answer
@@ -145,7 +145,8 @@ async def _answer(client: AggregatorClient, wanted: GenerationRequest) -> Genera
 
 
 def _compared(report: Report, name: str, ways: Sequence[_Way]) -> list[Row]:
-    """`ratio`: of tokens per second to those without the memory."""
+    """Return the rows of both ways, and add a goal. `ratio`: tokens per second ÷ those without the
+    memory."""
     same = sum(
         tuple(one.token_ids) == tuple(other.token_ids)
         for one, other in zip(ways[0].answers, ways[1].answers, strict=True)
@@ -198,7 +199,7 @@ def _solutions(path: Path) -> Iterator[str]:
 
 
 def _passages(count: int, seed: int) -> list[tuple[str, str]]:
-    """Titles and beginnings of documents."""
+    """Return titles and beginnings of documents."""
     documents = read_peps()
     random.Random(seed).shuffle(documents)
     return [(each.title, each.text[:PASSAGE]) for each in documents[:count]]
@@ -212,7 +213,8 @@ def _questions(count: int, seed: int) -> list[str]:
 
 
 def _document_prompts(count: int, seed: int) -> Iterator[str]:
-    """Two documents each, of which the next prompt has one again, as searches find them."""
+    """Yield prompts with two documents each, of which the next prompt has one again, as happens
+    with searches."""
     passages = _passages(count + 1, seed + 1)
     for first, second in pairwise(passages):
         context = "\n\n".join(f"Document: {title}\n{text}" for title, text in (first, second))

@@ -63,8 +63,9 @@ def measure_round_overhead(models: Models, answers: int, max_tokens: int, seed: 
 
 
 def _floors_s(models: Models, rounds: int) -> tuple[float, float] | tuple[None, None]:
-    """The floors of a round overhead between two processes that read through these models' weights:
-    over a gRPC stream, and over a socket."""
+    """Return the floors of a round overhead between two processes that read through these models'
+    weights: over a gRPC stream, and over a socket. Both are None where a model has no files of
+    weights."""
     sizes = weight_bytes(models.draft), weight_bytes(models.target)
     if sizes[0] is None or sizes[1] is None:
         return None, None

@@ -28,7 +28,7 @@ Taking = Callable[[Array, int], object]
 
 
 def measure_row_cost(seed: int, repeats: int) -> list[Row]:
-    """A row for each kind; `row_median_s` is of `repeats` rows of logits."""
+    """Return a row for each kind; `row_median_s` is of `repeats` rows of logits."""
     synthetic = ZipfDistributions(VOCABULARY, EXPONENT, NOISE, seed)
     logits = [np.log(synthetic.draft((number,))) for number in range(DIFFERENT_ROWS)]
     with pinned(usable_cores()[0]):

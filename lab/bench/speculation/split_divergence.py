@@ -32,7 +32,8 @@ class Sums:
     size: int = 0
 
     def add(self, whole: Array, split: Array, size: int) -> None:
-        """Distributions [n, V], and bytes of their n hidden states."""
+        """Add the distributions [n, V] of n positions by both targets, and the bytes of their
+        hidden states."""
         apart = np.abs(whole.astype(np.float64) - split).sum(axis=1) / 2
         self.positions += len(whole)
         self.bias += float(apart.sum())
@@ -55,7 +56,7 @@ class SplitTarget:
         self._first = load_engine(self.source, first_layers=self.layers)
 
     def add(self, token_ids: list[int]) -> None:
-        """All positions of one text but the last."""
+        """Add all positions of one text but the last."""
         whole = distributions_along(self.target, token_ids)
         fed = tuple(token_ids[:-1])
         states = _passed(self._first, fed)
@@ -66,7 +67,7 @@ class SplitTarget:
             sums.add(whole, batch_probs_from_logits(logits, SamplingParams()), len(raw))
 
     def rows(self, seed: int) -> list[Row]:
-        """One for each precision."""
+        """Return one row for each precision."""
         return [
             make_row(
                 precision=precision,
@@ -85,7 +86,7 @@ class SplitTarget:
 def _passed(
     engine: Engine, fed: tuple[int, ...], hidden: Array | None = None, first_layer: int = 0
 ) -> Array:
-    """Return what a pass over a text answers, a row for each of its tokens."""
+    """Return the output of a pass over a text, with a row for each of its tokens."""
     session = engine.open(len(fed))
     try:
         request = ForwardRequest(

@@ -49,7 +49,7 @@ _LETTERS = " etaoinshrdlucmfwypvbgkjqxz" * 3 + '{}[]":,.-_0123456789'
 
 
 def run(report: Report, models: Models) -> None:
-    """Validity, acceptance, tokens per second, and the time of a mask."""
+    """Fill the report: validity, acceptance, tokens per second, and the time of a mask."""
     schemas = json_schemas(30 if report.quick else 200)
     _answers(report, models, schemas)
     _masks(report, list(schemas.values())[: 10 if report.quick else 60])
@@ -179,7 +179,8 @@ def _masks(report: Report, schemas: Sequence[Schema]) -> None:
 
 
 def _rows(mask: GrammarMask, answer: tuple[int, ...]) -> list[float]:
-    """Seconds that the engine's thread takes for each row of an answer whose masks are ready."""
+    """Return the seconds that the engine's thread takes for each row of an answer whose masks are
+    ready."""
     processor = LogitsProcessor(Processors(), (), mask)
     logits = np.zeros(mask.vocabulary_size, dtype=np.float32)
     times_s = list[float]()
@@ -194,7 +195,7 @@ def _rows(mask: GrammarMask, answer: tuple[int, ...]) -> list[float]:
 def _walk(
     mask: GrammarMask, source: random.Random, most: int = 60
 ) -> tuple[list[float], tuple[int, ...]]:
-    """Seconds of each position's mask in a random answer, and the answer."""
+    """Choose a random answer; return the seconds of each position's mask, and the answer."""
     times_s = list[float]()
     answer: tuple[int, ...] = ()
     while len(answer) < most and 0 not in answer:

@@ -60,7 +60,7 @@ class Sums:
     head_mass: float = 0.0
 
     def add(self, target: Array, draft: Array) -> None:
-        """One position's distributions [V]."""
+        """Add one position's distributions [V]."""
         bias = max(0.0, float(top_k_bias(target, draft, self.top)))
         self.positions += 1
         self.bias += bias
@@ -93,7 +93,7 @@ class CutSums:
     probs_bytes: int = 0
 
     def add(self, target: Array, draft: Array) -> None:
-        """One position's distributions [V]."""
+        """Add one position's distributions [V]."""
         cut = Truncation(top_k=self.top)
         kept = truncate(draft, cut)
         target, draft = target.astype(np.float64), draft.astype(np.float64)
@@ -121,7 +121,8 @@ class CutSums:
 
 
 def run(report: Report, models: Models) -> None:
-    """One row per K and method; the whole vocabulary, last, must have no bias."""
+    """Fill the report with one row per K and method; the whole vocabulary, last, must have no
+    bias."""
     target, draft = load_engine(models.target), load_engine(models.draft)
     vocabulary = target.vocabulary_size
     sums = [Sums(top) for top in (*(top for top in TOP_KS if top < vocabulary), vocabulary)]

@@ -36,7 +36,7 @@ ANSWER_TOKENS = 48
 
 
 def run(report: Report, models: Models) -> None:
-    """Exact acceptance, answers counted, and the ratio of passes."""
+    """Fill the report with the exact acceptance, counts over answers, and the ratio of passes."""
     target, draft = load_engine(models.target), load_engine(models.draft)
     _acceptance(report, models, target, draft)
     _answers(report, models, target, draft)
@@ -53,8 +53,8 @@ class Accepted:
     without: float = 0.0
 
     def add(self, target: Array, draft: Array) -> None:
-        """Two candidates of the draft distribution [V] at a position with this target distribution
-        [V]."""
+        """Add a position: two candidates of the draft distribution [V], and this target
+        distribution [V]."""
         first, with_, without = two_candidates(target, draft)
         self.positions += 1
         self.one += first
@@ -63,7 +63,8 @@ class Accepted:
 
 
 def two_candidates(target: Array, draft: Array) -> tuple[float, float, float]:
-    """The probability that a candidate stands: of one; of two with, and without replacement."""
+    """Return the probability that a candidate stands: of one; of two with, and without
+    replacement."""
     first = float(np.minimum(target, draft).sum())
     rest = residual(target, draft)
     rest = rest / rest.sum()
@@ -161,7 +162,8 @@ def _answers_row(
 
 
 def _cost(report: Report, target: Engine) -> None:
-    """Both shapes in turns, so that what else runs on the machine meets them alike."""
+    """Measure passes over a tree and over a chain in turns, so that what else runs on the machine
+    affects both alike."""
     session = target.open(CONTEXT + 64)
     source = np.random.default_rng(report.seed)
     fed = tuple(source.integers(0, target.vocabulary_size, CONTEXT).tolist())
@@ -192,7 +194,8 @@ def _cost(report: Report, target: Engine) -> None:
 
 
 def tree_parents(expansion: tuple[int, ...]) -> tuple[int, ...]:
-    """The tree a verifier feeds: the last committed token, and the expansion below it."""
+    """Return the parents of a tree's nodes as a verifier feeds it: the last committed token, and
+    the expansion below it."""
     parents, layer = [-1], [0]
     for width in expansion:
         start = len(parents)
@@ -224,8 +227,8 @@ def _passes(
 
 
 def _in_turns(one: Passes, other: Passes) -> tuple[float, float]:
-    """Lower quartiles of the seconds of each, after a first turn that does not count: what else
-    runs on the machine makes passes longer, never shorter."""
+    """Return the lower quartiles of the seconds of each, after a first turn that does not count:
+    what else runs on the machine makes passes longer, never shorter."""
     (first, count), (second, _) = one, other
     turns = [(first(), second()) for _ in range(count + 1)][1:]
     ones, others = zip(*turns, strict=True)

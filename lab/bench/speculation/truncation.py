@@ -56,7 +56,7 @@ class Sums:
     probs_bytes: int = 0
 
     def add(self, target: Array, draft: Array) -> None:
-        """One position's distributions [V]."""
+        """Add one position's distributions [V]."""
         kept = truncate(draft, self.cut)
         sigma = cut_mass(draft, kept)
         before, after = (float(np.minimum(target, probs).sum()) for probs in (draft, kept))
@@ -88,7 +88,7 @@ class Sums:
 
 
 def run(report: Report, models: Models) -> None:
-    """One row per cut."""
+    """Fill the report with one row per cut."""
     target, draft = load_engine(models.target), load_engine(models.draft)
     cuts = [Sums(cut) for cut in CUTS if cut.top_k <= draft.vocabulary_size]
     for _, token_ids in texts(models, report.quick):
@@ -103,7 +103,8 @@ def run(report: Report, models: Models) -> None:
 
 
 def _bounds(sums: Sums, row: Row) -> list[Goal]:
-    """Theorem 3.2 in the mean (eq. 22) and at every single position (eq. 20)."""
+    """Return the goals of theorem 3.2: in the mean (eq. 22) and at every single position (eq.
+    20)."""
     change = abs(row["acceptance_change"])
     return [
         Goal(f"{sums.name}: mean |acceptance change|, by σ", change, row["sigma"], "at most"),

@@ -83,12 +83,13 @@ Speed = Callable[[Preset, Cell], float]
 
 
 def edge_presets() -> dict[str, Preset]:
-    """Return those that draft at the edge alone."""
+    """Return the presets that draft at the edge alone."""
     return {name: PRESETS[name] for name in ("stream", "predraft", "coupled")}
 
 
 def cloud_presets() -> dict[str, Preset]:
-    """Return those of a cloud without an edge; it drafts as many tokens as are worth their time."""
+    """Return the presets of a cloud without an edge; it drafts as many tokens as are worth their
+    time."""
     longest = PRESETS[CLOUD_DRAFT].with_draft_length(MOST_CLOUD_DRAFTS)
     return {
         ALONE: PRESETS[ALONE],
@@ -139,7 +140,7 @@ def run(
 
 
 def cells_of(quick: bool) -> list[Cell]:
-    """Return the map's cells; of a quick run those of its corners."""
+    """Return the map's cells; for a quick run those of its corners."""
     rates = QUICK_RATES if quick else RATES
     rtts_s = QUICK_RTTS_S if quick else RTTS_S
     sessions = QUICK_SESSIONS if quick else SESSIONS
@@ -221,7 +222,8 @@ def predicted_tokens_per_s(times: ModelTimes, preset: Preset, cell: Cell) -> flo
 def _simulated_rows(
     report: Report, cells: list[Cell], times: ModelTimes, kept: Path | None
 ) -> list[Row]:
-    """The rows of all cells by the state machines; those that are kept are not computed again."""
+    """Return the rows of all cells by the state machines; rows that were kept are not computed
+    again."""
     made = {"seed": report.seed, "times": asdict(times), "commit": report.machine.commit}
     known = read_rows(kept, made)
     simulations = Simulations(times, report.seed)
@@ -268,8 +270,8 @@ class Simulations:
 
 @lru_cache(maxsize=max(SEEDS.values()))
 def _pair(rate: float, seed: int) -> SimulatedPair:
-    """Return one for all presets, which ask for mostly the same distributions: drafts are right at
-    the same places for all of them."""
+    """Return one pair for all presets, which mostly ask for the same distributions: drafts are
+    right at the same places for all of them."""
     return declared_pair(rate, seed=seed, vocabulary_size=WORDS)
 
 
