@@ -105,8 +105,9 @@ def _add_variations(report: Report, tpot_s: float) -> None:
 
 
 def capacity_row(cell: Cell, seed: int) -> Row:
-    """Return the sessions held by each arm; `figures` of each with so many. `bound_at_load`: the
-    bound by the time that `cloud-draft` spends on draft steps while it holds as many as it can."""
+    """Return the row of a cell: the sessions that each arm holds, and under `figures` what each arm
+    reaches with that many. `bound_at_load` follows from the share of its time that `cloud-draft`
+    spends on draft steps while it holds as many sessions as it can."""
     held = {arm: cell.capacity(arm, seed) for arm in ARMS}
     sessions = {arm: capacity.sessions for arm, capacity in held.items()}
     most = max(sessions.values())
@@ -134,7 +135,7 @@ def capacity_row(cell: Cell, seed: int) -> Row:
 
 
 def speed_row(cell: Cell, seed: int) -> Row:
-    """Return the tokens/s of SESSIONS sessions together with each arm."""
+    """Return the row of a cell: the tokens/s of SESSIONS sessions at once with each arm."""
     figures = {arm: cell.together(arm, SESSIONS, seed) for arm in ARMS}
     speeds = {arm: figures[arm].tokens_per_s for arm in ARMS}
     bound = bound_at(figures[CLOUD].drafting_share)
@@ -150,7 +151,8 @@ def _row(cell: Cell, seed: int) -> Row:
 
 
 def _over_cloud(figures: dict[str, Any]) -> dict[str, float | None]:
-    """Return the best of the edges' arms, and both, relative to drafts of the cloud."""
+    """Return what the better of EDGES reaches, and what BOTH reaches, relative to a cloud that
+    drafts."""
     cloud = figures[CLOUD]
     return {
         "edge_over_cloud": max(figures[arm] for arm in EDGES) / cloud if cloud else None,
@@ -159,7 +161,8 @@ def _over_cloud(figures: dict[str, Any]) -> dict[str, float | None]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Say what is declared, who holds most by that, and what others report."""
+    """Return notes on what is declared, which arm holds most sessions by that, and what others
+    report."""
     most = Counter(row["most"] for row in rows)
     wins = "; ".join(f"{arms} in {count}" for arms, count in most.most_common())
     ratios = [row["edge_over_cloud"] for row in rows if row["edge_over_cloud"] is not None]

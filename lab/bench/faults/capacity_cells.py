@@ -56,7 +56,7 @@ class Cell:
         return _capacity(self._plan(arm, seed), self.tpot_s)
 
     def together(self, arm: str, sessions: int, seed: int) -> FleetFigures:
-        """Return the figures of so many sessions."""
+        """Return the figures of this many sessions at once."""
         return together(self._plan(arm, seed), sessions)
 
     def _plan(self, arm: str, seed: int) -> FleetPlan:
@@ -89,16 +89,16 @@ def clients_bound(length: float, draft_s: float, verify_s: float) -> float:
 
 
 def bound_at(drafting_share: float) -> float:
-    """Return the same bound for a verifier that spends this share of its computing on its own draft
-    steps: the time of both over that of the passes."""
+    """Return the bound of `clients_bound` for a verifier that spends this share of its computing on
+    its draft steps: the time of passes and draft steps over that of the passes."""
     return 1 / (1 - drafting_share)
 
 
 def plan_of(
     arm: str, pacing: Pacing, rtt_s: float, rate: float, share: float, seed: int
 ) -> FleetPlan:
-    """Return one verifier with these declared times. Plans that differ in nothing that concerns
-    their preset are equal, so that they are simulated once."""
+    """Return the plan of one verifier with these declared times. Plans that differ only in what
+    does not concern their preset are equal, so that they are simulated once."""
     preset = PRESETS[arm]
     return FleetPlan(
         preset,
@@ -118,6 +118,6 @@ def plan_of(
 
 
 def grid(quick: bool, tpot_s: float) -> list[Cell]:
-    """Return all cells; of a quick run those of one link and two acceptance rates."""
+    """Return all cells; in a quick run those of one link and two acceptance rates."""
     rates, rtts_s = (QUICK_RATES, QUICK_RTTS_S) if quick else (RATES, RTTS_S)
     return [Cell(*choice, tpot_s) for choice in product(TARGETS, rtts_s, rates)]

@@ -126,7 +126,7 @@ def _measured(report: Report, models: Models, point: Point, tpot_s: float) -> It
 
 
 async def _load(suite: Suite, arm: str, sessions: int, phase_s: float, seed: int) -> dict[str, Any]:
-    """Return the figures of so many sessions in undilated time, after warming up."""
+    """Return the figures of this many sessions after warming up, in undilated time."""
     asked, over = Asked(), asyncio.Event()
     async with AggregatorClient(suite.aggregator) as client:
         asking = [
@@ -153,7 +153,7 @@ async def _load(suite: Suite, arm: str, sessions: int, phase_s: float, seed: int
 async def _asks(
     client: AggregatorClient, asked: Asked, arm: str, chat: int, seed: int, over: asyncio.Event
 ) -> None:
-    """Ask again and again until it is over; the last answer ends."""
+    """Ask again and again until `over` is set; the last answer is received to its end."""
     text = prompts(chat + 1)[chat][:PROMPT]
     source, number = random.Random(f"{seed} {chat}"), 0
     while not over.is_set():
@@ -170,7 +170,8 @@ async def _asks(
 
 
 def accepted_share(answers: Sequence[Generated]) -> float | None:
-    """Return accepted ÷ judged of the cloud's drafts, else of the edge's; None where none was."""
+    """Return accepted ÷ judged drafts of the cloud, or of the edge where the cloud drafted none;
+    None where neither drafted any."""
     summaries = [summary_of(answer) for answer in answers]
     for kind in ("cloud_", ""):
         drafted = sum(getattr(summary, f"{kind}drafted") for summary in summaries)
@@ -229,7 +230,8 @@ def rows_of(
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """With so many sessions, edges that draft are faster than a cloud that drafts."""
+    """Return a goal for each point: with SATURATED sessions, edges that draft are at least GAIN
+    times as fast as a cloud that drafts."""
     found = []
     for point in dict.fromkeys(row["point"] for row in rows):
         here = [row for row in rows if row["point"] == point and row["sessions"] == SATURATED]
@@ -240,7 +242,8 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Say what was declared, and where the goal cannot be reached by what the cloud saves."""
+    """Return notes on what was declared, and on where the goal is out of reach of what the cloud
+    saves."""
     shares = " or ".join(f"{point.share:.3g} ({point.name})" for point in POINTS)
     first_ms, further_ms = PACING.verify_first_s * 1e3, PACING.verify_further_s * 1e3
     words = [
@@ -265,7 +268,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def _out_of_step(rows: Sequence[Row]) -> list[str]:
-    """Say where drafts of the cloud were far slower than in step."""
+    """Return a note for each row in which a cloud that drafts was far slower than in virtual time,
+    where it drafts in step for all sessions."""
     words = []
     for row in rows:
         reached, alone = _reached(row), 1.0

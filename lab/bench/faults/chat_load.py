@@ -76,12 +76,12 @@ class Turn:
         return [after - before for before, after in pairwise(moments)]
 
     def undilated(self, factor: float) -> Turn:
-        """Return the turn as it would be by a clock that is so many times slower."""
+        """Return the turn with its times divided by `factor`, by which they were dilated."""
         arrivals = [(moment / factor, tokens) for moment, tokens in self.arrivals]
         return replace(self, began_s=self.began_s / factor, arrivals=arrivals)
 
     def within(self, ttft_s: float, tpot_s: float) -> bool:
-        """Return whether it kept to these limits."""
+        """Return whether the answer is complete and kept to these limits of TTFT and TPOT."""
         return not self.failure and self.ttft_s <= ttft_s and (self.tpot_s or 0.0) <= tpot_s
 
 
@@ -93,7 +93,8 @@ async def chats(
     keys: Sequence[str | None] = (None,),
     first: int = 0,
 ) -> list[Turn]:
-    """Turns of so many chats, dealt over ports and keys, until `over`; answers under way end."""
+    """Return the turns of `count` chats, spread over ports and keys, which ask until `over` is set.
+    Answers that are under way then are received to their end."""
 
     async def one(chat: int) -> list[Turn]:
         source, turns = random.Random(f"think {traffic.seed} {chat}"), list[Turn]()
@@ -111,7 +112,7 @@ async def chats(
 
 
 async def ask(chat: int, port: int, body: Mapping[str, Any], key: str | None = None) -> Turn:
-    """Return one answer; `failure` says why it has no end."""
+    """Ask one question and return the turn; its `failure` says why the answer is not complete."""
     turn = Turn(chat, time.monotonic())
     try:
         async with asyncio.timeout(CALL_S):
@@ -174,7 +175,7 @@ def load_figures(
 
 
 def speeds(turns: Sequence[Turn]) -> dict[int, float]:
-    """Tokens per second of decoding, by chat."""
+    """Return the decoding speed of each chat in tokens per second, by the chat's number."""
     tokens, seconds = dict[int, int](), dict[int, float]()
     for turn in turns:
         if turn.tpot_s is not None:
@@ -185,20 +186,22 @@ def speeds(turns: Sequence[Turn]) -> dict[int, float]:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The least value that this share of them does not exceed; None of none."""
+    """Return the smallest value that more than `share` of the values do not exceed, or the largest
+    for a `share` of 1; None without values."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else None
 
 
 def jain(values: Sequence[float]) -> float | None:
-    """(Σx)²/(n·Σx²): 1 where all get the same, 1/n where one gets all (Jain, Chiu, Hawe 1984)."""
+    """Return Jain's fairness index, (Σx)²/(n·Σx²): 1 where all get the same, 1/n where one gets all
+    (Jain, Chiu, Hawe 1984). None where there is nothing but zeros."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
 
 def longest_gap_s(turns: Sequence[Turn], begins_s: float, ends_s: float = inf) -> float:
-    """Return the longest gap in seconds between two events of one answer, of the gaps that touch
-    this time."""
+    """Return the longest gap in seconds between two events of one answer, among the gaps that
+    overlap this time."""
     return max(
         (
             after - before
@@ -211,7 +214,8 @@ def longest_gap_s(turns: Sequence[Turn], begins_s: float, ends_s: float = inf) -
 
 
 def wrong_tokens(turns: Sequence[Turn], expected: Mapping[int, Sequence[int]]) -> int:
-    """Tokens that are missing from the answers or differ from each chat's undisturbed text."""
+    """Return how many tokens of the answers are missing, extra or different from each chat's
+    undisturbed text."""
     wrong = 0
     for turn in turns:
         text = expected[turn.chat]

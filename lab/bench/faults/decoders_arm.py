@@ -50,7 +50,8 @@ class DecodersArm:
         return (*KINDS, "write") if self.switches else ("write",)
 
     async def disturbed(self, kind: str) -> None:
-        """A new document at each side is decoded while the disks of both decoders refuse."""
+        """Have both decoders decode a new document while their disks fail in this way, and record
+        the fault of each."""
         question = len(self.undisturbed)
         for side in ("device", "cloud"):
             await self._put(side, question)
@@ -73,7 +74,7 @@ class DecodersArm:
             self.faults.append((name, fault))
 
     async def restarted(self) -> None:
-        """All questions again, by decoders that know what lies on their disks."""
+        """Restart the decoders and ask all questions again: they know what is on their disks."""
         for name in DECODERS:
             await self.suite.fleet.kill(name)
             await self.suite.fleet.start(name)
@@ -91,7 +92,8 @@ class DecodersArm:
         return self.suite.fleet.logged(name, LOGGED)
 
     async def _noticed(self, name: str, before: int, began_s: float) -> float:
-        """When its log said so; infinite where it has not for long: the fault was none."""
+        """Return the seconds from `began_s` until the decoder's log reports the fault. If it does
+        not within NOTICED_S, the fault had no effect: return infinity."""
         while time.monotonic() < began_s + NOTICED_S:
             if self._reported(name) > before:
                 return time.monotonic() - began_s
@@ -129,7 +131,8 @@ class DecodersArm:
 
 @asynccontextmanager
 async def decoders_arm(place: Path, models: Models) -> AsyncIterator[DecodersArm]:
-    """Started."""
+    """Yield a running suite whose decoders keep keys and values in folders on disks that can be
+    made to fail."""
     folders = {name: place / f"{side_of(name)}-kv" for name in DECODERS}
     switches = {
         name: Switches.create(place / f"{name}.switches", folder)

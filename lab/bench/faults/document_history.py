@@ -77,8 +77,9 @@ def wrong_reads(
 def _wrong_of_one(
     changes: Sequence[DocumentChange], reads: Sequence[DocumentRead]
 ) -> list[WrongRead]:
-    """Each read is given the earliest change that explains it, so that later ones are judged no
-    stricter than they must be."""
+    """Return the reads of one document that contradict its changes or an earlier read. Each read is
+    given the earliest change that explains it, so that later ones are judged no more strictly than
+    they must be."""
     in_order = sorted(changes, key=lambda change: change.number)
     acks = [change for change in in_order if change.outcome is Outcome.ACKNOWLEDGED]
     ack_ends, begins = [c.ended_s for c in acks], [c.began_s for c in in_order]
@@ -124,8 +125,8 @@ def acknowledged(changes: Iterable[DocumentChange]) -> int:
 def reported_s(
     failures: Iterable[tuple[float, float]], began_s: float, over_s: float
 ) -> float | None:
-    """The longest that a call, given by its beginning and end, went without an answer under a
-    fault, of those that failed; None where none did."""
+    """Return the longest time in seconds for which a failed call went without an answer under a
+    fault; None where no call failed. Each of `failures` is the beginning and end of a call."""
     delays_s = [
         ended_s - max(began_s, call_began_s)
         for call_began_s, ended_s in failures
@@ -137,8 +138,9 @@ def reported_s(
 def flowing_again_s(
     changes: Iterable[DocumentChange], writers: Iterable[Iterable[str]], over_s: float
 ) -> float:
-    """Seconds from the end of a fault's cause until each writer, known by its documents, has had a
-    change acknowledged that it began after; infinite for one that has not."""
+    """Return the seconds from the end of a fault's cause until every writer has had a change
+    acknowledged that it began after that; infinite if one has not. Each of `writers` is the names
+    of that writer's documents."""
     first: dict[str, float] = {}
     for change in changes:
         if change.outcome is _ACK and change.began_s >= over_s:

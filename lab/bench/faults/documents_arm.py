@@ -93,7 +93,7 @@ class DocumentsArm:
         return kinds if self.disk is None else (*kinds, "full disk")
 
     async def disturbed(self, kind: str, source: random.Random) -> None:
-        """A call to the system fails for a moment while clients go on."""
+        """Make the disk fail in one way for a moment while clients go on, and record the fault."""
         began_s = time.monotonic()
         with self._broken(kind, source):
             await self._until(lambda: self._reported(began_s, inf) is not None, CALL_S)
@@ -101,7 +101,8 @@ class DocumentsArm:
         await self._note(DiskFault(kind, began_s, time.monotonic()))
 
     async def without_descriptors(self, source: random.Random) -> None:
-        """Just started, so that it has no connections to spare; many searches and a new caller."""
+        """Restart the service and let it open nothing more for a moment, in which several new
+        callers search. As it has just started, it has no connections to spare."""
         await self.fleet.kill(RETRIEVER)
         restarted_s = await self._start()
         began_s = time.monotonic()
@@ -112,7 +113,8 @@ class DocumentsArm:
         await self._note(DiskFault("descriptors", began_s, time.monotonic(), restarted_s))
 
     async def not_opened(self, switches: Switches) -> None:
-        """Start the service while its files cannot be opened: it says so, and loses nothing."""
+        """Start the service while its files cannot be opened, which it has to report, and then
+        again: it must have lost nothing."""
         began_s = time.monotonic()
         await self.fleet.kill(RETRIEVER)
         switches.set("open", True)
@@ -123,8 +125,9 @@ class DocumentsArm:
         await self._started_again("open", began_s)
 
     async def not_renamed(self, name: str) -> None:
-        """A new folder's database cannot get its name: there is none then, and there is the next
-        time. Beside the clients, as a retriever of its own."""
+        """Start another retriever, beside the one of the clients, in a new folder whose database
+        cannot be given its name. It must leave no database there, and make one the next time it
+        starts."""
         folder, began_s = self.folder.parent / name, time.monotonic()
         switches = Switches.create(self.fleet.logs / f"{name}.switches", folder)
         switches.set("rename", True)
@@ -170,7 +173,7 @@ class DocumentsArm:
         return [f"doc{writer}x{number}" for number in range(DOCUMENTS_EACH)]
 
     async def write(self, writer: int, stop: asyncio.Event) -> None:
-        """Change own documents, one after the other, until told to stop."""
+        """Change this writer's documents, one change after the other, until `stop` is set."""
         source = random.Random(f"writer {self.seed} {writer}")
         async with RetrieverClient(self.address) as client:
             while not stop.is_set():
@@ -189,7 +192,7 @@ class DocumentsArm:
                     await asyncio.sleep(0.05)
 
     async def read(self, reader: int, stop: asyncio.Event) -> None:
-        """Look for random documents until told to stop."""
+        """Search for random documents until `stop` is set."""
         source = random.Random(f"reader {self.seed} {reader}")
         while not stop.is_set():
             async with RetrieverClient(self.address) as client:
@@ -235,7 +238,8 @@ class DocumentsArm:
             raise PromiseBroken(f"the retriever did not say why it could not start: {words}")
 
     async def _note(self, fault: DiskFault) -> None:
-        """Once every writer has been acknowledged again."""
+        """Record the fault once every writer has had a change acknowledged again, or after
+        SETTLE_S."""
         await self._until(lambda: self._flows(fault.over_s) < inf, SETTLE_S)
         noticed_s, flows_s = self._reported(fault.began_s, fault.over_s), self._flows(fault.over_s)
         known = (fault.kind, fault.began_s, fault.over_s, fault.restart_s)
@@ -280,8 +284,8 @@ class DocumentsArm:
 
 @asynccontextmanager
 async def documents_arm(place: Path, seed: int) -> AsyncIterator[DocumentsArm]:
-    """The retriever and its clients, which stop before the context ends. Raises what a client or
-    the service died of."""
+    """Run the retriever and its clients while the context is open. The clients stop before it ends,
+    and every document is read once more. Raises what a client or the service died of."""
     with ExitStack() as stack:
         disk = stack.enter_context(_small_disk(place / "disk"))
         folder = (disk or place) / "index"
@@ -340,14 +344,16 @@ async def _deleted(client: RetrieverClient, document: str, number: int) -> Docum
 
 
 def _failed(error: Rejected) -> Outcome:
-    """Return what says that nothing was changed must be true."""
+    """Return the outcome of a rejected change: REFUSED if the answer says that nothing was changed,
+    which then has to be true, else UNKNOWN."""
     refused = error.code.name == _NO_ROOM and "nothing was changed" in str(error)
     return Outcome.REFUSED if refused else Outcome.UNKNOWN
 
 
 @contextmanager
 def _small_disk(at: Path) -> Iterator[Path | None]:
-    """A file system that can be filled without harm; None where this user may not mount one."""
+    """Yield the folder of a file system that can be filled without harm; None where this user may
+    not mount one."""
     at.mkdir()
     command = ("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(at))
     try:

@@ -53,8 +53,9 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
     request: Body = {"model": served.model, "prompt": "A list of things"}
 
     def grammars(number: int) -> Body:
-        """Rules that may all be left out: a row of the parser holds them all at once. Some are far
-        too many, some are as many as are taken, and some come only later in the text."""
+        """Return a request with a grammar of optional rules: a row of the parser holds all of them
+        at once. Some requests have far too many rules, some as many as are accepted, and in some
+        the rules come only later in the text."""
         rules = " ".join(["rule?"] * (OPTIONAL_RULES, 2000, 300)[number % 3])
         begin = f'"{number}" ' if number % 2 else ""
         grammar = f'start: {begin}rest\nrest: {rules}\nrule: "x{number % 7}" | "y"'
@@ -101,14 +102,14 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
 
 
 def words(count: int, seed: int) -> str:
-    """Made up ones, of five letters."""
+    """Return `count` random words of five letters."""
     source = random.Random(seed)
     return " ".join("".join(source.choices(string.ascii_lowercase, k=5)) for _ in range(count))
 
 
 async def press(call: Expensive, host: str, port: int, key: str) -> None:
-    """Ask for it again and again, `at_once` at a time, until cancelled. Refusals are no reason to
-    stop."""
+    """Send the call again and again, `at_once` at a time, until cancelled. Refusals are no reason
+    to stop."""
     numbers = iter(range(1_000_000_000))
 
     async def again() -> None:

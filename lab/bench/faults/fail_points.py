@@ -102,7 +102,7 @@ class Switches:
 
 
 def can_fail() -> bool:
-    """Return whether this system can ask a watcher about calls."""
+    """Return whether the kernel of this system can ask a watcher about system calls."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return False
     number, sizes = _MACHINES[platform.machine()].seccomp, ctypes.create_string_buffer(6)
@@ -123,7 +123,8 @@ def main() -> None:
 
 
 def _filter_calls() -> int:
-    """Have all threads of this process ask; returns the descriptor that brings their questions."""
+    """Make the kernel ask about the calls of all threads of this process; return the descriptor at
+    which its questions arrive. Raises OSError if it refuses."""
     machine = _MACHINES[platform.machine()]
     last = len(machine.calls)
     steps = [(_LOAD, 0, 0, _AT_AUDIT), (_EQUAL, 0, last + 1, machine.audit), (_LOAD, 0, 0, 0)]
@@ -141,7 +142,8 @@ def _filter_calls() -> int:
 
 
 def _forked_watcher(switches: Switches) -> socket.socket:
-    """A child that waits for the descriptor on the other end of this socket."""
+    """Fork the watcher, and return the socket over which it waits for the descriptor at which the
+    kernel's questions arrive."""
     ours, its = socket.socketpair()
     watched = os.getpid()
     if os.fork():

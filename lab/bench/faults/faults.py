@@ -65,8 +65,9 @@ QUICK = FaultPlan(kills=1, blackholes=2, fail_points=2, shortages=1)
 
 
 def run(report: Report, models: Models, part: Sequence[str] = (), logs: Path | None = None) -> None:
-    """The goals are exact, whatever the machine. `part`: some of `PARTS`, or all; `logs`: where
-    the services' logs are kept."""
+    """Run the groups and report what was lost. The goals are exact, whatever the machine. `part`:
+    some of `PARTS`; empty: all. `logs`: where the services' logs are kept. Raises InvalidArgument
+    for an unknown part."""
     plan, parts = QUICK if report.quick else FaultPlan(), part or PARTS
     if unknown := set(parts) - set(PARTS):
         raise InvalidArgument("part", f"{', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -85,7 +86,7 @@ def run(report: Report, models: Models, part: Sequence[str] = (), logs: Path | N
 async def _all(
     place: Path, plan: FaultPlan, parts: Sequence[str], models: Models, seed: int
 ) -> list[Arm]:
-    """The groups side by side."""
+    """Run the groups that have one of `parts` side by side, and return them."""
     breaking: dict[str, Coroutine[Any, Any, Arm]] = {}
     if DOCUMENTS in parts:
         breaking[DOCUMENTS] = break_documents(place / DOCUMENTS, plan, seed)
@@ -104,7 +105,8 @@ async def _all(
 
 
 async def break_documents(place: Path, plan: FaultPlan, seed: int) -> DocumentsArm:
-    """Every fault of the plan that concerns the retriever, kinds in turn."""
+    """Cause every fault of the plan that concerns the retriever, its kinds in turn, and return the
+    arm with what clients did and saw."""
     source = random.Random(f"documents {seed}")
     async with documents_arm(place, seed) as arm:
         for turn in counted(range(max(plan.kills, plan.fail_points)), lambda turn: "retriever"):
@@ -121,7 +123,8 @@ async def break_documents(place: Path, plan: FaultPlan, seed: int) -> DocumentsA
 
 
 async def break_decoders(place: Path, plan: FaultPlan, models: Models) -> DecodersArm:
-    """Every kind of failure of the disk that decoders keep keys and values on."""
+    """Cause every kind of failure of the disk that decoders keep keys and values on, restart the
+    decoders, and return the arm with the answers."""
     async with decoders_arm(place, models) as arm:
         for _ in counted(range(plan.fail_points), lambda turn: "decoders"):
             for kind in arm.breakable:
@@ -131,7 +134,8 @@ async def break_decoders(place: Path, plan: FaultPlan, models: Models) -> Decode
 
 
 async def break_texts(place: Path, plan: FaultPlan, seed: int, parts: Sequence[str]) -> TextsArm:
-    """Every other fault of the plan, of the services in `parts`, kinds in turn."""
+    """Cause every other fault of the plan in the services in `parts`, and on the link if it is in
+    there, kinds in turn; return the arm with what callers got."""
     source = random.Random(f"texts {seed} {' '.join(parts)}")
     async with texts_arm(place, seed) as arm:
         turns = range(max(plan.kills, plan.blackholes, plan.shortages))
@@ -177,7 +181,7 @@ def _rows(arm: Arm) -> list[Row]:
 
 
 def document_rows(arm: DocumentsArm) -> list[Row]:
-    """Return one for each kind of fault; what was lost is counted once, under all."""
+    """Return a row for each kind of fault, and one for all together, which counts what was lost."""
     rows = [
         _row(RETRIEVER, kind, [f for f in arm.faults if f.kind == kind])
         for kind in dict.fromkeys(fault.kind for fault in arm.faults)
@@ -226,8 +230,8 @@ def _tokens_row(service: str, arm: DecodersArm | TextsArm) -> Row:
 
 
 def goals(rows: Sequence[Row], planned: Planned, improper: int) -> list[Goal]:
-    """Return what every run must show, and that it broke as much as it was to. `improper`: answers
-    that ended as no fault may end them."""
+    """Return the goals of a run: what must hold, and that as many faults happened as were planned.
+    `improper`: number of answers that ended as no fault may end them."""
 
     def total(figure: str) -> float:
         return float(sum(row.get(figure) or 0 for row in rows))
@@ -261,7 +265,7 @@ def _row(service: str, kind: str, faults: Sequence[DiskFault]) -> Row:
 
 
 def _notes(arm: Arm) -> list[str]:
-    """A few of what to look into, and what was left out."""
+    """Return notes on a few of the errors to look into, and on what was left out."""
     if isinstance(arm, DocumentsArm):
         notes = [f"no correct store answers so: {wrong}" for wrong in arm.wrong()[:5]]
         if arm.tracebacks:

@@ -77,7 +77,8 @@ class Fleet:
         return self._running[name].process.pid
 
     async def start(self, name: str) -> float:
-        """When it listened, by time.monotonic. Raises SuiteFailed with its last words."""
+        """Start a member, and return when it was listening, by time.monotonic. Raises SuiteFailed,
+        with the last line of its log, if it ends before that."""
         member = self.members[name]
         before: tuple[str, ...] = (member.module,)
         if (switches := member.switches) is not None:
@@ -101,14 +102,14 @@ class Fleet:
         return time.monotonic()
 
     async def kill(self, name: str) -> None:
-        """Kill a member with SIGKILL; returns once it is gone."""
+        """Kill a member with SIGKILL, and return once it is gone."""
         running = self._running.pop(name)
         running.process.send_signal(signal.SIGKILL)
         await running.process.wait()
         await running.logging
 
     async def stop(self, name: str) -> None:
-        """Stop a member with SIGTERM, as an upgrade does; returns once it has drained and is
+        """Stop a member with SIGTERM, as an upgrade does, and return once it has drained and is
         gone."""
         running = self._running.pop(name)
         running.process.send_signal(signal.SIGTERM)
@@ -116,17 +117,17 @@ class Fleet:
         await running.logging
 
     def limit(self, name: str, kind: str, most: int | None) -> None:
-        """A soft limit of the running process: `most` descriptors, or bytes of a file it writes.
-        None gives back all that it may have."""
+        """Set a soft limit of the running process: `most` descriptors, or bytes of a file that it
+        writes. None raises it to the hard limit again."""
         _, hard = resource.prlimit(self.pid(name), LIMITS[kind])
         resource.prlimit(self.pid(name), LIMITS[kind], (hard if most is None else most, hard))
 
     def cpu_s(self) -> float:
-        """Processor seconds that its running processes have used so far."""
+        """Return the processor seconds that the running processes have used so far."""
         return sum(cpu_s(running.process.pid) for running in self._running.values())
 
     def check_alive(self) -> None:
-        """Raises SuiteFailed for a process that ended by itself."""
+        """Raise SuiteFailed for a process that ended by itself."""
         for name, running in self._running.items():
             if (status := running.process.returncode) is not None:
                 raise SuiteFailed(f"{name} ended with {status}: {self.last_words(name)}")
@@ -136,11 +137,12 @@ class Fleet:
         return (lines or ["no message"])[-1][:400]
 
     def logged(self, name: str, words: str) -> int:
-        """Return how often its log has these words."""
+        """Return how often the member's log has these words."""
         return self._log(name).read_text(errors="replace").count(words)
 
     async def _keep_log(self, name: str, process: Spawned) -> None:
-        """Not written by the service itself: a limit of its files would be one of its log."""
+        """Write what a service logs into its file. The service does not do so itself: a limit on
+        the size of its files would be one on its log, too."""
         errors = await process.errors()
         with self._log(name).open("ab", buffering=0) as log:
             while part := await errors.read(1 << 16):
@@ -158,7 +160,7 @@ class Fleet:
 
 
 def dialled_ports(count: int, seed: int | None = None) -> list[int]:
-    """Ports of `PORTS` that nobody listens on, all different."""
+    """Return `count` different ports of `PORTS` on which nothing listens."""
     source, ports = random.Random(seed), set[int]()
     while len(ports) < count:
         port = source.choice(PORTS)
@@ -168,5 +170,5 @@ def dialled_ports(count: int, seed: int | None = None) -> list[int]:
 
 
 def flags_of(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Settings as flags of a command line."""
+    """Return settings as flags of a command line."""
     return tuple(f"--{name}={value}" for name, value in settings.items())

@@ -107,7 +107,7 @@ async def _disturbed(
 
 
 async def _once(suite: FleetSuite, traffic: Traffic, streams: int) -> list[Turn]:
-    """Return one answer of every chat."""
+    """Let every chat ask for a moment, and return the first turn of each."""
     over = asyncio.Event()
     asking = asyncio.create_task(chats(suite.http, traffic, streams, over))
     await asyncio.sleep(0.5)
@@ -121,7 +121,7 @@ async def _once(suite: FleetSuite, traffic: Traffic, streams: int) -> list[Turn]
 async def _under_way(
     suite: FleetSuite, traffic: Traffic, streams: int, turns: list[Turn]
 ) -> AsyncIterator[None]:
-    """Chats go on meanwhile; their turns are there afterwards."""
+    """Run chats while the context is open; their turns are in `turns` after it."""
     over = asyncio.Event()
     asking = asyncio.create_task(chats(suite.http, traffic, streams, over))
     try:
@@ -142,7 +142,8 @@ class Moved:
 
 
 async def made_far(place: Path, streams: int, jitter_s: float) -> Moved:
-    """Both links jitter for a while; then that of one verifier becomes a long one."""
+    """Let both links jitter for `jitter_s`, then make the link of one verifier a long one, and
+    measure how long its sessions take to leave it."""
     traffic = Traffic(PRESET, MAX_TOKENS)
     async with (
         fleet_suite(place, FleetShape(PACING)) as suite,
@@ -167,7 +168,7 @@ class Pressed:
     beside: list[Turn]
 
     def tpot_s(self, turns: Sequence[Turn]) -> float:
-        """The 95th percentile."""
+        """Return the 95th percentile of the turns' TPOT in seconds; infinite where none has one."""
         values = [turn.tpot_s for turn in turns if turn.tpot_s is not None]
         return quantile(values, 0.95) or inf
 
@@ -181,8 +182,8 @@ class Pressed:
 
 
 async def pressed(place: Path, lasts_s: float, running: int) -> Pressed:
-    """Nine holders with a chat each, alone and beside one with 64 long answers at once, on a fleet
-    whose aggregator serves so many at once."""
+    """Measure nine holders of keys with a chat each, alone and then beside one with 64 long answers
+    at once. The fleet's aggregator serves `running` requests at once."""
     folder = place / "certs"
     make_tenants(folder)
     keys = [(folder / f"honest{number}").read_text().strip() for number in range(HONEST)]

@@ -87,8 +87,9 @@ def run(
     preset: str | None = None,
     dilation: float | None = None,
 ) -> None:
-    """`part`: only these; `streams` and `dilation`: of the load; the models are the scripted
-    ones."""
+    """Measure chats under load, and what faults do to them; all models are scripted, whatever
+    `models` are. `part`: only these; empty: all. `streams`, `preset` and `dilation` are those of
+    the load. Raises InvalidArgument for an unknown part."""
     if unknown := set(part) - set(PARTS):
         raise InvalidArgument("part", f"there is no {min(unknown)}; there are {', '.join(PARTS)}")
     for name in part or PARTS:
@@ -134,7 +135,7 @@ async def _load(
 async def _loaded(
     report: Report, suite: FleetSuite, preset: str, count: int, dilation: float
 ) -> dict[str, object]:
-    """Figures of one phase, in undilated time."""
+    """Return the figures of one phase, in undilated time."""
     lasts_s = QUICK_PHASE_S if report.quick and count <= MANY else PHASE_S
     traffic = Traffic(preset, think_s=THINK_S * dilation, seed=report.seed)
     over = asyncio.Event()
@@ -258,7 +259,8 @@ async def _simulated(report: Report, place: Path) -> None:
 
 
 async def _speed(report: Report, place: Path) -> None:
-    """How quick the simulation is itself: of processor time, as other work is no fault of it."""
+    """Measure how fast the simulation itself is, by processor time, which other processes do not
+    affect."""
     seconds = QUICK_SIMULATED_S if report.quick else SIMULATED_S
     fleet = f"--edges {SIMULATED_EDGES} --verifiers {SIMULATED_VERIFIERS} --seconds {seconds}"
     options = f"{fleet} --seed {report.seed}".split()

@@ -44,7 +44,7 @@ class FleetShape:
     """Whether each verifier has the draft model, too."""
 
     def dilated(self, factor: float) -> FleetShape:
-        """All its times are so many times as long."""
+        """Return this shape with all times multiplied by `factor`."""
         pacing = self.pacing
         times = (pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
         slow = Pacing(*(seconds * factor for seconds in times))
@@ -52,9 +52,9 @@ class FleetShape:
 
 
 def verifier_options(shape: FleetShape) -> dict[str, object]:
-    """Return the settings of a verifier: its scripted model, and the time of passes and of draft
-    steps of its own. A draft step does not wait for a pass: it is as if the draft model had an
-    accelerator to itself."""
+    """Return the settings of a verifier: its scripted model, and the times of its passes and of its
+    draft steps. A draft step does not wait for a pass, as if the draft model had an accelerator to
+    itself."""
     pacing = shape.pacing
     options: dict[str, object] = {
         "pace_first_s": pacing.verify_first_s,
@@ -71,7 +71,7 @@ def verifier_options(shape: FleetShape) -> dict[str, object]:
 
 
 def _model(shape: FleetShape) -> dict[str, object]:
-    """The settings that services with a model share."""
+    """Return the settings that all services with a model share."""
     kept = {} if shape.keeps_prefixes else {"prefix_kv_bytes": 0}
     return {"engine": SCRIPTED, "model": f"1:{shape.noise:g}", "max_sessions": ROOM, **kept}
 
@@ -87,7 +87,8 @@ class FleetSuite:
     certificates: Path | None
 
     async def all_known(self) -> None:
-        """Wait until every edge has heard of every verifier that it serves. Raises SuiteFailed."""
+        """Wait until every edge lists every verifier as serving. Raises SuiteFailed for a process
+        that has ended."""
         access = access_with(self.certificates, "edge")
         edges = [name for name in self.fleet.members if name.endswith("aggregator")]
         async with asyncio.timeout(START_S):
@@ -99,7 +100,7 @@ class FleetSuite:
                         await asyncio.sleep(POLL_S)
 
     async def restart(self, name: str) -> None:
-        """Told to stop, started again, and known again."""
+        """Stop a service, start it again, and wait until every edge knows every verifier."""
         await self.fleet.stop(name)
         await self.fleet.start(name)
         await self.all_known()
@@ -128,8 +129,9 @@ class FleetSuite:
 async def fleet_suite(
     place: Path, shape: FleetShape, certificates: Path | None = None
 ) -> AsyncIterator[FleetSuite]:
-    """Started, and every edge knows every verifier. With `certificates`, a folder of `tandem
-    certs`, all services have TLS, and HTTP callers need keys of its file `edge.keys`."""
+    """Run edges and verifiers while the context is open; every edge knows every verifier from the
+    start. With `certificates`, a folder of `tandem certs`, all services have TLS, and HTTP callers
+    need keys of its file `edge.keys`."""
     ports = iter(dialled_ports(shape.verifiers + 4 * shape.edges))
     members, port_of = dict[str, Member](), dict[str, int]()
     link = LinkSettings(delay_s=shape.rtt_s / 2)
@@ -170,7 +172,8 @@ async def fleet_suite(
 
 
 async def _knows_all(client: AggregatorClient, verifiers: int) -> bool:
-    """A single verifier is not listed: it is the target that is described."""
+    """Return whether an edge knows this many verifiers. A single one is not listed: the edge then
+    describes its target."""
     try:
         description = await client.describe()
     except Rejected:
@@ -181,7 +184,8 @@ async def _knows_all(client: AggregatorClient, verifiers: int) -> bool:
 
 
 async def until_empty(suite: FleetSuite, verifier: int, most_s: float) -> float:
-    """Seconds until no edge has a session there. Raises SuiteFailed after `most_s`."""
+    """Wait until no edge has a session at this verifier, and return the seconds that took. Raises
+    SuiteFailed after `most_s`."""
     began_s = time.monotonic()
     while await asyncio.to_thread(suite.far_sessions, verifier):
         if time.monotonic() - began_s > most_s:

@@ -51,7 +51,7 @@ class Validated:
 
     @staticmethod
     def ratio(pair: tuple[float, float]) -> float:
-        """Simulated ÷ measured."""
+        """Return simulated ÷ measured; `pair` is (measured, simulated)."""
         return pair[1] / pair[0]
 
 
@@ -91,7 +91,8 @@ def _validated(name: str, figures: Mapping[str, Any], seed: int) -> Validated:
 
 
 def plan_of(preset: Preset, acceptance_rate: float, hit_rate: float, seed: int) -> FleetPlan:
-    """The same fleet, simulated for long enough that chance moves its figures little."""
+    """Return the plan that simulates the same fleet, for long enough that chance moves its figures
+    little."""
     traffic = FleetTraffic(
         TrafficKind.CHATS,
         THINK_S,
@@ -119,7 +120,7 @@ def plan_of(preset: Preset, acceptance_rate: float, hit_rate: float, seed: int) 
 
 def pair_rates(preset: Preset) -> tuple[float, float]:
     """Return how often a draft of the scripted pair is right, and how often a correction had been
-    drafted for, by answers of one session in virtual time."""
+    drafted for, both measured on answers of one session in virtual time."""
     if not preset.drafts:
         return 0.5, 0.0
     pair = simulated_pair(*scripted_pair(NOISE), SamplingParams())

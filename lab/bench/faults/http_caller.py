@@ -18,7 +18,7 @@ async def streamed(
     key: str | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """The events of a streamed completion, until [DONE]. Leaving early drops the connection.
+    """Yield the events of a streamed completion, until [DONE]. Leaving early drops the connection.
     Raises OSError for a connection that fails, and ValueError for an answer that is no stream."""
     reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=LINE_BYTES)
     try:
@@ -39,7 +39,8 @@ async def streamed(
 async def answered(
     host: str, port: int, path: str, content: bytes, key: str | None = None
 ) -> tuple[int, bytes]:
-    """Status and body of what is answered to a POST of JSON. Raises OSError and ValueError."""
+    """Send a POST of JSON, and return the status and body of the answer. Raises OSError for a
+    connection that fails, and ValueError for an answer that is not HTTP."""
     reader, writer = await asyncio.open_connection(host, port, limit=LINE_BYTES)
     try:
         writer.write(posted_bytes(host, port, path, content, key))
@@ -54,13 +55,13 @@ async def answered(
 
 
 def request_bytes(host: str, port: int, body: Mapping[str, Any], key: str | None) -> bytes:
-    """A request for a streamed completion."""
+    """Return a request for a streamed completion as bytes."""
     content = json.dumps({**body, "stream": True}).encode()
     return posted_bytes(host, port, "/v1/completions", content, key)
 
 
 def posted_bytes(host: str, port: int, path: str, content: bytes, key: str | None) -> bytes:
-    """A POST of JSON, after which the connection is closed."""
+    """Return a POST of JSON as bytes; the connection is closed after its answer."""
     lines = [
         f"POST {path} HTTP/1.1",
         f"Host: {host}:{port}",

@@ -79,8 +79,8 @@ class Phase:
     lag_p99_s: float | None = None
 
     def ttft_s(self, quantile: float) -> float:
-        """Return the TTFT of all requests at a quantile, in seconds; a failed one has waited for
-        ever."""
+        """Return a quantile of the TTFT of all requests, in seconds; a request that failed counts
+        as infinitely late."""
         waited = sorted([*self.ttfts_s, *[inf] * sum(self.failures.values())])
         return waited[min(len(waited) - 1, int(quantile * len(waited)))] if waited else inf
 
@@ -89,8 +89,10 @@ class Phase:
 
 
 def run(report: Report, models: Models, part: Sequence[str] = ()) -> None:
-    """The goals of time are for a machine without other work; the first models are the scripted
-    ones. `part`: only these, "crowding" or the names of arms."""
+    """Measure the honest tenants alone, and beside the one who takes all that he can get. The goals
+    of time are for a machine without other work. `part`: only these, "crowding" or names of arms;
+    empty: all. The models of "crowding" are always the scripted ones. Raises InvalidArgument for an
+    unknown part."""
     if unknown := set(part) - {CROWDING, *ARMS}:
         raise InvalidArgument(
             "part", f"{sorted(unknown)} are none of {', '.join((CROWDING, *ARMS))}"
@@ -139,7 +141,8 @@ class Arm:
 
 
 def arm_goals(arms: Sequence[Arm]) -> list[Goal]:
-    """Two of each."""
+    """Return two goals for each arm: how much later first tokens come, and that no honest request
+    fails."""
     return [
         goal
         for arm in arms
@@ -203,7 +206,8 @@ async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: flo
 
 
 async def _served(suite: WholeSuite, folder: Path) -> Served:
-    """Return what /v1/models lists: the pair, and the embedding model where there is one."""
+    """Return the models that /v1/models lists: the pair, and the embedding model where there is
+    one."""
     key = (folder / GREEDY).read_text().strip()
     request = urllib.request.Request(
         f"http://{HOST}:{suite.http}/v1/models", headers={"Authorization": f"Bearer {key}"}
@@ -217,7 +221,7 @@ async def _served(suite: WholeSuite, folder: Path) -> Served:
 
 
 def goals(phases: list[Phase]) -> list[Goal]:
-    """The first phase is that of the honest alone."""
+    """Return the goals of all phases. In the first one the honest tenants are alone."""
     alone = phases[0].ttft_s(0.95)
     goals_ = [
         Goal(
@@ -253,7 +257,8 @@ async def _phases(place: Path, lasts_s: float) -> list[Phase]:
 
 
 def make_tenants(folder: Path) -> None:
-    """Certificates of both sides, and a key of every tenant in a file of his name."""
+    """Write certificates for both sides, and the key of each tenant into a file of the tenant's
+    name."""
     with contextlib.redirect_stdout(io.StringIO()):
         certs.main(["--out", str(folder)], standalone_mode=False)
     scopes = (Scope.GENERATE, Scope.DOCUMENTS_READ, Scope.DOCUMENTS_WRITE)
@@ -339,7 +344,8 @@ async def _over_http(
 
 
 async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: float) -> None:
-    """Failures count; what is measured is answers."""
+    """Put and search documents again and again until `ends_s`. Only failures are recorded, as times
+    are measured of answers."""
     access = access_with(folder, "edge", "honest0")
     async with RetrieverClient(suite.address("device-retriever"), access) as client:
         while time.monotonic() < ends_s:
@@ -353,7 +359,7 @@ async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: floa
 
 
 def _lags(suite: WholeSuite) -> Buckets:
-    """Return the lags of every service that measures them."""
+    """Return the histogram of event loop lag of every service that has one."""
     lags: dict[str, dict[float, float]] = {}
     for name, port in suite.metrics.items():
         with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:
@@ -363,7 +369,7 @@ def _lags(suite: WholeSuite) -> Buckets:
 
 
 def lag_buckets(text: str) -> dict[float, float]:
-    """The histogram's counts by upper bound, from a metrics page."""
+    """Return the counts of the lag histogram on a metrics page, by upper bound."""
     wanted = re.compile(rf'^{LAG_METRIC}_bucket{{.*le="([^"]+)".*}} (\S+)$', re.MULTILINE)
     buckets: dict[float, float] = defaultdict(float)
     for bound, count in wanted.findall(text):
@@ -372,8 +378,8 @@ def lag_buckets(text: str) -> dict[float, float]:
 
 
 def worst_quantile(before: Buckets, after: Buckets, quantile: float) -> float | None:
-    """Over the services, the bound that this share of the observations in between lies within;
-    None without any."""
+    """Return the upper bound within which this share of the observations between `before` and
+    `after` lies, in the service where it is largest; None without observations."""
     worst: float | None = None
     for name, counts in after.items():
         earlier = before.get(name, {})

@@ -44,7 +44,8 @@ class Presser:
         self._access = access_with(Path(options.certs), "edge", options.key)
 
     async def greedy(self, number: int) -> None:
-        """One of many long answers at once, and a flood of documents."""
+        """Ask for one of many long answers at once; every eighth caller first sends a flood of
+        documents."""
         if number % 8 == 0:
             await self._ingest()
         async with AggregatorClient(self._options.aggregator, access=self._access) as client:
@@ -52,7 +53,7 @@ class Presser:
                 pass
 
     async def slow_reader(self, number: int) -> None:
-        """A long answer that is never read; every third over HTTP."""
+        """Ask for a long answer and never read it; every third caller asks over HTTP."""
         if number % 3 == 0:
             await self._unread_http(number)
         channel = open_channel(self._options.aggregator, MAX_MESSAGE_BYTES, self._access)
@@ -63,7 +64,8 @@ class Presser:
             await call.code()  # until it is ended for us
 
     async def idle(self, number: int) -> None:
-        """A stream of answers or documents without a message, or a connection without a request."""
+        """Open a stream of answers or documents without sending a message, or a connection without
+        sending a request."""
         if number % 4 == 3:
             host, port = self._options.aggregator.rsplit(":", 1)
             port = self._options.http if number % 8 == 3 else port
@@ -140,7 +142,7 @@ async def _press(press: Callable[[int], Coroutine[Any, Any, None]], at_once: int
 
 
 async def _again(press: Callable[[int], Coroutine[Any, Any, None]], number: int) -> None:
-    """A refusal is no reason to stop."""
+    """Press again and again. A refusal is no reason to stop."""
     while True:
         with suppress(Rejected, OSError, ValueError):
             await press(number)

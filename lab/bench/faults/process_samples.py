@@ -24,8 +24,8 @@ class Samples:
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     async def take(self, pids: Mapping[str, int], metrics: Mapping[str, str]) -> None:
-        """One of each; `metrics` are addresses of metrics endpoints. A service that does not answer
-        in time (it may be paused) keeps its last figures."""
+        """Take one sample of each service; `metrics` are the addresses of their metrics endpoints.
+        A service that does not answer in time (it may be paused) keeps its last figures."""
         self.times_s.append(time.monotonic())
         for name, pid in pids.items():
             figures = _of_process(pid)
@@ -55,7 +55,8 @@ def _read(address: str) -> str:
 
 
 def _of_metrics(text: str) -> dict[str, float]:
-    """A series is a name with labels; a histogram's buckets are as many."""
+    """Return the number of series on a metrics page, and its bytes of keys and values. A series is
+    a name with labels, so each bucket of a histogram is one."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     kv = [line for line in lines if line.startswith(_KV) and "budget" not in line]
     return {

@@ -76,7 +76,7 @@ class Traffic:
     """Ends that blame the caller or the code, in their own words: every call is a good one."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Everybody at once, until told to stop."""
+        """Run all callers at once, and break something now and then, until `stop` is set."""
         callers: list[Callable[[random.Random], Awaitable[None]]] = [
             *(self._generate, self._generate, self._from_documents),
             *(self._leave, self._over_http, self._leave_http, self._documents),
@@ -111,7 +111,7 @@ class Traffic:
             await client.generate(_request(source, preset="dragon-coupled"), ANSWER_S)
 
     async def _leave(self, source: random.Random) -> None:
-        """In the middle."""
+        """Ask for an answer, and leave in the middle of it."""
         async with AggregatorClient(self.suite.address("aggregator")) as client:
             async for result in client.stream(_request(source), ANSWER_S):
                 if len(result.token_ids) > 4:
@@ -128,7 +128,8 @@ class Traffic:
                 break
 
     async def _documents(self, source: random.Random) -> None:
-        """Put a few, look for them, and remove some; the same names again and again."""
+        """Put a few documents, search for them, and remove some; the names are the same again and
+        again."""
         async with RetrieverClient(self.suite.address("device-retriever")) as client:
             names = [f"note{source.randrange(20)}" for _ in range(3)]
             size = source.choice((20, 200, 2000))
@@ -172,7 +173,8 @@ class Traffic:
 
 
 def run(report: Report, models: Models, minutes: float) -> None:
-    """The goals hold on any machine: they are about what is held, not about time."""
+    """Run mixed traffic with faults for `minutes`, and report what grows. The goals hold on any
+    machine: they are about what services hold, not about time."""
     minutes = QUICK_MINUTES if report.quick else minutes
     with tempfile.TemporaryDirectory(prefix="tandem-soak-") as place:
         samples, traffic = run_loop(_soak(Path(place), models, report.seed, minutes * 60))
@@ -271,7 +273,7 @@ def _counted(counts: Mapping[Any, int]) -> str:
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> bool:
-    """Return whether to stop."""
+    """Wait for `seconds`, or until `stop` is set; return whether it is."""
     try:
         async with asyncio.timeout(seconds):
             await stop.wait()

@@ -48,9 +48,9 @@ async def whole_suite(
     certificates: Path | None = None,
     switches: Mapping[str, Switches] = NO_SWITCHES,
 ) -> AsyncIterator[WholeSuite]:
-    """Started, with a few documents at each side. `more` are further settings of some services;
-    with `certificates`, a folder of `tandem certs`, all of them have TLS and keys; those
-    with `switches` run under fail-points."""
+    """Run all services of a suite, with a few documents at each side, while the context is open.
+    `more` are further settings of some services. With `certificates`, a folder of `tandem certs`,
+    all of them have TLS and keys; those with `switches` run under fail-points."""
     free_ports = dialled_ports(2 * len(SERVICES) + 1)
     ports = dict(zip(SERVICES, free_ports, strict=False))
     metrics = dict(zip(SERVICES, free_ports[len(SERVICES) :], strict=False))
@@ -87,7 +87,7 @@ def side_of(service: str) -> str:
 
 
 def secured(certificates: Path, side: str) -> dict[str, object]:
-    """Settings of a service of the "edge" or the "cloud"."""
+    """Return the settings of TLS and keys for a service of the "edge" or the "cloud"."""
     files = {"tls-ca": "ca.crt", "tls-certificate": f"{side}.crt", "tls-key": f"{side}.key"}
     files |= {"keys-file": f"{side}.keys", "call-key-file": f"{side}.call-key"}
     if side == "edge":

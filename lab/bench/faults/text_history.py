@@ -32,7 +32,7 @@ class Answered:
     why: str = ""
 
     def arrived(self, token_ids: Sequence[int], at_s: float) -> None:
-        """All that has come so far."""
+        """Take all tokens that have come so far, and note the time if some are new."""
         if len(token_ids) > len(self.token_ids):
             self.arrivals_s.append(at_s)
         self.token_ids = list(token_ids)
@@ -43,7 +43,7 @@ FOR_A_FAULT = (OK, "UNAVAILABLE", "CANCELLED")
 
 
 def improper_ends(answers: Iterable[Answered]) -> list[Answered]:
-    """Answers that ended as if somebody had asked or answered wrongly."""
+    """Return the answers whose status blames the request or the code, as no fault may."""
     return [answer for answer in answers if answer.status not in FOR_A_FAULT]
 
 
@@ -71,9 +71,10 @@ def all_wrong_tokens(
 def noticed_s(
     answers: Iterable[Answered], began_s: float, until_s: float, of_cloud: bool
 ) -> float | None:
-    """The longest that anybody was in the dark about a fault that began at `began_s`; the next one
-    does at `until_s`. A caller was until its request failed; where the fault was `of_cloud`, the
-    edge was until it took the cloud for lost. None where nobody had to notice."""
+    """Return the longest time in seconds for which somebody did not notice a fault that began at
+    `began_s`; the next one begins at `until_s`. A caller notices it when its request fails; where
+    the fault was `of_cloud`, the edge does when it takes the cloud for lost. None where nobody had
+    to notice."""
     under_it = [a for a in answers if a.began_s < until_s and a.ended_s >= began_s]
     failed = [a for a in under_it if a.status != OK and a.ended_s < until_s]
     delays_s = [answer.ended_s - max(began_s, answer.began_s) for answer in failed]
@@ -83,8 +84,8 @@ def noticed_s(
 
 
 def tokens_again_s(answers: Iterable[Answered], callers: Iterable[int], over_s: float) -> float:
-    """Seconds from the end of a fault's cause until every caller has had a token; infinite for one
-    that has had none."""
+    """Return the seconds from the end of a fault's cause until every caller has had a token;
+    infinite if one has had none."""
     first = dict.fromkeys(callers, inf)
     for answer in answers:
         after = (at for at in answer.arrivals_s if at >= over_s)

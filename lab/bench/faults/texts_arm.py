@@ -73,7 +73,7 @@ class TextsArm:
         await self._note(ServiceFault(service, "kill -9", began_s, over_s, over_s - gone_s))
 
     async def blackholed(self, source: random.Random) -> None:
-        """Nothing passes the link for 1 to 5 s; connections stay open."""
+        """Let nothing pass the link for 1 to 5 s; connections stay open."""
         await self._flowing()
         began_s = time.monotonic()
         self.link.cut()
@@ -84,7 +84,7 @@ class TextsArm:
         await self._note(ServiceFault("link", "blackhole", began_s, time.monotonic()))
 
     async def without_descriptors(self, service: str, source: random.Random) -> None:
-        """It can open nothing more for a moment, in which a new caller comes."""
+        """Let the service open nothing more for a moment, in which a new caller comes."""
         await self._flowing()
         began_s = time.monotonic()
         self.fleet.limit(service, "descriptors", 3)
@@ -104,7 +104,7 @@ class TextsArm:
         return tokens_again_s(self.answers, range(len(self.requests)), fault.over_s)
 
     async def call(self, caller: int, stop: asyncio.Event) -> None:
-        """Ask for one's own request again and again until told to stop."""
+        """Send the caller's request again and again until `stop` is set."""
         while not stop.is_set():
             async with AggregatorClient(self.address) as client:
                 for _ in range(20):
@@ -115,7 +115,8 @@ class TextsArm:
                         break
 
     async def learn(self) -> None:
-        """Every request's text when nothing is broken, twice: it must not depend on anything."""
+        """Ask for the text of every request twice while nothing is broken, and keep it. Raises
+        PromiseBroken if the two differ: a text must depend on nothing but its request."""
         numbers = range(len(self.requests))
         async with AggregatorClient(self.address) as client:
             first, second = [
@@ -154,14 +155,15 @@ class TextsArm:
         await _until(all_flow)
 
     async def _note(self, fault: ServiceFault) -> None:
-        """Once every caller has had a token again."""
+        """Record the fault, and wait until every caller has had a token again."""
         self.faults.append(fault)
         await _until(lambda: self.flows_s(fault) < inf)
 
 
 @asynccontextmanager
 async def texts_arm(place: Path, seed: int) -> AsyncIterator[TextsArm]:
-    """The suite and a caller for each request, which have ended when the context does."""
+    """Run the suite, and a caller for each request, while the context is open; the callers end with
+    it."""
     settings: dict[str, dict[str, object]] = {
         name: {
             "engine": "scripted",
@@ -183,8 +185,8 @@ async def texts_arm(place: Path, seed: int) -> AsyncIterator[TextsArm]:
 
 
 def _requests(seed: int) -> list[GenerationRequest]:
-    """Return one of each preset that waits for a lost cloud, one that does not, one from
-    documents."""
+    """Return one request for each preset that waits for a lost cloud, the one of answers from
+    documents included, and one that does not wait."""
     plans = [(preset, LostCloud.WAIT) for preset in (*PRESETS, TWO_SIDED)]
     plans.append((PRESETS[0], LostCloud.FAIL))
     return [
@@ -200,7 +202,8 @@ def _requests(seed: int) -> list[GenerationRequest]:
 
 
 async def _until(reached: Callable[[], bool]) -> None:
-    """Or for SETTLE_S; what was not reached shows in the figures."""
+    """Wait until `reached` holds, at most for SETTLE_S; what was not reached shows in the
+    figures."""
     deadline_s = time.monotonic() + SETTLE_S
     while not reached() and time.monotonic() < deadline_s:
         await asyncio.sleep(0.02)

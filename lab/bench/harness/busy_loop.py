@@ -25,11 +25,12 @@ LOOK_S = 0.01
 
 @contextmanager
 def busy_loops(count: int, *, pulse_s: float | None = None) -> Iterator[list[int]]:
-    """Start so many processes, which the system puts on whichever core it likes; their ids.
+    """Start `count` processes that keep a core busy, on whichever cores the system likes, and yield
+    their ids; they end with the context.
 
     Args:
-        count: of processes.
-        pulse_s: for so many seconds they rest, and then work, in turn; None: they never rest."""
+        count: number of processes.
+        pulse_s: seconds that they rest, and then work, in turn; None: they never rest."""
     command = (sys.executable, "-P", "-m", "tandem.suite.supervised", str(os.getpid()), __name__)
     pulse = () if pulse_s is None else (str(pulse_s),)
     processes: list[subprocess.Popen[bytes]] = []
@@ -52,7 +53,7 @@ def busy_loops(count: int, *, pulse_s: float | None = None) -> Iterator[list[int
 
 
 def rest_first(process_ids: Sequence[int]) -> None:
-    """Have loops that rest in turn begin with a rest, all at once."""
+    """Make loops that rest in turn begin with a rest, all at once."""
     for process_id in process_ids:
         os.kill(process_id, signal.SIGUSR1)
 

@@ -23,7 +23,7 @@ class PassSums:
     seconds: float
 
     def mean_since(self, before: PassSums) -> float | None:
-        """Mean seconds of the passes after `before`; None without any."""
+        """Return the mean seconds of the passes after `before`; None where there were none."""
         passes = self.passes - before.passes
         return (self.seconds - before.seconds) / passes if passes else None
 

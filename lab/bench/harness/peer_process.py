@@ -27,7 +27,8 @@ class PeerProcess:
         self._process, self._module = process, module
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises SuiteFailed when the worker has died."""
+        """Send a request to the worker, and return its answer. Raises SuiteFailed when the worker
+        has died."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -49,8 +50,8 @@ class PeerProcess:
 def running_worker(
     module: str, arguments: Sequence[str], threads: int, python: str = sys.executable
 ) -> Iterator[PeerProcess]:
-    """A worker with all cores and that many threads of arithmetic. `python`: of the environment
-    that has what it imports."""
+    """Run a worker on all cores, with this many threads of arithmetic, while the context is open.
+    `python`: the interpreter of the environment that has what the worker imports."""
     process = subprocess.Popen(
         [
             *(python, "-P", "-m", "tandem.suite.supervised", str(os.getpid())),
@@ -78,6 +79,6 @@ def running_worker(
 
 
 def _signal_all(group: int, number: signal.Signals) -> None:
-    """To every process of a group that is still there."""
+    """Send a signal to every process of a group that is still there."""
     with suppress(ProcessLookupError):
         os.killpg(group, number)

@@ -34,7 +34,7 @@ def bars(
     limit: float | None = None,
     logarithmic: bool = False,
 ) -> None:
-    """One bar per name, with a line at the limit."""
+    """Draw one bar per name, with a line at the limit."""
     with _figure(path, title) as axes:
         axes.bar(list(heights), list(heights.values()))
         axes.set_ylabel(ylabel)
@@ -54,7 +54,7 @@ def grouped_lines(
     by: str = "preset",
     limit: float | None = None,
 ) -> None:
-    """y over x, one line per value of `by`; rows without a y are left out."""
+    """Draw y over x, one line per value of `by`; rows without a y are left out."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         if row.get(y) is not None:
@@ -81,8 +81,8 @@ def panels(
     by: str = "preset",
     limit: float | None = None,
 ) -> None:
-    """A panel per value of `columns` and `lines`, each with y over x, one curve per value of `by`:
-    means over the rows, drawn at equal distances along x."""
+    """Draw a panel for each pair of values of `columns` and `lines`: y over x, one curve per value
+    of `by`. Points are means over the rows, drawn at equal distances along x."""
     from matplotlib.figure import Figure
 
     across = list(dict.fromkeys(row[columns] for row in rows))
@@ -121,7 +121,8 @@ _DASHES = ("-", "--", ":")
 
 
 def _style(number: int) -> dict[str, str]:
-    """Like no other of thirty curves, in black and white too."""
+    """Return the style of the curve with this number. Thirty curves differ from each other, in
+    black and white too."""
     again, number = divmod(number, len(_MARKERS))
     dashes = _DASHES[again % len(_DASHES)]
     return {"marker": _MARKERS[number], "color": f"C{number}", "linestyle": dashes}
@@ -142,7 +143,7 @@ def _draw_limit(axes: Any, limit: float | None) -> None:
 
 @contextmanager
 def _figure(path: Path, title: str) -> Iterator[Any]:
-    """A figure's axes; it is written to `path` when the block ends."""
+    """Yield the axes of a figure, which is written to `path` when the block ends."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

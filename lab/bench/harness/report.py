@@ -44,7 +44,7 @@ QUIET_SHARE = 0.05
 
 
 def make_row(**figures: Any) -> Row:
-    """A row with every fixed name, then the further ones in the order given."""
+    """Return a row with every fixed name, then the further ones in the order given."""
     return dict.fromkeys(FIELDS) | figures
 
 
@@ -153,7 +153,7 @@ class Report:
         path.write_text(self.json() + "\n", encoding="utf-8")
 
     def json(self) -> str:
-        """All of it as one JSON object."""
+        """Return the report as one JSON object."""
         return json.dumps(_finite(self.to_json()), indent=1)
 
 
@@ -165,8 +165,8 @@ def progress(words: str) -> None:
 def counted(
     items: Sequence[T], words: Callable[[T], str], clock: Callable[[], float] = time.monotonic
 ) -> Iterator[T]:
-    """Each of `items`, said as `progress` does, with its number and, from the second on, the time
-    left at the pace so far."""
+    """Yield each of `items`, and report it as `progress` does: `words` of it, its number and, from
+    the second on, the time left at the pace so far."""
     began_s = clock()
     for done, item in enumerate(items):
         left_s = (len(items) - done) * (clock() - began_s) / done if done else 0.0
@@ -180,7 +180,7 @@ def duration_words(seconds: float) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no NaN."""
+    """Return the value with None in place of every number that JSON cannot hold, such as NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

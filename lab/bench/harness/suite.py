@@ -85,7 +85,8 @@ class Suite:
     """HOST:PORT of the drafter's metrics."""
 
     def cpu_s(self) -> tuple[float, float]:
-        """Processor seconds used so far by the edge's and by the cloud's processes."""
+        """Return the processor seconds that the edge's and the cloud's processes have used so
+        far."""
         edge_s = sum(process.cpu_s() for process in self.edge)
         cloud_s = sum(process.cpu_s() for process in self.cloud)
         return edge_s, cloud_s
@@ -104,14 +105,15 @@ def running_suite(
     verifier_options: Sequence[str] = (),
     aggregator_options: Sequence[str] = (),
 ) -> Iterator[Suite]:
-    """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
+    """Run a verifier (behind a link emulator if wanted), a drafter and an aggregator on free ports
+    while the context is open.
 
-    The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
-    the target as many threads, since the one side waits while the other computes, or
-    `target_threads`. Without `keeps_prefixes` a prompt is computed anew each time.
+    The calling process joins the edge's core. `shares_cores`: both sides have all cores, since the
+    one side waits while the other computes. `target_threads`: threads of the target; by default as
+    many as the cloud has cores. Without `keeps_prefixes` a prompt is computed anew each time.
     `cloud_draft`: the verifier has the pair's draft model, too. `drafter_options` and so on:
-    further flags of a service. Raises SuiteFailed, with the process's own words, when one does not
-    start or ends by itself.
+    further flags of a service. Raises SuiteFailed, with the last line that the process wrote, when
+    one does not start or ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
@@ -176,8 +178,9 @@ COMMON = ("--insecure", "--port", "0", "--log-level", "warning")
 
 
 def cloud_draft_flags(models: Models, pacing: Pacing | None = None) -> tuple[str, ...]:
-    """Return the flags by which a verifier drafts with the pair's draft model itself, as the edge
-    does, but for a step of the declared time in the cloud where it is paced."""
+    """Return the flags that give a verifier the pair's draft model, as the edge has it, so that it
+    drafts as well. With `pacing`, a draft step takes the time that is declared for one in the
+    cloud."""
     device = () if is_gguf(models.draft) else ("--cloud-draft-device", models.device)
     pace = () if pacing is None else ("--pace-cloud-draft-s", str(pacing.cloud_draft_s))
     return (
@@ -250,7 +253,8 @@ class PinnedProcess:
             raise SuiteFailed(why) from error
 
     def _stop(self) -> str:
-        """End the process; the last line it wrote to standard error."""
+        """End the process, and return the last line that it wrote to standard error; empty if it
+        was ended before."""
         if self._stderr.closed:
             return ""
         self._process.terminate()
@@ -268,7 +272,7 @@ class PinnedProcess:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of a process so far; 0 where the system does not tell."""
+    """Return the user and system seconds of a process so far; 0 where the system does not say."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -292,7 +296,7 @@ class LinkController:
         self._ask({"op": "cut"})
 
     def restore(self) -> None:
-        """Let everything through again, what was held first."""
+        """Let everything through again, beginning with what was held back."""
         self._ask({"op": "restore"})
 
     def _ask(self, request: dict[str, object]) -> None:
@@ -305,6 +309,7 @@ class LinkController:
 
 
 def clean_environment(threads: int = 1) -> dict[str, str]:
-    """The caller's environment without service settings; `threads` of arithmetic."""
+    """Return the caller's environment without service settings, and with `threads` threads of
+    arithmetic."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("TANDEM_")}
     return kept | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}

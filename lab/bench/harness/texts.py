@@ -25,12 +25,13 @@ class NoTexts(TandemError):
 
 
 def held_out(path: Path = HELD_OUT) -> list[dict[str, str]]:
-    """Held-out documents: id, source, prompt, text. Raises NoTexts."""
+    """Return the held-out documents: id, source, prompt, text. Raises NoTexts."""
     return _records(path)
 
 
 def prompts(count: int) -> list[str]:
-    """The first `count` held-out prompts, sources in turn. Raises NoTexts when there are fewer."""
+    """Return the first `count` held-out prompts, sources in turn. Raises NoTexts when there are
+    fewer."""
     by_source: dict[str, list[str]] = {}
     for document in held_out():
         by_source.setdefault(document["source"], []).append(document["prompt"])
@@ -42,7 +43,7 @@ def prompts(count: int) -> list[str]:
 
 
 def read_peps(path: Path = PEPS) -> list[Document]:
-    """Records of JSON lines with `id`, `title` and `text`. Raises NoTexts."""
+    """Return the records of a JSON-lines file with `id`, `title` and `text`. Raises NoTexts."""
     try:
         return [
             Document(record["id"], record["text"], record["title"]) for record in _records(path)
@@ -52,7 +53,8 @@ def read_peps(path: Path = PEPS) -> list[Document]:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file, gzip-compressed if its name ends in .gz."""
+    """Return the records of a JSON-lines file, which is gzip-compressed if its name ends in .gz.
+    Raises NoTexts if it cannot be read."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as lines:

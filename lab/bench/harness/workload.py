@@ -32,8 +32,8 @@ def requests(
     sampling: SamplingParams | None = None,
     overrides: tuple[str, ...] = (),
 ) -> list[GenerationRequest]:
-    """Return one request per prompt, each with a seed of its own, of exactly `max_tokens` tokens.
-    With a draft length nothing of a round is chosen while it runs."""
+    """Return one request per prompt, each with another seed, of exactly `max_tokens` tokens. With a
+    draft length, nothing about a round is chosen while it runs."""
     length = () if draft_length is None else (f"draft_length={draft_length}",)
     fixed = FIXED_ROUNDS if length and preset in PRESETS else ()
     return [
@@ -64,7 +64,7 @@ async def all_at_once(suite: Suite, wanted: Sequence[GenerationRequest]) -> list
 
 
 def total(answers: Sequence[Generated], figure: str) -> float:
-    """Sum of a figure of the answers' summaries."""
+    """Return the sum of one figure of the answers' summaries."""
     return float(sum(getattr(summary_of(answer), figure) for answer in answers))
 
 
@@ -74,13 +74,13 @@ def summary_of(answer: Generated) -> Any:
 
 
 def measured_tpot_s(answers: Sequence[Generated]) -> float:
-    """Seconds from each first commit to the last, per token after the first."""
+    """Return the seconds from each answer's first commit to its last, per token after the first."""
     decoding_s = sum(answer.last_commit_s - (answer.ttft_s or 0.0) for answer in answers)
     return decoding_s / sum(len(answer.token_ids) - 1 for answer in answers)
 
 
 def answers_row(preset: str, draft_length: int | None, answers: Sequence[Generated]) -> Row:
-    """The figures of answers that were asked for one after another."""
+    """Return the figures of answers that were asked for one after another."""
     tokens = sum(len(answer.token_ids) for answer in answers)
     drafted = total(answers, "drafted")
     return make_row(

@@ -37,7 +37,8 @@ class ZipfDistributions:
         return _normalised(self._logits(context) + np.float32(self.noise) * noise)
 
     def _logits(self, context: tuple[int, ...]) -> Array:
-        """−exponent · log rank, with ranks dealt out by an affine map modulo the vocabulary."""
+        """Return −exponent · log rank of each token; an affine map modulo the vocabulary deals out
+        the ranks."""
         size = self.vocabulary_size
         key = self._key(context, _ORDER)
         step, start = 1 + key % (size - 1), (key >> 32) % size

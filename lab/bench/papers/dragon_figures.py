@@ -119,7 +119,8 @@ def _theorem() -> PaperTable:
 
 
 def _both(labels: Labels) -> BothSides:
-    """Acceptance of device and cloud, and the device's step in ms."""
+    """Return both sides' times and acceptance; `labels` are the acceptance of device and cloud, and
+    the device's step in ms."""
     device, cloud, device_ms = (float(one) for one in labels)
     one_way_s = ROUND_TRIP_S / 2
     return BothSides(
@@ -177,8 +178,8 @@ def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def sequence_wise_table() -> PaperTable:
-    """Return what DRDG/SW takes with the transfer that the paper measured with it; the preset
-    `drdg-sw` sends ids, unless `answer_probs` is set."""
+    """Return the table of what DRDG/SW takes with the transfer that the paper measured with it; the
+    preset `drdg-sw` sends ids, unless `answer_probs` is set."""
     return PaperTable(
         key="dragon-drdg-sw",
         paper="DRAGON",
@@ -223,7 +224,7 @@ def _sequence_wise(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _sequence_bytes(testbed: Testbed) -> dict[str, float]:
-    """Return the mean size of what is sent of an answer, by what that is."""
+    """Return the mean bytes that are sent of an answer, by what is sent."""
     ran = [
         (question, cloud_answer(testbed, question, number))
         for number, question in enumerate(latency_questions(testbed))
@@ -245,12 +246,13 @@ def _sequence_bytes(testbed: Testbed) -> dict[str, float]:
 
 
 def _json_bytes(probs: Array) -> float:
-    """Of the paper's vocabulary, with numbers as long as these."""
+    """Return the bytes of a distribution over the paper's vocabulary as JSON, with numbers as long
+    as these."""
     return len(json.dumps(probs.tolist())) * VOCABULARY / len(probs)
 
 
 def _spread(probs: Array) -> Array:
-    """The same probabilities at ids all over the paper's vocabulary."""
+    """Return the same probabilities at ids all over the paper's vocabulary."""
     spread = np.zeros(VOCABULARY, dtype=np.float32)
     spread[np.arange(len(probs)) * (VOCABULARY // len(probs))] = probs
     return spread

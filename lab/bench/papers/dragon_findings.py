@@ -245,7 +245,8 @@ def scheduler(rows: Rows) -> str:
 
 
 def _by_eq_5(longer: list[float]) -> str:
-    """`longer`: than by outcomes, in percent."""
+    """Say how much longer answers take by eq. 5's expectation. `longer`: than by outcomes, in
+    percent."""
     if max(longer) <= 100 * EVEN:
         return "By eq. 5's expectation it is no slower."
     return (

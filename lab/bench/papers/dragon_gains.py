@@ -146,7 +146,7 @@ def _counts(testbed: Testbed) -> tuple[int, ...]:
 
 
 def _perplexities(testbed: Testbed, model: str, named: str) -> dict[tuple[str, int], float]:
-    """Return perplexities by method and number of documents a side; none where the model or the
+    """Return perplexities by method and number of documents a side; empty where the model or the
     texts are not there."""
 
     def computed() -> dict[tuple[str, int], float]:
@@ -175,7 +175,8 @@ def _perplexities(testbed: Testbed, model: str, named: str) -> dict[tuple[str, i
 
 
 def relative_gains(perplexity: Mapping[tuple[str, int], float], documents: int) -> Figures:
-    """Gains in percent, and what DRAGON's is times that of one context and of one side."""
+    """Return DRAGON's gain ÷ that of one context and ÷ that of one side, then the three gains in
+    percent. A gain is over no documents; a quotient by a gain below LEAST_GAIN is None."""
     none = perplexity["dragon", 0]
 
     def gain(*methods: str) -> float:
@@ -188,14 +189,14 @@ def relative_gains(perplexity: Mapping[tuple[str, int], float], documents: int) 
 
 
 def model_source(model: str, testbed: Testbed) -> str | None:
-    """Where a row's model is; None where it is not."""
+    """Return where a row's model is; None where it is not there."""
     if model == WITNESS:
         return str(REAL) if REAL.is_dir() else None
     return testbed.models.target if model == DEMO_PAIR else None
 
 
 def model_texts(named: str, tasks: Path | None) -> list[str]:
-    """Whole texts; none where their file is not there."""
+    """Return whole texts; empty where their file is not there."""
     if named in FILES:
         return task_texts(named, tasks)
     return [one.text for one in read_peps(PEPS) if is_held_out(one.id)]

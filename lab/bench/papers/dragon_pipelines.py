@@ -161,7 +161,8 @@ def _decided() -> tuple[TwoSidedAnswer, list[Decision]]:
 
 
 def _snapshot(testbed: Testbed, labels: Labels) -> Figures:
-    """Of the token's decision; nothing before anything was measured."""
+    """Return the figures of the decision at the token; all None where nothing had been measured
+    yet."""
     _, decisions = _decided()
     decision = next((one for one in decisions if one.position == int(float(labels[0]))), None)
     if decision is None:

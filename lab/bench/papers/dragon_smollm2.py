@@ -130,7 +130,8 @@ def _latency_rows(testbed: Testbed, models: Models) -> list[Row]:
 
 
 def _virtual_s(testbed: Testbed, models: Models) -> dict[tuple[str, float], float]:
-    """Seconds a token after the first, by preset and added latency, without jitter."""
+    """Return the seconds a token after the first in virtual time, by preset and added latency,
+    without jitter."""
     count = QUICK_QUESTIONS if testbed.quick else QUESTIONS
     questions = ask_questions(models, PEPS, testbed.seed, count)
     tokens = QUICK_TOKENS if testbed.quick else TOKENS
@@ -205,5 +206,5 @@ def _first_token(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _first_token_rows(testbed: Testbed, models: Models) -> list[Row]:
-    """Paced as `bench dragon-ttft --real` is."""
+    """Return the rows of real processes that are paced as those of `bench dragon-ttft --real`."""
     return dragon_ttft.measure_by_processes(models, testbed.seed)

@@ -63,7 +63,8 @@ def _saved(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def overhead_table() -> PaperTable:
-    """Return the means over added latencies, which the paper's text has of the device alone."""
+    """Return the table of latency over that of the device alone: means over added latencies, which
+    are in the paper's text."""
     return PaperTable(
         key="dragon-figure-6-mean",
         paper="DRAGON",
@@ -128,7 +129,8 @@ def latency_questions(testbed: Testbed) -> list[Question]:
 
 
 def cloud_answer(testbed: Testbed, question: Question, number: int) -> tuple[int, ...]:
-    """Return what the cloud alone answers to the question of that number."""
+    """Return the tokens that the cloud alone answers to a question; `number` is added to the
+    seed."""
     times = Times(PACINGS[0].device_s, PACINGS[0].cloud_s, BASE_RTT_S)
     alone = AGGREGATION_PRESETS["crcg-cloud"]
     return answer(alone, question, times, 0.0, testbed.seed + number).token_ids
@@ -220,7 +222,7 @@ def _totals(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def scheduler_records(testbed: Testbed) -> dict[str, list[Record]]:
-    """Return recorded acceptance by whose documents are more relevant."""
+    """Return the recorded acceptance, by whose documents are more relevant."""
     return testbed.once("scheduler records", lambda: _records(testbed))
 
 

@@ -58,7 +58,8 @@ def heterogeneous(rows: Rows) -> str:
 
 
 def contradicted(rows: Rows, in_table: Mapping[tuple[Any, ...], float | None]) -> str:
-    """`in_table`: what Table 3 prints for some of these rows, by their labels."""
+    """Say in how many cells the paper's text and its Table 3 agree, and in how many ours is nearer
+    to the table. `in_table`: what Table 3 prints for some of these rows, by their labels."""
     both = [
         (row.mine("speedup"), row.printed("speedup"), printed)
         for row in rows
@@ -83,7 +84,8 @@ def whole_grid(rows: Rows) -> str:
 
 
 def interior_optimum(rows: Rows, rates: Mapping[str, float]) -> str:
-    """`rates`: each target's acceptance rate."""
+    """Say where the best γ of each target lies, and why it is smaller than the paper's. `rates`:
+    each target's acceptance rate."""
     sentences = []
     for size in rates:
         lengths = rows.ours(f"best γ, {size}")

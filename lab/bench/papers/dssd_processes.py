@@ -109,7 +109,7 @@ def _measured(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def run_of(method: str, labels: Labels) -> ProcessRun:
-    """The run of a row. DSD's distributions are in half precision, as in the paper."""
+    """Return the run of a row. DSD's distributions are in half precision, as in the paper."""
     ntt_ms, mbps, length = (float(one) for one in labels[1:4])
     kind = method.split()[0].lower()
     return ProcessRun(kind, ntt_ms / 1e3, mbps, int(length))
@@ -120,7 +120,8 @@ def _alone() -> ProcessRun:
 
 
 def _results(testbed: Testbed, size: str) -> dict[ProcessRun, RunResult] | None:
-    """All runs with one target's times; the target alone has no link to wait for."""
+    """Return the results of all runs with one target's times; None where the real pair is not
+    there. The target alone has no link to wait for."""
     models = real_pair()
     if models is None:
         return None

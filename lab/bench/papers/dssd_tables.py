@@ -80,7 +80,7 @@ class PaperPair:
 
 
 def fitted_target_s(methods: Sequence[str], rows: Mapping[Cell, Line] = TABLE_2) -> float:
-    """Seconds of a pass of the target that its own rows of Table 2 ask for.
+    """Return the seconds of a pass of the target that its rows of Table 2 ask for.
 
     T tokens take the target alone T·T_LLM, so 1 ÷ speedup = (rounds·(γ·c + 1))/T + T_com/(T·T_LLM):
     the slope of a line by least squares over the rows of one γ, without the misprint. `methods`:
@@ -174,7 +174,8 @@ def _table_2() -> PaperTable:
 
 
 def _cells_of_table_3() -> tuple[PaperRow, ...]:
-    """Its speedups; of the cell that it has twice, the second row comes last."""
+    """Return the speedups of Table 3 as rows; of the cell that it has twice, the second row comes
+    last."""
     return tuple(
         PaperRow((float(ntt), float(mbps), float(length), method), (figure, None), which)
         for (ntt, mbps, length, which), line in TABLE_3.items()
@@ -333,7 +334,8 @@ def _best_lengths(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _predict(method: str, labels: Labels) -> Prediction:
-    """`labels` begin with NTT in ms, Mbit/s and γ."""
+    """Return what the paper's formulas predict for a method; `labels` begin with NTT in ms, Mbit/s
+    and γ."""
     ntt_ms, mbps, length = (float(one) for one in labels[:3])
     kind, size = method.split()
     pair = PAIRS[size]
@@ -355,7 +357,7 @@ def _simulated_speedup(testbed: Testbed, method: str, labels: Labels) -> float:
 
 
 def _answers(testbed: Testbed, method: str, labels: Labels) -> list[SimulatedAnswer]:
-    """Several tables ask for the same."""
+    """Return the answers of a method, simulated once, as several tables ask for the same."""
     where = tuple(float(one) for one in labels[:3])
     return testbed.once(("dssd", method, where), lambda: _simulated(testbed, method, *where))
 

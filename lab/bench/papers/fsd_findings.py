@@ -61,7 +61,8 @@ def ratios(rows: Rows) -> str:
 
 
 def by_task(rows: Rows, exit_share: float) -> str:
-    """`exit_share`: how deep in the pass the printed average exit of GSM8K lies, in percent."""
+    """Say what τ is for each task, and how deep in the pass the exit lies that is right first.
+    `exit_share`: how deep the printed average exit of GSM8K lies, in percent."""
     there = Rows([row for row in rows if row.ours["τ"] is not None])
     if not there.rows:
         return "No task's texts are here."
@@ -186,7 +187,7 @@ QUEUE_GOAL = (
 
 
 def queue_goal(rows: Rows) -> Goal:
-    """The paper's claim: the client's priority queue misses least."""
+    """Return the goal that the paper claims: the client's priority queue misses least."""
     columns = [name for name in QUEUE_COLUMNS if rows.ours(name)]
     if not columns:
         return Goal("FSD Table 7: no figures, as the target has no exits", 0.0, 0.0, "at most")
@@ -240,7 +241,8 @@ def longer_drafts(rows: Rows) -> str:
 
 
 def robot(rows: Rows, most: float) -> str:
-    """`most`: SD → FSD of a cache that always hits, by these times."""
+    """Say how fast SD is by the robot's times, and whether the printed SD → FSD is possible.
+    `most`: SD → FSD by these times with a cache that always hits."""
     (row,) = rows
     faster, printed = row.mine("AR → SD"), row.printed("SD → FSD")
     sentences = [

@@ -43,7 +43,9 @@ def exit_training_table() -> PaperTable:
 
 
 def _exits_of_target(testbed: Testbed, labels: Labels) -> Figures:
-    """Exits and their parameters, of the files of the target that is here."""
+    """Return the figures of the exits of the target that is here, from its files: their number,
+    their parameters in millions and in percent of the target's, and the context and hours of their
+    training. All are None where it has no exits."""
     target = testbed.models.target
     folder = find_exits(target, "auto") if labels == (OWN_TARGET,) else None
     if folder is None:

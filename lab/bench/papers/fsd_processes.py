@@ -60,7 +60,8 @@ def tables() -> tuple[PaperTable, ...]:
 
 
 def _printed(line: tuple[float, ...]) -> Figures:
-    """Beside our figures: a column of each average that is measured here too."""
+    """Return the printed averages of a client, with a None after each for our figure in virtual
+    time."""
     faster, gain, _, missed, _ = line
     return faster, None, gain, None, missed, None
 
@@ -80,7 +81,7 @@ def _finding(rows: Rows) -> str:
 
 
 def exits_pair(testbed: Testbed) -> Models:
-    """SmolLM2 where it has exits, else the report's pair."""
+    """Return SmolLM2 where it has exits, else the report's pair."""
     real = real_pair()
     if real is not None and find_exits(real.target, "auto") is not None:
         return real
@@ -109,7 +110,7 @@ def _percent(rate: float | None) -> float | None:
 
 
 def _results(testbed: Testbed, client: HardwareTimes) -> tuple[RunResult, ...] | None:
-    """The target alone, SD and FSD; None where no target has exits."""
+    """Return the results of the target alone, SD and FSD; None where no target has exits."""
     models = exits_pair(testbed)
     pair = shared_distributions(testbed, models, SamplingParams())
     if not (exits := len(pair.exit_distributions)):
@@ -127,7 +128,8 @@ def _results(testbed: Testbed, client: HardwareTimes) -> tuple[RunResult, ...] |
 
 
 def runs_of(client: HardwareTimes, exits: int) -> tuple[ProcessRun, ProcessRun, ProcessRun]:
-    """The target alone, SD, and FSD with all exits, over the client's link."""
+    """Return the runs of the target alone, of SD, and of FSD with all exits, over the client's
+    link."""
     rtt_s = 2 * client.link_ms / 1e3
     return (
         ProcessRun("ar", rtt_s, MBPS),

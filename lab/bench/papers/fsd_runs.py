@@ -44,15 +44,15 @@ def averages_by_demo_pair(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def conditions_of(column: tuple[str, str]) -> Conditions:
-    """The hardware of a column of Table 5, on a wide link."""
+    """Return the conditions of a column of Table 5: its hardware, on a wide link."""
     return _conditions(TABLE_5[column], WIDE_MBPS)
 
 
 def speeds(
     testbed: Testbed, conditions: Conditions, questions: Sequence[Question] | None
 ) -> Figures:
-    """AR → SD, SD → FSD, τ and the miss rate in percent, on some questions or the held-out
-    prompts; no FSD by a target without exits."""
+    """Return AR → SD, SD → FSD, τ and the miss rate in percent, on `questions` or, where it is
+    None, on the held-out prompts. FSD's figures are None for a target without exits."""
     plain = testbed.answers(PRESETS["dssd"].with_draft_length(DRAFT_LENGTH), conditions, questions)
     plain_s = float(answers_figures(plain)["tpot_s"])
     faster = conditions.times.verify_first_s / plain_s
@@ -66,7 +66,8 @@ def speeds(
 
 
 def by_queue_order(testbed: Testbed, labels: Labels) -> Figures:
-    """The miss rate in percent for each number of workers; none by a target without exits."""
+    """Return the miss rate in percent for each number of workers; None for a target without
+    exits."""
     if not (exits := len(testbed.pair.exit_distributions)):
         return (None,) * len(WORKERS)
     preset = replace(
@@ -82,7 +83,7 @@ def by_queue_order(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def by_exits_and_workers(testbed: Testbed, labels: Labels) -> Figures:
-    """SD → FSD and the miss rate in percent; none by a target that has fewer exits."""
+    """Return SD → FSD and the miss rate in percent; None for a target that has fewer exits."""
     exits, workers = (int(float(one)) for one in labels)
     if exits > len(testbed.pair.exit_distributions):
         return None, None
@@ -95,7 +96,7 @@ def by_exits_and_workers(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def batch_latency(testbed: Testbed, labels: Labels) -> Figures:
-    """Milliseconds of a step over a batch: of the target, and of the draft model."""
+    """Return the milliseconds of a step over a batch: of the target, and of the draft model."""
     batch = int(float(labels[0]))
     passes = QUICK_PASSES if testbed.quick else PASSES
     with pinned(usable_cores()[0]):
@@ -106,7 +107,8 @@ def batch_latency(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _step_s(engine: Engine, batch: int, passes: int, seed: int) -> float:
-    """Lower quartile: what else runs makes a pass longer, never shorter."""
+    """Return the lower quartile of the seconds of a step over a batch: other processes make a pass
+    longer, never shorter."""
     source = np.random.default_rng(seed)
     fed = tuple(source.integers(0, engine.vocabulary_size, CONTEXT_TOKENS).tolist())
     sessions = [engine.open(CONTEXT_TOKENS + 1) for _ in range(batch)]
@@ -130,13 +132,13 @@ def _conditions(times: HardwareTimes, mbps: float) -> Conditions:
 
 
 def _with_exits(exits: int) -> Preset:
-    """The deepest so many exits, throughout."""
+    """Return the preset `fsd` with the `exits` deepest exits throughout."""
     fixed = replace(PRESETS["fsd"], exits=exits, adapts_exits=False)
     return fixed.with_draft_length(DRAFT_LENGTH)
 
 
 def _run(testbed: Testbed, preset: Preset, conditions: Conditions) -> tuple[float, float | None]:
-    """TPOT, and the miss rate in percent."""
+    """Return the TPOT in seconds, and the miss rate in percent."""
     pair = testbed.pair
     count = QUICK_QUEUE_ANSWERS if testbed.quick else QUEUE_ANSWERS
     questions = list(islice(cycle(testbed.questions), count))

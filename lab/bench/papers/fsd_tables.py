@@ -128,7 +128,7 @@ def _by_formula(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _speedups(times: HardwareTimes, tokens: float, miss_rate: float) -> tuple[float, float]:
-    """AR → SD and SD → FSD for an answer of TOKENS tokens (Table 4)."""
+    """Return AR → SD and SD → FSD for an answer of TOKENS tokens (Table 4)."""
     alone = 2 * times.link_ms + TOKENS * times.verify_ms
     plain = 2 * times.link_ms + times.drafting_ms + times.verify_ms
     fast = 2 * times.link_ms + miss_rate * times.drafting_ms + times.verify_ms
@@ -286,5 +286,6 @@ def _landscape() -> PaperTable:
 
 
 def _miss_rate_for(speedup: float, relative_drafting: float) -> float:
-    """Return the miss rate in percent: (γc + 1)/(r·γc + 1) = speedup."""
+    """Return the miss rate r in percent at which (γc + 1)/(r·γc + 1) = speedup; `relative_drafting`
+    is γc."""
     return 100 * ((relative_drafting + 1) / speedup - 1) / relative_drafting

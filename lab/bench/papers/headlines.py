@@ -36,11 +36,12 @@ class Place:
     form: str = ".2f"
 
     def rows(self, rows: Rows) -> list[FilledRow]:
-        """Those that it means."""
+        """Return the rows that the place means."""
         return [row for row in rows if all(_is(row.labels[n], v) for n, v in self.where.items())]
 
     def words(self, rows: Rows) -> str:
-        """ "0.94 to 1.37"; NO_ROW where none of the rows has the figure."""
+        """Return the range of the figures in words, such as "0.94 to 1.37"; NO_ROW where none of
+        the rows has the figure."""
         found = []
         for row in self.rows(rows):
             figures = [figure for name in self.figures if (figure := row.ours[name]) is not None]
@@ -343,8 +344,8 @@ HEADLINES = (
 def headline_table(
     tables: Sequence[tuple[PaperTable, Rows | None]], links: Mapping[str, str]
 ) -> Iterator[str]:
-    """The lines of a Markdown table. `tables`: with their rows, None where they are not computed
-    yet; `links`: to each, by its key."""
+    """Yield the lines of a Markdown table. `tables`: each with its rows, or None where they are not
+    computed yet; `links`: the link to each table, by its key."""
     rows_of = {table.key: rows for table, rows in tables}
     yield f"| paper | its claim | printed | {' | '.join(COLUMNS)} | why they differ |"
     yield "|" + "---|" * (5 + len(COLUMNS))

@@ -61,12 +61,13 @@ class KeptResults:
         return self._rows.get(self._key(self._arguments(testbed, table, row)))
 
     def needed(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> bool:
-        """Return whether a row is to be computed: it is not kept, or was without what it needs."""
+        """Return whether a row has to be computed: it is not kept, or was computed without what it
+        needs."""
         kept = self.get(testbed, table, row)
         return kept is None or kept.empty
 
     def forget(self, tables: Iterable[PaperTable]) -> None:
-        """Rows of these tables, of whatever arguments."""
+        """Remove the rows of these tables, whatever their arguments."""
         keys = {table.key for table in tables}
         self._rows = {
             name: kept for name, kept in self._rows.items() if kept.arguments["table"] not in keys
@@ -83,7 +84,7 @@ class KeptResults:
         load: float,
         others_busy: float | None = None,
     ) -> KeptRow:
-        """Add a row and replace the file, in which each row is a line."""
+        """Add a row, and replace the file, which has a line for each row."""
         arguments = self._arguments(testbed, table, row)
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         kept = KeptRow(arguments, figures, machine, took_s, load, others_busy, date)
@@ -104,7 +105,7 @@ class KeptResults:
         return json.dumps(named, sort_keys=True)
 
     def _arguments(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> dict[str, Any]:
-        """Of what was given, what the row depends on."""
+        """Return the arguments that the row depends on."""
         tasks = testbed.tasks if "tasks" in table.needs else None
         prices = testbed.prices if "prices" in table.needs else None
         return {
@@ -122,7 +123,7 @@ class KeptResults:
 
 
 def _place(model: str) -> str:
-    """Where a model is: below the repository's folder, if it is there."""
+    """Return where a model is, relative to the repository's folder if it is in there."""
     path = Path(model)
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else model
 

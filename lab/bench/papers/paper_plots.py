@@ -18,8 +18,8 @@ _LEGEND_CHARACTERS, _HANDLE_CHARACTERS = 84, 8
 
 
 def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list[str]:
-    """Draw each plot of a table as SVG, and what else it draws; the names of the files. None
-    without matplotlib."""
+    """Draw each plot of a table as SVG, and what else the table draws; return the names of the
+    files, none without matplotlib."""
     if not table.plots and table.draw is None:
         return []
     try:
@@ -66,7 +66,7 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
 
 
 def _set_ticks(axes: Any, values: Sequence[float], logarithmic: bool) -> None:
-    """Where rows are."""
+    """Set the ticks to where rows are, on a logarithmic axis if asked for."""
     from matplotlib.ticker import NullLocator
 
     if logarithmic:
@@ -76,7 +76,7 @@ def _set_ticks(axes: Any, values: Sequence[float], logarithmic: bool) -> None:
 
 
 def _add_legend(figure: Any, axes: Any) -> None:
-    """Ours by their curves, and once what a cross is."""
+    """Add a legend of our curves, and once of what a cross is."""
     handles, names = axes.get_legend_handles_labels()
     if not handles or names == ["ours"]:
         return
@@ -87,7 +87,7 @@ def _add_legend(figure: Any, axes: Any) -> None:
 
 
 def _label(name: str, one: Label) -> str:
-    """ "NTT = 20 ms", "γ = 4", "10 Mbit/s"."""
+    """Return a label in words: "NTT = 20 ms", "γ = 4", "10 Mbit/s"."""
     if isinstance(one, str):
         return one
     if "/" in name:

@@ -73,10 +73,10 @@ def run(
 ) -> None:
     """Compute what is not kept yet, then write the pages into `folder`.
 
-    `only`: keys of tables, in which `*` is anything; `fresh`: compute all of them again; `tasks`: a
-    folder with texts of tasks; `prices`: of a pair of one's own; `part`: one of PARTS. `site`:
-    instead of the page, write those of the documentation into this folder, with all that is kept
-    there, of whatever commit. InvalidArgument names a key that is none.
+    `only`: keys of tables, in which `*` matches anything; `fresh`: compute all of them again;
+    `tasks`: a folder with texts of tasks; `prices`: those of a further pair; `part`: one of PARTS.
+    `site`: instead of the page, write those of the documentation into this folder, with all that is
+    kept there, whatever its commit. Raises InvalidArgument for a key that no table has.
     """
     tables, folder = chosen_tables(only, part), site or folder or FOLDER
     testbed = Testbed(models, report.seed, report.quick, tasks, prices)
@@ -102,7 +102,8 @@ def run(
 
 
 def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTable, ...]:
-    """The tables that one of the keys means, of this part; all of them without keys."""
+    """Return the tables of this part that match one of the keys, or all of this part without keys.
+    Raises InvalidArgument for a key that no table matches."""
     tables = all_tables()
     for key in only:
         if not any(fnmatchcase(table.key, key) for table in tables):
@@ -117,7 +118,7 @@ def chosen_tables(only: Sequence[str], part: str | None = None) -> tuple[PaperTa
 
 
 def _whole(table: PaperTable, testbed: Testbed, kept: KeptResults) -> Filled | None:
-    """A table all of whose rows are kept."""
+    """Return a table with its rows if all of them are kept, else None."""
     rows = [kept.get(testbed, table, row) for row in table.rows]
     there = tuple(row for row in rows if row is not None)
     return Filled(table, there) if len(there) == len(rows) else None

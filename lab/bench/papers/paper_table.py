@@ -102,7 +102,7 @@ class PaperTable:
         return any(row.theirs[place] is not None for row in self.rows)
 
     def filled(self, ours: Sequence[Figures]) -> Rows:
-        """The rows with our figures, by the names of the columns."""
+        """Return the rows with our figures, by the names of the columns."""
         return Rows(
             [
                 FilledRow(
@@ -115,7 +115,7 @@ class PaperTable:
         )
 
     def quotients(self, ours: Sequence[Figures]) -> str:
-        """Ours ÷ what is printed; nothing where nothing is."""
+        """Return our figures ÷ the printed ones as a sentence; empty where nothing is printed."""
         return compared(self.filled(ours), self.figures)
 
     def difference(self, ours: Sequence[Figures]) -> str:
@@ -125,7 +125,8 @@ class PaperTable:
         return "" if self.printed else "The paper prints no figures to compare with."
 
     def checked(self, ours: Figures) -> Figures:
-        """Our figures, which have the table's shape."""
+        """Return our figures if there is one for each column of the table; raise ValueError
+        otherwise."""
         if len(ours) != len(self.figures):
             raise ValueError(f"{self.key}: {len(ours)} figures for {len(self.figures)} columns")
         return ours

@@ -72,7 +72,8 @@ _WHY_LESS = {
 
 
 def _lost(rows: Rows, variant: str, ours: bool) -> list[float]:
-    """In percent, for each task."""
+    """Return by how many percent tokens/s change against the whole method, for each task; `ours`:
+    our figures, else the printed ones."""
 
     def rate(row: FilledRow) -> float:
         return row.mine("tokens/s") if ours else row.printed("tokens/s")

@@ -225,12 +225,13 @@ def _table_4() -> PaperTable:
 
 
 def _spread(printed: tuple[float, ...]) -> Figures:
-    """With a place for T_verify, before the drafting time."""
+    """Return the printed figures with an empty place for T_verify before the drafting time."""
     return (*printed[:-1], None, printed[-1])
 
 
 def acceptance_for(accepted_length: float, draft_length: int) -> float:
-    """The rate at which equation 5 gives this many tokens a round, by bisection; at most 1."""
+    """Return the acceptance rate at which equation 5 gives this many tokens a round, by bisection;
+    at most 1."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
@@ -289,8 +290,8 @@ def _answers(
 def _timed(
     answers: Sequence[SimulatedAnswer], pair: PaperPair, draft_length: int, accepted_length: float
 ) -> Figures:
-    """The paper's columns; a round is the time of the paper's accepted length, since passes that
-    begin as drafts arrive are no rounds."""
+    """Return our figures for the paper's columns. A round lasts as long as the paper's accepted
+    length takes, since passes that begin as drafts arrive are no rounds."""
     figures = answers_figures(answers)
     tpot_s, ttft_ms = float(figures["tpot_s"]), 1e3 * float(figures["ttft_s"])
     waiting_ms = _waiting_ms(answers, pair, draft_length)
@@ -301,7 +302,8 @@ def _timed(
 def _waiting_ms(
     answers: Sequence[SimulatedAnswer], pair: PaperPair, draft_length: int
 ) -> tuple[float, float]:
-    """Return what a round waits for after its last draft, and the target's pass in it."""
+    """Return how many ms a round waits after its last draft, and how many of these are the target's
+    pass."""
     rounds = sum(one.stats.rounds for one in answers)
     up = sum(one.uplink_bytes for one in answers) / rounds
     down = sum(one.downlink_bytes for one in answers) / rounds

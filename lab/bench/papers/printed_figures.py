@@ -32,20 +32,20 @@ Lines = Sequence[frozenset[float]]
 
 
 def texts_folder() -> Path | None:
-    """Where the papers' texts are: the folder that PAPERS_TEXTS names, or `.papers` beside this
-    repository's own folders, which git ignores."""
+    """Return the folder of the papers' texts: the one that PAPERS_TEXTS names, else `.papers`
+    beside this repository's other folders, which git ignores. None where neither is there."""
     named = os.environ.get("PAPERS_TEXTS")
     folder = Path(named) if named else ROOT / ".papers"
     return folder if named or folder.is_dir() else None
 
 
 def text_name(paper: str) -> str:
-    """The file of a paper's text."""
+    """Return the name of the file with a paper's text."""
     return f"{paper.lower().split('/')[0]}.txt"
 
 
 def typed_in() -> dict[str, dict[str, list[float]]]:
-    """By paper and table the figures that are typed in, each once, in order."""
+    """Return the figures that are typed in, by paper and table, each once, in order."""
     found: dict[str, dict[str, list[float]]] = {}
     for table in all_tables():
         figures = {one for row in table.rows for one in row.theirs if one is not None}
@@ -58,7 +58,8 @@ def typed_in() -> dict[str, dict[str, list[float]]]:
 
 
 def recorded() -> dict[str, Any]:
-    """What the last check found: by paper `sha256` of its text, and `figures` by table."""
+    """Return what the last check recorded: for each paper the `sha256` of its text, and `figures`
+    by table."""
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     return record
 
@@ -71,7 +72,7 @@ def numbers_of(text: str) -> Lines:
 
 
 def not_in_text(table: PaperTable, lines: Lines) -> Iterator[str]:
-    """The rows whose figures the paper's text does not have: all of a row in one line where the
+    """Yield the rows whose figures are not in the paper's text: all of a row in one line where the
     table says so, else each of them anywhere."""
     everywhere: frozenset[float] = frozenset().union(*lines)
     for row in table.rows:
@@ -82,7 +83,7 @@ def not_in_text(table: PaperTable, lines: Lines) -> Iterator[str]:
 
 
 def missing_in(folder: Path) -> Iterator[str]:
-    """Every figure of ours that stands in no text of the folder."""
+    """Yield every typed-in figure that its paper's text in the folder does not have."""
     for paper in typed_in():
         lines = numbers_of((folder / text_name(paper)).read_text(encoding="utf-8"))
         everywhere: frozenset[float] = frozenset().union(*lines)
@@ -98,7 +99,7 @@ def sha256_of(folder: Path, paper: str) -> str:
 
 
 def main(folder: Path) -> int:
-    """Check, and write the record if all is found; the exit status."""
+    """Check the figures, and write the record if all are found; return the exit status."""
     complaints = list(missing_in(folder))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
@@ -114,7 +115,7 @@ def main(folder: Path) -> int:
 
 
 def _compact(record: dict[str, Any]) -> str:
-    """JSON with a line for each table."""
+    """Return the record as JSON with a line for each table."""
     papers = []
     for paper, entry in record.items():
         tables = ",\n".join(

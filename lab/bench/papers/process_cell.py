@@ -115,7 +115,8 @@ def _measured(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _results(testbed: Testbed, cells: Sequence[Cell]) -> dict[ProcessRun, RunResult]:
-    """All cells of one pair, asked for one after another; split inference of a suite of its own."""
+    """Return the results of all cells of one pair, which are asked for one after another; those of
+    split inference come from another suite."""
     pair = PAIRS[cells[0].pair]
     whole = [cell for cell in cells if cell.method != SPLIT]
     split = [cell for cell in cells if cell.method == SPLIT]

@@ -25,7 +25,7 @@ NOT_HERE = "The models that these rows need are not here."
 
 
 def columns_of(result: RunResult) -> Figures:
-    """The figures of COLUMNS."""
+    """Return the figures of COLUMNS."""
     excess = (result.draft_excess_s, result.target_excess_s, result.rest_s)
     rate = result.acceptance_rate
     return (
@@ -36,7 +36,8 @@ def columns_of(result: RunResult) -> Figures:
 
 
 def why_apart(rows: Rows) -> str:
-    """By how much processes and virtual time differ, and of more than a tenth the largest part."""
+    """Say by how much processes and virtual time differ, and for rows more than a tenth apart what
+    the largest part of the difference is."""
     there = [row for row in rows if row.ours[REAL] is not None]
     if not there:
         return NOT_HERE
@@ -67,13 +68,13 @@ def why_apart(rows: Rows) -> str:
 
 
 def largest_part(row: FilledRow) -> str:
-    """The column of EXCESS that differs most from 0."""
+    """Return the column of EXCESS that differs most from 0."""
     return max(EXCESS, key=lambda part: abs(row.mine(part)))
 
 
 def faster_by_both(rows: Rows, faster: str, virtual: str) -> str:
-    """In how many rows processes and virtual time agree on what is faster than the target alone;
-    `faster` and `virtual` name the columns of both speedups."""
+    """Say in how many rows processes and virtual time agree on what is faster than the target
+    alone; `faster` and `virtual` name the columns of both speedups."""
     there = [row for row in rows if row.ours[faster] is not None]
     same = sum((row.mine(faster) > 1) == (row.mine(virtual) > 1) for row in there)
     return (
@@ -83,5 +84,5 @@ def faster_by_both(rows: Rows, faster: str, virtual: str) -> str:
 
 
 def none_of(names: Sequence[str]) -> Figures:
-    """A row without figures."""
+    """Return a row of None for these columns."""
     return (None,) * len(names)

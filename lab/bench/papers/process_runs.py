@@ -52,7 +52,7 @@ PATIENT = ("--dead-after-s", "60", "--give-up-after-s", "90")
 
 
 def real_pair() -> Models | None:
-    """SmolLM2-135M-Instruct and the draft model for it; None before `make real-pair`."""
+    """Return SmolLM2-135M-Instruct and the draft model for it; None before `make real-pair`."""
     there = SMOLLM2.is_dir() and SMOLLM2.with_name("smollm2-draft").is_dir()
     return REAL_PAIR if there else None
 
@@ -116,8 +116,8 @@ class RunResult:
 
 
 def long_prompts(tokenizer: TextTokenizer, count: int, tokens: int) -> tuple[str, ...]:
-    """The first `count` held-out texts that are long enough, cut to `tokens` tokens. NoTexts when
-    there are fewer."""
+    """Return the first `count` held-out texts that are long enough, cut to `tokens` tokens. Raises
+    NoTexts when there are fewer."""
     chosen = []
     for document in held_out():
         token_ids = tokenizer.encode(document["text"])
@@ -130,7 +130,7 @@ def long_prompts(tokenizer: TextTokenizer, count: int, tokens: int) -> tuple[str
 
 
 def distributions_of(models: Models, sampling: SamplingParams) -> SimulatedPair:
-    """Both models as the services compute them, as functions of a context."""
+    """Return both models as the services compute them, as functions of a context."""
     draft = load_engine(models.draft, dtype=models.draft_dtype, drafts=True)
     target = load_engine(models.target, dtype=models.target_dtype, exits="auto")
     return simulated_pair(draft, target, sampling)
@@ -170,7 +170,8 @@ def run_processes(
 
 
 def _warm_up(suite: Suite, questions: Questions) -> None:
-    """Bring the prompts' keys into memory, which no figure of a token after the first is about."""
+    """Bring the prompts' keys into memory before anything is measured: the figures are of tokens
+    after the first."""
     wanted = requests(questions.texts, "dsd", 2, WARM_UP_TOKENS, questions.seed)
     run_loop(one_after_another(suite, wanted))
 
@@ -212,9 +213,9 @@ def beside(
     draft_s: float | None,
     times: ModelTimes | None = None,
 ) -> RunResult:
-    """What answers by processes took, and what virtual time says of them. `simulate`: the same
-    answers at given ModelTimes; `draft_s`: the mean draft step as the drafter measured it;
-    `times`: what is declared, where that is more than `pacing`."""
+    """Return how long answers by processes took, beside the same answers in virtual time.
+    `simulate`: the same answers at given ModelTimes; `draft_s`: the mean draft step as the drafter
+    measured it; `times`: what is declared, where that is more than `pacing`."""
     tpot_s = measured_tpot_s(done)
     summaries = [summary_of(one) for one in done]
     passes = sum(timed_passes(one.target_passes, one.rounds) for one in summaries)
@@ -257,14 +258,15 @@ def _tpot_s(answers: Sequence[SimulatedAnswer]) -> float:
 
 
 def timed_passes(passes: float, rounds: float) -> float:
-    """Of an answer's passes those whose time is told. Where drafts are judged, that over the prompt
-    has been made when the first ones come, and no verdict has its time."""
+    """Return how many of an answer's passes have a reported time. Where drafts are judged, the pass
+    over the prompt is done when the first ones come, and no verdict has its time."""
     return passes - 1 if rounds else passes
 
 
 def _mean_pass_s(answers: Sequence[SimulatedAnswer], declared: ModelTimes) -> float:
-    """As by processes, where the prompt's keys are in memory: the cloud alone then feeds a token a
-    pass, while virtual time's first one has the whole prompt."""
+    """Return the mean seconds of a pass, counted as by processes, where the prompt's keys are in
+    memory: the cloud alone then feeds a token a pass, while virtual time's first pass has the whole
+    prompt."""
     if not any(answer.stats.rounds for answer in answers):
         return declared.verify_first_s
     passes = sum(timed_passes(one.stats.target_passes, one.stats.rounds) for one in answers)
@@ -279,7 +281,7 @@ def _miss_rate(done: Sequence[Generated]) -> float | None:
 def shared_distributions(
     testbed: Testbed, models: Models, sampling: SamplingParams
 ) -> SimulatedPair:
-    """`distributions_of`, once for all tables of a report."""
+    """Return `distributions_of`, computed once for all tables of a report."""
     return testbed.once(
         ("distributions", models, sampling), lambda: distributions_of(models, sampling)
     )

@@ -32,8 +32,8 @@ class Filled:
     ours: tuple[KeptRow, ...]
 
     def shown(self, place: int) -> list[str]:
-        """Return whose figures a column has: of ours and the paper's those that there are in any
-        row."""
+        """Return whose figures a column shows: ours and the paper's, of which there are any in its
+        rows."""
         compares = self.table.compares(place)
         mine = any(one.figures[place] is not None for one in self.ours)
         return [OURS] * (mine or not compares) + [PAPERS] * compares
@@ -55,7 +55,7 @@ LEAD = (
 
 
 def write_pages(folder: Path, filled: Sequence[Filled], report: Report, testbed: Testbed) -> None:
-    """`index.html`, `report.md`, and SVG plots where matplotlib is installed."""
+    """Write `index.html`, `report.md`, and SVG plots where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     plots = {entry.table.key: drawn(folder, entry) for entry in filled}
     commands = {entry.table.key: command_of(entry.table, testbed) for entry in filled}
@@ -66,7 +66,7 @@ def write_pages(folder: Path, filled: Sequence[Filled], report: Report, testbed:
 
 
 def drawn(folder: Path, filled: Filled) -> list[str]:
-    """Draw a table's plots; the names of their files. None without matplotlib."""
+    """Draw a table's plots, and return the names of their files; none without matplotlib."""
     return plot_files(folder, filled.table, [one.figures for one in filled.ours])
 
 
@@ -76,7 +76,8 @@ def html_page(
     report: Report,
     commands: Mapping[str, str],
 ) -> str:
-    """`plots`: names of files, `commands`: what computes a table; both by its key."""
+    """Return the report as an HTML page. `plots`: names of files, `commands`: what computes a
+    table; both by its key."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(LEAD)}</p>", _facts(report), _contents(filled)]
     for paper, members in groupby(filled, key=lambda entry: entry.table.paper):
         parts.append(f'<h2 id="{_anchor(paper)}">{html.escape(paper)}</h2>')
@@ -128,7 +129,8 @@ def _section(filled: Filled, plots: Sequence[str], commands: Mapping[str, str]) 
 
 
 def notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
-    """What is to be known of a table, each with a name. `command` computes it."""
+    """Yield what a reader has to know of a table, each with a name. `command` computes the
+    table."""
     table = filled.table
     figures = [one.figures for one in filled.ours]
     yield "Ours", f"{basis_words(table)}. {table.declared}"
@@ -145,22 +147,23 @@ def notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
 
 
 def basis_words(table: PaperTable) -> str:
-    """What our figures rest on, with a capital letter."""
+    """Return what our figures rest on, with a capital letter."""
     basis = str(table.basis)
     return f"{basis[0].upper()}{basis[1:]}"
 
 
 def others_share(rows: Sequence[KeptRow]) -> float | None:
-    """The share of the cores that other processes had while rows were computed; None where that is
-    not known."""
+    """Return the share of the cores that other processes had while rows were computed; None where
+    that is not known."""
     known = [(one.others_busy, one.took_s) for one in rows if one.others_busy is not None]
     took_s = sum(seconds for _, seconds in known)
     return sum(share * seconds for share, seconds in known) / took_s if took_s else None
 
 
 def was_busy(rows: Sequence[KeptRow]) -> bool:
-    """Return whether other processes had so much of the machine that times count for little. Its
-    load average counts the report's own processes too, and tells only where nothing else does."""
+    """Return whether other processes had so much of the machine that times count for little. The
+    load average counts the report's processes too, so it decides only where nothing else is
+    known."""
     share = others_share(rows)
     if share is None:
         return max(one.load for one in rows) > QUIET_LOAD
@@ -168,7 +171,8 @@ def was_busy(rows: Sequence[KeptRow]) -> bool:
 
 
 def made_on(filled: Filled) -> str:
-    """Machine and duration; where figures depend on the load, that too, with a warning."""
+    """Say on which machine the rows were computed and how long that took; where figures depend on
+    the load, that too, with a warning."""
     machines = " and ".join(sorted({one.machine for one in filled.ours}))
     if not filled.table.basis.needs_quiet:
         return f"{machines}, in {duration_words(sum(one.took_s for one in filled.ours))}."
@@ -186,7 +190,7 @@ def made_on(filled: Filled) -> str:
 
 
 def command_of(table: PaperTable, testbed: Testbed) -> str:
-    """Return what computes this table alone, anew, in a folder of its own."""
+    """Return the command that computes this table alone, anew, in another folder."""
     words = ["tandem", "bench", "papers", "--only", table.key, "--folder", "again"]
     words += ["--seed", str(testbed.seed)]
     words += ["--quick"] * testbed.quick
@@ -244,7 +248,7 @@ def markdown(
 
 
 def markdown_table(filled: Filled) -> Iterator[str]:
-    """Its lines."""
+    """Yield the lines of a Markdown table."""
     table = filled.table
     remarks = any(row.remark for row in table.rows)
     head = list(table.labels)
@@ -264,7 +268,7 @@ def markdown_table(filled: Filled) -> Iterator[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """A row of a table; a bar in a cell would end it."""
+    """Return a row of a Markdown table. A bar in a cell is escaped, as it would end the cell."""
     return f"| {' | '.join(one.replace('|', chr(92) + '|') for one in cells)} |"
 
 
@@ -279,14 +283,14 @@ def label_text(label: Label) -> str:
 
 
 def printed_decimals(table: PaperTable, place: int) -> int:
-    """Return the decimals of a figure of the paper, as it prints it at most."""
+    """Return the largest number of decimals with which the paper prints a figure of this column."""
     printed = [row.theirs[place] for row in table.rows if row.theirs[place] is not None]
     return max((len(f"{one:.10g}".partition(".")[2]) for one in printed), default=0)
 
 
 def decimals_of(filled: Filled, place: int) -> int:
-    """As many for all of ours in a column as its middle figure has three digits by, and no fewer
-    than the paper prints."""
+    """Return the number of decimals for all of our figures in a column: as many as show three
+    digits of its middle figure, and no fewer than the paper prints."""
     sizes = sorted(abs(one.figures[place] or 0.0) for one in filled.ours)
     middle = sizes[len(sizes) // 2] or max(sizes)
     counts = all(one.is_integer() for one in sizes)
@@ -295,7 +299,8 @@ def decimals_of(filled: Filled, place: int) -> int:
 
 
 def figure_text(figure: float | None, decimals: int) -> str:
-    """So many decimals, or two digits of a figure that is too small for them."""
+    """Return a figure with this many decimals, or with two digits if it is too small for them; a
+    dash for None."""
     if figure is None:
         return "–"
     text = f"{figure:,.{decimals}f}"

@@ -75,12 +75,13 @@ def write_site(folder: Path, tables: Sequence[SiteTable]) -> None:
 
 
 def page_of(paper: str) -> str:
-    """The name of a paper's page."""
+    """Return the name of a paper's page."""
     return f"{''.join(one if one.isalnum() else '-' for one in paper.lower())}.md"
 
 
 def _link(table: PaperTable) -> str:
-    """A heading is a table's key, whose anchor is the key itself."""
+    """Return the link to a table. Its heading is the table's key, and the anchor is the key
+    itself."""
     return f"{page_of(table.paper)}#{table.key}"
 
 
@@ -137,7 +138,7 @@ def _seeds(tables: Sequence[SiteTable]) -> str:
 
 
 def _when(rows: Sequence[KeptRow]) -> str:
-    """Dates and commits, each once."""
+    """Return the dates and commits of rows, each once."""
     dates = sorted({row.date for row in rows if row.date})
     commits = dict.fromkeys(_commit(row) for row in rows)
     days = dates[0] if len(set(dates)) == 1 else f"{dates[0]} to {dates[-1]}" if dates else "once"
@@ -145,12 +146,12 @@ def _when(rows: Sequence[KeptRow]) -> str:
 
 
 def _commit(row: KeptRow) -> str:
-    """Twelve digits; marked where the tree had changes."""
+    """Return twelve digits of the row's commit; marked where the tree had changes."""
     return row.commit[:12] + "+" * ("-changed-" in row.commit)
 
 
 def _load(entry: SiteTable) -> str:
-    """Where time was measured: how busy the machine was."""
+    """Say how busy the machine was; empty for a table whose figures do not depend on that."""
     if entry.filled is None or not entry.table.basis.needs_quiet:
         return ""
     share = others_share(entry.filled.ours)

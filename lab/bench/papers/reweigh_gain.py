@@ -82,7 +82,7 @@ def _gain(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _perplexities(testbed: Testbed, model: str) -> dict[int, float]:
-    """Return perplexities by how often relevances are estimated; nothing where the model is not
+    """Return perplexities by how often relevances are estimated; empty where the model is not
     there."""
     source = model_source(model, testbed)
     if source is None:
@@ -98,14 +98,15 @@ def _perplexities(testbed: Testbed, model: str) -> dict[int, float]:
 
 
 def _nats(engine: Engine, tokenizer: Tokenizer, window: Window) -> dict[int, float]:
-    """Mean over the tokens of one text, by how often relevances are estimated."""
+    """Return the mean surprisal in nats over the tokens of one text, by how often relevances are
+    estimated."""
     predictor, documents = Predictor(engine, window), window.documents[:DOCUMENTS]
     distributions = np.stack([predictor.after(one.token_ids) for one in documents])
     index = LexicalIndex()
     index.change(enumerate(text_of(tokenizer, one.token_ids) for one in documents), ())
 
     def relevances(token: int) -> list[float]:
-        """Before that token of the text after the query."""
+        """Return the documents' relevances before that token of the text after the query."""
         end = QUERY_TOKENS + token
         latest = text_of(tokenizer, window.token_ids[max(0, end - LATEST_TOKENS) : end])
         coverages = dict(index.rank(latest, len(documents)))
@@ -121,8 +122,8 @@ def _nats(engine: Engine, tokenizer: Tokenizer, window: Window) -> dict[int, flo
 def reweighed(
     distributions: Probabilities, every: int, relevances: Callable[[int], Sequence[float]]
 ) -> Probabilities:
-    """The mixture [T] of documents' probabilities [n, T], whose relevances are told when a stretch
-    of so many tokens begins."""
+    """Return the mixture [T] of documents' probabilities [n, T], whose relevances are estimated at
+    the beginning of each stretch of `every` tokens."""
     stretches = [
         document_weights(relevances(start)) @ distributions[:, start : start + every]
         for start in range(0, distributions.shape[1], every)

@@ -74,7 +74,7 @@ def tables() -> tuple[PaperTable, ...]:
 
 
 def _with_exits(testbed: Testbed, labels: Labels) -> Figures:
-    """AR → SD, SD → FSD, τ, the miss rate and the exits' agreement in percent."""
+    """Return AR → SD, SD → FSD, τ, and in percent the miss rate and the exits' agreement."""
     trained = testbed.once("robot pair", lambda: _TrainedPair(testbed))
     target = load_engine(trained.target, exits=str(trained.exits[str(labels[0])]))
     draft = load_engine(trained.draft)
@@ -124,7 +124,7 @@ class _TrainedPair:
 
 
 def _progress_of(steps: int) -> Callable[[int, float], None]:
-    """Says every fifth of the training that it is done."""
+    """Return a callback that reports each finished fifth of the training."""
 
     def on_step(done: int, _: float) -> None:
         if done % max(1, steps // 5) == 0:
@@ -134,7 +134,7 @@ def _progress_of(steps: int) -> Callable[[int, float], None]:
 
 
 def _seeing(draft: Engine, target: Engine, task: RobotTask) -> SimulatedPair:
-    """Both models, looking at the task's picture."""
+    """Return the distributions of both models while they look at the task's picture."""
 
     def attach(engine: Engine, session: Session) -> None:
         assert engine.vision is not None
@@ -150,7 +150,7 @@ def _answers(
     conditions: Conditions,
     seed: int,
 ) -> list[SimulatedAnswer]:
-    """Each with a seed of its own."""
+    """Return an answer to each task, each with another seed."""
     return [
         simulate_answer(preset, pair, conditions, task.prompt_ids, ANSWER_TOKENS, seed + number)
         for number, (pair, task) in enumerate(zip(pairs, tasks, strict=True))
@@ -158,7 +158,8 @@ def _answers(
 
 
 def _agreement(pair: SimulatedPair, task: RobotTask) -> float:
-    """Return how often an exit's likeliest token along the answer is the target's, of all exits."""
+    """Return how often an exit's likeliest token along the answer is the target's, over all
+    exits."""
     ends = range(len(task.prompt_ids), len(task.token_ids))
     contexts = [task.token_ids[:end] for end in ends]
     likeliest = [int(pair.target_probs(context).argmax()) for context in contexts]

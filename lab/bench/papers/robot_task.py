@@ -51,7 +51,7 @@ class RobotTask:
 
 
 def robot_task(seed: int) -> RobotTask:
-    """Squares, places and words drawn by the seed."""
+    """Return a task whose squares, places and words are drawn by the seed."""
     source = np.random.default_rng(seed)
     wanted, other = source.permutation(list(COLOURS))[:2].tolist()
     here, there = source.permutation(CELLS)[:2].tolist()

@@ -22,11 +22,11 @@ class FilledRow:
     theirs: Mapping[str, Figure]
 
     def mine(self, figure: str) -> float:
-        """Ours; 0 where there is none."""
+        """Return our figure; 0 where there is none."""
         return self.ours[figure] or 0.0
 
     def printed(self, figure: str) -> float:
-        """The paper's; 0 where it prints none."""
+        """Return the paper's figure; 0 where it prints none."""
         return self.theirs[figure] or 0.0
 
 
@@ -51,7 +51,7 @@ class Rows:
         return [one for row in self.rows if (one := row.ours[figure]) is not None]
 
     def pairs(self, figure: str) -> list[tuple[float, float]]:
-        """Ours and the paper's, of every row that has both."""
+        """Return our figure and the paper's, of every row that has both."""
         both = ((row.ours[figure], row.theirs[figure]) for row in self.rows)
         return [(mine, printed) for mine, printed in both if not (mine is None or printed is None)]
 
@@ -59,29 +59,31 @@ class Rows:
         return sum(map(holds, self.rows))
 
     def best(self, figure: str, label: str) -> Any:
-        """The label of the row with our largest figure."""
+        """Return the label of the row with our largest figure."""
         return max(self.rows, key=lambda row: row.ours[figure] or 0.0).labels[label]
 
     def values(self, label: str) -> list[Any]:
-        """Return what the label is in these rows, each value once."""
+        """Return the values of a label in these rows, each once."""
         return list(dict.fromkeys(row.labels[label] for row in self.rows))
 
 
 def compared(rows: Rows, figures: Sequence[str]) -> str:
-    """For each figure that the paper prints, what ours are times that; a sentence, or nothing."""
+    """Return a sentence on each figure that the paper prints: ours as multiples of it. Empty where
+    it prints none."""
     parts = [f"{name} {words}" for name in figures if (words := _quotients(rows, name))]
     return f"{'; '.join(parts)}." if parts else ""
 
 
 def of_all(count: int, total: int) -> str:
-    """ "all 6", "none of the 6", "4 of 6"."""
+    """Return a count in words: "all 6", "none of the 6", "4 of 6"."""
     if count == total:
         return f"all {total}"
     return f"{count} of {total}" if count else f"none of the {total}"
 
 
 def span(values: Sequence[float], form: str = ".3g") -> str:
-    """ "1.2 to 3.4", or one number where they are equal."""
+    """Return the range of the values in words: "1.2 to 3.4", or one number where both ends are
+    equal."""
     ends = (min(values), max(values))
     low, high = (
         # What is rounded to 0 has no sign.

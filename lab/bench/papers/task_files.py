@@ -52,8 +52,8 @@ class TaskText:
 
 
 def task_items(task: str, folder: Path | None) -> list[TaskText]:
-    """The task's texts; none where its file is not there. Raises NoTexts for a file that is not
-    what its name says."""
+    """Return the task's texts; none where its file is not there. Raises NoTexts for a file that is
+    not what its name says."""
     if task == "GSM8K" and folder is not None and (folder / GSM8K_TEST).exists():
         return _read(folder / GSM8K_TEST, _gsm8k)
     if task in HELD_OUT_SOURCES:
@@ -67,7 +67,7 @@ def task_items(task: str, folder: Path | None) -> list[TaskText]:
 
 
 def task_texts(task: str, folder: Path | None) -> list[str]:
-    """As `task_items`, questions and answers in one."""
+    """Return the texts of `task_items`, questions and answers in one."""
     return [item.whole for item in task_items(task, folder)]
 
 
@@ -79,7 +79,8 @@ def _read(path: Path, reader: Callable[[Path], Iterator[TaskText]]) -> list[Task
 
 
 def _split(text: str, prompt: str) -> TaskText:
-    """A text and the part of it that is asked."""
+    """Return a text as a prompt and an answer. Without a prompt that it begins with, its first part
+    is taken as one."""
     if prompt and text.startswith(prompt):
         return TaskText(prompt, text[len(prompt) :])
     end = len(text) // _PROMPT_SHARE
@@ -125,7 +126,7 @@ def _alpaca(path: Path) -> Iterator[TaskText]:
 
 
 def _articles(path: Path) -> Iterator[TaskText]:
-    """WikiText marks an article by a heading of one `=`."""
+    """Yield the articles of WikiText, each of which begins with a heading of one `=`."""
     article: list[str] = []
     for line in path.read_text("utf-8").splitlines():
         words = line.split()

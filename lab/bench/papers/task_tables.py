@@ -80,7 +80,8 @@ def tables() -> tuple[PaperTable, ...]:
 
 
 def _printed_exit_share() -> float:
-    """In percent of the pass: an exit follows each layer but the last."""
+    """Return how deep in the pass the printed average exit of GSM8K lies, in percent: an exit
+    follows each layer but the last."""
     exits, *_ = EXIT_TRAINING["lmsys/Vicuna-7B-v1.3"]
     return 100 * TABLE_6["GSM8K"][4][list(TABLE_5).index(COLUMN)] / (exits + 1)
 
@@ -100,7 +101,7 @@ def _row(task: str, printed: Figures) -> PaperRow:
 
 
 def _chosen(testbed: Testbed, task: str, count: int) -> list[TaskText]:
-    """Some items of a task, from all parts of its file."""
+    """Return up to `count` items of a task, from all parts of its file."""
     items = task_items(task, testbed.tasks)
     return items[:: max(1, len(items) // count)][:count]
 
@@ -134,7 +135,7 @@ def _by_task(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _answered(testbed: Testbed, token_ids: list[int]) -> list[int]:
-    """A question and the target's own answer to it."""
+    """Return the tokens of a question and of the target's answer to it."""
     prompt_ids = tuple(token_ids[:MAX_PROMPT_TOKENS])
     conditions = conditions_of(COLUMN)
     answer = simulate_answer(
@@ -182,7 +183,8 @@ def first_right_exits(target: Engine, token_ids: list[int], probs: Array) -> lis
 
 
 def _exits(first: list[int], depths: tuple[float, ...]) -> tuple[float | None, float | None]:
-    """The mean depth of the exits that were right first, and how often none was, in percent."""
+    """Return the mean depth of the exits that were right first, and how often none was, both in
+    percent."""
     matched = [depths[index] for index in first if index >= 0]
     if not matched:
         return None, None

@@ -46,7 +46,8 @@ class Testbed:
         tasks: Path | None = None,
         prices: Prices | None = None,
     ) -> None:
-        """`tasks`: a folder with texts that this repository does not have."""
+        """Keep the arguments; nothing is loaded yet. `tasks`: a folder with texts that this
+        repository does not have."""
         self.models, self.seed, self.quick = models, seed, quick
         self.tasks, self.prices = tasks, prices
         self._shared: dict[Hashable, Any] = {}
@@ -63,8 +64,7 @@ class Testbed:
 
     @cached_property
     def distributions(self) -> list[tuple[Array, Array]]:
-        """Return the distributions of target and draft at positions of held-out text, evenly
-        spread."""
+        """The distributions of target and draft at positions of held-out text, evenly spread."""
         target, draft = load_engine(self.models.target), load_engine(self.models.draft)
         pairs: list[tuple[Array, Array]] = []
         for _, token_ids in texts(self.models, self.quick):
@@ -72,7 +72,7 @@ class Testbed:
         return pairs[:: 1 + len(pairs) // MOST_POSITIONS]
 
     def experiment(self, module: str, **options: Any) -> list[Row]:
-        """The rows of another experiment with this seed and size, run once."""
+        """Run another experiment with this seed and size, once, and return its rows."""
 
         def rows() -> list[Row]:
             report = Report(module, self.seed, self.quick, this_machine(), "")
@@ -94,8 +94,8 @@ class Testbed:
         conditions: Conditions,
         questions: Sequence[Question] | None = None,
     ) -> list[SimulatedAnswer]:
-        """Answers in virtual time, by the models' distributions; to the held-out prompts where no
-        questions are given."""
+        """Return answers in virtual time, by the models' distributions; to the held-out prompts
+        where no questions are given."""
         tokens = QUICK_TOKENS if self.quick else TOKENS
         return [
             simulate_answer(preset, self.pair, conditions, one.prompt_ids, tokens, one.seed)
@@ -105,7 +105,8 @@ class Testbed:
     def declared_answers(
         self, preset: Preset, conditions: Conditions, acceptance_rate: float
     ) -> list[SimulatedAnswer]:
-        """The same without models: every draft is accepted with this probability."""
+        """Return answers in virtual time without models: every draft is accepted with this
+        probability."""
         count = QUICK_DECLARED_ANSWERS if self.quick else DECLARED_ANSWERS
         return [
             simulate_answer(

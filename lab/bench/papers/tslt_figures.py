@@ -167,7 +167,7 @@ def _fitted_figures(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _single_rate(testbed: Testbed, kept: int) -> float:
-    """Σ min(P, Q̂), mean over the positions."""
+    """Return Σ min(P, Q̂), as a mean over the positions."""
 
     def overlaps() -> list[float]:
         rates = []
@@ -246,7 +246,8 @@ def _probs_bytes(kept: int) -> float:
 
 
 def _share(kept: int, vocabulary_size: int) -> int:
-    """As many of this vocabulary's tokens as `kept` are of the paper's."""
+    """Return how many tokens of this vocabulary are the same share of it as `kept` tokens are of
+    the paper's; at least one."""
     return max(1, round(kept / VOCABULARY * vocabulary_size))
 
 
@@ -255,7 +256,7 @@ def _rate(testbed: Testbed, kept: int, candidates: int) -> float:
 
 
 def _all_bounds(testbed: Testbed, kept: int) -> list[list[CandidateBound]]:
-    """Of every position, for each candidate."""
+    """Return the bounds for each candidate at every position."""
     return testbed.once(("tslt", kept), lambda: _computed_bounds(testbed, kept))
 
 

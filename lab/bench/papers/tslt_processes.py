@@ -120,7 +120,8 @@ def alone_run() -> ProcessRun:
 
 
 def runs_of(kept: int, mbps: float) -> tuple[ProcessRun, ProcessRun]:
-    """A chain and a tree; for all of the vocabulary with whole distributions."""
+    """Return the runs of a chain and of a tree; with whole distributions where all of the
+    vocabulary is kept."""
     if kept == VOCABULARY:
         whole = ("uplink=full_distributions", "truncation.top_k=0")
         return (

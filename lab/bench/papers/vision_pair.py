@@ -26,7 +26,7 @@ LEARNING_RATE = 3e-3
 
 
 def train_pair(folder: Path, seed: int, steps: int) -> tuple[Path, Path]:
-    """Folders of target and draft."""
+    """Train target and draft, and return their folders."""
     return (
         _train(folder / "target", seed, *TARGET, steps),
         _train(folder / "draft", seed + 1, *DRAFT, steps),

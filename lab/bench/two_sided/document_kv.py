@@ -48,7 +48,8 @@ PROBS = LocalProbs(Draw.LIKELIEST, ProbsPayload.FULL, "float32")
 
 
 def run(report: Report, models: Models) -> None:
-    """The goals are about four documents of 256 tokens."""
+    """Report the time to the first draft after documents, cold and warm. The goals are about four
+    documents of 256 tokens."""
     counts = (COUNT,) if report.quick else (1, 2, COUNT, 8)
     repetitions = 7 if report.quick else 15
     with pinned(usable_cores()[0]):
@@ -77,8 +78,8 @@ async def _measure(
     texts: Sequence[str],
     repetitions: int,
 ) -> list[Row]:
-    """Cold, memory and disk take turns, so that whatever else the machine does meets them alike;
-    the first turn warms up."""
+    """Return a row for each source of keys and values. Cold, memory and disk take turns, so that
+    whatever else the machine does meets them alike; the first turn warms up."""
     times: dict[str, list[float]] = {"computed": [], "memory": [], "disk": []}
     worst = dict.fromkeys(times, 0.0)
     for number in range(repetitions + 1):
@@ -108,7 +109,8 @@ async def _measure(
 async def _first_drafts(
     engine: HuggingFaceEngine, tokenizer: Tokenizer, texts: Sequence[str]
 ) -> dict[str, tuple[Array, float]]:
-    """First distribution and time to it: computed, from memory, and by another store from disk."""
+    """Return the first distribution, and the seconds it took, with the documents computed, from
+    memory, and from disk by another store."""
     thread = EngineThread(engine, "bench-engine")
     drafts: dict[str, tuple[Array, float]] = {}
     vocabulary = engine.vocabulary_hash
@@ -166,8 +168,8 @@ def _opening(texts: Sequence[str]) -> DecodingOpen:
 
 
 def documents_of(tokenizer: Tokenizer, tokens: int, count: int, seed: int) -> list[str]:
-    """Texts of exactly so many tokens as a decoder reads them, from held-out text, in an order by
-    seed. Raises InvalidArgument("target") for a tokenizer that gives too few."""
+    """Return `count` texts of exactly `tokens` tokens as a decoder reads them, from held-out text,
+    in an order by seed. Raises InvalidArgument("target") for a tokenizer that gives too few."""
     documents = held_out()
     order = np.random.default_rng(seed).permutation(len(documents))
     words = " ".join(documents[at]["text"] for at in order).split(" ")
@@ -189,7 +191,7 @@ def documents_of(tokenizer: Tokenizer, tokens: int, count: int, seed: int) -> li
 
 
 def _text(words: Sequence[str]) -> str:
-    """As a decoder takes it."""
+    """Return words as one text, in the form that a decoder takes."""
     return " ".join(words).rstrip()
 
 

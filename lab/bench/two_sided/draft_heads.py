@@ -53,7 +53,7 @@ COLUMNS = (
 
 
 def run(report: Report, models: Models, peps: Path) -> None:
-    """One row per preset and number of entries, over the same questions."""
+    """Report one row per preset and number of entries, over the same questions."""
     count = QUICK_QUESTIONS if report.quick else QUESTIONS
     questions = ask_questions(models, peps, report.seed, count)
     rows = []
@@ -78,7 +78,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
 
 
 def sending(entries: int) -> list[AggregationPreset]:
-    """Return the presets with that many entries."""
+    """Return the presets that send this many entries."""
     dragon, cut = AGGREGATION_PRESETS["dragon"], AGGREGATION_PRESETS["dragon-top-k"]
     shorter = replace(cut.probs, truncation=Truncation(top_k=entries))
     return [
@@ -138,8 +138,8 @@ def _position(
 
 
 def outcome(preset: AggregationPreset, drawn: Sequence[Array], weights: Weights) -> Array:
-    """Return the distribution [V] of the token, by what the aggregation does with the parts of the
-    distributions that drafts are drawn from."""
+    """Return the distribution [V] of the token that comes out when drafts are drawn from `drawn`
+    and aggregated as the preset does."""
     if preset.probs.payload is ProbsPayload.HEAD:
         split = [
             head_and_rest(probs.astype(np.float64), preset.probs.head, preset.probs.precision)[2]
@@ -190,8 +190,8 @@ def _tpot_s(one: TwoSidedAnswer) -> float:
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """The head has no bias, and what it costs beside the cut in bytes, and beside all of the
-    distribution in time, at the size that the presets have."""
+    """Return the goals: the head has no bias, and at the size that the presets have it costs
+    little, in bytes beside the cut and in time beside the whole distribution."""
     at = {(row["preset"], row["entries"]): row for row in rows}
     head, cut = at["dragon", SHIPPED], at["dragon-top-k", SHIPPED]
     worst = max(row["bias_largest"] for row in rows if row["preset"] == "dragon")

@@ -50,7 +50,7 @@ class Window:
     documents: tuple[RankedDocument, ...]
 
     def of(self, side: Side, count: int) -> tuple[RankedDocument, ...]:
-        """The side's documents where each side has `count`."""
+        """Return the side's documents where each side has `count`."""
         documents = (
             self.documents[:count] if side is Side.CLOUD else self.documents[count : 2 * count]
         )
@@ -65,7 +65,7 @@ OpenSearch = Callable[[Sequence[str]], AbstractContextManager[Find]]
 
 @contextmanager
 def word_search(texts: Sequence[str]) -> Iterator[Find]:
-    """By words alone; relevances are BM25 scores."""
+    """Yield a search by words alone; its relevances are BM25 scores."""
     index = LexicalIndex()
     index.change(enumerate(texts), ())
     try:
@@ -76,7 +76,7 @@ def word_search(texts: Sequence[str]) -> Iterator[Find]:
 
 @contextmanager
 def default_search(texts: Sequence[str]) -> Iterator[Find]:
-    """As the services search by default: embeddings in FAISS, fused with words, where MiniLM is
+    """Yield the services' default search: embeddings in FAISS, fused with words, where MiniLM is
     installed, else words alone. Relevances are those of `relevance_of`."""
     with TemporaryDirectory() as folder, closing(open_index(Path(folder))) as index:
         for start in range(0, len(texts), ADDED_AT_ONCE):
@@ -95,13 +95,15 @@ def default_search(texts: Sequence[str]) -> Iterator[Find]:
 
 
 def relevance_of(hit: Hit) -> float:
-    """Ten times its similarity or, without an embedding, its coverage of the query."""
+    """Return ten times the hit's similarity or, without an embedding, its coverage of the query
+    times ten."""
     known = hit.coverage if hit.similarity is None else hit.similarity
     return MEASURE_SCALE * (known or 0.0)
 
 
 def read_windows(peps: Path, tokenizer: Tokenizer, documents: int, seed: int) -> list[Window]:
-    """Windows in random order, with up to 2·`documents` documents each."""
+    """Return windows of held-out PEPs in random order, with up to 2·`documents` documents each.
+    Raises TandemError where no text is long enough."""
     texts = [one.text for one in read_peps(peps) if is_held_out(one.id)]
     if windows := windows_of(texts, tokenizer, documents, seed):
         return windows
@@ -118,7 +120,8 @@ def windows_of(
     most: int | None = None,
     search: OpenSearch = word_search,
 ) -> list[Window]:
-    """The same of any texts, `most` at the most; none where they are too short."""
+    """Return windows of any texts in random order, with up to 2·`documents` documents each; `most`
+    at the most, and none where the texts are too short."""
     source = np.random.default_rng(seed)
     kept: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
@@ -138,7 +141,7 @@ def windows_of(
 
 
 def _cut(token_ids: Sequence[int], length: int) -> list[tuple[int, ...]]:
-    """Pieces of exactly `length`."""
+    """Return the pieces of exactly `length` tokens; what is left at the end is dropped."""
     starts = range(0, len(token_ids) - length + 1, length)
     return [tuple(token_ids[start : start + length]) for start in starts]
 

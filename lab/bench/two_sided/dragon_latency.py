@@ -152,7 +152,7 @@ def ask_questions(models: Models, peps: Path, seed: int, count: int) -> list[Que
 
 
 def _predict(report: Report, expected: Expected, added: Sequence[float]) -> None:
-    """The table that is made, and told, before any cell is run."""
+    """Add the table of predictions to the report, and show it before any cell is run."""
     acceptance = expected.acceptance
     rows = []
     for pacing in PACINGS:
@@ -191,9 +191,11 @@ def answer(
     tokens: int = TOKENS,
     first_s: Mapping[Side, float] = NO_START_S,
 ) -> TwoSidedAnswer:
-    """Return one request in virtual time; both directions have half of the latency and the jitter.
+    """Return the answer to one question in virtual time; both directions have half of the latency
+    and the jitter.
 
-    `first_s`: what a side does before its first step, with the documents' and the prompt's keys.
+    `first_s`: seconds that a side takes before its first step, for the documents' and the prompt's
+    keys.
     """
     rng = SeededRandom(seed)
 
@@ -241,7 +243,8 @@ def _row(
     expected: Expected,
     seed: int,
 ) -> Row:
-    """Means over answers; `latency_s` is the paper's figure, the whole answer by its tokens."""
+    """Return the row of a cell, of means over answers; `latency_s` is the paper's figure, the whole
+    answer's time by its tokens."""
     tpot_s = fmean(answer_tpot_s(one) for one in answers)
     predicted_s = _predicted_s(preset, times, expected)
     rates = {side: _rate(answers, side) for side in Side}
@@ -268,14 +271,16 @@ def answer_tpot_s(one: TwoSidedAnswer) -> float:
 
 
 def _rate(answers: Sequence[TwoSidedAnswer], side: Side) -> float | None:
-    """Of both machines' counts: each verified the drafts that it knew of."""
+    """Return how often a side's drafts were accepted, by both machines' counts: each verified the
+    drafts that it knew of."""
     stats = [one.stats[at] for one in answers for at in Side]
     drafted = sum(counters.drafted[side] for counters in stats)
     return sum(counters.accepted[side] for counters in stats) / drafted if drafted else None
 
 
 def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) -> float | None:
-    """None for what moves at random, comes at once, or has drafts that depend on each other."""
+    """Return the predicted seconds a token; None for what moves at random, comes at once, or has
+    drafts that depend on each other."""
     if preset.sources is not Sources.BOTH:
         return times.device_s if preset.sources is Sources.DEVICE else times.cloud_s
     match preset.mode:
@@ -294,7 +299,8 @@ _PLACES = {Placement.DEVICE: Side.DEVICE, Placement.CLOUD: Side.CLOUD}
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """TPOT saved at the longest link; the coupled form is never slower; predictions hold."""
+    """Return the goals: TPOT is saved at the longest link, the coupled form is never slower,
+    predictions hold."""
     cells = {(row["pacing"], row["added_s"], row["preset"]): row for row in rows}
     balanced, longest = PACINGS[1].name, max(row["added_s"] for row in rows)
     at = {name: cells[balanced, longest, name]["tpot_s"] for name in PRESETS}

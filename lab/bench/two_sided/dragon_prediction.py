@@ -43,7 +43,8 @@ class Acceptance:
 def measure_acceptance(
     questions: Sequence[Question], choices: LocalProbs, seed: int, tokens: int
 ) -> Acceptance:
-    """`choices`: how an aggregator's drafts are drawn, and what it knows of their distributions."""
+    """Return the acceptance along answers to the questions. `choices`: how an aggregator's drafts
+    are drawn, and what it knows of their distributions."""
     rates: list[tuple[float, float, float, float]] = []
     for number, question in enumerate(questions):
         rates += _along_one(question, choices, SeededRandom(seed + number), tokens)
@@ -101,23 +102,24 @@ class Times:
 
 
 def aggregated_s(times: Times, acceptance: Acceptance, at: Side | None) -> float:
-    """Seconds a token with the aggregation at a side; None: at the better of the two."""
+    """Return the seconds a token with the aggregation at one side; None: at the better of the
+    two."""
     both = times.sides(acceptance)
     return min(token_time_s(both, side) for side in (Side if at is None else (at,)))
 
 
 def synchronous_s(times: Times) -> float:
-    """Seconds a token where both sides wait for each other every time, aggregating at the device:
-    eq. 7 with nothing accepted."""
+    """Return the seconds a token where both sides wait for each other every time, aggregating at
+    the device: eq. 7 with nothing accepted."""
     return max(times.device_s, times.cloud_s + times.rtt_s)
 
 
 def coupled_s(
     times: Times, acceptance: Acceptance, owners: Sequence[Sequence[Side]], seed: int
 ) -> float:
-    """Seconds a token by coin, where the sides agree independently at each position.
+    """Return the seconds a token by coin, where the sides agree independently at each position.
 
-    `owners`: of some answers, the side whose token counts at each position, which the coin says
+    `owners`: for some answers, the side whose token counts at each position, which the coin decides
     beforehand. The token is ready when that side has decoded it. Where the other side had drawn the
     same token it goes on undisturbed; else it goes on when the token has come.
     """
@@ -148,6 +150,7 @@ def owners_of(question: Question, seed: int, tokens: int) -> list[Side]:
 
 
 def owners_between(weights: Weights, start: int, tokens: int, seed: int) -> list[Side]:
-    """The same for `tokens` positions from `start` on."""
+    """Return whose token counts at `tokens` positions from `start` on, by the coin that both sides
+    know."""
     rng = SeededRandom(seed)
     return [coupled_side(weights, rng, start + number) for number in range(tokens)]

@@ -66,7 +66,7 @@ class Question:
 def question_from(
     window: Window, device: Engine, cloud: Engine, documents: int, sampling: SamplingParams
 ) -> Question:
-    """A window's query, with its best documents on both sides."""
+    """Return a window's query, with its best documents on both sides."""
     return Question(
         window.token_ids[:QUERY_TOKENS],
         SideDistributions(device, window.of(Side.DEVICE, documents), sampling),

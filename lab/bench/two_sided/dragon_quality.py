@@ -50,7 +50,8 @@ class Predictor:
     _known: dict[tuple[int, ...], Probabilities] = field(default_factory=dict)
 
     def after(self, context: tuple[int, ...]) -> Probabilities:
-        """Of each token [T], with `context` before the window."""
+        """Return the probability of each token after the query [T], with `context` before the
+        window."""
         if context not in self._known:
             self._known[context] = _probabilities(self.engine, context, self.window.token_ids)
         return self._known[context]
@@ -58,8 +59,8 @@ class Predictor:
     def mixed(
         self, documents: Sequence[RankedDocument], relevance: Callable[[RankedDocument], float]
     ) -> Probabilities:
-        """Of each token by a side's local distribution; without documents the window stands
-        alone."""
+        """Return the probability of each token [T] by a side's local distribution; without
+        documents the window stands alone."""
         if not documents:
             return self.after(())
         weights = document_weights([relevance(one) for one in documents])
@@ -77,7 +78,7 @@ def _evenly(document: RankedDocument) -> float:
 
 
 def _by_rank(document: RankedDocument) -> float:
-    """As the services weigh documents where there is no embedding."""
+    """Return the relevance by which the services weigh a document where there is no embedding."""
     return -log(document.rank)
 
 
@@ -89,7 +90,7 @@ RELEVANCES: dict[str, Callable[[RankedDocument], float]] = {
 
 
 def run(report: Report, models: Models, peps: Path) -> None:
-    """One row per method, model at the device, relevance and number of documents."""
+    """Report one row per method, model at the device, relevance and number of documents."""
     counts = QUICK_COUNTS if report.quick else COUNTS
     tokenizer = load_tokenizer(models.target)
     windows = read_windows(peps, tokenizer, max(counts), report.seed)
@@ -124,7 +125,7 @@ def perplexities(
     weighed_by: str = "rank",
     document_room: int = CONTEXT_DOCUMENT_TOKENS,
 ) -> dict[tuple[str, int], float]:
-    """Return perplexities by method and number of documents a side; one model at both sides.
+    """Return perplexities by method and number of documents a side, with one model at both sides.
     `document_room`: see `Predictor`."""
     nats: dict[tuple[str, int], list[float]] = {}
     for window in counted(windows, lambda window: "a window of text"):
@@ -139,7 +140,8 @@ def perplexities(
 def _methods(
     at_device: Predictor, at_cloud: Predictor, counts: Sequence[int]
 ) -> list[tuple[str, str, int, Probabilities]]:
-    """(method, relevance, documents a side, probabilities [T]) of one window."""
+    """Return (method, relevance, documents a side, probabilities [T]) of one window, for every
+    method."""
     window = at_cloud.window
     rows: list[tuple[str, str, int, Probabilities]] = []
     for count in counts:
@@ -165,14 +167,14 @@ def _methods(
 
 
 def sum_of(parts: Sequence[tuple[float, Probabilities]]) -> Probabilities:
-    """The token-wise mixture."""
+    """Return the token-wise mixture."""
     total: Probabilities = np.sum([share * probabilities for share, probabilities in parts], axis=0)
     return total
 
 
 def sequence_mixture(parts: Sequence[tuple[float, Probabilities]]) -> Probabilities:
-    """Probabilities [T] whose product is the mixture of the sides' products: each side's share is
-    what the tokens so far leave of it."""
+    """Return probabilities [T] whose product is the mixture of the sides' products: each side's
+    share at a token is what the tokens before it leave of that share."""
     with np.errstate(divide="ignore"):
         before = [
             np.concatenate([[0.0], np.cumsum(np.log(probabilities))[:-1]])
@@ -190,8 +192,8 @@ def sequence_mixture(parts: Sequence[tuple[float, Probabilities]]) -> Probabilit
 
 
 def _joined(at: Predictor, documents: Sequence[RankedDocument]) -> tuple[int, ...]:
-    """The documents one after another, the best last and next to the text; the worst are left out
-    where there is no more room for them."""
+    """Return the tokens of the documents one after another, the best last and next to the text; the
+    worst are left out where there is no more room for them."""
     room = at.engine.context_length - len(at.window.token_ids) - len(BEGIN)
     room = min(room, at.document_room)
     chosen: list[RankedDocument] = []
@@ -235,8 +237,8 @@ def _row(
 
 
 def _goals(rows: Sequence[Row], counts: Sequence[int]) -> list[Goal]:
-    """The claim: both sides together predict better than the better of them alone, with the same
-    model; and no worse than all documents in one context, and than none."""
+    """Return the goals of the claim: both sides together predict better than the better of them
+    alone, with the same model; and no worse than all documents in one context, and than none."""
     perplexity = {
         (row["preset"], row["documents"]): row["perplexity"]
         for row in rows

@@ -72,7 +72,7 @@ class Pass:
     batch_s: float = 0.0
 
     def flags(self, model: str) -> tuple[str, ...]:
-        """Of a service that computes `model`."""
+        """Return the flags of a service that computes `model`."""
         paces = ("--pace-first-s", str(self.first_s), "--pace-further-s", str(self.further_s))
         return (*COMMON, "--model", model, *paces, "--pace-batch-s", str(self.batch_s))
 
@@ -81,8 +81,8 @@ class Pass:
 def running_sides(
     models: Models, device_pass: Pass, cloud_pass: Pass
 ) -> Iterator[TwoSidedProcesses]:
-    """All services on free ports, each side on a core of its own, filled with the demo's documents.
-    Raises SuiteFailed when one does not start."""
+    """Run all services on free ports while the context is open, each side on another core, filled
+    with the demo's documents. Raises SuiteFailed when one does not start."""
     device_core, cloud_core = usable_cores()[0], usable_cores()[-1]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -122,8 +122,8 @@ def measure_real(
     seed: int,
     step_s: float = STEP_S,
 ) -> list[Row]:
-    """Return one row per added latency and preset; no jitter. `step_s`: a decoding step, paced, of
-    either side."""
+    """Return one row per added latency and preset, without jitter. `step_s`: the paced decoding
+    step of either side."""
     rows = []
     with running_sides(models, Pass(step_s), Pass(step_s)) as sides:
         for added_s in added:
@@ -139,7 +139,8 @@ def measure_real(
 async def _answers(
     aggregator: str, preset: AggregationPreset, tokens: int, seed: int
 ) -> list[Generated]:
-    """Return answers, one after the other, after one that brings documents' keys into memory."""
+    """Return the answers to the questions, asked one after the other, after one that brings the
+    documents' keys into memory."""
     requests = [
         GenerationRequest(
             question,
@@ -202,8 +203,8 @@ def _rate(done: Sequence[Generated], side: Side) -> float | None:
 
 
 def _agreement(done: Sequence[Generated]) -> float:
-    """Return how often the side whose draft did not count had drawn the same: at each token one
-    side's draft is the token itself."""
+    """Return how often the side whose draft did not count had drawn the same token: at each token
+    the draft of one side is the token itself."""
     sides = [side for one in done for side in (_summary(one).device, _summary(one).cloud)]
     tokens = sum(len(one.token_ids) for one in done)
     others = sum(side.drafted for side in sides) - tokens
@@ -226,7 +227,7 @@ def _summary(one: Generated) -> Summary:
 
 
 def efficiency_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """Yield one goal per preset: its worst latency."""
+    """Yield one goal per preset: its efficiency at the worst latency."""
     for name in dict.fromkeys(row["preset"] for row in rows):
         worst = min(row["efficiency"] for row in rows if row["preset"] == name)
         yield Goal(f"efficiency of {name}, real processes", worst, EFFICIENCY_LIMIT, "at least")

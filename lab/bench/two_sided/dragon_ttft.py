@@ -65,7 +65,7 @@ class Hardware:
 
 
 def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
-    """One row per preset and added latency; with `real` some by processes too."""
+    """Report one row per preset and added latency; with `real` some rows of real processes too."""
     hardware, pacing = Hardware(), PACINGS[0]
     questions = ask_questions(
         models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS
@@ -115,7 +115,7 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
 
 
 def _presets() -> list[AggregationPreset]:
-    """All presets, and those that join documents with one sequence a document too."""
+    """Return all presets, and those that join documents also with one sequence a document."""
     return [
         *(AGGREGATION_PRESETS[name] for name in PRESETS),
         *(
@@ -142,8 +142,9 @@ def measure_by_processes(models: Models, seed: int) -> list[Row]:
 def first_token_s(
     preset: AggregationPreset, question: Question, times: Times, hardware: Hardware, seed: int
 ) -> float:
-    """The device retrieves before it opens the stream, as h of its documents travels with it; so
-    the cloud's first draft comes after both retrievals."""
+    """Return the seconds until the first final token. The device retrieves before it opens the
+    stream, as h of its documents travels with it; so the cloud's first draft comes after both
+    retrievals."""
     fed = computed_tokens(preset, len(question.prompt_ids), hardware)
     first = {
         Side.DEVICE: hardware.retrieve_s + fed * hardware.device_prompt_token_s,
@@ -167,14 +168,15 @@ def computed_tokens(preset: AggregationPreset, prompt: int, hardware: Hardware) 
 
 
 def waits_below(rtt_s: float, hardware: Hardware) -> int:
-    """Tokens of a question that keep the device as long as the cloud's first draft takes."""
+    """Return how many tokens of a question keep the device busy as long as the cloud's first draft
+    takes."""
     behind_s = rtt_s + hardware.retrieve_s + PACINGS[0].cloud_s - PACINGS[0].device_s
     gained_s = DOCUMENTS * (hardware.device_prompt_token_s - hardware.cloud_prompt_token_s)
     return max(0, ceil(behind_s / gained_s))
 
 
 def _fetched_s(preset: AggregationPreset, times: Times, hardware: Hardware) -> float:
-    """Until the cloud's documents can be used at the device."""
+    """Return the seconds until the cloud's documents can be used at the device."""
     asked_s = times.rtt_s + hardware.retrieve_s
     match preset.transfer:
         case DocumentTransfer.NONE:

@@ -88,7 +88,7 @@ def _rows(
     mbps: float | None,
     seed: int,
 ) -> list[Row]:
-    """Return one for each preset; the device's alone is what the others are set against."""
+    """Return a row for each preset, in relation to the device alone."""
     means = {
         name: fmean(one.ttft_s for one in first_tokens) for name, first_tokens in measured.items()
     }

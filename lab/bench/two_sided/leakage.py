@@ -93,7 +93,7 @@ class Crossed:
     listed: dict[int, set[int]] = field(default_factory=dict)
 
     def rows(self) -> dict[str, dict[int, set[int]]]:
-        """Return, for each way to read it, the tokens that may stand at each position."""
+        """Return the tokens that may stand at each position, for each way to read what was sent."""
         drafts = _joined(self.answer, self.drafts)
         likeliest = _joined(drafts, self.likeliest)
         listed = _joined(likeliest, self.listed)
@@ -113,7 +113,9 @@ class SentFrames:
         self._last: PeerMessage | None = None
 
     def size_of(self, message: PeerMessage) -> int:
-        """Called before a link is asked when the message arrives; which link tells who sent it."""
+        """Keep the message for the link that sends it, and return its size in bytes, always the
+        same. This is called before a link is asked when the message arrives, and which link that is
+        says who sent it."""
         self._last = message
         return 64
 
@@ -135,7 +137,8 @@ class SentFrames:
 
 
 def likeliest_first(probs: SentProbs) -> list[int]:
-    """The tokens that what goes with a draft names, a draw from the rest last."""
+    """Return the tokens that are listed with a draft, the likeliest first and a draw from the rest
+    last."""
     if probs is None:
         return []
     ids: Array = np.flatnonzero(probs) if isinstance(probs, np.ndarray) else probs.ids
@@ -161,7 +164,7 @@ class _RecordedLink:
 
 
 def run(report: Report, models: Models) -> None:
-    """Every method over the same questions."""
+    """Report every method over the same questions."""
     tokenizer = load_tokenizer(models.target)
     private = notes(QUICK_NOTES if report.quick else NOTES, report.seed)
     unused = notes(len(private), report.seed + UNUSED_SEED)
@@ -206,7 +209,7 @@ def run(report: Report, models: Models) -> None:
 
 
 def methods() -> list[Method]:
-    """The presets of interest, and what may lower what they tell."""
+    """Return the presets of interest, and variants that may reveal less."""
     presets = AGGREGATION_PRESETS
     dragon, coupled = presets["dragon"], presets["dragon-coupled"]
     few = replace(dragon.probs, head=8)
@@ -223,12 +226,12 @@ def methods() -> list[Method]:
 
 
 def asked(private: Sequence[Note]) -> list[tuple[Note, str]]:
-    """Every question with the note that answers it."""
+    """Return every question with the note that answers it."""
     return [(note, fact.question) for note in private for fact in note.facts]
 
 
 def public_documents(tokenizer: Tokenizer, seed: int) -> list[tuple[int, ...]]:
-    """The cloud's documents: pieces of PEPs."""
+    """Return the cloud's documents: pieces of PEPs, in an order by seed."""
     pieces: list[tuple[int, ...]] = []
     for document in read_peps(PEPS):
         ids = tokenizer.encode(document.text)[:DOCUMENT_TOKENS]
@@ -244,7 +247,8 @@ def answer(
     sides: Sequence[SideDistributions],
     seed: int,
 ) -> SentFrames:
-    """Return one answer by the device's side and the cloud's, and what the device sent for it."""
+    """Answer a question with the device's side and the cloud's, and return what the device sent for
+    it."""
     size = len(sides[0](prompt_ids))
     frames = SentFrames(size, method)
     link = link_from(RTT_S, seed=seed)
@@ -307,7 +311,7 @@ class Searched:
         ]
 
     def figures(self, rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int) -> Row:
-        """Return what of the notes the positions of all answers together name."""
+        """Return how much of the notes is named by the positions of all answers together."""
         table = positions_table(rows, vocabulary_size)
         pieces, characters, named, secrets = [], [], [], []
         for ids, places in zip(self.tokens, self._secrets, strict=True):
@@ -328,8 +332,8 @@ class Searched:
 
 
 def positions_table(rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int) -> Mask:
-    """[positions, V]: whether a token may stand there; a position without any between two answers,
-    and where an answer has a gap."""
+    """Return a mask [positions, V] of the tokens that may stand at each position. No token may
+    between two answers, and where an answer has a gap."""
     listed: list[set[int]] = [set()]
     for row in rows:
         if row:
@@ -342,8 +346,8 @@ def positions_table(rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int
 
 
 def longest_runs(table: Mask, ids: Sequence[int]) -> NDArray[np.int64]:
-    """Return, for each of `ids`, how many of them, up to it, may stand at positions in a row
-    somewhere."""
+    """Return, for each of `ids`, the length of the longest run of them that ends there and may
+    stand at consecutive positions of the table."""
     run = np.zeros(len(table), dtype=np.int64)
     longest = np.zeros(len(ids), dtype=np.int64)
     for number, token in enumerate(ids):
@@ -356,7 +360,8 @@ def longest_runs(table: Mask, ids: Sequence[int]) -> NDArray[np.int64]:
 def _place_of(
     tokenizer: Tokenizer, ids: Sequence[int], text: str, sentence: str, secret: str
 ) -> tuple[int, int]:
-    """The first and the last of the tokens that spell the secret, which may have a blank before."""
+    """Return the first and the last of the tokens that spell the secret; the first may begin with
+    the blank before it."""
     end = text.index(sentence) + len(sentence) - 1
     start = end - len(secret)
     ends = [len(text_of(tokenizer, ids[: count + 1])) for count in range(len(ids))]
@@ -396,7 +401,8 @@ def _rows(
 def _one_sided(
     tokenizer: Tokenizer, private: Sequence[Note], searched: tuple[Searched, Searched], seed: int
 ) -> Row:
-    """The note stands in the prompt, and the prompt goes to the verifier, as its frame says."""
+    """Return the row of notes that stand in the prompt: the prompt goes to the verifier, as its
+    frame shows."""
     rows: list[dict[int, set[int]]] = []
     size = 1 + max(max(ids) for attack in searched for ids in attack.tokens)
     size = max(size, *BEGIN, *(1 + max(tokenizer.encode(q)) for _, q in asked(private)))
@@ -433,7 +439,7 @@ def _row(preset: str, variant: str, read: str, seed: int, used: Row, unused: Row
 
 
 def draw(report: Report, folder: Path) -> None:
-    """Secrets spelled in full, those of unused notes taken off."""
+    """Draw the share of secrets spelled in full, less that of unused notes."""
     heights = {
         f"{row['preset']} {row['variant']} {row['read']}": row["secrets"] - row["secrets_unused"]
         for row in report.rows

@@ -74,7 +74,7 @@ Answers = dict[tuple[str, int], list[tuple[int, ...]]]
 
 
 def run(report: Report, models: Models) -> None:
-    """One row for each preset and question."""
+    """Report one row for each preset and question."""
     counts = QUICK_ANSWERS if report.quick else ANSWERS
     found, answers = run_loop(_asked(models, counts, report.seed))
     tokenizer = load_tokenizer(models.target)
@@ -109,7 +109,8 @@ def run(report: Report, models: Models) -> None:
 async def _asked(
     models: Models, counts: Mapping[str, int], seed: int
 ) -> tuple[list[Found], Answers]:
-    """Return the documents for each question, and the answers."""
+    """Ask every question with every preset; return the documents for each question, and the
+    answers."""
     documents = demo_documents(embedding=LEXICAL)
     settings = LocalSuiteSettings(
         ModelChoice(models.draft), ModelChoice(models.target), documents=documents
@@ -138,7 +139,7 @@ async def _asked(
 async def sampled(
     http: httpx2.AsyncClient, body: dict[str, Any], seeds: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Return the tokens of an answer with each seed. Raises TandemError for a refusal."""
+    """Return the tokens of one answer for each seed. Raises TandemError for a refusal."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def ask(seed: int) -> tuple[int, ...]:
@@ -170,7 +171,7 @@ def body_of(question: str, model: str, preset: str) -> dict[str, Any]:
 
 
 def token_ids_of(answer: dict[str, Any]) -> tuple[int, ...]:
-    """Return the tokens of the only choice. Raises TandemError for another number than asked."""
+    """Return the tokens of the only choice. Raises TandemError unless there are TOKENS of them."""
     (choice,) = answer["choices"]
     ids = tuple(int(token["id"]) for token in choice["tandem"]["provenance"])
     if len(ids) != TOKENS:
@@ -179,12 +180,14 @@ def token_ids_of(answer: dict[str, Any]) -> tuple[int, ...]:
 
 
 def prompt_of(question: str) -> str:
-    """After an article the distributions are broad: a third of their mass is not in their heads."""
+    """Return a question and an article, after which the distributions are broad: a third of their
+    mass is not in their heads."""
     return f"{question} The"
 
 
 def without_begin(token_ids: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return token ids without the token that begins every text: the document has it."""
+    """Return token ids without the token that begins every text, as the document before them has
+    it."""
     begin = tuple(tokenizer.encode(""))
     ids = tuple(token_ids)
     return ids[len(begin) :] if ids[: len(begin)] == begin else ids
@@ -211,7 +214,8 @@ class MixtureDistributions:
         engines: Mapping[str, Engine],
         prompt: tuple[int, ...],
     ) -> None:
-        """`engines` by side; `prompt` without the token that begins a text."""
+        """Prepare each document's distributions. `engines`: by side; `prompt`: without the token
+        that begins a text."""
         self._documents = documents
         self._prompt = prompt
         self._distributions = [
@@ -250,7 +254,8 @@ def _row(preset: str, question: int, fitted: Fit, **more: Any) -> Row:
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """`dragon` passes the test after every question, and `dragon-top-k` after none."""
+    """Return the goals: `dragon` passes the test after every question, and `dragon-top-k` after
+    none."""
     rules: tuple[tuple[str, Callable[..., float], float, Any], ...] = (
         (EXACT, min, FALSE_ALARM, "at least"),
         (CUT, max, FALSE_ALARM, "at most"),
@@ -267,7 +272,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 def draw(report: Report, folder: Path) -> None:
-    """Total variation of each sample, less what chance alone gives."""
+    """Draw the total variation of each sample, less what chance alone gives."""
     heights = {
         f"{row['preset']}, question {row['question']}": row["total_variation"] - row["by_chance"]
         for row in report.rows

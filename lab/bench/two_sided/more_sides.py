@@ -45,7 +45,7 @@ class ManySided:
 
 
 def run(report: Report, models: Models, peps: Path) -> None:
-    """Every method, number of sides and link."""
+    """Report every method, number of sides and link."""
     count = QUICK_QUESTIONS if report.quick else QUESTIONS
     windows = read_windows(peps, load_tokenizer(models.target), max(SIDES), report.seed)[:count]
     device, cloud = load_engine(models.draft), load_engine(models.target)
@@ -74,13 +74,14 @@ def run(report: Report, models: Models, peps: Path) -> None:
 
 
 def methods(sides: int) -> dict[str, AggregationPreset]:
-    """By what they are called here."""
+    """Return the presets for this many sides, by the names that they have here."""
     coupled = preset_of_sides(AGGREGATION_PRESETS["dragon-coupled"], sides)
     return {COUPLED: coupled, WAITING: replace(coupled, ahead=1)}
 
 
 def many_sided(window: Window, device: Engine, cloud: Engine) -> ManySided:
-    """The best documents, two after two, for the cloud, the device and the further sides."""
+    """Return a question whose best documents are dealt out two by two: to the cloud, the device and
+    the further sides."""
     ranked = window.documents
     places = (1, 0, *range(2, max(SIDES)))
     owned = [
@@ -98,7 +99,7 @@ def many_sided(window: Window, device: Engine, cloud: Engine) -> ManySided:
 def answer(
     preset: AggregationPreset, question: ManySided, sides: int, rtt_s: float, seed: int
 ) -> TwoSidedAnswer:
-    """Return one request in virtual time."""
+    """Return the answer to one question in virtual time."""
     first, *others = question.sides[:sides]
     request = AggregationRequest(
         session=seed % 2**32,
@@ -137,7 +138,7 @@ def _row(name: str, sides: int, rtt_s: float, answers: Sequence[TwoSidedAnswer],
 
 
 def tpot_s(answers: Sequence[TwoSidedAnswer]) -> float:
-    """Seconds a token after the first, mean over the answers."""
+    """Return the seconds a token after the first, as a mean over the answers."""
     return fmean((one.commits[-1][0] - one.commits[0][0]) / (TOKENS - 1) for one in answers)
 
 
@@ -149,7 +150,7 @@ def acceptance_rate(answers: Sequence[TwoSidedAnswer]) -> float:
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """Drafting ahead pays on the longest link, and more sides cost little."""
+    """Return the goals: drafting ahead pays on the longest link, and more sides cost little."""
     longest = max(row["rtt_s"] for row in rows)
     at = {
         (row["preset"], row["sides"]): row["tokens_per_s"]

@@ -70,7 +70,7 @@ _INSTANT = {"ph": "i", "s": "p"}
 
 
 def timed(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> list[tuple[float, Decision]]:
-    """Each decision with the moment that its token was committed at its side."""
+    """Return each decision with the time at which its token was committed at its side."""
     timed_decisions = []
     for decision in decisions:
         moments = [
@@ -85,14 +85,14 @@ def timed(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> list[tuple[f
 
 
 def spans_until(answer: TwoSidedAnswer, side: Side, end_s: float) -> list[BusySpan]:
-    """Return what a side did, as far as it began by then."""
+    """Return what a side had begun to do by `end_s`."""
     return [span for span in answer.spans if span.side == side and span.start_s <= end_s]
 
 
 def draw_pipeline(
     path: Path, answer: TwoSidedAnswer, decisions: Sequence[Decision], tokens: int
 ) -> None:
-    """The first `tokens` of an answer: both pipelines, round trip, ΔZ, acceptance."""
+    """Draw the first `tokens` of an answer: both pipelines, round trip, ΔZ, acceptance."""
     from matplotlib.figure import Figure
 
     shown = timed(answer, [decision for decision in decisions if decision.position <= tokens])
@@ -130,7 +130,7 @@ def draw_pipeline(
 
 
 def draw_cases(path: Path, answers: Mapping[str, TwoSidedAnswer], end_s: float) -> None:
-    """The pipelines of several answers up to `end_s`, a pair of rows each, by their titles."""
+    """Draw the pipelines of several answers up to `end_s`: two rows for each, below its title."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3 * len(answers)), layout="constrained")
@@ -155,7 +155,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def _add_legend(figure: Any, all_axes: Sequence[Any]) -> None:
-    """Each kind of span once."""
+    """Add a legend with each kind of span once."""
     named: dict[str, Any] = {}
     for axes in all_axes:
         handles, labels = axes.get_legend_handles_labels()
@@ -164,7 +164,7 @@ def _add_legend(figure: Any, all_axes: Sequence[Any]) -> None:
 
 
 def _draw_spans(axes: Any, spans: Sequence[BusySpan]) -> None:
-    """Decoding in a row of its own; what is on its way is staggered, since it overlaps."""
+    """Draw decoding in one row; what is on its way is staggered over others, since it overlaps."""
     named: set[str] = set()
     ways = 0
     for span in spans:

@@ -59,7 +59,8 @@ class Note:
 
 
 def notes(count: int, seed: int) -> list[Note]:
-    """Notes of different people; those of different seeds share forms of sentences alone."""
+    """Return notes of different people; notes of different seeds share the forms of sentences
+    alone."""
     source = np.random.default_rng(seed)
 
     def name() -> str:

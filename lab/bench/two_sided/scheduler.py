@@ -97,7 +97,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
 def record_all(
     models: Models, peps: Path, seed: int, count: int, rotations: int
 ) -> dict[str, list[Record]]:
-    """Records for every entry of LOG_MASS_SHIFTS."""
+    """Return records for every entry of LOG_MASS_SHIFTS."""
     questions = ask_questions(models, peps, seed, count)
     preset = AGGREGATION_PRESETS["dragon"]
     records: dict[str, list[Record]] = {}
@@ -118,7 +118,7 @@ def record_all(
 
 
 def compared(cell: Cell, recorded: Sequence[Record], seed: int) -> list[Row]:
-    """All strategies over the same records."""
+    """Return the rows of all strategies over the same records."""
     totals = {}
     moves = {}
     for name in STRATEGIES:
@@ -147,8 +147,8 @@ def compared(cell: Cell, recorded: Sequence[Record], seed: int) -> list[Row]:
 
 
 def by_outcome_over_expected(rows: Sequence[Row]) -> float:
-    """Return how long answers take with the outcomes of drafts as what the scheduler knows of
-    acceptance, over how long with their expectation: a mean over cells."""
+    """Return how long answers take when the scheduler learns acceptance from the outcomes of
+    drafts, over how long they take when it learns it from their expectation: a mean over cells."""
     totals = {
         name: [row["total_s"] for row in rows if row["preset"] == name]
         for name in ("dragon", EXPECTING)
@@ -165,7 +165,7 @@ def one_answer(
     decisions: list[Decision] | None = None,
     tokens: int = TOKENS,
 ) -> TwoSidedAnswer:
-    """Return one strategy's answer; with `decisions` they are noted there and the pipeline is
+    """Return one strategy's answer; with `decisions`, each one is added there and the pipeline is
     traced."""
     step_s = {Side.DEVICE: cell.pacing.device_s, Side.CLOUD: cell.pacing.cloud_s}
     expects = name == EXPECTING
@@ -215,7 +215,7 @@ class Watched:
 
 
 def sinusoidal_link(added_s: float) -> LinkPair:
-    """Each direction has half of the latency, and half of the amplitude."""
+    """Return a link of which each direction has half of the latency, and half of the amplitude."""
     settings = LinkSettings((BASE_RTT_S + added_s) / 2)
     amplitude_s = AMPLITUDE_SHARE * added_s / 2
     return LinkPair(

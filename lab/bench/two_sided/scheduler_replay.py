@@ -54,7 +54,8 @@ class Record:
     step_shares: Mapping[Side, tuple[float, ...]]
 
     def rotated(self, share: float) -> Record:
-        """The same decisions and steps, started that far in: another sequence at no cost."""
+        """Return the same decisions and steps, beginning `share` of the way in: another sequence at
+        no cost."""
         return Record(
             {side: _rotated(self.accepted[side], share) for side in Side},
             {side: _rotated(self.expected[side], share) for side in Side},
@@ -68,7 +69,7 @@ class Record:
 def record(
     question: Question, preset: AggregationPreset, shift: float, seed: int, tokens: int
 ) -> Record:
-    """An answer of `tokens`; `shift` is added to the device's h."""
+    """Return the record of an answer of `tokens` tokens; `shift` is added to the device's h."""
     rng = SeededRandom(seed)
     weights = side_weights(question.device.log_mass + shift, question.cloud.log_mass)
     context = question.prompt_ids
@@ -118,8 +119,9 @@ def _token(
 
 
 def _shares(steps_s: Sequence[float]) -> tuple[float, ...]:
-    """Return how the model's own steps vary. A distribution known from another record took no time,
-    and a step far from the median was held up by other processes: neither says anything."""
+    """Return how the model's steps vary around their median. A distribution known from another
+    record took no time, and a step far from the median was held up by other processes: both are
+    left out."""
     typical_s = median(steps_s)
     shares = (step_s / typical_s for step_s in steps_s)
     return tuple(share for share in shares if 0.75 < share < 1.25) or (1.0,)
@@ -140,7 +142,7 @@ def replay(
     *,
     traced: bool = False,
 ) -> TwoSidedAnswer:
-    """The record's answer under a preset's placement, in virtual time."""
+    """Return the record's answer under a preset's placement, in virtual time."""
     request = AggregationRequest(
         session=1,
         prompt_ids=PROMPT,
@@ -184,7 +186,8 @@ class ExpectingProfiler(SideProfiler):
         self._outcomes.append((side, accepted))
 
     def expect(self, position: int) -> None:
-        """Take the position that was just decided here, of which both outcomes came last."""
+        """Count the expected acceptance at the position that was just decided here, in place of its
+        outcomes, which came last."""
         for side, accepted in self._outcomes[: -len(Side)]:
             super().verified(side, accepted)
         self._outcomes.clear()
