@@ -130,7 +130,7 @@ class Controller:
         self._max_tokens = max_tokens
         self._warm_start = warm_start
         self._began = self._held = False
-        self._model_in_cloud = False
+        self._model_in_cloud = self._drafts_in_cloud = False
         self._sent: deque[_Frame] = deque(maxlen=128)
         self.link = LinkEstimate(rounds_belief(config))
         self._down_bytes = Recent(config)
@@ -176,10 +176,15 @@ class Controller:
         does not say. `drafts_in_cloud`: whether it may make drafts of its own; `model_in_cloud`:
         with a draft model."""
         self._model_in_cloud = model_in_cloud
+        self._drafts_in_cloud = drafts_in_cloud
         if row_share is not None:
             self.estimates.begin_with(row_share)
-        if not drafts_in_cloud:
-            self.estimates.no_cloud_drafts()
+        self.estimates.opened(drafts_in_cloud=drafts_in_cloud)
+        if self.decision is not None and not self._tokens:
+            # It was made before it was known whether the cloud may draft.
+            self.decision = self._trial = None
+            self._chose_at = -inf
+            self._fit()
 
     def switched(self) -> None:
         """Note that the answers are another stream's from now on; they are not timed by when frames
@@ -236,11 +241,19 @@ class Controller:
         """Record tokens that the cloud made without a draft of the edge; the first `accepted` of
         them were drafts of its own."""
         by_itself = not self.schedule.window or work.drafts > 0
-        if by_itself and work.verify_s > 0 and work.target_passes != 1:
+        reads_prompt = work.target_passes == 1
+        if self._measures_cloud_drafts and by_itself and work.verify_s > 0 and not reads_prompt:
             self.estimates.drafted_in_cloud(
                 work.drafts, accepted, work.draft_s, work.draft_rate, now
             )
         self._answered(tokens, work, now)
+
+    @property
+    def _measures_cloud_drafts(self) -> bool:
+        """True if what the cloud drafts in this session is what it drafts for `auto`: one that has
+        a model only looks drafts up where a preset asks for that."""
+        chooses = self._control is Control.LEAST_COST
+        return self._drafts_in_cloud and (chooses or self._model_in_cloud)
 
     def overtaken(self, agreed: bool | None) -> None:
         """Record a token that the cloud decoded: a draft in flight was equal, was not, or there was
@@ -431,9 +444,11 @@ class Controller:
         the start: it decodes anyway while the first drafts are made."""
         if not self._may_rest or self._shared or self.decision is not None:
             return False
-        unknown = conditions is None or not self.estimates.knows_alone(self._now)
+        estimates = self.estimates
+        unknown = conditions is None or not estimates.knows_alone(self._now)
+        unknown = unknown or (self._drafts_in_cloud and not estimates.knows_cloud_drafts(self._now))
         early = self._tokens < self._config.few_tokens
-        return unknown and (early or self.estimates.rtt_s is None)
+        return unknown and (early or estimates.rtt_s is None)
 
     def _first_plan(self) -> Plan:
         """Return the plan while nothing is known: the cloud alone, or the preset's schedule where

@@ -39,10 +39,6 @@ class Recent:
         self._readings.append((now, value))
         self._forget(now)
 
-    def clear(self) -> None:
-        """Forget all readings."""
-        self._readings.clear()
-
     def _forget(self, now: float) -> None:
         oldest = now - 2 * self._config.half_life_s
         while self._readings and self._readings[0][0] < oldest:
@@ -313,6 +309,7 @@ class Estimates:
         """What it took to make one."""
         self._cloud_tokens = recent(warm_start.cloud_tokens)
         self.cloud_acceptance = AcceptanceRate(config, warm_start.cloud_acceptance)
+        self._drafts_in_cloud = True
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
         self.trips_s: list[float] = []
         """Round trips that this request measured."""
@@ -391,10 +388,14 @@ class Estimates:
         tokens = tokens_per_pass(rate, drafts) if draft_s > 0 else accepted + 1
         self._cloud_tokens.add(tokens, now)
 
-    def no_cloud_drafts(self) -> None:
-        """Forget what a cloud drafted itself: this one does not."""
-        self.cloud_drafts.clear()
-        self._cloud_tokens.clear()
+    def opened(self, *, drafts_in_cloud: bool) -> None:
+        """Note whether the cloud may draft in this session. What is known of its drafts stays for
+        the answers after this one, since presets without them are answered by the same cloud."""
+        self._drafts_in_cloud = drafts_in_cloud
+
+    def knows_cloud_drafts(self, now: float) -> bool:
+        """Return whether two readings of what the cloud drafts by itself are not old."""
+        return several(self.cloud_drafts.weight(now))
 
     @property
     def cloud_tokens(self) -> float:
@@ -483,9 +484,9 @@ class Estimates:
             later_acceptance_rate=later,
             alone_s=self.alone_s,
             message_s=config.message_s,
-            cloud_drafts=self.cloud_drafts.mean,
+            cloud_drafts=self.cloud_drafts.mean if self._drafts_in_cloud else 0.0,
             cloud_draft_s=self.cloud_draft.value or 0.0,
-            cloud_tokens=self.cloud_tokens,
+            cloud_tokens=self.cloud_tokens if self._drafts_in_cloud else 1.0,
         )
 
     @property

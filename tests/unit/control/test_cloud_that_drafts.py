@@ -160,6 +160,39 @@ def test_a_cloud_that_drafts_nothing_is_taken_for_none_that_did_before() -> None
     assert controller.schedule.window > 0
 
 
+def test_an_answer_that_the_cloud_may_not_draft_for_leaves_what_is_known_of_its_drafts() -> None:
+    """Between two answers of `auto` the caller asks for one by another preset of the same cloud.
+    Once that made the next answer believe that the cloud brings a token a pass."""
+    between = Controller(Control.FIXED, ALONE, warm_start=known(4), max_tokens=200)
+    between.connected(0.0)
+    between.opened(ROW_S / PASS_S)
+    for number in range(8):
+        between.took_tokens(1, Work(PASS_S, target_passes=1 + number), 0.1 + number * PASS_S)
+    assert auto(between.estimates.snapshot(1.0)).schedule == ALONE
+
+
+def test_drafts_that_are_looked_up_by_a_cloud_with_a_model_say_nothing_of_those_by_it() -> None:
+    between = Controller(Control.FIXED, ALONE, warm_start=known(4), max_tokens=200)
+    between.connected(0.0)
+    between.opened(ROW_S / PASS_S, drafts_in_cloud=True)
+    for number in range(8):
+        between.took_tokens(1, Work(PASS_S, target_passes=1 + number), 0.1 + number * PASS_S)
+    assert auto(between.estimates.snapshot(1.0)).schedule == ALONE
+
+
+def test_what_the_cloud_drafts_is_measured_first_where_only_it_is_unknown() -> None:
+    """After answers of `ar` alone: a token of the cloud alone is known, its drafts are not."""
+    unknown = replace(known(4), cloud_drafts=(), cloud_draft=(), cloud_tokens=())
+    controller = auto(unknown)
+    assert controller.decision is None
+    assert controller.schedule == ALONE
+    without = Controller(Control.LEAST_COST, LIMITS, warm_start=unknown, max_tokens=200)
+    without.connected(0.0)
+    without.opened(ROW_S / PASS_S)
+    without.ponged(0.001, 0.0)
+    assert without.schedule.window > 0
+
+
 def test_fast_drafts_of_the_edge_are_sent_to_a_cloud_that_drafts_too() -> None:
     assert auto(known(4, draft_s=0.001)).schedule.window > 0
 
