@@ -126,7 +126,7 @@ class PrefixCache:
         """True if a session may start with blocks that another one computed."""
         return self.copies is not None or self._caching is not None
 
-    def count_engine_s_own(self) -> None:
+    def count_engine_lookups(self) -> None:
         """Count lookups and hits of the engine's own prefix cache since the last call. By one
         thread."""
         if self._caching is not None:

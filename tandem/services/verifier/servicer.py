@@ -210,7 +210,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         """Record a pass; called on the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
         self._recent.passed(pass_s, time.monotonic())
-        self._prefixes.count_engine_s_own()
+        self._prefixes.count_engine_lookups()
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
