@@ -191,7 +191,7 @@ def _result(session: SimulatedSession) -> SimulationResult:
     edge, commits = session.edge, tuple(session.commits)
     assert session.finish is not None, "the session is over"
     token_ids = edge.committed.since(len(edge.request.prompt_ids))
-    measured = edge.controller.estimates.snapshot(session.ended_s)
+    measured = edge.controller.measured(session.ended_s)
     return SimulationResult(
         token_ids, session.finish, session.ended_s, commits, edge.stats, measured
     )

@@ -71,8 +71,8 @@ class ControllerConfig:
     """Tokens after which what is usual has changed: sentences of some thirty sessions that share a
     cloud, or of one in which nothing was drafted."""
     short_answer_tokens: int = 50
-    """Tokens. A shorter answer bears no trial where earlier ones told what drafts are worth; where
-    nothing is known, trials may count on so many before they came."""
+    """Tokens. A shorter answer bears no trial by itself where earlier ones told what drafts are
+    worth; where nothing is known, trials may count on so many before they came."""
 
     # Which schedule is chosen.
 

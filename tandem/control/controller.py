@@ -586,14 +586,28 @@ class Controller:
 
     def _allowance_s(self, alone_s: float) -> float:
         """Return the seconds that trials may still lose. Where earlier answers showed what drafts
-        are worth, a short answer bears none."""
-        tokens = self._tokens
+        are worth, a short answer bears none by itself: several of them share one."""
+        tokens = self._tokens + self._warm_start.untried_tokens
         short = self._config.short_answer_tokens
         if self.estimates.acceptance.begins_guessed:
             tokens = max(tokens, min(self._max_tokens, short))
         elif tokens < short:
             return 0.0
         return self._config.trial_share * tokens * alone_s - self._lost_s
+
+    def measured(self, now: float) -> WarmStart:
+        """Return what the next answer may know. Of the tokens that bear trials, those are left for
+        it whose share nothing was lost of; never more than make up for one first look, so that no
+        answer tries for long. A cloud that drafts itself leaves little to find by a trial."""
+        share = self._config.trial_share
+        most = int(self._config.few_tokens / share)
+        untried = self._warm_start.untried_tokens
+        if self._control is Control.LEAST_COST and self.decision is not None:
+            untried -= round(self._lost_s / (share * max(self.decision.alone_tpot_s, TINY)))
+            if not self.decision.conditions.cloud_drafts:
+                untried += self._tokens
+        snapshot = self.estimates.snapshot(now)
+        return replace(snapshot, untried_tokens=max(0, min(most, untried)))
 
     def _begin_trial(self, conditions: Conditions) -> None:
         answers = float(self._config.few_tokens)

@@ -242,7 +242,8 @@ class AcceptanceRate:
 class WarmStart:
     """Measurements of earlier answers of a pair and its cloud; times as aged readings, in seconds.
     `row_share`: the time that a further row of a pass adds, relative to the first; `jumps`: when
-    passes became much longer (1) or shorter (-1)."""
+    passes became much longer (1) or shorter (-1). `untried_tokens`: tokens of earlier answers that
+    still bear a trial; see `Controller.measured`."""
 
     draft: Aged = ()
     draft_busy: Aged = ()
@@ -262,6 +263,7 @@ class WarmStart:
     cloud_draft: Aged = ()
     cloud_tokens: Aged = ()
     cloud_acceptance: AcceptanceKnown | None = None
+    untried_tokens: int = 0
 
     def later(self, by_s: float) -> WarmStart:
         """Return the same readings, so much later."""

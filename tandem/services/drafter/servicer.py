@@ -523,7 +523,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         preset = admitted.checked.request.preset
         series = self._metrics.method(preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, session.traffic)
-        measured = machine.controller.estimates.snapshot(time.monotonic())
+        measured = machine.controller.measured(time.monotonic())
         predicted = admitted.edge_request.predicted is not None
         self._warm_starts.ended(preset, machine.target_name, measured, predicted)
 

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.config import ControllerConfig
+from tandem.control.config import DEFAULT_CONFIG, ControllerConfig
 from tandem.control.controller import Controller, Reason
 from tandem.control.cost import Plan, token_cost
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
@@ -249,6 +249,28 @@ def test_a_short_answer_bears_no_trial_where_earlier_ones_told_what_drafts_are_w
     for _ in range(48):
         assert session.controller.schedule == ALONE
         session.token()
+
+
+def test_short_answers_share_a_trial() -> None:
+    """Once bad luck with the first drafts decided for as long as all answers were short."""
+    start = known(0.0147, draft_s=0.004, rate=0.5, rtt_s=0.0006, row_share=0.38)
+    tried = []
+    for _ in range(4):
+        session = Session(auto(start, max_tokens=40), pass_s=0.0147, row_s=0.0055)
+        for _ in range(40):
+            session.token()
+            if session.controller.schedule.window:
+                break
+        tried.append(bool(session.controller.schedule.window))
+        start = replace(start, untried_tokens=session.controller.measured(0.0).untried_tokens)
+    assert not tried[0]
+    assert any(tried)
+
+
+def test_no_answer_tries_for_longer_than_a_first_look_because_many_were_short() -> None:
+    session = Session(auto(replace(known(rate=0.3), untried_tokens=10_000)))
+    session.token()
+    assert session.controller.measured(0.0).untried_tokens <= 4 / DEFAULT_CONFIG.trial_share
 
 
 def test_a_longer_answer_tries_drafts_once_it_is_no_longer_short() -> None:
