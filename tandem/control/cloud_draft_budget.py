@@ -37,6 +37,11 @@ class CloudDraftBudget:
         before_s = self._step_s or seconds
         self._step_s = before_s + self._config.follow * (seconds - before_s)
 
+    @property
+    def alone(self) -> bool:
+        """True if no other session shares the passes."""
+        return self._passes.alone
+
     def drafts(self, acceptance_rate: float, most: int, *, by_model: bool = True) -> int:
         """Return how many of `most` tokens to draft for a session before its next pass. Each takes
         a step, unless it is not made `by_model`, and a row of the pass, which all sessions that

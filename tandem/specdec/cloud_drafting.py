@@ -28,6 +28,8 @@ from tandem.specdec.text_drafts import AnswerTexts
 
 RETRY_AFTER = 32
 """Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
+MOST_RETRY_AFTER = 4 * RETRY_AFTER
+"""The same after several tries that failed, where others share the passes: each waits for a try."""
 RETRY_LENGTH = 2
 
 
@@ -99,6 +101,7 @@ class CloudDrafting:
         # How often the remembered drafts that wait are expected to be right.
         self._remembered_rate = 0.0
         self._rested = 0
+        self._retry_after = RETRY_AFTER
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
 
@@ -209,7 +212,7 @@ class CloudDrafting:
     def _or_a_try(self, count: int) -> int:
         """Return `count`, or a few now and then where that is none."""
         self._rested = 0 if count else self._rested + 1
-        if self._rested < RETRY_AFTER:
+        if self._rested < self._retry_after:
             return count
         self._rested = 0
         return min(RETRY_LENGTH, self._longest)
@@ -416,6 +419,10 @@ class CloudDraftsOfAnyKind(CloudDrafting):
             self._forget()
             return
         acceptance = self._lookup_acceptance if self._looked_up else self._acceptance
+        if not self._looked_up:
+            seldom = not (accepted or self._budgets.model.alone)
+            longer = min(MOST_RETRY_AFTER, 2 * self._retry_after)
+            self._retry_after = longer if seldom else RETRY_AFTER
         acceptance.judged(accepted, rejected)
         self._forget()
 
