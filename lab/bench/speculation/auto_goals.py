@@ -71,8 +71,11 @@ class Ratio:
 
 
 def ratios_to_each(rows: Sequence[Row]) -> dict[str, Ratio]:
-    """Return the ratio of `auto` to each other preset, over the rows and the seeds of both."""
-    names = [name for name in rows[0]["speeds"] if name != rows[0]["preset"]]
+    """Return the ratio of `auto` to each other preset that all rows have, over the rows and the
+    seeds of both. Where the cloud has no draft model there is no `cloud-draft`."""
+    chosen = rows[0]["preset"]
+    everywhere = set.intersection(*(set(row["speeds"]) for row in rows))
+    names = [name for name in rows[0]["speeds"] if name in everywhere and name != chosen]
     return {name: _ratio([_logs(row, name) for row in rows]) for name in names}
 
 

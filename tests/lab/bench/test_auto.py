@@ -284,3 +284,13 @@ def test_auto_is_held_against_the_best_that_the_cloud_does_without_an_edge(
     assert (plain["baseline"], plain["over_baseline"]) == ("cloud-lookup", 27 / 12)
     assert "cloud-draft" not in plain["speeds"]
     assert "stream-cloud-draft" not in plain["speeds"]
+
+
+def test_presets_that_some_clouds_do_not_have_are_no_best_one_preset() -> None:
+    """Cells whose cloud has no draft model have no `cloud-draft`."""
+    speeds = {"ar": [1.0], "auto": [2.0]}
+    both = [
+        {"preset": "auto", "speeds": speeds | {"cloud-draft": [3.0]}},
+        {"preset": "auto", "speeds": speeds},
+    ]
+    assert {name: ratio.mean for name, ratio in ratios_to_each(both).items()} == {"ar": 2.0}
