@@ -130,7 +130,7 @@ class Controller:
         self._max_tokens = max_tokens
         self._warm_start = warm_start
         self._began = self._held = False
-        self._model_in_cloud = self._drafts_in_cloud = False
+        self._model_in_cloud = False
         self._sent: deque[_Frame] = deque(maxlen=128)
         self.link = LinkEstimate(rounds_belief(config))
         self._down_bytes = Recent(config)
@@ -176,7 +176,6 @@ class Controller:
         does not say. `drafts_in_cloud`: whether it may make drafts of its own; `model_in_cloud`:
         with a draft model."""
         self._model_in_cloud = model_in_cloud
-        self._drafts_in_cloud = drafts_in_cloud
         if row_share is not None:
             self.estimates.begin_with(row_share)
         self.estimates.opened(drafts_in_cloud=drafts_in_cloud)
@@ -253,7 +252,7 @@ class Controller:
         """True if what the cloud drafts in this session is what it drafts for `auto`: one that has
         a model only looks drafts up where a preset asks for that."""
         chooses = self._control is Control.LEAST_COST
-        return self._drafts_in_cloud and (chooses or self._model_in_cloud)
+        return bool(self.estimates.drafts_in_cloud) and (chooses or self._model_in_cloud)
 
     def overtaken(self, agreed: bool | None) -> None:
         """Record a token that the cloud decoded: a draft in flight was equal, was not, or there was
@@ -446,7 +445,8 @@ class Controller:
             return False
         estimates = self.estimates
         unknown = conditions is None or not estimates.knows_alone(self._now)
-        unknown = unknown or (self._drafts_in_cloud and not estimates.knows_cloud_drafts(self._now))
+        if estimates.drafts_in_cloud:
+            unknown = unknown or not estimates.knows_cloud_drafts(self._now)
         early = self._tokens < self._config.few_tokens
         return unknown and (early or estimates.rtt_s is None)
 

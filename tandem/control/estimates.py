@@ -311,7 +311,9 @@ class Estimates:
         """What it took to make one."""
         self._cloud_tokens = recent(warm_start.cloud_tokens)
         self.cloud_acceptance = AcceptanceRate(config, warm_start.cloud_acceptance)
-        self._drafts_in_cloud = True
+        self.drafts_in_cloud: bool | None = None
+        """Whether the cloud may draft in this session; None before a stream opened: it may, if it
+        did so in the answers before."""
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
         self.trips_s: list[float] = []
         """Round trips that this request measured."""
@@ -393,7 +395,7 @@ class Estimates:
     def opened(self, *, drafts_in_cloud: bool) -> None:
         """Note whether the cloud may draft in this session. What is known of its drafts stays for
         the answers after this one, since presets without them are answered by the same cloud."""
-        self._drafts_in_cloud = drafts_in_cloud
+        self.drafts_in_cloud = drafts_in_cloud
 
     def knows_cloud_drafts(self, now: float) -> bool:
         """Return whether two readings of what the cloud drafts by itself are not old."""
@@ -457,6 +459,7 @@ class Estimates:
         if first is None or rtt_s is None:
             return None
         first_s = max(first[0], TINY)
+        cloud_drafts = self.drafts_in_cloud is not False
         sharing = self.sharing.value or 1.0
         slowdown = max(1.0, first[1] / first_s)
         if several(sharing):  # what others feed changes passes more than the edge's drafting does
@@ -486,9 +489,9 @@ class Estimates:
             later_acceptance_rate=later,
             alone_s=self.alone_s,
             message_s=config.message_s,
-            cloud_drafts=self.cloud_drafts.mean if self._drafts_in_cloud else 0.0,
+            cloud_drafts=self.cloud_drafts.mean if cloud_drafts else 0.0,
             cloud_draft_s=self.cloud_draft.value or 0.0,
-            cloud_tokens=self.cloud_tokens if self._drafts_in_cloud else 1.0,
+            cloud_tokens=self.cloud_tokens if cloud_drafts else 1.0,
         )
 
     @property
