@@ -21,7 +21,7 @@ from tandem.routing.router import Placement
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH
+from tandem.specdec.cloud_drafting import RETRY_LENGTH, tries_after
 
 Round = tuple[float, int, "FleetCloud", int]
 """The end of a verifier's pass, or drafts that come to it: when, which of all events, the verifier,
@@ -267,7 +267,7 @@ class FleetCloud:
             most = min(plan.preset.cloud_draft_length, session.wanted - session.committed - 1)
             count = budget.drafts(estimate.next_rate, most)
             session.rested = 0 if count else session.rested + 1
-            if session.rested >= RETRY_AFTER:
+            if session.rested >= tries_after(budget):
                 session.rested, count = 0, min(RETRY_LENGTH, most)
             session.taken = count
             counts.append(count)

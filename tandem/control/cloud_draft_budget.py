@@ -38,6 +38,11 @@ class CloudDraftBudget:
         self._step_s = before_s + self._config.follow * (seconds - before_s)
 
     @property
+    def sessions(self) -> float:
+        """Sessions that share the passes, of late; at least 1."""
+        return self._passes.sessions
+
+    @property
     def alone(self) -> bool:
         """True if no other session shares the passes."""
         return self._passes.alone

@@ -138,6 +138,11 @@ class PassBudget:
         self._yield_each = 1.0
 
     @property
+    def sessions(self) -> float:
+        """Sessions that share a pass, those of the last passes most; at least 1."""
+        return self._sessions
+
+    @property
     def token_s(self) -> float:
         """Seconds that a further token of a pass takes; one of a prompt takes no longer."""
         return self._seconds.fit()[1] if self._seconds.weight else 0.0

@@ -29,7 +29,7 @@ from tandem.specdec.text_drafts import AnswerTexts
 RETRY_AFTER = 32
 """Texts that are not worth drafts before a short try: what is known of acceptance grows old."""
 MOST_RETRY_AFTER = 4 * RETRY_AFTER
-"""The same after several tries that failed, where others share the passes: each waits for a try."""
+"""The same where many sessions share the passes: each of them waits for the tries of all."""
 RETRY_LENGTH = 2
 
 
@@ -101,7 +101,6 @@ class CloudDrafting:
         # How often the remembered drafts that wait are expected to be right.
         self._remembered_rate = 0.0
         self._rested = 0
-        self._retry_after = RETRY_AFTER
         # The length of the text that drafting is over for, with drafts or without.
         self._drafted_at = -1
 
@@ -212,7 +211,7 @@ class CloudDrafting:
     def _or_a_try(self, count: int) -> int:
         """Return `count`, or a few now and then where that is none."""
         self._rested = 0 if count else self._rested + 1
-        if self._rested < self._retry_after:
+        if self._rested < tries_after(self._budget):
             return count
         self._rested = 0
         return min(RETRY_LENGTH, self._longest)
@@ -419,16 +418,25 @@ class CloudDraftsOfAnyKind(CloudDrafting):
             self._forget()
             return
         acceptance = self._lookup_acceptance if self._looked_up else self._acceptance
-        if not self._looked_up:
-            seldom = not (accepted or self._budgets.model.alone)
-            longer = min(MOST_RETRY_AFTER, 2 * self._retry_after)
-            self._retry_after = longer if seldom else RETRY_AFTER
         acceptance.judged(accepted, rejected)
         self._forget()
 
     def _forget(self) -> None:
         super()._forget()
         self._looked_up = False
+
+
+def tries_after(budget: CloudDraftBudget | None) -> float:
+    """Return how many texts in a row that are not worth drafts come before a try.
+
+    Each session that shares the passes makes tries, waits for those of all others, and knows what
+    became of them. So that tries take the same part of the time with any number of sessions, each
+    makes fewer where there are more.
+
+    Args:
+        budget: of the drafts that are tried; None: the session has the passes to itself."""
+    sessions = 1.0 if budget is None else budget.sessions
+    return min(MOST_RETRY_AFTER, RETRY_AFTER * sessions)
 
 
 def may_recall(opening: Open) -> bool:

@@ -12,7 +12,7 @@ from tandem.control.pass_budget import PassBudget
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH
+from tandem.specdec.cloud_drafting import RETRY_AFTER, RETRY_LENGTH, tries_after
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import CloudMessage, Tokens, Verdict, Work
 from tests.virtual_time.cases import preset
@@ -166,6 +166,13 @@ def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
         pass_of(cloud)
     assert asked == [0], "then once, for a try that may show better"
     assert RETRY_LENGTH > 0
+
+
+@pytest.mark.parametrize(("sessions", "times"), [(1, 1), (2, 2), (4, 4), (16, 4)])
+def test_sessions_that_share_passes_try_drafts_less_often(sessions: int, times: int) -> None:
+    """Each waits for the tries of all, and knows what became of them."""
+    few = tries_after(Verifier(step_s=0.05, sessions=sessions).model)
+    assert few == pytest.approx(times * RETRY_AFTER, rel=0.01)
 
 
 def test_a_few_drafts_of_an_edge_wait_for_more_of_the_cloud_that_are_faster() -> None:
