@@ -32,7 +32,9 @@ from lab.training.distilling.prompts import (  # noqa: E402
 )
 
 SHARES = {TALK: 0.14, MATHS: 0.2, PROSE: 0.12, CODE: 0.1, TOPICS: 0.14, ASKED: 0.3}
-DRAFT, CARD, JOIN = "draft", "card", "join"
+DRAFT = "draft"
+CARD = "card"
+JOIN = "join"
 """Stages beside those of every making: all but the last two, the card, and the whole draft from
 what the repository has."""
 TARGET = "SmolLM2-135M-Instruct"

@@ -15,7 +15,8 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CHART = "deploy/k8s/tandem/Chart.yaml"
-LICENSE_NAME, LICENSE_TITLE = "Apache-2.0", "Apache License"
+LICENSE_NAME = "Apache-2.0"
+LICENSE_TITLE = "Apache License"
 
 
 def main() -> int:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-LETTER_PX, SMALL_LETTER_PX = 8.1, 6.7
+LETTER_PX = 8.1
+SMALL_LETTER_PX = 6.7
 """Mean width of a letter at 14 and at 12 pixels, rounded up."""
 LINE_PX = 17
 BOX_PADDING_PX = 14
@@ -98,7 +99,8 @@ class BoxDiagram:
         return _page(self.alt, right + MARGIN_PX, bottom + MARGIN_PX, parts)
 
 
-START, END = "start", "end"
+START = "start"
+END = "end"
 """Lanes of a state machine's first and last transition: drawn as a dot at the other end."""
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CONTROL, NORMAL, UNUSED = 3, 1, 5
+CONTROL = 3
+NORMAL = 1
+UNUSED = 5
 """gguf's numbers of a token's kind."""
 
 _NAMES = {

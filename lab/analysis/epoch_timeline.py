@@ -293,7 +293,9 @@ class Expected:
     corrections: float
 
 
-_LEAST, _MOST, _RARE = 8, 72, 0.003
+_LEAST = 8
+_MOST = 72
+_RARE = 0.003
 
 
 def expected(

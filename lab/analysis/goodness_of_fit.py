@@ -16,8 +16,10 @@ Prefix = tuple[int, ...]
 LEAST_EXPECTED = 5.0
 EXPANDED_FROM = 20.0
 """A prefix that fewer samples are expected to begin with is a cell of its own."""
-FALSE_ALARM, POWER = 1e-4, 0.99
-_ALARM_DEVIATIONS, _POWER_DEVIATIONS = 3.719, 2.326
+FALSE_ALARM = 1e-4
+POWER = 0.99
+_ALARM_DEVIATIONS = 3.719
+_POWER_DEVIATIONS = 2.326
 """Of the normal distribution, for FALSE_ALARM and POWER."""
 
 

@@ -25,7 +25,8 @@ Control = Callable[[Conditions], Schedule]
 
 _WARM = 0.25
 """The share of the tokens that is left out, while sessions fall into step."""
-_LEAST_TOKENS, _ALL_TOKENS = 96, 2400
+_LEAST_TOKENS = 96
+_ALL_TOKENS = 2400
 """Of each session, and of all: chance then moves the figures by a few hundredths. With fewer of
 each, controllers would learn all the while."""
 _SPREAD = 0.618033988749895

@@ -16,7 +16,8 @@ from lab.simulation.model_pair import PROBS_KEPT, Context, ProbsOf, SimulatedPai
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, SamplingParams
 
-_TAIL, _SECOND = 1e-7, 1e-3
+_TAIL = 1e-7
+_SECOND = 1e-3
 _REMEMBERED = 3
 """Tokens of a context that its distributions depend on, beside its length."""
 

@@ -28,9 +28,12 @@ from tandem.routing.router import (
 )
 
 _ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(8)
-RETRY_S, AT_ONCE, RETRIES = 0.5, 2, 20
+RETRY_S = 0.5
+AT_ONCE = 2
+RETRIES = 20
 """A session that finds no place tries others, so many at once, then each after so long."""
-MOST, FEW = 200, 24
+MOST = 200
+FEW = 24
 
 
 def simulate_fleet(plan: FleetPlan) -> FleetFigures:

@@ -16,7 +16,9 @@ NEAR = 0.02
 """A number is found to within this share of it, or to 1."""
 FEW = 8
 """Up to so many are tried one by one: two sessions can be slower than three, which share passes."""
-SESSION_S, LEAST_S, WARM_S = 2000.0, 60.0, 20.0
+SESSION_S = 2000.0
+LEAST_S = 60.0
+WARM_S = 20.0
 """All sessions together are simulated for so many seconds, each for so long at least; before that
 they desynchronise."""
 TRAFFIC = FleetTraffic(

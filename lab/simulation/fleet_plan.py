@@ -15,7 +15,9 @@ from tandem.specdec.presets import Preset
 
 SWING = 0.8
 """By what share of the mean a day's rate rises and falls; it begins at its lowest."""
-BURST_EVERY_S, BURST_S, BURST = 60.0, 6.0, 5.0
+BURST_EVERY_S = 60.0
+BURST_S = 6.0
+BURST = 5.0
 """Every so often the rate is so many times that in between, for so long."""
 
 

@@ -21,7 +21,8 @@ _REMEMBERED = 3
 """Tokens of a context that its distributions depend on, beside its length."""
 _KEPT = 1024
 """Distributions that are kept of each model; drafting and judging ask for most of them twice."""
-_ORDER, _NOISE = 0, 1
+_ORDER = 0
+_NOISE = 1
 
 
 def spread_pair(

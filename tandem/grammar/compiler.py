@@ -34,7 +34,8 @@ MAX_LEXER_STATES = 10_000
 MAX_GRAMMAR_SYMBOLS = 10_000
 """Some thousand properties; what is larger is refused after half a second at most."""
 
-WAITING, WAITING_OF_TENANT = 64, 8
+WAITING = 64
+WAITING_OF_TENANT = 8
 """Grammars to be compiled, of all tenants and of one."""
 COMPILE_NICENESS = 10
 """Nobody's answer but its own waits for a grammar that is compiled."""

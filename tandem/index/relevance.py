@@ -30,7 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-COSINE_WEIGHT, COVERAGE_WEIGHT = 10.0, 5.0
+COSINE_WEIGHT = 10.0
+COVERAGE_WEIGHT = 5.0
 ORIGIN = 2.5
 """What makes the chunks of the titles as relevant in the mean as by words alone: one side may have
 an embedding model, and the other none."""

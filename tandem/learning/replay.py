@@ -28,7 +28,8 @@ log = get_logger(__name__)
 
 MAGIC = b"TDMLRN01"
 DIGEST_BYTES = 16
-MOST_PROMPT, MOST_ANSWER = 512, 2048
+MOST_PROMPT = 512
+MOST_ANSWER = 2048
 """Tokens that are kept of a text: the end of its prompt, the beginning of its answer."""
 MOST_KNOWN = 32
 """Tokens that are kept of a target distribution: the likeliest."""

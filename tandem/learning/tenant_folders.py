@@ -14,7 +14,8 @@ from tandem.net.tenant import Tenant
 from tandem.runtime.private_files import make_private_folder, user_state_folder
 
 MOST_TENANTS = 64
-_CALLER_DIGITS, _TENANT_DIGITS = 12, 20
+_CALLER_DIGITS = 12
+_TENANT_DIGITS = 20
 
 
 def default_folder() -> Path:

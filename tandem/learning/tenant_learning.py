@@ -110,7 +110,9 @@ class _RecentText:
     overlaps: dict[bytes, Overlap] = field(default_factory=dict)
 
 
-_FROZEN, _USED, _NEW = "frozen", "used", "new"
+_FROZEN = "frozen"
+_USED = "used"
+_NEW = "new"
 
 
 class TenantLearning:

@@ -33,7 +33,8 @@ KEY_PREFIX = "tandem-"
 MAX_KEY_CHARACTERS = 256
 MIN_KEY_CHARACTERS = 32
 _SCHEME = "sha256:"
-_HOLDER, _HASH = r"(?P<holder>[A-Za-z0-9][A-Za-z0-9._-]{0,63})", r"sha256:(?P<digest>[0-9a-f]{64})"
+_HOLDER = r"(?P<holder>[A-Za-z0-9][A-Za-z0-9._-]{0,63})"
+_HASH = r"sha256:(?P<digest>[0-9a-f]{64})"
 _LINE = re.compile(rf"{_HOLDER}\s+{_HASH}(?P<fields>(\s+[a-z_]+=\S*)*)")
 _FORM = "HOLDER sha256:HEX scopes=SCOPE,…"
 _MEND = "'tandem keys HOLDER --scope SCOPE --same-key --file FILE' adds them"

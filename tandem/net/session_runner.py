@@ -29,7 +29,8 @@ TICK_S = 0.2
 MOST_REASON = 400
 """Characters of why a conversation broke: our own words, and a quotation."""
 MAX_RESYNCS = 3
-BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0
+BACKOFF_S = 0.05
+MAX_BACKOFF_S = 1.0
 CANCEL_FLUSH_S = 0.2
 ASK_AFTER_S = 1.4
 """Silence before the peer is diagnosed: longer than a slow link's round trip, short enough that the

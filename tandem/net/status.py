@@ -39,11 +39,13 @@ MOST_DETAILS_BYTES = 4096
 
 RETRY_AFTER = "retry-after"
 """Metadata of a status: seconds, as HTTP says it."""
-MIN_RETRY_S, MAX_RETRY_S = 0.1, 60.0
+MIN_RETRY_S = 0.1
+MAX_RETRY_S = 60.0
 """Bounds of what another service may say there. Quotas are of a minute, so nobody has a reason to
 say more; and whoever is told less would ask again without a pause."""
 
-ENGINE_SILENT_S, MAX_SILENT_S = "engine-silent-s", 3600.0
+ENGINE_SILENT_S = "engine-silent-s"
+MAX_SILENT_S = 3600.0
 """Metadata of a status: so a caller can count the outage from its beginning."""
 
 Metadata = tuple[tuple[str, str], ...]

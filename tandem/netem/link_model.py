@@ -19,7 +19,8 @@ from tandem.core.randomness import Purpose, SeededRandom
 MIN_RESEND_S = 0.2
 """Linux's shortest retransmission timeout: what a loss costs a stream that has little under way,
 as this protocol's have."""
-MAX_LOSS, MAX_LOSS_BURST = 0.5, 1000.0
+MAX_LOSS = 0.5
+MAX_LOSS_BURST = 1000.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ COLUMNS = ("time_s", "up_mbps", "down_mbps", "rtt_ms")
 MAX_ROWS = 1_000_000
 MIN_STEP_S = 0.001
 """Rows closer than this would keep an emulator, or virtual time, busy with nothing else."""
-MIN_MBPS, MAX_MBPS, MAX_RTT_MS = 0.001, 100_000.0, 60_000.0
+MIN_MBPS = 0.001
+MAX_MBPS = 100_000.0
+MAX_RTT_MS = 60_000.0
 
 
 @dataclass(frozen=True, slots=True)

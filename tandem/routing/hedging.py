@@ -9,9 +9,11 @@ from statistics import median
 
 from tandem.specdec.liveness import TICK_S
 
-LEAST_S, TIMES = 0.3, 4.0
+LEAST_S = 0.3
+TIMES = 4.0
 """An answer is late after so many times what it usually takes, and not before the least."""
-RECENT, FEWEST = 16, 4
+RECENT = 16
+FEWEST = 4
 """Of so many answers the median is usual; with fewer nothing is."""
 MOST_SAVED = 8.0
 """Rounds that may be hedged in a row after a long time without."""

@@ -15,24 +15,30 @@ from statistics import median
 
 from tandem.core.hashing import hash_words, unit
 
-RECENT_ROUND_TRIPS, ALL_WORSE = 5, 4
+RECENT_ROUND_TRIPS = 5
+ALL_WORSE = 4
 """Of the first the median counts; a cloud is worse only if each of the last few was."""
-LEAST_MARGIN_S, MARGIN = 0.025, 0.4
+LEAST_MARGIN_S = 0.025
+MARGIN = 0.4
 """What another cloud must save of a round: seconds, and of this cloud's cost."""
-BETTER_FOR_S, SPREAD_S = 0.7, 0.6
+BETTER_FOR_S = 0.7
+SPREAD_S = 0.6
 """How long that must last; sessions move at different times of the spread."""
 STAY_S = 2.0
 """A session stays that long after its first opening, and twice as long after each move."""
-NEAR_S, NEAR = 0.015, 0.25
+NEAR_S = 0.015
+NEAR = 0.25
 """New sessions spread over the clouds that cost so much more than the best one."""
 LEAST_PRICED_S = 0.1
 """A round counts as that long at least where prices are compared: what two clouds near by save of a
 millisecond is not worth twice the money."""
 PLACES = 64
 """Sessions that a cloud has room for, where it does not say."""
-ASK_EVERY_S, ASK_COLD_EVERY_S = 0.5, 5.0
+ASK_EVERY_S = 0.5
+ASK_COLD_EVERY_S = 5.0
 """How often the two best clouds are asked, and the others."""
-FAILURES, SUCCESSES = 2, 2
+FAILURES = 2
+SUCCESSES = 2
 """Unanswered questions that make a cloud unusable, and answers that make it usable again."""
 
 

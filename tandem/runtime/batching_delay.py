@@ -13,7 +13,8 @@ LEAST_S = 100e-6
 """Shorter waits bring nobody."""
 SLACK = 2.0
 """Reactions may take so many times as long as they usually do."""
-_FOLLOW, _KEEP = 0.1, 0.98
+_FOLLOW = 0.1
+_KEEP = 0.98
 _MOST_JOB_TOKENS = 17
 """Tokens of a job that are not a prompt: a window of 16 and the one before it."""
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
-FILE_MODE, FOLDER_MODE = 0o600, 0o700
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
 _RECORD = struct.Struct("<II")
 """Length and checksum of what follows."""
 

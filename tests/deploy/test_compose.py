@@ -17,7 +17,8 @@ from tandem.suite.models import load_pair
 from tests.deploy.composed import ROOT, SERVICES, Composed
 from tests.deploy.traffic import ask, completion, from_documents
 
-ANSWERED, SEED = ("coupled", "dssd", "stream", "auto"), 5
+ANSWERED = ("coupled", "dssd", "stream", "auto")
+SEED = 5
 EDGE = ("edge-aggregator", "drafter", "edge-retriever")
 CLOUD = ("verifier", "cloud-retriever", "cloud-aggregator")
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for images and suite

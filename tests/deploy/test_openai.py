@@ -11,7 +11,8 @@ from openai import AsyncOpenAI
 
 from tests.deploy.composed import Composed
 
-MODEL, STREAMS = "demo-target", 32
+MODEL = "demo-target"
+STREAMS = 32
 MESSAGES = [{"role": "user", "content": "Tom has 3 apples."}]
 PROMPT = "A list is"
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for images and suite

@@ -18,7 +18,9 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 BUILD = Path("build") / "fuzz"
-SLOWEST_S, MOST_MB, LONGEST = 10, 2048, 4096
+SLOWEST_S = 10
+MOST_MB = 2048
+LONGEST = 4096
 ALONE = "--alone"
 """One target, in this process; libFuzzer ends it."""
 PARSERS = {

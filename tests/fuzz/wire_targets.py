@@ -43,7 +43,8 @@ from tandem_api.decoding.v1 import decoding_pb2
 from tandem_api.retriever.v1 import retriever_pb2
 from tandem_api.verifier.v1 import verifier_pb2
 
-V, CONTEXT = 64, 512
+V = 64
+CONTEXT = 512
 HEADED = LocalProbs(payload=ProbsPayload.HEAD, head=64)
 MODEL = CloudModel("target", "hash", V, CONTEXT, frozenset({0}), 16, 4)
 DECLARED = (InvalidArgument, ProtocolError, FailedPrecondition, DataLoss, ResourceExhausted)

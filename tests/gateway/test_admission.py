@@ -26,7 +26,8 @@ from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
 from tests.services.scripted_suite import CONTEXT, VOCABULARY
 
-KEY, OTHER_KEY = "tandem-" + "k" * 43, "tandem-" + "o" * 43
+KEY = "tandem-" + "k" * 43
+OTHER_KEY = "tandem-" + "o" * 43
 SLOW = {"preset": "ar"}
 
 

@@ -18,7 +18,9 @@ from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
-JSON, REGEX, LARK = GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.LARK
+JSON = GrammarKind.JSON_SCHEMA
+REGEX = GrammarKind.REGEX
+LARK = GrammarKind.LARK
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -26,7 +26,8 @@ QUESTION = "what of the heron?"
 HEAD = AGGREGATION_PRESETS["dragon"].probs.head
 SIDES = tuple(scripted_probs(seed, VOCABULARY, order=1, sharpness=3.0) for seed in (1, 2))
 """What follows a token, at the device and in the cloud, whatever the documents are."""
-ANSWERS, TOKENS = 8, 24
+ANSWERS = 8
+TOKENS = 24
 """As many tokens as show the cut of `dragon-top-k`: its chi-squared is 99, its limit 37."""
 
 

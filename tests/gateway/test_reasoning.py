@@ -244,7 +244,8 @@ HARMONY_CALL = (
     "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
     '{"city":"Ulm"}'
 )
-WEATHER, NOW = ["weather", '{"city":"Ulm"}'], ["now", "{}"]
+WEATHER = ["weather", '{"city":"Ulm"}']
+NOW = ["now", "{}"]
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])

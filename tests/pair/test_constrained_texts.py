@@ -34,7 +34,8 @@ FEW = 5
 """Prompts that are asked for in `make test`."""
 TOKENS = 24
 AT_ONCE = 8
-CUT_EVERY, CUTS_AFTER = 11, (2, 3)
+CUT_EVERY = 11
+CUTS_AFTER = (2, 3)
 """The link is cut after so many pieces of each eleventh answer, for all answers under way."""
 METHODS: tuple[tuple[str, float], ...] = (
     ("coupled", 1.0),
@@ -141,7 +142,9 @@ async def served(suite: EmbeddedSuite) -> AsyncIterator[tuple[Callable[[], None]
         yield drop, ask
 
 
-VOCABULARY, SEQUENCE, PER_REQUEST = 12, 3, 50
+VOCABULARY = 12
+SEQUENCE = 3
+PER_REQUEST = 50
 PROMPT = (3, 1)
 DRAWN: tuple[str, ...] = ("coupled", "dssd", "mc-dsd", "dsd", "tslt", "picospec", "stream", "ar")
 """By both rules; the first two in `make test` too."""

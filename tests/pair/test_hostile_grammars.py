@@ -18,11 +18,13 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-CPU_S, MEGABYTES = 1.0, 100.0
+CPU_S = 1.0
+MEGABYTES = 100.0
 """Of one request, on any machine; the dearest take 0.3 s and 50 MB."""
 TRIES = 3
 """What else this process does, or two services that compile at once, only adds to a measurement."""
-STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+STATUS = Path("/proc/self/status")
+REFERENCES = Path("/proc/self/clear_refs")
 
 
 def nested(depth: int, inner: dict[str, Any], **more: Any) -> dict[str, Any]:

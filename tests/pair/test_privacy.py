@@ -44,7 +44,10 @@ from tests.services.retriever_peer import retriever
 from tests.services.scripted_suite import started
 from tests.services.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
 
-ANSWERS, AT_ONCE, TOKENS, PIECE = 30, 10, 6, 16
+ANSWERS = 30
+AT_ONCE = 10
+TOKENS = 6
+PIECE = 16
 PRESETS = (
     *("dragon", "dragon-coupled", "dragon-lossy", "drdg-tw", "drdg-sw"),
     *("dragon-cloud", "dragon-random", "crcg-device", "drcg-text", "drcg-kv"),

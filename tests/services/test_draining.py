@@ -12,7 +12,8 @@ from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService
 from tandem.services.verifier.servicer import leaving_times
 
-TURNS, DEADLINE_S = 300, 60.0
+TURNS = 300
+DEADLINE_S = 60.0
 
 
 class Waiting:

@@ -17,7 +17,9 @@ from tandem.specdec.messages import GenerationParams
 from tandem.testing.scripted import ScriptedEngine
 from tests.services.scripted_suite import scripted_suite, target_engine
 
-TOKENS, TURNS, PASS_S = 40, 30, 0.003
+TOKENS = 40
+TURNS = 30
+PASS_S = 0.003
 
 
 class _Counting:

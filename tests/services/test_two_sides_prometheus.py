@@ -23,10 +23,13 @@ from tests.services.prometheus_process import prometheus
 from tests.services.scripted_suite import emulated
 from tests.services.two_sided_suite import VOCABULARY, TwoSides, asking, two_sides
 
-STEP_S, ONE_WAY_S, QUEUE_S = 0.08, 0.01, 0.4
+STEP_S = 0.08
+ONE_WAY_S = 0.01
+QUEUE_S = 0.4
 """The device decodes slower than a draft of the cloud takes to come, so at rest it aggregates,
 whatever is accepted; drafts that wait so long at the cloud come late, and are sent no further."""
-TOKENS, IDLE_TOKENS = 250, 10
+TOKENS = 250
+IDLE_TOKENS = 10
 
 
 def asked_often(settings: AggregatorSettings) -> PrometheusServer:

@@ -25,7 +25,8 @@ from tandem.testing.paced import PacedEngine
 from tests.services.test_kept_prefixes import tiny_model
 from tests.services.test_several_clouds import TwoClouds, begun, expected, requests, two_clouds
 
-GRACE_S, REST_S = 10.0, 0.02
+GRACE_S = 10.0
+REST_S = 0.02
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from tandem.netem.link_model import shape_from
 from tandem.specdec.presets import PRESETS, Preset
 
 TOKENS = 120
-NARROW, WIDE = (1.0, 10.0), (100.0, 100.0)
+NARROW = (1.0, 10.0)
+WIDE = (100.0, 100.0)
 """10⁶ bit/s up and down."""
 
 

@@ -40,7 +40,8 @@ from tests.virtual_time.cases import (
     with_exits,
 )
 
-SAMPLES, MANY = 305, 510
+SAMPLES = 305
+MANY = 510
 CLOSE = model_pair(3, sharpness=1.5)
 OPPOSED = opposed_pair()
 METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {

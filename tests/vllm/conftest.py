@@ -13,7 +13,8 @@ from tandem.backends.model_source import ONE_DEVICE, ModelChoice, Parallelism
 from tandem.backends.vllm import installed_version
 from tandem.demo import demo_folder
 
-TARGET, DRAFT = str(demo_folder("demo-target")), str(demo_folder("demo-draft"))
+TARGET = str(demo_folder("demo-target"))
+DRAFT = str(demo_folder("demo-draft"))
 KV_BYTES = 2**24
 """Of one engine: enough for sessions over all of the demo target's context, several times."""
 ENGINES = {

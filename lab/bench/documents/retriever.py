@@ -38,9 +38,11 @@ from tandem.index.searcher import SearchMode
 
 Vectors = NDArray[np.float32]
 
-DEPTH, NEIGHBOURS = 5, 10
+DEPTH = 5
+NEIGHBOURS = 10
 WEIGHED_HITS = 4
-RECALL_LIMIT, P50_LIMIT_S = 0.95, 3e-3
+RECALL_LIMIT = 0.95
+P50_LIMIT_S = 3e-3
 NOISE = 0.3
 BLENDED_AT_ONCE = 50_000
 DOCUMENTS_PER_COMMIT = 64

@@ -20,7 +20,8 @@ from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex
 from tandem.index.records import Document
 
-IDS, COMPACTED_EVERY = 12, 7
+IDS = 12
+COMPACTED_EVERY = 7
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -15,7 +15,9 @@ from lab.simulation.fleet_figures import FleetFigures
 from lab.simulation.fleet_plan import FleetPlan, Spread
 from tandem.specdec.presets import PRESETS
 
-ALONE, CLOUD, BOTH = "ar", "cloud-draft", "stream-cloud-draft"
+ALONE = "ar"
+CLOUD = "cloud-draft"
+BOTH = "stream-cloud-draft"
 EDGES = ("coupled", "stream")
 ARMS = (ALONE, CLOUD, *EDGES, BOTH)
 TARGETS: Mapping[str, Pacing] = MappingProxyType(
@@ -27,8 +29,10 @@ CLOUD_SHARE = 1 / 15
 """Of a target's pass over as many rows: a draft step in the cloud. With a pass of 72 ms that is 4.8
 ms, a fifth of an edge's step."""
 TPOT_S = 0.100
-RATES, RTTS_S = (0.5, 0.7, 0.8, 0.9), (0.0, 0.040, 0.100)
-QUICK_RATES, QUICK_RTTS_S = (0.5, 0.8), (0.040,)
+RATES = (0.5, 0.7, 0.8, 0.9)
+RTTS_S = (0.0, 0.040, 0.100)
+QUICK_RATES = (0.5, 0.8)
+QUICK_RTTS_S = (0.040,)
 SHARES = (1 / 30, 1 / 15, 1 / 5, 1 / 3)
 EDGE_STEPS_S = (0.024, 0.012)
 LIMITS_S = (0.080, 0.100, 0.150, 0.200)

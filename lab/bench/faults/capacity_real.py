@@ -52,11 +52,14 @@ POINTS = (Point("light, far", CLOUD_SHARE, 0.040), Point("heavy, near", 1 / 3, 0
 """A draft step that takes the cloud a fifth of an edge's time, with the edges 40 ms away; and one
 that takes it as long as an edge, with the edges beside it."""
 PACING = TARGETS["memory"]
-COUNTS, QUICK_COUNTS = (4, 16, 32), (16,)
+COUNTS = (4, 16, 32)
+QUICK_COUNTS = (16,)
 SATURATED = 16
 QUICK_ARMS = (ALONE, CLOUD, "stream", BOTH)
 DILATION = 3.0
-WARM_S, PHASE_S, QUICK_PHASE_S = 1.5, 12.0, 4.0
+WARM_S = 1.5
+PHASE_S = 12.0
+QUICK_PHASE_S = 4.0
 TOKENS = (16, 40)
 """Of an answer, at least and at most: sessions that end together would begin together."""
 PROMPT = 12

@@ -29,7 +29,9 @@ from tandem.specdec.messages import GenerationParams
 
 DECODERS = ("drafter", "verifier")
 LOGGED = "keys and values are not kept on disk"
-MAX_TOKENS, ANSWER_S, NOTICED_S = 8, 60.0, 20.0
+MAX_TOKENS = 8
+ANSWER_S = 60.0
+NOTICED_S = 20.0
 PRESET = "dragon-coupled"
 
 

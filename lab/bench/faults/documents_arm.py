@@ -30,7 +30,9 @@ from tandem.net.status import Rejected
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 
 RETRIEVER = "retriever"
-WRITERS, DOCUMENTS_EACH, READERS = 3, 4, 2
+WRITERS = 3
+DOCUMENTS_EACH = 4
+READERS = 2
 CALL_S = 3.0
 """Deadline of every call: what takes longer is a fault that nobody was told of."""
 DISK_BYTES = 12 << 20

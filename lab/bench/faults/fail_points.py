@@ -33,16 +33,25 @@ from tandem.suite.supervised import run_module
 
 KINDS = ("open", "fsync", "rename")
 
-_PR_SET_PTRACER, _PR_SET_NO_NEW_PRIVS = 0x59616D61, 38
-_SET_FILTER, _GET_SIZES = 1, 3
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_NO_NEW_PRIVS = 38
+_SET_FILTER = 1
+_GET_SIZES = 3
 _FLAGS = 1 | 8 | 16
 """For all threads or not at all, and with a descriptor."""
-_RECEIVE, _SEND, _SET_IOCTL_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
-_QUESTION, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
-_GO_ON, _WAKE_HERE = 1, 1
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
+_RECEIVE = 0xC0502100
+_SEND = 0xC0182101
+_SET_IOCTL_FLAGS = 0x40082104
+_QUESTION = struct.Struct("=QIIiIQ6Q")
+_ANSWER = struct.Struct("=QqiI")
+_GO_ON = 1
+_WAKE_HERE = 1
+_LOAD = 0x20
+_EQUAL = 0x15
+_RETURN = 0x06
 _AT_AUDIT = 4
-_ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
+_ALLOW = 0x7FFF0000
+_ASK = 0x7FC00000
 _PATH_BYTES = 4096
 """The kernel's words: linux/prctl.h, seccomp.h and filter.h."""
 
@@ -65,8 +74,11 @@ class _Machine:
     calls: dict[int, _Call]
 
 
-_OPEN, _SYNC, _OPEN_AT = _Call("open", 0), _Call("fsync"), _Call("open", 1)
-_RENAME, _RENAME_AT = _Call("rename", 0), _Call("rename", 1)
+_OPEN = _Call("open", 0)
+_SYNC = _Call("fsync")
+_OPEN_AT = _Call("open", 1)
+_RENAME = _Call("rename", 0)
+_RENAME_AT = _Call("rename", 1)
 _MACHINES = {
     "x86_64": _Machine(
         0xC000003E, 317,

@@ -41,21 +41,34 @@ from lab.commands.sim_fleet import simulated_row
 from tandem.core.errors import InvalidArgument
 from tandem.net.process import run_loop
 
-CHOSEN, LOAD = "auto", "load"
-STREAMS, QUICK_STREAMS = (1, 8, 32, 100, 200), (1, 8, 32)
+CHOSEN = "auto"
+LOAD = "load"
+STREAMS = (1, 8, 32, 100, 200)
+QUICK_STREAMS = (1, 8, 32)
 MANY = 32
 DILATION = 5.0
 """Of more streams than that, where it is not given."""
 SLO_S = (1.5, 0.120)
 """TTFT and TPOT that an answer has to keep to."""
-THINK_S, PHASE_S, QUICK_PHASE_S, WARM_S = 1.0, 20.0, 8.0, 2.0
-JITTER_S, QUICK_JITTER_S = 60.0, 15.0
+THINK_S = 1.0
+PHASE_S = 20.0
+QUICK_PHASE_S = 8.0
+WARM_S = 2.0
+JITTER_S = 60.0
+QUICK_JITTER_S = 15.0
 DEFAULT_RUNNING = 16
 """Requests that an aggregator serves at once, where its settings do not say."""
-VALIDATED_S, QUICK_VALIDATED_S, SIMULATED_WITHIN = 240.0, 90.0, 0.1
-SIMULATED_EDGES, SIMULATED_VERIFIERS, SIMULATED_ROUNDS_PER_S = 10_000, 200, 100_000
-SIMULATED_S, QUICK_SIMULATED_S = 20, 5
-KILL_PAUSE_S, DRAIN_PAUSE_S, WORSE_AT_MOST = 3.0, 0.5, 1.5
+VALIDATED_S = 240.0
+QUICK_VALIDATED_S = 90.0
+SIMULATED_WITHIN = 0.1
+SIMULATED_EDGES = 10_000
+SIMULATED_VERIFIERS = 200
+SIMULATED_ROUNDS_PER_S = 100_000
+SIMULATED_S = 20
+QUICK_SIMULATED_S = 5
+KILL_PAUSE_S = 3.0
+DRAIN_PAUSE_S = 0.5
+WORSE_AT_MOST = 1.5
 LOAD_COLUMNS = (
     *(
         "preset",

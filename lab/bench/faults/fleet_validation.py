@@ -27,11 +27,15 @@ from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.scripted import scripted_pair
 
-EDGES, VERIFIERS = 16, 2
+EDGES = 16
+VERIFIERS = 2
 PACING = Pacing(draft_s=0.150, verify_first_s=0.400, verify_further_s=0.010)
 """Slow, so that the machine's own work counts little."""
-RTT_S, NOISE, THINK_S = 0.200, 0.3, 3.0
-MAX_TOKENS, PROMPT_TOKENS = 48, 24
+RTT_S = 0.200
+NOISE = 0.3
+THINK_S = 3.0
+MAX_TOKENS = 48
+PROMPT_TOKENS = 24
 VALIDATED = ("ar", "auto", "coupled")
 SIMULATED_S = 2000.0
 WARM_S = 20.0

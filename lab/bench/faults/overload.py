@@ -47,14 +47,19 @@ from tandem.net.scopes import Scope
 from tandem.net.status import Rejected
 from tandem.specdec.messages import GenerationParams
 
-HONEST, OVER_HTTP = 9, 3
+HONEST = 9
+OVER_HTTP = 3
 GREEDY = "greedy"
 PRESSURES = ("greedy", "slow-readers", "idle")
-PHASE_S, QUICK_PHASE_S = 30.0, 10.0
+PHASE_S = 30.0
+QUICK_PHASE_S = 10.0
 SETTLE_S = 2.0
-MAX_TOKENS, THINK_S, CALL_S = 12, 0.3, 10.0
+MAX_TOKENS = 12
+THINK_S = 0.3
+CALL_S = 10.0
 PACES = {"verifier": (0.010, 0.001), "drafter": (0.004, 0.0)}
-WORSE_AT_MOST, LAG_AT_MOST_S = 2.0, 0.1
+WORSE_AT_MOST = 2.0
+LAG_AT_MOST_S = 0.1
 LAG_METRIC = "tandem_event_loop_lag_seconds"
 COLUMNS = ("pressure", "requests", "failed", "ttft_p50_s", "ttft_p95_s", "worse", "lag_p99_s")
 

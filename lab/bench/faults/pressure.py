@@ -30,7 +30,9 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc
 
-GREEDY_AT_ONCE, UNREAD_AT_ONCE, IDLE_AT_ONCE = 64, 24, 64
+GREEDY_AT_ONCE = 64
+UNREAD_AT_ONCE = 24
+IDLE_AT_ONCE = 64
 LONG_TOKENS = 2000
 AGAIN_S = 0.1
 

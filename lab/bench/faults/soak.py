@@ -47,14 +47,16 @@ QUICK_MINUTES = 1.5
 SAMPLES = 300
 """Of each figure in a run, at least 5 s apart and at most 60 in the quick one."""
 FAULT_EVERY_S = 30.0
-MAX_TOKENS, PROMPTS = 32, 60
+MAX_TOKENS = 32
+PROMPTS = 60
 SERVED = [
     name
     for name, preset in PRESETS.items()
     if not preset.split_layers and preset.cloud_drafts is not CloudDrafts.MODEL
 ]
 """What a drafter without the target's layers and a verifier without a draft model serve."""
-ANSWER_S, CALL_S = 60.0, 10.0
+ANSWER_S = 60.0
+CALL_S = 10.0
 DOCUMENT_KV_BYTES = 8 << 20
 """So small that it is full before the second half begins."""
 BLAMING = BROKEN | {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION}

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from lab.simulation.simulator import ModelTimes
 
 ALONE = "ar"
-CLOUD_DRAFT, CLOUD_LOOKUP = "cloud-draft", "cloud-lookup"
+CLOUD_DRAFT = "cloud-draft"
+CLOUD_LOOKUP = "cloud-lookup"
 BASELINES = (ALONE, CLOUD_DRAFT, CLOUD_LOOKUP)
 """Presets in which the edge drafts nothing, and the cloud does what it can."""
 

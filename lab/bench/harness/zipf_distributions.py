@@ -16,7 +16,8 @@ import numpy as np
 from tandem.core.hashing import hash_words
 from tandem.core.probs import Array
 
-_ORDER, _NOISE = 1, 2
+_ORDER = 1
+_NOISE = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, LocalProbs
 from tandem.two_sided.serving.decoder_codec import probs_to_payload
 
 VOCABULARY = 50_272
-CLOUD_S, ROUND_TRIP_S = 0.060, 0.100
+CLOUD_S = 0.060
+ROUND_TRIP_S = 0.100
 DEVICE_MS = (10.0, 40.0, 80.0, 120.0, 160.0, 200.0, 240.0)
 NOT_PRINTED = "plotted only"
 BYTES_PER_S = Hardware().bytes_per_s
@@ -208,8 +209,10 @@ def sequence_wise_table() -> PaperTable:
     )
 
 
-IDS, PAPERS_CUT = "ids, as preset drdg-sw", "top-p 0.8, as the paper"
-WHOLE, WRITTEN = "whole, float32", "whole, as JSON"
+IDS = "ids, as preset drdg-sw"
+PAPERS_CUT = "top-p 0.8, as the paper"
+WHOLE = "whole, float32"
+WRITTEN = "whole, as JSON"
 FORMS = (IDS, PAPERS_CUT, WHOLE, WRITTEN)
 
 

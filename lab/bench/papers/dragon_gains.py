@@ -24,16 +24,21 @@ from lab.bench.two_sided.dragon_quality import perplexities
 from lab.training.demo_pair.corpus import is_held_out
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 
-COUNTS, QUICK_COUNTS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16), (0, 1, 2, 4)
-WINDOWS, QUICK_WINDOWS = 12, 3
-TEXTS, QUICK_TEXTS = 40, 12
+COUNTS = (0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16)
+QUICK_COUNTS = (0, 1, 2, 4)
+WINDOWS = 12
+QUICK_WINDOWS = 3
+TEXTS = 40
+QUICK_TEXTS = 12
 """Whose parts are predicted or searched; every part that is searched is embedded."""
 CONTEXT_TOKENS = 256
 """Documents and text together, as the paper limits both sides."""
 WINDOW_TOKENS = 128
 REAL = ROOT / "models" / "real" / "smollm2"
-DEMO_PAIR, WITNESS = "demo pair", "SmolLM2-135M"
-PEP_TEXTS, WIKITEXT = "PEPs", "WikiText-2"
+DEMO_PAIR = "demo pair"
+WITNESS = "SmolLM2-135M"
+PEP_TEXTS = "PEPs"
+WIKITEXT = "WikiText-2"
 LEAST_GAIN = 0.1
 """Percent that a baseline must gain to be divided by."""
 _NEEDS = {DEMO_PAIR: "", WITNESS: "`make real-pair`", PEP_TEXTS: "", WIKITEXT: "`--tasks`"}

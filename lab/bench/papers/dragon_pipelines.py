@@ -20,12 +20,15 @@ from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
-SNAPSHOT_TOKENS, SNAPSHOT_ADDED_S, SNAPSHOT_SEED = 15, 0.5, 2
+SNAPSHOT_TOKENS = 15
+SNAPSHOT_ADDED_S = 0.5
+SNAPSHOT_SEED = 2
 SNAPSHOT_RATES = {Side.DEVICE: 0.7, Side.CLOUD: 0.5}
 """How often drafts of each side are accepted there, drawn at random."""
 UNIT_S = 0.1
 """What stands for the paper's unit of time; the machines know seconds."""
-CASE_TOKENS, SETTLED = 40, 8
+CASE_TOKENS = 40
+SETTLED = 8
 SHOWN_UNITS = 16.0
 
 

@@ -21,8 +21,10 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 STEP_S = 0.150
 """What SmolLM2 on one core of a build machine keeps to with two documents' sequences."""
 ADDED_S = (0.0, 0.3)
-TOKENS, QUICK_TOKENS = 24, 8
-QUESTIONS, QUICK_QUESTIONS = 6, 2
+TOKENS = 24
+QUICK_TOKENS = 8
+QUESTIONS = 6
+QUICK_QUESTIONS = 2
 SYNCHRONOUS = "drdg-tw"
 LATENCY = ("ms a token", "by equation 7, ms", "virtual time, ms", "÷ equation 7")
 SAVED = ("saved over drdg-tw, %", "saved, virtual time, %")

@@ -32,10 +32,13 @@ from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.probs import SamplingParams
 
 PROMPT_TOKENS = 128
-ANSWERS, QUICK_ANSWERS = 3, 1
-TOKENS, QUICK_TOKENS = 64, 16
+ANSWERS = 3
+QUICK_ANSWERS = 1
+TOKENS = 64
+QUICK_TOKENS = 16
 SAMPLING = SamplingParams(top_k=TOP_K)
-SPEEDUP, VIRTUAL_SPEEDUP = "speedup", "speedup, virtual time"
+SPEEDUP = "speedup"
+VIRTUAL_SPEEDUP = "speedup, virtual time"
 FIGURES = (SPEEDUP, VIRTUAL_SPEEDUP, *COLUMNS)
 
 

@@ -14,7 +14,8 @@ from tandem.backends.torch.exit_adapters import read_description
 from tandem.backends.torch.loading import find_exits
 
 EXIT_NAMES = ("deepest", "second deepest", "third deepest", "fourth deepest")
-OWN_TARGET, OWN_PAIR = "demo target, or the one given", "demo pair, or the one given"
+OWN_TARGET = "demo target, or the one given"
+OWN_PAIR = "demo pair, or the one given"
 
 
 def exit_training_table() -> PaperTable:

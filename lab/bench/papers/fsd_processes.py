@@ -25,9 +25,12 @@ from tandem.core.probs import SamplingParams
 
 DRAFT_LENGTH = 4
 MBPS = 100.0
-ANSWERS, QUICK_ANSWERS = 3, 1
-TOKENS, QUICK_TOKENS = 32, 12
-SD, FSD = "AR → SD", "SD → FSD"
+ANSWERS = 3
+QUICK_ANSWERS = 1
+TOKENS = 32
+QUICK_TOKENS = 12
+SD = "AR → SD"
+FSD = "SD → FSD"
 FIGURES = (SD, f"{SD}, virtual time", FSD, f"{FSD}, virtual time", "r, %", "r, virtual time, %")
 
 

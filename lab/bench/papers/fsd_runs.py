@@ -24,7 +24,8 @@ from tandem.specdec.choices import Predraft, PredraftOrder
 from tandem.specdec.presets import PRESETS, Preset
 
 DRAFT_LENGTH = 4
-QUEUE_ANSWERS, QUICK_QUEUE_ANSWERS = 24, 8
+QUEUE_ANSWERS = 24
+QUICK_QUEUE_ANSWERS = 8
 QUEUE_TOKENS = 48
 ORDERS = {
     "priority": PredraftOrder.CONFIDENCE,
@@ -32,11 +33,13 @@ ORDERS = {
     "random": PredraftOrder.RANDOM,
 }
 WORKERS = (1, 2, 4)
-NARROW_MBPS, WIDE_MBPS = 0.01, 100.0
+NARROW_MBPS = 0.01
+WIDE_MBPS = 100.0
 QUEUES_CLIENT, EXITS_CLIENT = (("Vicuna-68m/Vicuna-7B", client) for client in ("Jetson", "RTX"))
 """Whose times Table 7 and Figure 4a are computed with, as columns of Table 5."""
 CONTEXT_TOKENS = 64
-PASSES, QUICK_PASSES = 40, 12
+PASSES = 40
+QUICK_PASSES = 12
 
 
 def averages_by_demo_pair(testbed: Testbed, labels: Labels) -> Figures:

@@ -35,11 +35,14 @@ from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, Paper
 from lab.bench.papers.picospec_tables import acceptance_for
 from lab.bench.papers.testbed import Testbed
 
-DRAFT_LENGTH, TOKENS = 4, 200
-LOAD, TOKENS_PER_ROUND = RequestLoad(1_000_000, 100, 500), 2.5
+DRAFT_LENGTH = 4
+TOKENS = 200
+LOAD = RequestLoad(1_000_000, 100, 500)
+TOKENS_PER_ROUND = 2.5
 OWN_PRICES = ("a pair of one's own", "draft/target")
 LARGER_C = 0.3
-GSM8K_TOKENS, GSM8K_MISS = 1.96, 0.1240
+GSM8K_TOKENS = 1.96
+GSM8K_MISS = 0.1240
 
 
 def tables() -> tuple[PaperTable, ...]:

@@ -15,10 +15,13 @@ from lab.bench.papers.dragon_timings import HARDWARE
 from lab.bench.papers.paper_table import Label, PaperTable
 from lab.bench.papers.rows import FilledRow, Rows, span
 
-FORMULA, VIRTUAL, PROCESSES = "formula or exact arithmetic", "virtual time", "processes"
+FORMULA = "formula or exact arithmetic"
+VIRTUAL = "virtual time"
+PROCESSES = "processes"
 CLOUD_DRAFTS = "a cloud that drafts, virtual time"
 COLUMNS = (FORMULA, VIRTUAL, CLOUD_DRAFTS, PROCESSES)
-NO_ROW, NOT_RUN = "–", "not run yet"
+NO_ROW = "–"
+NOT_RUN = "not run yet"
 
 
 Where = Mapping[str, Label | tuple[Label, ...]]

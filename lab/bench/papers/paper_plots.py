@@ -13,7 +13,8 @@ from lab.bench.papers.paper_table import Figures, Label, PaperTable, Plot
 PAPERS = "the paper's"
 _MOST_CURVES = 10
 _MARKERS = "os^vD<>Pp*"
-_LEGEND_CHARACTERS, _HANDLE_CHARACTERS = 84, 8
+_LEGEND_CHARACTERS = 84
+_HANDLE_CHARACTERS = 8
 """What fits below a plot side by side, and what a line before its words takes."""
 
 

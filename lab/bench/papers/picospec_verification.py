@@ -21,7 +21,9 @@ from lab.bench.speculation.methods_ablations import picospec_variants
 from lab.simulation.answer_figures import answers_figures
 from tandem.specdec.presets import PRESETS, Preset
 
-NONE, PUBLISHED, OURS = "w/o Fast-verify", "PreVerify, as published", "on arrival, ours"
+NONE = "w/o Fast-verify"
+PUBLISHED = "PreVerify, as published"
+OURS = "on arrival, ours"
 _PRINTED = {"Qwen": TABLE_2, "Llama": TABLE_3}
 _PASSES = "target passes a token"
 

@@ -24,8 +24,10 @@ from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
 
 FIGURES = ("speedup over AR", "tokens/s", "tokens/s, virtual time", *COLUMNS)
-ANSWERS, QUICK_ANSWERS = 6, 2
-TOKENS, QUICK_TOKENS = 64, 24
+ANSWERS = 6
+QUICK_ANSWERS = 2
+TOKENS = 64
+QUICK_TOKENS = 24
 DEMO_HIDDEN_SIZE = 320
 """Of the demo target."""
 LEFT_OUT = {
@@ -59,7 +61,8 @@ class Cell:
 
 ALONE = "Autoregressive"
 SPLIT = "Split Inf."
-_QWEN, _LLAMA = "1 and 2, Qwen", "1 and 3, Llama"
+_QWEN = "1 and 2, Qwen"
+_LLAMA = "1 and 3, Llama"
 CELLS = (
     Cell(_QWEN, ALONE, "Qwen", "ar"),
     Cell(_QWEN, "Vanilla Spec.", "Qwen", "dsd"),

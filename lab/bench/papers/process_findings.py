@@ -9,7 +9,8 @@ from lab.bench.papers.paper_table import Figures
 from lab.bench.papers.process_runs import RunResult
 from lab.bench.papers.rows import FilledRow, Rows, of_all, span
 
-REAL, VIRTUAL = "ms a token", "virtual time, ms"
+REAL = "ms a token"
+VIRTUAL = "virtual time, ms"
 EXCESS: Mapping[str, str] = {
     "longer draft steps, ms": "draft steps that last longer than declared",
     "longer passes, ms": "passes of the target, with sampling, that last longer than declared",

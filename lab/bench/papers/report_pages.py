@@ -19,7 +19,8 @@ from lab.bench.papers.rows import span
 from lab.bench.papers.testbed import Testbed
 from lab.machine import QUIET_LOAD
 
-OURS, PAPERS = "ours", "paper"
+OURS = "ours"
+PAPERS = "paper"
 _SHADED = {OURS: "", PAPERS: ' class="theirs"'}
 _NUMBERS = {OURS: ' class="number"', PAPERS: ' class="number theirs"'}
 

@@ -27,7 +27,8 @@ from lab.bench.papers.report_pages import (
 from lab.bench.papers.rows import Rows
 
 INDEX = "index.md"
-COMPUTED, MEASURED = "computed", "measured"
+COMPUTED = "computed"
+MEASURED = "measured"
 PARTS = {
     COMPUTED: "formulas, virtual time and exact arithmetic: the same on any machine",
     MEASURED: "processes and single steps: to be run on a quiet machine",

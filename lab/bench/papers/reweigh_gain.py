@@ -34,8 +34,10 @@ from tandem.index.lexical import LexicalIndex
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import document_weights
 
-DOCUMENTS, LATEST_TOKENS = 4, 64
-WINDOWS, QUICK_WINDOWS = 24, 8
+DOCUMENTS = 4
+LATEST_TOKENS = 64
+WINDOWS = 24
+QUICK_WINDOWS = 8
 NEVER = WINDOW_TOKENS - QUERY_TOKENS
 EVERY = (8, 16, 32, 64, NEVER)
 

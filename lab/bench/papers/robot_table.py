@@ -34,15 +34,21 @@ from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import SamplingParams
 from tandem.specdec.presets import PRESETS, Preset
 
-DRAFT_LENGTH, WORKERS, EXITS = 4, 6, 5
-STEPS, QUICK_STEPS = 600, 250
-EXIT_STEPS, QUICK_EXIT_STEPS = 300, 100
-ANSWERS, QUICK_ANSWERS = 60, 20
+DRAFT_LENGTH = 4
+WORKERS = 6
+EXITS = 5
+STEPS = 600
+QUICK_STEPS = 250
+EXIT_STEPS = 300
+QUICK_EXIT_STEPS = 100
+ANSWERS = 60
+QUICK_ANSWERS = 20
 ANSWER_TOKENS = 24
 EXIT_TEXTS = 200
 TASKS_FROM = 10**9
 """Seeds of the tasks that are asked; those trained on lie below."""
-ON_PICTURES, ON_TEXTS = "texts with pictures", "the texts alone"
+ON_PICTURES = "texts with pictures"
+ON_TEXTS = "the texts alone"
 
 
 def tables() -> tuple[PaperTable, ...]:

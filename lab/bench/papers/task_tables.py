@@ -27,9 +27,12 @@ from tandem.specdec.presets import PRESETS
 
 DRAFT_LENGTH = 4
 MAX_TOKENS = 192
-MAX_PROMPT_TOKENS, OWN_ANSWER_TOKENS = 128, 64
-TEXTS, QUICK_TEXTS = 60, 12
-PROMPTS, QUICK_PROMPTS = 12, 4
+MAX_PROMPT_TOKENS = 128
+OWN_ANSWER_TOKENS = 64
+TEXTS = 60
+QUICK_TEXTS = 12
+PROMPTS = 12
+QUICK_PROMPTS = 4
 TASKS = ("MT-bench", "HumanEval", "GSM8K", "Alpaca", "CNN/DM", "NQ", "PEPs", "WikiText-2")
 COLUMN = ("Vicuna-68m/Vicuna-7B", "RTX")
 """Of Table 6, whose draft and target are nearest in size to the demo pair's."""

@@ -21,11 +21,14 @@ from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import Array
 from tandem.specdec.presets import Preset
 
-DECLARED_ANSWERS, QUICK_DECLARED_ANSWERS = 16, 6
+DECLARED_ANSWERS = 16
+QUICK_DECLARED_ANSWERS = 6
 DECLARED_TOKENS = 128
-TOKENS, QUICK_TOKENS = 96, 32
+TOKENS = 96
+QUICK_TOKENS = 32
 PROMPT = (1, 2, 3)
-POSITIONS_APART, MOST_POSITIONS = 8, 400
+POSITIONS_APART = 8
+MOST_POSITIONS = 400
 
 Prices = tuple[float, float, float, float]
 """Of the draft's tokens in and out, and of the target's; dollars for 10⁶."""

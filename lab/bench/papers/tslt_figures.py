@@ -15,12 +15,14 @@ from lab.bench.papers.testbed import Testbed
 from tandem.control.conditions import PairTimes
 from tandem.core.probs import Truncation, truncate
 
-VOCABULARY, FULL_BYTES = 32_000, 0.5e6 / 8
+VOCABULARY = 32_000
+FULL_BYTES = 0.5e6 / 8
 PRECISION_BYTES = 2
 KEPT = (32, 320, 3_200, 32_000)
 CANDIDATES = 4
 RATES_MBPS = (1.0, 10.0, 100.0, 1000.0)
-DRAFT_S, TARGET_S = 0.005, 0.025
+DRAFT_S = 0.005
+TARGET_S = 0.025
 NODE_S = 0.001
 LAYERS = 3
 CHAINS = range(1, 13)

@@ -22,12 +22,19 @@ from lab.bench.papers.testbed import Testbed
 from lab.bench.papers.tslt_figures import KEPT, LAYERS, RATES_MBPS, VOCABULARY
 from tandem.core.probs import SamplingParams
 
-ANSWERS, QUICK_ANSWERS = 2, 1
-TOKENS, QUICK_TOKENS = 32, 12
-CHAIN, TREE = "tslt", "mc-dsd"
-SC, MC, RATIO = "SC, chain of 3", "MC ⟨2,2,2⟩", "MC ÷ SC"
-OF_CHAIN, OF_TREE = f"{SC}, ÷ virtual time", f"{MC}, ÷ virtual time"
-CHAIN_REST, TREE_REST = "SC, gRPC and the rest, ms", "MC, gRPC and the rest, ms"
+ANSWERS = 2
+QUICK_ANSWERS = 1
+TOKENS = 32
+QUICK_TOKENS = 12
+CHAIN = "tslt"
+TREE = "mc-dsd"
+SC = "SC, chain of 3"
+MC = "MC ⟨2,2,2⟩"
+RATIO = "MC ÷ SC"
+OF_CHAIN = f"{SC}, ÷ virtual time"
+OF_TREE = f"{MC}, ÷ virtual time"
+CHAIN_REST = "SC, gRPC and the rest, ms"
+TREE_REST = "MC, gRPC and the rest, ms"
 FIGURES = (
     *(SC, MC, RATIO, "SC, virtual time", "MC, virtual time", OF_CHAIN, OF_TREE),
     *(CHAIN_REST, TREE_REST, "draft step, ms", "pass of a chain, ms", "pass of a tree, ms"),

@@ -19,8 +19,10 @@ from lab.bench.papers.robot_task import BOS, CELL, END, EOS, PAD, START, VOCABUL
 from tandem.backends.image_files import decode_image
 
 ROWS = 24
-PATCH, MERGED = CELL // 2, 2
-TARGET, DRAFT = (64, 6), (48, 1)
+PATCH = CELL // 2
+MERGED = 2
+TARGET = (64, 6)
+DRAFT = (48, 1)
 """Hidden size and layers."""
 LEARNING_RATE = 3e-3
 

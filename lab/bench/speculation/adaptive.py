@@ -20,8 +20,10 @@ from lab.bench.speculation.adaptive_cells import FIRST_TOKENS, SEEDS, Cell, grid
 from lab.bench.speculation.auto_rows import keep_row, read_rows, time_left
 from tandem.specdec.presets import Preset
 
-ON_AVERAGE, AT_WORST = 0.97, 0.93
-SEMIFINALISTS, FINALISTS = 10, 3
+ON_AVERAGE = 0.97
+AT_WORST = 0.93
+SEMIFINALISTS = 10
+FINALISTS = 3
 """So many of the fixed settings that are best in a short answer write a long one, and so many of
 these are compared with every seed."""
 COLUMNS = (

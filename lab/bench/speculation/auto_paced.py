@@ -30,8 +30,10 @@ from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import scripted_pair
 
-PAIRS, QUICK_PAIRS = 5, 2
-TOKENS, PROMPT = 32, 12
+PAIRS = 5
+QUICK_PAIRS = 2
+TOKENS = 32
+PROMPT = 12
 """Of an answer, and characters of its prompt: a long one, which both compute alike, would hide what
 they differ in."""
 NEVER_SLOWER = 0.98

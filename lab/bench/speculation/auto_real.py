@@ -48,7 +48,8 @@ from tandem.generation.figures import answer_figures
 from tandem.net.process import run_loop
 from tools.write_gguf import write_gguf
 
-ROUNDS, QUICK_ROUNDS = 5, 3
+ROUNDS = 5
+QUICK_ROUNDS = 3
 DRAFTING = "cloud-draft"
 FIXED = ("coupled", "predraft", "stream")
 """What `auto` is held against beside the cloud without an edge: stop and wait, the same with drafts
@@ -60,10 +61,12 @@ SETTLED_S = 0.2
 QUESTIONS = 40
 """Held-out prompts that the seed chooses from."""
 GGUF_KIND = "Q8_0"
-OVER_ALONE, OVER_BEST = 1.03, 1.10
+OVER_ALONE = 1.03
+OVER_BEST = 1.10
 PULSE_S = 1.0
 """Load that comes and goes is away and there for so long in turn: some 20 tokens."""
-SMOLLM2, DEMO_GGUF = "smollm2", "demo-gguf"
+SMOLLM2 = "smollm2"
+DEMO_GGUF = "demo-gguf"
 
 
 class Load(StrEnum):
@@ -94,7 +97,8 @@ class RealCell:
         return f"{self.pair}:{link}:{self.tokens}:t{self.temperature:g}:{self.load}"
 
 
-LINKS_S, LENGTHS = (0.0, 0.040), (48, 200)
+LINKS_S = (0.0, 0.040)
+LENGTHS = (48, 200)
 LOADS: dict[str, dict[float, tuple[Load, ...]]] = {
     SMOLLM2: {0.0: tuple(Load), 1.0: (Load.QUIET, Load.COMING)},
     DEMO_GGUF: {0.0: (Load.QUIET, Load.BUSY, Load.ENDED)},

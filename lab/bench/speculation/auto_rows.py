@@ -23,7 +23,8 @@ from lab.bench.speculation.auto_cases import Cell, Change
 from tandem.specdec.presets import PRESETS, Preset
 
 Case = Cell | Change
-ALONE, CHOSEN = "ar", "auto"
+ALONE = "ar"
+CHOSEN = "auto"
 BASELINES = (ALONE, "cloud-draft", "cloud-lookup")
 """What the cloud does without an edge: decode alone, or draft itself with a model or by lookup."""
 FINALISTS = 2

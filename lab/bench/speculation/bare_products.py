@@ -16,7 +16,8 @@ from lab.bench.speculation.draft_step import steps_of
 from tandem.backends.torch.linear import Linear, make_linear
 from tandem.backends.torch.quantised import WEIGHT_BITS
 
-EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+EMBEDDING = "embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 
 class BareProducts:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from lab.bench.harness.suite import ROOT
 
-SHORTEST, LONGEST = 8, 20
+SHORTEST = 8
+LONGEST = 20
 """Lines of the functions and classes that are changed."""
 _WORD = re.compile(r"[a-z][a-z_]{3,}")
 

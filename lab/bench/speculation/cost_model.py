@@ -34,7 +34,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
 
-CLOSE, WANTED_SHARE = 0.07, 0.95
+CLOSE = 0.07
+WANTED_SHARE = 0.95
 ACCEPTANCES = (0.05, 0.3, 0.6, 0.9)
 TOKENS = {1: 960, 4: 320, 16: 128, 64: 96}
 """Of each answer, by sessions; chance weighs a few hundredths then. With fewer of many sessions the
@@ -44,7 +45,8 @@ WORDS = 64
 WARM = 0.25
 """The share of each answer that is left out, while controllers learn and sessions fall into
 step."""
-SAMPLED, QUICK_SAMPLED = 200, 40
+SAMPLED = 200
+QUICK_SAMPLED = 40
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,9 @@ from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import PRESETS, Preset
 
 CHOICE_LIMIT = 0.97
-PASS_S, FURTHER_S, BRANCH_SHARE = 0.072, 0.003, 0.05
+PASS_S = 0.072
+FURTHER_S = 0.003
+BRANCH_SHARE = 0.05
 LINKS = {
     "5 ms": (0.005, 100.0),
     "30 ms": (0.03, 100.0),

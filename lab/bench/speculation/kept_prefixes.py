@@ -29,7 +29,8 @@ from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.text import Tokenizer
 
 TTFT_LIMIT = 0.3
-PROMPT_TOKENS, ANSWER_TOKENS = 970, 16
+PROMPT_TOKENS = 970
+ANSWER_TOKENS = 16
 SETTLED_S = 0.05
 """A session's end reaches the verifier after its answer has reached the caller."""
 

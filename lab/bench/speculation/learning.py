@@ -58,18 +58,24 @@ T = TypeVar("T")
 
 PRESET = "coupled"
 TEMPERATURES = (0.0, 1.0)
-QUESTIONS, QUICK_QUESTIONS = 400, 24
-OTHERS, QUICK_OTHERS = 100, 6
-WINDOW, QUICK_WINDOW = 50, 8
-TOKENS, QUICK_TOKENS = 128, 48
-MOST_PAUSE_S, QUICK_PAUSE_S = 30.0, 6.0
+QUESTIONS = 400
+QUICK_QUESTIONS = 24
+OTHERS = 100
+QUICK_OTHERS = 6
+WINDOW = 50
+QUICK_WINDOW = 8
+TOKENS = 128
+QUICK_TOKENS = 48
+MOST_PAUSE_S = 30.0
+QUICK_PAUSE_S = 6.0
 SETTLING_S = 1.0
 """After an answer, before a drafter that has nothing to learn is believed: it learns when idle."""
 INTERRUPTS_EVERY = 5
 LEAST_GAIN = 1.15
 LEAST_ELSEWHERE = 0.97
 MOST_TPOT = 1.05
-STREAM, OTHER = "stream", "another kind"
+STREAM = "stream"
+OTHER = "another kind"
 COLUMNS = (
     *("kind", "temperature", "window", "questions", "frozen_acceptance", "acceptance_rate"),
     *("gain", "frozen_tpot_s", "tpot_s", "same_text"),

@@ -50,8 +50,10 @@ from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import PRESETS, Preset
 
 SEEDS = 3
-PROMPTS_PER_SEED, QUICK_PROMPTS_PER_SEED = 2, 1
-MAX_TOKENS, QUICK_MAX_TOKENS = 96, 48
+PROMPTS_PER_SEED = 2
+QUICK_PROMPTS_PER_SEED = 1
+MAX_TOKENS = 96
+QUICK_MAX_TOKENS = 48
 REAL_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
 QUICK_DRAFT_LENGTHS = (1, 4, 8)
 

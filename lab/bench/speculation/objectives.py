@@ -22,11 +22,15 @@ from tandem.control.objective import NO_PRICES
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS, Preset
 
-RTT_S, MBPS = 0.030, 100.0
-RATES, QUICK_RATES = (0.3, 0.6, 0.9), (0.6,)
+RTT_S = 0.030
+MBPS = 100.0
+RATES = (0.3, 0.6, 0.9)
+QUICK_RATES = (0.6,)
 WEIGHTS = (1.0, 0.75, 0.5, 0.25, 0.0)
-TOKENS, QUICK_TOKENS = 480, 240
-CLOSE, NOISE = 1.05, 1.03
+TOKENS = 480
+QUICK_TOKENS = 240
+CLOSE = 1.05
+NOISE = 1.03
 COLUMNS = ("objective", "declared", "tpot_s", "target_passes_per_token", "bytes", "joules")
 
 

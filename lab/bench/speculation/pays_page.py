@@ -18,14 +18,17 @@ from tandem.core.errors import InvalidArgument
 from tools.svg import STYLE
 
 NAME = "when-it-pays"
-BEGIN, END = "<!-- map: begin -->", "<!-- map: end -->"
-WITH_DRAFT, WITHOUT_DRAFT = "over_cloud", "over_cloud_without_draft"
+BEGIN = "<!-- map: begin -->"
+END = "<!-- map: end -->"
+WITH_DRAFT = "over_cloud"
+WITHOUT_DRAFT = "over_cloud_without_draft"
 TITLES = {
     WITH_DRAFT: "The cloud has the draft model, too",
     WITHOUT_DRAFT: "The cloud has no draft model",
 }
 """By the figures that are shown."""
-WINS, LOSES = 1.05, 0.95
+WINS = 1.05
+LOSES = 0.95
 """What is in between counts as equal."""
 LEVELS = (
     (1.5, "edge3", "edge: 1.5 and more"),
@@ -44,8 +47,12 @@ _COLOURS = """
 """
 _LIGHT = ("edge3", "cloud3")
 """Colours that need light letters."""
-_WIDE, _HIGH, _GAP = 48, 28, 22
-_LEFT, _TOP, _BLOCK = 108, 40, 52
+_WIDE = 48
+_HIGH = 28
+_GAP = 22
+_LEFT = 108
+_TOP = 40
+_BLOCK = 52
 _SWATCH = 134
 
 

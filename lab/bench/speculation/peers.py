@@ -31,7 +31,8 @@ from tools.write_gguf import write_gguf
 
 RTTS_S = (0.0, 0.03)
 TEMPERATURES = (0.0, 1.0)
-DRAFT_LENGTHS, DRAFT_LENGTHS_QUICKLY = (2, 4, 8), (2, 4)
+DRAFT_LENGTHS = (2, 4, 8)
+DRAFT_LENGTHS_QUICKLY = (2, 4)
 SURE = ("confidence_threshold=0.5",)
 """A draft ends with the first token that its model is not sure of."""
 KV_TYPE = "float16"
@@ -39,7 +40,9 @@ KV_TYPE = "float16"
 GGUF_KIND = "Q8_0"
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 PEERS = "pip install 'tandem-edge[peers]'"
-TORCH, GGUF_PAIR, GGUF_DRAFT = "torch", "llamacpp", "llamacpp+torch"
+TORCH = "torch"
+GGUF_PAIR = "llamacpp"
+GGUF_DRAFT = "llamacpp+torch"
 """The back ends of ours: of both models, or of draft and target."""
 HUGGING_FACE = ("hf-plain", "hf-assisted", "hf-lookup")
 LLAMACPP = ("llamacpp-plain", "llamacpp-speculative", "")

@@ -37,7 +37,8 @@ from tandem.suite.models import ModelPair
 from tandem.testing.paced import PacedEngine
 from tandem.text.tokenizer import TextTokenizer
 
-EDITS, QUICK_EDITS = 50, 6
+EDITS = 50
+QUICK_EDITS = 6
 ACCEPTANCE = 0.7
 """Of the draft model's tokens: usual for a distilled pair on code."""
 PACING = Pacing(draft_s=0.006, verify_first_s=0.018, verify_further_s=0.0002)

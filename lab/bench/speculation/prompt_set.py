@@ -57,9 +57,12 @@ COMPARED = (
     (TOGETHER, BEST),
 )
 """What the summary has ratios of: how many times as fast the first one is as the second."""
-ROUNDS, QUICK_ROUNDS = 3, 1
-TOKENS, QUICK_TOKENS = 128, 48
-GREEDY, OWN = "temperature 0", "the model's own"
+ROUNDS = 3
+QUICK_ROUNDS = 1
+TOKENS = 128
+QUICK_TOKENS = 48
+GREEDY = "temperature 0"
+OWN = "the model's own"
 """Names of the two settings."""
 WARM_UP = "Hello! What can you do?"
 SETTLED_S = 0.2

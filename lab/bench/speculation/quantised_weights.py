@@ -34,11 +34,14 @@ from tandem.backends.torch.loading import load_engine
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 STEP_LIMITS = {"int8": 0.45, "int4": 0.40}
 OWN_LOOP_LIMIT = 1.1
-GGUF, GGUF_HALF, OWN_LOOP = "gguf", "gguf, KV float16", "llama.cpp's own loop"
+GGUF = "gguf"
+GGUF_HALF = "gguf, KV float16"
+OWN_LOOP = "llama.cpp's own loop"
 PRODUCTS = "the products alone, {}"
 Bursts = dict[str, list[list[float]]]
 """Of each implementation, the steps of each turn."""
-CONTEXT, WARM_UP_BURSTS = 128, 2
+CONTEXT = 128
+WARM_UP_BURSTS = 2
 STEP_COLUMNS = ("dtype", "step_median_s", "step_fastest_s", "step_ratio")
 FIT_COLUMNS = ("dtype", "tokens", "cross_entropy", "more_than_float32", "overlap", "top1_agreement")
 

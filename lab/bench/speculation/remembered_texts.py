@@ -40,7 +40,8 @@ from tandem.specdec.overrides import Override, parse_overrides
 PRESET = "auto"
 COUNTS: Mapping[str, int] = {"edits": 50, "chats": 12, "documents": 12}
 QUICK_COUNTS: Mapping[str, int] = {"edits": 4, "chats": 2, "documents": 2}
-TOKENS, QUICK_TOKENS = 160, 40
+TOKENS = 160
+QUICK_TOKENS = 40
 GOALS: Mapping[str, float] = {"edits": 1.5, "chats": 1.0, "documents": 1.0}
 PASSAGE = 900
 """Characters of a document in a prompt."""

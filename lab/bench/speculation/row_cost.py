@@ -21,7 +21,8 @@ from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 
 VOCABULARY = 151_936
-EXPONENT, NOISE = 1.2, 0.5
+EXPONENT = 1.2
+NOISE = 0.5
 DIFFERENT_ROWS = 8
 
 Taking = Callable[[Array, int], object]

@@ -40,15 +40,19 @@ from tandem.control.conditions import PairTimes
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import PRESETS, Preset
 
-RTTS_S, QUICK_RTTS_S = (0.0, 0.030, 0.100, 0.300), (0.0, 0.100)
-SESSIONS, QUICK_SESSIONS = (1, 4, 16, 64), (1, 16)
-RATES, QUICK_RATES = (0.3, 0.5, 0.7, 0.9), (0.5, 0.9)
+RTTS_S = (0.0, 0.030, 0.100, 0.300)
+QUICK_RTTS_S = (0.0, 0.100)
+SESSIONS = (1, 4, 16, 64)
+QUICK_SESSIONS = (1, 16)
+RATES = (0.3, 0.5, 0.7, 0.9)
+QUICK_RATES = (0.5, 0.9)
 MBPS = 100.0
 MOST_CLOUD_DRAFTS = 16
 MISS_RATE = 0.4
 """How often the outcome of a verdict has not been drafted for, where a preset drafts ahead."""
 VOCABULARY = 32_000
-EDGE, CLOUD = "edge", "cloud"
+EDGE = "edge"
+CLOUD = "cloud"
 TOKENS = {1: 240, 4: 160, 16: 160, 64: 64}
 """Of each simulated answer, by sessions; fewer would count bursts for speed."""
 CLOUD_TOKENS = 200

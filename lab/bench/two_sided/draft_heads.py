@@ -43,9 +43,12 @@ from tandem.two_sided.protocol.mixture import (
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset, ProbsPayload
 from tandem.two_sided.serving.decoder_codec import probs_to_payload
 
-SHIPPED, WHOLE = 64, 4096
-SIZES, QUICK_SIZES = (16, SHIPPED, 256, WHOLE), (SHIPPED, WHOLE)
-STEP_S, ADDED_S = 0.060, 0.1
+SHIPPED = 64
+WHOLE = 4096
+SIZES = (16, SHIPPED, 256, WHOLE)
+QUICK_SIZES = (SHIPPED, WHOLE)
+STEP_S = 0.060
+ADDED_S = 0.1
 COLUMNS = (
     *("preset", "entries", "positions", "draft_bytes", "device_acceptance", "cloud_acceptance"),
     *("tpot_s", "bias_mean", "bias_largest", "left_out_mean"),

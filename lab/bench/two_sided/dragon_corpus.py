@@ -24,7 +24,9 @@ from tandem.index.records import Document, Hit
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.mixture import Side
 
-WINDOW_TOKENS, QUERY_TOKENS, DOCUMENT_TOKENS = 256, 32, 64
+WINDOW_TOKENS = 256
+QUERY_TOKENS = 32
+DOCUMENT_TOKENS = 64
 WINDOWS_PER_TEXT = 2
 ADDED_AT_ONCE = 256
 CHUNKS_PER_DOCUMENT = 2

@@ -52,12 +52,15 @@ from tandem.two_sided.protocol.presets import (
 )
 from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
 
-DOCUMENTS, TOKENS = 2, 24
-ADDED_S, QUICK_ADDED_S = (0.0, 0.05, 0.1, 0.2, 0.3), (0.0, 0.3)
+DOCUMENTS = 2
+TOKENS = 24
+ADDED_S = (0.0, 0.05, 0.1, 0.2, 0.3)
+QUICK_ADDED_S = (0.0, 0.3)
 REAL_ADDED_S = (0.0, 0.3)
 BASE_RTT_S = 0.002
 JITTER_SHARE = 0.2
-QUESTIONS, QUICK_QUESTIONS = 12, 3
+QUESTIONS = 12
+QUICK_QUESTIONS = 3
 PRESETS = (
     *("crcg-device", "crcg-cloud", "drdg-sw", "drdg-tw"),
     *("dragon-device", "dragon-cloud", "dragon-random", "dragon"),

@@ -29,8 +29,10 @@ from tandem.two_sided.protocol.mixture import Side, document_weights, log_mass, 
 
 Probabilities = NDArray[np.float64]
 
-COUNTS, QUICK_COUNTS = (0, 1, 2, 4, 8, 16), (0, 1, 4)
-WINDOWS, QUICK_WINDOWS = 24, 6
+COUNTS = (0, 1, 2, 4, 8, 16)
+QUICK_COUNTS = (0, 1, 4)
+WINDOWS = 24
+QUICK_WINDOWS = 6
 COLUMNS = ("preset", "device_model", "relevance", "documents", "perplexity", "tokens")
 
 CONTEXT_DOCUMENT_TOKENS = 256

@@ -38,8 +38,10 @@ from tandem.two_sided.protocol.presets import (
     DocumentTransfer,
 )
 
-ADDED_S, QUICK_ADDED_S = (0.0, 0.05, 0.1, 0.2, 0.3), (0.0, 0.3)
-QUESTIONS, QUICK_QUESTIONS = 8, 2
+ADDED_S = (0.0, 0.05, 0.1, 0.2, 0.3)
+QUICK_ADDED_S = (0.0, 0.3)
+QUESTIONS = 8
+QUICK_QUESTIONS = 2
 PRESETS = (
     *("crcg-device", "crcg-cloud", "drcg-text", "drcg-kv"),
     *("drdg-tw", "dragon", "dragon-coupled"),

@@ -58,14 +58,20 @@ from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.verifier.v1 import verifier_pb2
 
-NOTES, QUICK_NOTES = 25, 5
+NOTES = 25
+QUICK_NOTES = 5
 TOKENS = 16
-RTT_S, DEVICE_STEP_S, CLOUD_STEP_S = 0.05, 0.024, 0.072
+RTT_S = 0.05
+DEVICE_STEP_S = 0.024
+CLOUD_STEP_S = 0.072
 DEVICE_LOG_MASS = 3.0
 """0.95 of the mixture is the device's, as where its note has all words of the question and the
 cloud's document none."""
 UNUSED_SEED = 1_000_003
-ANSWER, DRAFTS, LIKELIEST, LISTED = "answer", "+ drafts", "+ likeliest", "+ all listed"
+ANSWER = "answer"
+DRAFTS = "+ drafts"
+LIKELIEST = "+ likeliest"
+LISTED = "+ all listed"
 READ = (ANSWER, DRAFTS, LIKELIEST, LISTED)
 PROMPT = "prompt"
 FIGURES = ("piece_tokens", "piece_tokens_max", "piece_characters", "named", "secrets")

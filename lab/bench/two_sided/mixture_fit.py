@@ -39,12 +39,14 @@ from tandem.suite.suite_documents import SIDES, demo_documents
 from tandem.text import Tokenizer
 from tandem.two_sided.interface import ContextDocument
 
-EXACT, CUT = "dragon", "dragon-top-k"
+EXACT = "dragon"
+CUT = "dragon-top-k"
 QUESTIONS = (
     "How long is a Python release maintained, and which ones does Heron support?",
     "How are strings and lines formatted in Python code?",
 )
-DOCUMENTS, TOKENS = 2, 2
+DOCUMENTS = 2
+TOKENS = 2
 ANSWERS = {EXACT: 2000, CUT: 1000}
 QUICK_ANSWERS = {EXACT: 300, CUT: 300}
 """To each question."""

@@ -28,11 +28,15 @@ from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
 
 SIDES = (2, 3, 5)
-DOCUMENTS, TOKENS = 2, 24
-RTT_S, QUICK_RTT_S = (0.002, 0.05, 0.1, 0.3), (0.002, 0.1)
-QUESTIONS, QUICK_QUESTIONS = 12, 3
+DOCUMENTS = 2
+TOKENS = 24
+RTT_S = (0.002, 0.05, 0.1, 0.3)
+QUICK_RTT_S = (0.002, 0.1)
+QUESTIONS = 12
+QUICK_QUESTIONS = 3
 STEP_S = 0.060
-COUPLED, WAITING = "dragon-coupled", "waiting for every token"
+COUPLED = "dragon-coupled"
+WAITING = "waiting for every token"
 COLUMNS = (*("preset", "sides", "rtt_s", "tokens_per_s", "tpot_s", "ttft_s"), "acceptance_rate")
 
 

@@ -32,13 +32,18 @@ FIXED = ("dragon-device", "dragon-cloud", "dragon-random")
 EXPECTING = "dragon, eq. 5"
 """As `dragon`, but for what the scheduler takes as the acceptance rates."""
 STRATEGIES = (*FIXED, "dragon", EXPECTING)
-ADDED_S, QUICK_ADDED_S = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.2, 0.5)
+ADDED_S = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+QUICK_ADDED_S = (0.0, 0.2, 0.5)
 BASE_RTT_S = 0.002
-AMPLITUDE_SHARE, PERIOD_S = 0.2, 62.83
+AMPLITUDE_SHARE = 0.2
+PERIOD_S = 62.83
 LOG_MASS_SHIFTS = {"device": 1.5, "even": 0.0, "cloud": -1.5}
 """Which side's documents are more relevant, as a difference of h."""
-TOKENS, QUESTIONS, QUICK_QUESTIONS = 100, 12, 3
-ROTATIONS, QUICK_ROTATIONS = 4, 2
+TOKENS = 100
+QUESTIONS = 12
+QUICK_QUESTIONS = 3
+ROTATIONS = 4
+QUICK_ROTATIONS = 2
 """Sequences made of each record, by starting at different positions."""
 SHOWN_TOKENS = 25
 COLUMNS = (

@@ -20,7 +20,8 @@ from tandem.specdec.presets import Preset, find_preset
 
 VOCABULARY_SIZE = 151_936
 DRAFT_LENGTH = 8
-EXPONENT, NOISE = 1.5, 0.6
+EXPONENT = 1.5
+NOISE = 0.6
 DSSD_UPLINK_LIMIT = 120
 ANSWER_LIMIT = 700
 COUPLED_LIMIT = 64

@@ -16,7 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 4096
 CONTEXT_LENGTH = 1024
-BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+BOS = "<|bos|>"
+EOS = "<|eos|>"
+PAD = "<|pad|>"
 ROLES = ("<|user|>", "<|assistant|>", "<|system|>", "<|document|>", "<|end|>")
 
 CHAT_TEMPLATE = (

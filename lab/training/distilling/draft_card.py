@@ -22,7 +22,8 @@ from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch.loading import load_engine
 from tandem.control.conditions import PairTimes
 
-CONTEXT, PASSES = 128, 30
+CONTEXT = 128
+PASSES = 30
 FURTHER = 4
 """Tokens of a pass beside the first, from which the time of each further one is taken."""
 ROUND_TRIPS_S = (0.0, 0.03)

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from lab.training.distilling.recordings import UNRECORDED, Recording, padded
 
-_ROWS, _POSITIONS = {"cpu": 8, "cuda": 64}, {"cpu": 512, "cuda": 4096}
+_ROWS = {"cpu": 8, "cuda": 64}
+_POSITIONS = {"cpu": 512, "cuda": 4096}
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,14 @@ MOST_TURNS = 16
 """How often all prompts are answered while time is left."""
 UNASKED = -1
 """The number of a text that is no prompt."""
-ASKED_TOKENS, ASKED_TEMPERATURE, SHORTEST_QUESTION = 96, 0.8, 4
+ASKED_TOKENS = 96
+ASKED_TEMPERATURE = 0.8
+SHORTEST_QUESTION = 4
 STATES_SHARE = 0.3
 """Of a GPU's memory that the target's states may take; beyond it they lie in main memory."""
 FIGURES = "figures.json"
-_TRIED_TOKENS, _TRIED_STEPS = 8, 3
+_TRIED_TOKENS = 8
+_TRIED_STEPS = 3
 _SHORTEST_TRAINING_S = 0.2
 _TURNING = 0.6180339887498949
 _WAVES_ALIKE = 8

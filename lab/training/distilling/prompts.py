@@ -19,9 +19,14 @@ from pathlib import Path
 
 from lab.training.demo_pair.corpus import HELD_OUT_SHARE, Document, is_held_out, load_documents
 
-MATHS, PROSE, CODE, TOPICS, TALK = "maths", "prose", "code", "topics", "talk"
+MATHS = "maths"
+PROSE = "prose"
+CODE = "code"
+TOPICS = "topics"
+TALK = "talk"
 TASKS = (MATHS, PROSE, CODE, TOPICS, TALK)
-OWN, ASKED = "own", "asked"
+OWN = "own"
+ASKED = "asked"
 """Tasks of prompts that a user gave, and that the target itself made up."""
 EXCERPT_CHARACTERS = 420
 PIECE_CHARACTERS = 1200

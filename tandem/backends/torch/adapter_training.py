@@ -55,7 +55,9 @@ BATCH_TOKENS = 256
 WEIGHT_DECAY = 0.01
 MOST_NORM = 1.0
 """Of an update's gradient."""
-FIRST_BETA, SECOND_BETA, EPSILON = 0.9, 0.99, 1e-8
+FIRST_BETA = 0.9
+SECOND_BETA = 0.99
+EPSILON = 1e-8
 MEAN_BETA = 0.9
 """Of the mean over the last updates, which is what is used: a single one sees few tokens."""
 GREEDY_TEMPERATURE = 0.5
@@ -64,7 +66,8 @@ CANDIDATES = 256
 """Tokens of a draft that noise chooses among: others are hardly ever taken."""
 LEAST_TOKENS = 64
 """Of a text: a model that sees less at once learns nothing."""
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.3, 2.0
+LEAST_TEMPERATURE = 0.3
+MOST_TEMPERATURE = 2.0
 MOST_MERGED_BYTES = 256 * 2**20
 """Of a copy of the model's products with an adapter in them. In the steps of a larger model an
 adapter beside the weights is hardly felt."""

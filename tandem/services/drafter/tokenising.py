@@ -24,7 +24,8 @@ LONG_CHARACTERS = 16_384
 LONG_SPELLING = 256
 """Tokens that are spelt in some 10 ms."""
 
-AT_A_STRETCH_S, PAUSE_S = 0.001, 0.0001
+AT_A_STRETCH_S = 0.001
+PAUSE_S = 0.0001
 """Spelling is all Python: it would give the interpreter's lock away only every 5 ms, while event
 loop and engine thread need it many times for each token of everybody's answers."""
 

@@ -254,7 +254,9 @@ class DecoderCodec:
 
 REST_BYTES = 3
 """Of a token id, which `MAX_VOCABULARY_SIZE` allows."""
-_HEAD_ALONE, _WITH_REST, _FROM_REST = 0, 1, 2
+_HEAD_ALONE = 0
+_WITH_REST = 1
+_FROM_REST = 2
 
 
 def probs_to_payload(probs: DraftProbs | None, choices: LocalProbs) -> bytes:

@@ -11,7 +11,8 @@ from lab.analysis.api_prices import (
 from tandem.core.errors import InvalidArgument
 
 LOAD = RequestLoad(requests=1000, input_tokens=100, output_tokens=500)
-TARGET, DRAFT = TokenPrices(1.0, 2.0), TokenPrices(0.1, 0.2)
+TARGET = TokenPrices(1.0, 2.0)
+DRAFT = TokenPrices(0.1, 0.2)
 
 
 def test_the_target_alone_bills_every_token() -> None:

@@ -20,7 +20,8 @@ from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import PRESETS
 
-SERVER, SLOW_EDGE = ModelTimes(0.024, 0.072, 0.003), ModelTimes(0.060, 0.072, 0.003)
+SERVER = ModelTimes(0.024, 0.072, 0.003)
+SLOW_EDGE = ModelTimes(0.060, 0.072, 0.003)
 MBPS = 100.0
 
 

@@ -33,7 +33,8 @@ from tandem.two_sided.protocol.presets import (
 
 SIZE = 96
 TIMES = Times(0.06, 0.05, 0.2)
-ALWAYS, NEVER = Acceptance(1, 1, 1.0, 0.0), Acceptance(0, 0, 0.0, 1.0)
+ALWAYS = Acceptance(1, 1, 1.0, 0.0)
+NEVER = Acceptance(0, 0, 0.0, 1.0)
 OWNERS = [[Side.DEVICE, Side.CLOUD, Side.CLOUD, Side.DEVICE] * 6]
 
 

@@ -16,7 +16,9 @@ from lab.bench.faults.document_history import (
 )
 from lab.bench.faults.text_history import Answered, noticed_s, tokens_again_s, wrong_tokens
 
-ACK, REFUSED, UNKNOWN = Outcome.ACKNOWLEDGED, Outcome.REFUSED, Outcome.UNKNOWN
+ACK = Outcome.ACKNOWLEDGED
+REFUSED = Outcome.REFUSED
+UNKNOWN = Outcome.UNKNOWN
 
 
 def change(

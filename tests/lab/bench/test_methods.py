@@ -36,7 +36,8 @@ from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import scripted_pair
 
-NEAR, FAR = Cell("server", 0.0, 100.0), Cell("server", 0.3, 10.0)
+NEAR = Cell("server", 0.0, 100.0)
+FAR = Cell("server", 0.3, 10.0)
 NAMES = ("ar", "dsd", "dssd", "coupled")
 
 

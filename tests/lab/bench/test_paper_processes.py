@@ -28,7 +28,8 @@ from tandem.specdec.presets import PRESETS
 from tandem_api.common.v1.generation_pb2 import Summary
 
 PACING = Pacing(0.010, 0.100, 0.002)
-ANSWERS, TOKENS = 3, 40
+ANSWERS = 3
+TOKENS = 40
 
 
 def simulated(run: ProcessRun, times: ModelTimes) -> list[SimulatedAnswer]:

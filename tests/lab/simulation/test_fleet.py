@@ -21,7 +21,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import PRESETS
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
-RTT_S, TOKENS = 0.04, 64
+RTT_S = 0.04
+TOKENS = 64
 CHATS = FleetTraffic(
     TrafficKind.CHATS, 0.05, prompt_tokens=Spread.of(1), answer_tokens=Spread.of(TOKENS)
 )

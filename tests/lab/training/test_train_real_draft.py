@@ -38,7 +38,9 @@ from models import train_real_draft
 from tandem.backends.torch.loading import load_engine
 from tests.unit.backends.tiny_folders import write_model, write_tokenizer
 
-VOCABULARY, END, TOKENS = 290, 1, 12
+VOCABULARY = 290
+END = 1
+TOKENS = 12
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,7 +29,8 @@ from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.howto.bigram_backend import BigramEngine
 
-VOCABULARY, CONTEXT = 211, 640
+VOCABULARY = 211
+CONTEXT = 640
 BEYOND = 2**20
 """An id that no model of these tests has."""
 Row = NDArray[np.float32]

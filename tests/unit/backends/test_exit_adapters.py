@@ -23,7 +23,9 @@ from tandem.backends.torch.loading import base_hash, load_engine
 from tandem.core.errors import InvalidArgument
 from tests.unit.backends.tiny_folders import write_model
 
-LAYERS, HIDDEN, RANK = 3, 64, 4
+LAYERS = 3
+HIDDEN = 64
+RANK = 4
 
 
 @pytest.fixture(scope="module")

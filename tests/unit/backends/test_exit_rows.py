@@ -27,8 +27,10 @@ from tandem.specdec.rules import (
 from tests.unit.backends.reference_models import CONTEXT, VOCABULARY, tokens
 from tests.unit.backends.test_exits import engine_of, reference
 
-PROMPT, DRAFTS = tuple(tokens(9, seed=3)), 4
-WARM, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
+PROMPT = tuple(tokens(9, seed=3))
+DRAFTS = 4
+WARM = SamplingParams()
+GREEDY = SamplingParams(temperature=0.0)
 TEMPERATURES = (0.7, 1.6)
 
 

@@ -26,7 +26,9 @@ TEMPLATE = (
     "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}"
     "{% endif %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-START, PAD, END = 5, 6, 7
+START = 5
+PAD = 6
+END = 7
 TEXT: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 64,

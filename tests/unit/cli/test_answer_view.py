@@ -10,7 +10,8 @@ from tandem.commands.answer_view import AnswerView
 from tandem.generation.client import Generated
 from tests.unit.cli.screen import Screen, Terminal
 
-COLUMNS, ROWS = 40, 6
+COLUMNS = 40
+ROWS = 6
 STORY = (
     "Once upon a time there was a link so slow that every word had to wait for the one before.\n\n"
     "Then someone drafted the words ahead,\nand the link had only to nod.\nThe end"

@@ -17,7 +17,9 @@ from tandem.specdec.messages import Work
 
 LIMITS = Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True)
 ALONE = cloud_alone(LIMITS)
-PASS_S, ROW_S, STEP_S = 0.05, 0.002, 0.005
+PASS_S = 0.05
+ROW_S = 0.002
+STEP_S = 0.005
 
 
 def auto(warm_start: WarmStart = NO_WARM_START) -> Controller:

@@ -15,7 +15,9 @@ from tandem.control.exit_choice import (
     spared_s,
 )
 
-RIGHT, WRONG, OTHER = (9, 1), (9, 2), (8, 3)
+RIGHT = (9, 1)
+WRONG = (9, 2)
+OTHER = (8, 3)
 TIMES = RoundTimes(step_s=0.010, branch_s=0.0, chunk=4)
 
 

@@ -17,7 +17,8 @@ from tandem.control.pass_budget import (
 )
 from tandem.net.quotas import FairShares, Quota, Room
 
-FIRST_S, FURTHER_S = 0.069, 0.003
+FIRST_S = 0.069
+FURTHER_S = 0.003
 
 
 def busy(sessions: int, drafts: int = 1, passes: int = 60) -> PassBudget:

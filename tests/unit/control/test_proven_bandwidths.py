@@ -10,7 +10,8 @@ from tandem.control.link_times import LinkEstimate, LinkTimes
 from tandem.core.errors import InvalidArgument
 from tandem.two_sided.protocol.profiler import LINK_BELIEF
 
-UP, DOWN = 1.25e6, 5e6
+UP = 1.25e6
+DOWN = 5e6
 
 
 def exchange(

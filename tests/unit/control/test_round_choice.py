@@ -8,7 +8,9 @@ from tandem.control.round_choice import RoundChooser
 from tandem.control.round_cost import RoundOptions, RoundSetting
 from tandem.core.tails import Tail
 
-DRAFT_S, FIRST_S, FURTHER_S = 0.024, 0.072, 0.003
+DRAFT_S = 0.024
+FIRST_S = 0.072
+FURTHER_S = 0.003
 CHAINS = RoundOptions(((1,) * 32,))
 FOUR = RoundSetting((1,) * 4)
 SIZES = (32, 320, 2560)

@@ -18,7 +18,8 @@ from tandem.core.prompt import (
     placeholder_runs,
 )
 
-PAD, AROUND = 6, (5, 7)
+PAD = 6
+AROUND = (5, 7)
 
 
 @pytest.mark.parametrize(

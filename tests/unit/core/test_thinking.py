@@ -13,7 +13,10 @@ from tandem.core.processors import LogitsProcessor, Processors, Thinking
 from tandem.core.thinking import ThinkingMask, with_thinking
 
 VOCABULARY = 8
-BEGIN, END, AFTER, EOS = 5, 6, 7, 0
+BEGIN = 5
+END = 6
+AFTER = 7
+EOS = 0
 EVERYTHING = {*range(VOCABULARY)}
 
 

@@ -18,7 +18,9 @@ from tandem.index.records import Document, Outcome
 from tandem.index.searcher import SearchMode
 from tests.unit.index.word_vectors import WordVectors
 
-ADDED, UPDATED, UNCHANGED = Outcome.ADDED, Outcome.UPDATED, Outcome.UNCHANGED
+ADDED = Outcome.ADDED
+UPDATED = Outcome.UPDATED
+UNCHANGED = Outcome.UNCHANGED
 TEXT = "cats purr. " * 60
 
 

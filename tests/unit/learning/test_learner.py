@@ -31,7 +31,8 @@ from tests.unit.learning.unigrams import (
     setup,
 )
 
-ME, YOU = Tenant("me"), Tenant("you")
+ME = Tenant("me")
+YOU = Tenant("you")
 COUNT = 60
 
 

@@ -17,7 +17,9 @@ from tandem.specdec.judge import Judge, RemoteJudge, RemoteReading, Verification
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import Proposal, Replacement, TargetProbs, acceptance_rule, payload_rule
 
-VOCABULARY, BASE, END = 12, 7, 3
+VOCABULARY = 12
+BASE = 7
+END = 3
 RANDOM = np.random.default_rng(5)
 LOGITS = RANDOM.normal(scale=2.0, size=(200, 5, VOCABULARY)).astype(np.float32)
 KINDS = ["coupled", "dsd", "dssd", "dssd-full", "picospec-top-k"]

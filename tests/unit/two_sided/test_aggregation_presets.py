@@ -35,9 +35,12 @@ HEADS = LocalProbs(
 IDS = replace(HEADS, draw=Draw.GUMBEL, payload=ProbsPayload.NONE, head=0)
 CUT = replace(HEADS, payload=ProbsPayload.SPARSE, head=0)
 
-AGGREGATED, COIN = AggregationMode.AGGREGATOR, AggregationMode.COIN
-BOTH, NONE = Sources.BOTH, DocumentTransfer.NONE
-SEPARATE, JOINED = DocumentContext.SEPARATE, DocumentContext.JOINED
+AGGREGATED = AggregationMode.AGGREGATOR
+COIN = AggregationMode.COIN
+BOTH = Sources.BOTH
+NONE = DocumentTransfer.NONE
+SEPARATE = DocumentContext.SEPARATE
+JOINED = DocumentContext.JOINED
 
 COMPOSITIONS: dict[str, tuple[Any, ...]] = {
     "dragon": (AGGREGATED, HEADS, Placement.SCHEDULED, BOTH, NONE, SEPARATE, 8),

@@ -28,7 +28,9 @@ from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files
 BUDGET = 2**30
 SPELLED = {f"text {number}": ids for number, ids in enumerate(DOCUMENTS)}
 DOCUMENT = ContextDocument("text 0", 0.0)
-ME, EDGE, MALLORY = Tenant("me"), Tenant("edge"), Tenant("mallory")
+ME = Tenant("me")
+EDGE = Tenant("edge")
+MALLORY = Tenant("mallory")
 
 
 async def spelled(sequence: Sequence[ContextDocument]) -> tuple[int, ...]:

@@ -35,7 +35,9 @@ from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
 from tests.unit.two_sided.test_side_machine import PROBS, own, request_for
 
-START, TOKENS, EVERY = 2, 11, 3
+START = 2
+TOKENS = 11
+EVERY = 3
 RNG = SeededRandom(3)
 NONE = float("-inf")
 TOKEN_OF = {Side.DEVICE: 0, Side.CLOUD: 1}
