@@ -34,7 +34,8 @@ def installation_checks() -> list[Check]:
         *(check(name, partial(_package, name), INSTALL, install) for name in _PACKAGES),
     ]
     if find_spec("torch") is not None:
-        todo, fix = "set OMP_NUM_THREADS=1", "export OMP_NUM_THREADS=1"
+        todo = "set OMP_NUM_THREADS=1"
+        fix = "export OMP_NUM_THREADS=1"
         checks.append(check("torch threads", _threads, todo, fix))
     return [
         *checks,

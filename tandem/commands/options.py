@@ -174,7 +174,8 @@ link_options = together(
 
 def link_shape(options: Mapping[str, Any]) -> LinkShape:
     """Return the link that the flags of `link_options` describe; InvalidArgument names the flag."""
-    up_ms, down_ms = options["delay_up_ms"], options["delay_down_ms"]
+    up_ms = options["delay_up_ms"]
+    down_ms = options["delay_down_ms"]
     try:
         return shape_from(
             options["rtt_ms"] / 1e3,

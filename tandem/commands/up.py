@@ -303,7 +303,8 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     for name, place in places.items():
         click.echo(f"  {name:16} {place}")
     if suite.described is not None:
-        draft, target = suite.described.draft, suite.described.target
+        draft = suite.described.draft
+        target = suite.described.target
         if note := context_note(draft.context_length, target.context_length):
             click.echo(f"note: {note}")
     if suite.documents:

@@ -60,7 +60,8 @@ class CloudDraftBudget:
         pass: they wait for the longest drafts of all. And one or two at first, as long as next to
         nothing is known of such drafts: many sessions learn more from one each than one from
         many."""
-        few, seen = self._config.few_tokens, self.usual.seen
+        few = self._config.few_tokens
+        seen = self.usual.seen
         first = 1 + seen
         if self._passes.alone:
             first *= 2

@@ -88,7 +88,8 @@ def _cloud_by_itself(conditions: Conditions, config: ControllerConfig) -> Estima
     """Return the cost of a token from a cloud that no edge drafts for. It is that of a pass over
     the drafts that the cloud makes itself, with the time of making them, divided by the tokens that
     the pass brings. Without drafts it brings one."""
-    drafts, tokens = conditions.cloud_drafts, conditions.cloud_tokens
+    drafts = conditions.cloud_drafts
+    tokens = conditions.cloud_tokens
     own_s = drafts * (conditions.cloud_draft_s + conditions.pair.verify_further_s)
     return Estimate(
         tpot_s=((conditions.alone_s or conditions.pass_s(0, busy=False)) + own_s) / tokens,

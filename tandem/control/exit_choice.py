@@ -139,7 +139,8 @@ class ExitChooser:
         self._sharing = 1.0
         self._known: frozenset[int] = frozenset()
         self._crowd = 1.0
-        self._reads_all, self._reads_none = True, True
+        self._reads_all = True
+        self._reads_none = True
         self._none_at = 0
 
     @property
@@ -243,7 +244,8 @@ class ExitChooser:
         current = self.plan or ExitPlan(frozenset(), self._most_branches)
         current_s = self._net_s(current, times, cost_s)
         if gain_s < current_s + CLEARLY * times.whole_s:
-            best, gain_s = current, current_s
+            best = current
+            gain_s = current_s
         self.plan = best
         every = ExitPlan(self._known, best.branches)
         lost_s = max(0.0, gain_s - self._net_s(every, times, cost_s))
@@ -260,12 +262,14 @@ class ExitChooser:
             more_s, more = max(scored, key=lambda pair: pair[0])
             if more_s <= gain_s:
                 break
-            best, gain_s = more, more_s
+            best = more
+            gain_s = more_s
         for branches in _fewer(min(self._most_branches, len(best.exits))):
             fewer = ExitPlan(best.exits, branches)
             fewer_s = self._net_s(fewer, times, cost_s)
             if fewer_s > gain_s + CLEARLY * times.whole_s:
-                best, gain_s = fewer, fewer_s
+                best = fewer
+                gain_s = fewer_s
         return best, gain_s
 
     def _net_s(self, plan: ExitPlan, times: RoundTimes, cost_s: float) -> float:

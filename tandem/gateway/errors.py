@@ -77,7 +77,8 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
 def too_many(why: str, retry_after_s: float = RETRY_AFTER_S) -> ApiError:
     """Return an error for a caller that asks for more than it may have now."""
     headers = {"Retry-After": str(max(1, math.ceil(retry_after_s)))}
-    code, kind = "rate_limit_exceeded", "rate_limit_error"
+    code = "rate_limit_exceeded"
+    kind = "rate_limit_error"
     return ApiError(429, why, code=code, kind=kind, headers=headers)
 
 

@@ -297,7 +297,8 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _common_fields(asked: _OllamaBody, model: str) -> dict[str, Any]:
     options = asked.options or OllamaOptions()
-    limit, seed = options.num_predict, options.seed
+    limit = options.num_predict
+    seed = options.seed
     return {
         "model": model,
         "stream": asked.streamed,

@@ -28,7 +28,8 @@ class ReasoningReader:
         read."""
         family, start = family_named(answer.family), answer.thinking_start
         if not options.separate:
-            family, start = PLAIN, ThinkingStart.NONE
+            family = PLAIN
+            start = ThinkingStart.NONE
         self._splitter = ThinkingSplitter(family.thinking, start)
         self._include = options.include
 

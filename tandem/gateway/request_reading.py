@@ -149,7 +149,8 @@ def choice_seed(seed: int, index: int) -> int:
 def _top_k(body: CommonParameters) -> int | None:
     """Return `top_k`, or None if it is not given. OpenAI's API has none; vLLM's, where -1 means
     all, may be given instead of the one in `tandem`."""
-    in_extension, given = body.tandem.top_k, body.top_k
+    in_extension = body.tandem.top_k
+    given = body.top_k
     if given is None:
         return in_extension if "top_k" in body.tandem.model_fields_set else None
     if in_extension and max(0, given) != in_extension:
@@ -231,7 +232,8 @@ def _turn(index: int, message: Message) -> Turn:
 def _text(index: int, message: Message) -> str:
     """Return the text of a message. An assistant's may have none, such as one that only called
     tools."""
-    content, param = message.content, f"messages.{index}.content"
+    content = message.content
+    param = f"messages.{index}.content"
     if content is None:
         if message.role == "assistant":
             return ""

@@ -474,7 +474,8 @@ class ChatCompletionRequest(CommonParameters):
         """Tools that the model may call: none, all, or the one named by `tool_choice`."""
         if self.tool_choice == "none":
             return []
-        tools, choice = self.tools or [], self.tool_choice
+        tools = self.tools or []
+        choice = self.tool_choice
         if not isinstance(choice, NamedTool):
             return tools
         return [tool for tool in tools if tool.function.name == choice.function.name]

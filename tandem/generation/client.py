@@ -113,7 +113,8 @@ class Generated(LikelyTokens):
                 self.end(answer.summary, elapsed_s)
 
     def begin(self, started: pb.Started) -> None:
-        self.session, self.preset = started.session, started.preset
+        self.session = started.session
+        self.preset = started.preset
         self.prompt_tokens = started.prompt_tokens
         self.sides = tuple(started.sides)
         self.family = started.family

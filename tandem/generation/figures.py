@@ -93,10 +93,12 @@ def plain_line(
     """Return the speed, who made the tokens, and how much faster that is than the large model
     alone, if that was measured: by the schedule's controller, or as `alone_tpot_s`, seconds per
     token."""
-    tokens, tpot_s = figures["tokens"], figures["tpot_s"]
+    tokens = figures["tokens"]
+    tpot_s = figures["tpot_s"]
     parts = [_speed(tpot_s) if tpot_s else f"{tokens} token{'' if tokens == 1 else 's'}"]
     if "device" in figures:
-        device, cloud = figures["device"]["documents"], figures["cloud"]["documents"]
+        device = figures["device"]["documents"]
+        cloud = figures["cloud"]["documents"]
         parts.append(f"documents: {device} from the device")
         parts.append(f"{cloud} from the cloud")
         more = figures.get("more_sides", ())
@@ -182,7 +184,8 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
         parts.append(f"acceptance {figures['accepted'] / figures['drafted']:.0%}")
     if judged := figures.get("cloud_drafted"):
         parts.append(f"acceptance in the cloud {figures['cloud_accepted'] / judged:.0%}")
-    up, down = figures["uplink_bytes"] / tokens, figures["downlink_bytes"] / tokens
+    up = figures["uplink_bytes"] / tokens
+    down = figures["downlink_bytes"] / tokens
     parts.append(f"bytes per token {up:.1f} up, {down:.1f} down")
     if "device" in figures:
         parts += _two_sided_words(figures)

@@ -287,7 +287,8 @@ class VerifyJob:
 
     def _judge_early_row(self, exit_index: int, accepted: int, logits: Logits) -> None:
         """Judge like `_judge_early`, where the engine has found out how many drafts stand."""
-        early, checked = self._work.early, self._checked
+        early = self._work.early
+        checked = self._checked
         assert early is not None, "no exit is read"
         assert checked is not None, "no drafts are checked"
         with suppress(InvalidArgument):

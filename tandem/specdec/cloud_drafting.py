@@ -346,11 +346,14 @@ class CloudDraftsOfAnyKind(CloudDrafting):
     def faster_than(self, others: int, acceptance_rate: float) -> bool:
         """Return whether what is drafted after the text as it is, or would be, brings tokens faster
         than `others` drafts from elsewhere, which are there already."""
-        budget, rate = self._budgets.model, self._acceptance.next_rate
+        budget = self._budgets.model
+        rate = self._acceptance.next_rate
         if self._looks_up:
-            budget, rate = self._budgets.lookup, self._lookup_acceptance.next_rate
+            budget = self._budgets.lookup
+            rate = self._lookup_acceptance.next_rate
         elif self.proposals and self.from_memory:
-            budget, rate = self._budgets.lookup, self._remembered_rate
+            budget = self._budgets.lookup
+            rate = self._remembered_rate
         if self.task is not None or self.is_over:
             count = self.begun
         else:

@@ -226,7 +226,8 @@ class EarlyJudge:
         drafts: list[tuple[int, float]] = []
         known = 0
         for node in range(len(judge.steps)):
-            proposal, position = judge.steps[node - 1].proposal, judge.base + node
+            proposal = judge.steps[node - 1].proposal
+            position = judge.base + node
             if judge.row(node - 1) < 0:
                 target = judge._target(node - 1, position, _no_row)
                 if judge.rule.accepted(target, proposal, position) is None:

@@ -88,7 +88,8 @@ class Predrafting:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
         if not (self.on and self.wanted):
             return
-        first, drafted = len(self._committed), self._drafting.token_ids
+        first = len(self._committed)
+        drafted = self._drafting.token_ids
         bonus = self._drafting.bonus_token
         if bonus is not None:
             drafted = (*drafted, bonus)

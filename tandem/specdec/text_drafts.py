@@ -73,7 +73,8 @@ class TextDrafts:
         ids = tuple(token_ids)
         if not ids:
             return self
-        prediction, recall = self.prediction, self.recall
+        prediction = self.prediction
+        recall = self.recall
         return TextDrafts(
             None if prediction is None else prediction.after(ids, confirmed=confirmed),
             None if recall is None else recall.after(ids, confirmed=confirmed),

@@ -129,7 +129,8 @@ def _acceptance(target_name: str, draft_name: str) -> Acceptance | None:
 
 
 def _shorter_context(draft: LocalModel, target: LocalModel) -> str:
-    length, longest = draft.context_length, target.context_length
+    length = draft.context_length
+    longest = target.context_length
     if length is None or longest is None or length >= longest:
         return ""
     return f"reads {length} tokens at once, the target {longest}: of longer texts it reads the end"

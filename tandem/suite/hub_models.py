@@ -352,7 +352,8 @@ def _model_of(answer: Any) -> HubModel:
     """Read the hub's answer about a model. Raises ValueError, KeyError, TypeError or AttributeError
     for anything else."""
     files = [_file_of(sibling) for sibling in answer["siblings"]]
-    name, commit = answer["id"], answer["sha"]
+    name = answer["id"]
+    commit = answer["sha"]
     if not _NAME.fullmatch(name) or not _COMMIT.fullmatch(commit):
         raise ValueError(f"{name!r} at {commit!r}")
     return HubModel(name, commit, tuple(file for file in files if file is not None))

@@ -52,7 +52,8 @@ class ChatRendering:
             if name in _RESERVED or name.endswith("_token"):
                 why = f"{name} is no variable of a template that callers set; leave it out"
                 raise InvalidArgument(FIELD, why)
-        continues, begins = bool(switches[_CONTINUE]), switches[_GENERATION_PROMPT]
+        continues = bool(switches[_CONTINUE])
+        begins = switches[_GENERATION_PROMPT]
         if continues and begins:
             why = f"{_GENERATION_PROMPT} must be false to continue a message"
             raise InvalidArgument(FIELD, why)

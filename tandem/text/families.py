@@ -65,7 +65,8 @@ class ModelFamily:
     @property
     def marks(self) -> tuple[str, ...]:
         """Strings that may be special tokens, and are needed to read an answer."""
-        thinking, calls = self.thinking, self.calls
+        thinking = self.thinking
+        calls = self.calls
         marks = [calls.mark, calls.tail, calls.first, calls.last]
         if thinking is not None:
             marks += (thinking.begin, thinking.end, *thinking.dropped, thinking.forced)

@@ -120,7 +120,8 @@ class ThinkingSplitter:
         places = [(place, mark) for mark in marks if (place := self._held.find(mark)) >= 0]
         if places:
             place, mark = min(places)
-            before, rest = self._held[:place], self._held[place + len(mark) :]
+            before = self._held[:place]
+            rest = self._held[place + len(mark) :]
             self._held = rest
             if mark == thinking.begin:
                 self._enter(thinks=True, rest=rest)
@@ -128,7 +129,9 @@ class ThinkingSplitter:
         return self._certain(unfinished(self._held, marks))
 
     def _enter(self, *, thinks: bool, rest: str) -> None:
-        self._thinks, self._held, self._strips = thinks, rest, True
+        self._thinks = thinks
+        self._held = rest
+        self._strips = True
 
     def _certain(self, kept: int) -> tuple[bool, str] | None:
         """Hand out all that is held but the last `kept` letters."""

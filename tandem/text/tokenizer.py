@@ -242,7 +242,8 @@ class Detokenizer:
             self._end = ""
             if (mark := self._shown.get(token)) is not None:
                 pieces.append(self._settle(complete=True))
-                self._ids, self._settled = [], 0
+                self._ids = []
+                self._settled = 0
                 if token in self._ends:
                     self._end = mark
                 else:

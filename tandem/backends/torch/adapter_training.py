@@ -205,7 +205,8 @@ class LlamaAdaptation:
         + 1]: first of the target's token, then of the likeliest others. Without tokens that the
         head lacks: their drafts are never accepted."""
         labels = self._labels(text, _Kind.TOKENS)
-        rows, mine = labels.rows, labels.places[:, None]
+        rows = labels.rows
+        mine = labels.places[:, None]
         logits = logits[rows] / text.temperature
         likeliest = logits.detach().topk(min(CANDIDATES, logits.shape[1]), -1).indices
         places = torch.cat([mine, likeliest], -1)

@@ -86,14 +86,16 @@ class LayerTap:
         head: Any = self.model.get_output_embeddings()
         if type(head) is not torch.nn.Linear:
             raise InvalidArgument("model", f"{type(self.model).__name__} has no plain head")
-        weight, bias = head.weight, head.bias
+        weight = head.weight
+        bias = head.bias
         head.weight = Parameter(weight.detach()[token_ids], requires_grad=False)
         if bias is not None:
             head.bias = Parameter(bias.detach()[token_ids], requires_grad=False)
         try:
             yield
         finally:
-            head.weight, head.bias = weight, bias
+            head.weight = weight
+            head.bias = bias
 
     def _pass(self, index: int, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._given is not None:

@@ -226,7 +226,8 @@ def embedding_groups(
         full = place - first == EMBEDDED_AT_ONCE or size + length > EMBEDDED_CHARACTERS_AT_ONCE
         if full and place > first:
             yield texts[first:place]
-            first, size = place, 0
+            first = place
+            size = 0
         size += length
     if first < len(texts):
         yield texts[first:]

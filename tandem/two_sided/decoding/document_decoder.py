@@ -518,7 +518,8 @@ class DecodingRun:
         """Return the beginning of the joined documents that the store has or will compute: the
         imported ones, where their sequence is there, else the first. Nothing of several documents
         is computed in the store, where the deletion of one would not find it."""
-        documents, importers = self._documents, self._importers
+        documents = self._documents
+        importers = self._importers
         count = len(list(takewhile(lambda importer: importer is not None, importers)))
         while count > 1:
             token_ids = joined_ids(documents[:count])
