@@ -31,7 +31,8 @@ if __name__ == "__main__":
         prompt = f"Question: {given.question}\nAnswer:"
         answer = suite.generate(prompt, rag=True, query=given.question, max_tokens=48, seed=1)
     print(answer.text.strip())
-    device, cloud = answer.figures.device, answer.figures.cloud
+    device = answer.figures.device
+    cloud = answer.figures.cloud
     assert device is not None
     assert cloud is not None
     print(f"\nfrom {device.documents} private and {cloud.documents} public documents;")

@@ -114,7 +114,8 @@ async def check_presets(
     suite = EmbeddedSuite(pair, link=link, link_trace=link_trace)
     async with suite, AggregatorClient(suite.target) as client:
         alone = {name: await run.texts(client, ALONE, kind) for name, kind in _KINDS.items()}
-        checks, texts = [], []
+        checks = []
+        texts = []
         for preset in presets:
             names = list(_KINDS) if preset.drafter_invariant else ["greedy"]
             answers = {name: await run.texts(client, preset.name, _KINDS[name]) for name in names}
@@ -131,7 +132,8 @@ async def check_presets(
 
 class _Run:
     def __init__(self, plan: LosslessPlan, advance: Advance) -> None:
-        self._plan, self._advance = plan, advance
+        self._plan = plan
+        self._advance = advance
         self._at_once = AT_ONCE
         self._slots = asyncio.Semaphore(AT_ONCE)
 

@@ -125,7 +125,8 @@ def _type_text(field: FieldInfo) -> str:
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
-    lower, upper = "", ""
+    lower = ""
+    upper = ""
     for bound in metadata:
         if isinstance(bound, annotated_types.Ge):
             lower = f"≥ {bound.ge}"

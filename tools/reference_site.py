@@ -39,7 +39,9 @@ def site_text(text: str) -> str:
 
 
 def _site_link(link: re.Match[str]) -> str:
-    words, target, anchor = link[1], link[2], link[3] or ""
+    words = link[1]
+    target = link[2]
+    anchor = link[3] or ""
     if target in ROOT_PAGES:
         return f"[{words}]({ROOT_PAGES[target]}{anchor})"
     if target.startswith("docs/"):

@@ -180,7 +180,8 @@ class LaneDiagram:
             return parts, x + 34 + width
         x2 = xs[arrow.end]
         side = 2 if x2 > x else -2
-        middle, width = (x + x2) / 2, len(arrow.label) * SMALL_LETTER_PX
+        middle = (x + x2) / 2
+        width = len(arrow.label) * SMALL_LETTER_PX
         parts = [
             *_arrow_line(x + side, y, x2 - side, y, arrow),
             _text(arrow.label, middle, y - 7, "small label", "middle"),
@@ -197,7 +198,8 @@ class _Frame:
     bottom: float
 
     def svg(self) -> str:
-        width, height = self.right - self.left, self.bottom - self.top
+        width = self.right - self.left
+        height = self.bottom - self.top
         rect = (
             f'<rect class="group" x="{_n(self.left)}" y="{_n(self.top)}" width="{_n(width)}"'
             f' height="{_n(height)}" rx="8"/>'
@@ -233,20 +235,25 @@ def _between(start: Box, end: Box, arrow: Arrow) -> list[str]:
     """A straight arrow from edge to edge, along the axis on which the boxes are further apart."""
     if abs(end.x - start.x) >= abs(end.y - start.y):
         sign = 1 if end.x > start.x else -1
-        x1, x2 = start.x + sign * start.half_width, end.x - sign * (end.half_width + 1)
-        y1, y2 = start.y + arrow.shift, end.y + arrow.shift
+        x1 = start.x + sign * start.half_width
+        x2 = end.x - sign * (end.half_width + 1)
+        y1 = start.y + arrow.shift
+        y2 = end.y + arrow.shift
         label = _text(arrow.label, (x1 + x2) / 2, (y1 + y2) / 2 - 8 - arrow.lift, "small", "middle")
     else:
         sign = 1 if end.y > start.y else -1
-        x1, x2 = start.x + arrow.shift, end.x + arrow.shift
-        y1, y2 = start.y + sign * start.half_height, end.y - sign * (end.half_height + 1)
+        x1 = start.x + arrow.shift
+        x2 = end.x + arrow.shift
+        y1 = start.y + sign * start.half_height
+        y2 = end.y - sign * (end.half_height + 1)
         label = _text(arrow.label, (x1 + x2) / 2 + 8, (y1 + y2) / 2 + 4, "small", "start")
     return [*_arrow_line(x1, y1, x2, y2, arrow), label if arrow.label else ""]
 
 
 def _arrow_line(x1: float, y1: float, x2: float, y2: float, arrow: Arrow) -> list[str]:
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
-    dx, dy = (x2 - x1) / length, (y2 - y1) / length
+    dx = (x2 - x1) / length
+    dy = (y2 - y1) / length
     return [_line(x1, y1, x2 - 8 * dx, y2 - 8 * dy, _classes(arrow)), _head(x2, y2, dx, dy)]
 
 
@@ -260,7 +267,8 @@ def _line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
 
 def _head(x: float, y: float, dx: float, dy: float) -> str:
     """An arrow head with its point at `x`, `y`, in the direction `dx`, `dy` of length 1."""
-    back_x, back_y = x - 10 * dx, y - 10 * dy
+    back_x = x - 10 * dx
+    back_y = y - 10 * dy
     points = (
         (x, y),
         (back_x - 5 * dy, back_y + 5 * dx),

@@ -49,7 +49,8 @@ def candidate_bounds(
         if len(bounds) == candidates or min(left, cut_left) <= _NOTHING:
             return bounds
         drift = 2 / left * (drift + 1)
-        uncut_target, cut_target = rest / left, cut_rest / cut_left
+        uncut_target = rest / left
+        cut_target = cut_rest / cut_left
 
 
 _NOTHING = 1e-6

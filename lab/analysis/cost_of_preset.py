@@ -201,7 +201,8 @@ def _hit_rate(
 
 
 def _step_times(preset: Preset, pair: PairTimes, link: LinkTimes, sizes: Sizes) -> StepTimes:
-    up, down = link.uplink_bytes_per_s, link.downlink_bytes_per_s
+    up = link.uplink_bytes_per_s
+    down = link.downlink_bytes_per_s
     return StepTimes(
         draft_s=pair.draft_s,
         pass_s=pair.verify_first_s,

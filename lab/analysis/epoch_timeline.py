@@ -74,7 +74,8 @@ class Timeline:
     """Positions count from 1; what is known, drafted, arrived, committed is the last such one."""
 
     def __init__(self, schedule: Schedule, times: StepTimes, head_s: float, ahead: bool) -> None:
-        self.schedule, self.times = schedule, times
+        self.schedule = schedule
+        self.times = times
         self.ahead = ahead and schedule.stop_and_wait and schedule.bonus
         self.now, self.order = 0.0, itertools.count()
         self.events: list[tuple[float, int, int, int, bool]] = []
@@ -131,7 +132,8 @@ class Timeline:
             self.drafting = False
             self.step = next(self.order)
         if self.sent < known:
-            self.sent, self.chunk_sent = known, 0
+            self.sent = known
+            self.chunk_sent = 0
         self.send()
         self.draft()
 
@@ -158,7 +160,8 @@ class Timeline:
 
     def send(self) -> None:
         """Send what is due of the drafts, in frames."""
-        schedule, times = self.schedule, self.times
+        schedule = self.schedule
+        times = self.times
         most = min(self.drafted, self.known + schedule.window)
         while self.sent < most:
             count = min(most - self.sent, schedule.chunk - self.chunk_sent)
@@ -231,7 +234,9 @@ class Timeline:
 
     def prepared_are(self, drafts: int) -> None:
         """Record that `drafts` drafts were fed ahead; their chunk may be whole by now."""
-        self.busy, self.frontier, self.prepared = False, True, drafts
+        self.busy = False
+        self.frontier = True
+        self.prepared = drafts
         if self.ready > self.committed:
             self.judge_first()
         self.start_pass(0.0)
@@ -349,7 +354,8 @@ class Epoch:
             if position.rejected is not position.accepted:
                 rejected[index] = (index + 1, *position.rejected, 1)
         half = len(positions) // 2
-        last, further = accepted[-1], (accepted[-1] - accepted[half - 1]) / (len(positions) - half)
+        last = accepted[-1]
+        further = (accepted[-1] - accepted[half - 1]) / (len(positions) - half)
         last[-1], further[-1] = float(judged.any()), 0.0
         return cls(judged, np.cumsum(judged) - judged, rejected, last, further)
 

@@ -79,7 +79,8 @@ def choose_cells(next_probs: Callable[[Prefix], Array], length: int, samples: in
     waiting: list[tuple[float, Prefix]] = [(-1.0, ())]
     while waiting:
         negative, prefix = heapq.heappop(waiting)
-        mass, left = -negative, -negative
+        mass = -negative
+        left = -negative
         probs = next_probs(prefix)
         least = LEAST_EXPECTED / samples / mass
         for token in (probs >= least).nonzero()[0].tolist():
@@ -138,7 +139,8 @@ def _noncentrality(freedom: int) -> float:
     """Return the noncentrality that lets the statistic exceed its limit with probability POWER. A
     total variation t has at least 4 t^2 of it a sample (Cauchy and Schwarz)."""
     limit = upper_quantile(freedom, _ALARM_DEVIATIONS)
-    low, high = 0.0, 10.0 * limit + 1000.0
+    low = 0.0
+    high = 10.0 * limit + 1000.0
     for _ in range(60):
         middle = (low + high) / 2
         spread = math.sqrt(2 * (freedom + 2 * middle))

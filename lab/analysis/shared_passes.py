@@ -80,7 +80,10 @@ class _Crowd:
         ahead: bool,
     ) -> None:
         self.now = 0.0
-        self.times, self.rate, self.hit_rate, self.head_s = times, acceptance_rate, hit_rate, head_s
+        self.times = times
+        self.rate = acceptance_rate
+        self.hit_rate = hit_rate
+        self.head_s = head_s
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.numbers = itertools.count(1)  # of events and of draws
         self.budget: PassBudget | None = None
@@ -126,7 +129,8 @@ class _Crowd:
         took_s = self.times.pass_s + (fed - 1) * self.times.further_s
         self.passes += 1
         self.pass_s_sum += took_s
-        self.began_s, self.took_s = self.now, took_s
+        self.began_s = self.now
+        self.took_s = took_s
         if self.budget is not None:
             self.budget.passed(took_s, fed, len(self.passing))
         self.push(self.now + took_s, self.end_pass)
@@ -180,13 +184,15 @@ class _Member(Timeline):
 
     def correct(self) -> None:
         """Begin a new epoch: a token stands in the place of a draft, and all after it is void."""
-        crowd, up_free_s = self.crowd, self.up_free_s
+        crowd = self.crowd
+        up_free_s = self.up_free_s
         self.counted()
         hit = crowd.hits()
         self.estimates.resolved(hit, crowd.now)
         head_s = crowd.head_s if hit else 0.0
         super().__init__(self.schedule, self.times, head_s, self.ahead)
-        self.now, self.up_free_s = crowd.now, up_free_s
+        self.now = crowd.now
+        self.up_free_s = up_free_s
         self.epoch = object()
         self.is_right = False
         self.flights.clear()
@@ -215,7 +221,8 @@ class _Member(Timeline):
             self.take(kind, number, whole)
 
     def send(self) -> None:
-        base, frames = self.sent, self.frames
+        base = self.sent
+        frames = self.frames
         super().send()
         if self.frames > frames:
             self.flights.append((base, self.now))
@@ -223,7 +230,8 @@ class _Member(Timeline):
     def landed(self) -> None:
         """Record the trip of a draft that came and is now decided, as the edge will measure it:
         with the time it waited for a pass of its session to end."""
-        sent_s, times = None, self.times
+        sent_s = None
+        times = self.times
         while self.flights and self.flights[0][0] < self.committed:
             if self.flights[0][1] + times.up_s > self.now:
                 break
@@ -233,7 +241,9 @@ class _Member(Timeline):
             self.estimates.tripped(trip_s, self.now)
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
-        self.due_drafts, self.due_tokens, self.due_s = drafts, tokens, self.crowd.now
+        self.due_drafts = drafts
+        self.due_tokens = tokens
+        self.due_s = self.crowd.now
         self.fed_drafts = drafts - self.leaves
         self.crowd.waiting.append(self)
 
@@ -271,7 +281,8 @@ class _Member(Timeline):
         if self.is_right:
             return
         if self.crowd.budget is not None:
-            self.frontier, self.work_s = False, 0.0
+            self.frontier = False
+            self.work_s = 0.0
             if self.decide(judged=True):
                 self.answer()
             return

@@ -213,7 +213,8 @@ def _settings(target: Path, options: dict[str, Any]) -> "Settings":
     device = torch.device(options["device"])
     out = options["out"] or target.with_name(f"{target.name}-draft")
     work = options["work"] or out.with_name(f"{out.name}.work")
-    seed, path = options["seed"], options["prompts"]
+    seed = options["seed"]
+    path = options["prompts"]
     asked = options["asked"]
 
     def prompts() -> list[Prompt]:

@@ -178,7 +178,8 @@ def _situation(options: dict[str, Any], rate: float) -> Situation:
         0.0, options["mbps"], mbps_up=options["mbps_up"], mbps_down=options["mbps_down"]
     )
     # 1 - TV is the rejection rule's rate; Gumbel coupling reaches at least (1 - TV)/(1 + TV).
-    given, tree_rate = options["acceptance_coupled"], options["acceptance_tree"]
+    given = options["acceptance_coupled"]
+    tree_rate = options["acceptance_tree"]
     if tree_rate is not None and not 0 <= tree_rate <= 1:
         raise InvalidArgument("acceptance_tree", f"must be within [0, 1], is {tree_rate}")
     cloud_draft_ms = options["cloud_draft_ms"]

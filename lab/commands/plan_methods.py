@@ -53,7 +53,8 @@ def _chain(
     model."""
 
     def plan(at: Situation) -> Planned:
-        rate, length = at.rate, at.draft_length
+        rate = at.rate
+        length = at.draft_length
         prediction = model(at.pair, at.link, acceptance_rate=rate, draft_length=length, **costs(at))
         return Planned(rate, length, prediction)
 

@@ -183,7 +183,8 @@ def sim_fleet(**options: Any) -> None:
 def simulated_row(flags: Sequence[str]) -> dict[str, Any]:
     """Return what `tandem sim --fleet` prints with these flags and --json of its first row."""
     options = sim_fleet.make_context("sim --fleet", [*flags]).params
-    (name, *_), (edges, *_) = options["presets"] or (ALONE,), options["edges"] or (1000,)
+    (name, *_) = options["presets"] or (ALONE,)
+    (edges, *_) = options["edges"] or (1000,)
     return _row(_plan(options, edges, name), name, None, options)
 
 

@@ -132,7 +132,8 @@ def verify_lossless(**options: Any) -> int:
 
 
 def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link: str) -> None:
-    draft, target = pair.draft.model_name, pair.target.model_name
+    draft = pair.draft.model_name
+    target = pair.target.model_name
     size = f"{len(plan.prompts)} texts of {plan.tokens} tokens"
     click.echo(f"{draft} drafts for {target}: {size}, seed {plan.seed}, {link}")
     click.echo(
@@ -190,7 +191,9 @@ def _line(check: PresetCheck) -> str:
             return "-"
         return f"{check.texts - check.different[kind]}/{check.texts}"
 
-    fit, chi_squared, bias = check.sequences, "-", "-"
+    fit = check.sequences
+    chi_squared = "-"
+    bias = "-"
     if fit is not None:
         chi_squared = f"{fit.statistic:.1f} ({fit.limit:.1f})"
         bias = f"{fit.total_variation:.3f} ({fit.noise:.3f})"

@@ -124,7 +124,8 @@ def simulate_answers(
 
 
 def _check(question: Question, pair: SimulatedPair) -> None:
-    prompt_ids, max_tokens = question.prompt_ids, question.max_tokens
+    prompt_ids = question.prompt_ids
+    max_tokens = question.max_tokens
     if not prompt_ids:
         raise InvalidArgument("prompt", "has no tokens")
     if max_tokens < 1:

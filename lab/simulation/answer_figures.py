@@ -131,7 +131,8 @@ def predicted_tpot_s(
         acceptance_rate = rate if acceptance_rate is None else acceptance_rate
     if (preset.drafts or preset.drafts_in_cloud) and acceptance_rate is None:
         return None
-    up, down = conditions.shape.up, conditions.shape.down
+    up = conditions.shape.up
+    down = conditions.shape.down
     prediction = predict(
         preset,
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),

@@ -51,7 +51,8 @@ def verifiers_needed(plan: FleetPlan, tpot_s: float, ttft_s: float) -> FleetFigu
     few = max(plan.regions, min(plan.edges, FEW))
     if not simulate_fleet(replace(plan, edges=few, verifiers=few)).keeps(tpot_s, ttft_s):
         return None
-    fails, keeps = 0, plan.regions
+    fails = 0
+    keeps = plan.regions
     while not (enough := simulate_fleet(replace(plan, verifiers=keeps))).keeps(tpot_s, ttft_s):
         if keeps == MOST:
             return None
@@ -60,7 +61,8 @@ def verifiers_needed(plan: FleetPlan, tpot_s: float, ttft_s: float) -> FleetFigu
         middle = (fails + keeps) // 2
         figures = simulate_fleet(replace(plan, verifiers=middle))
         if figures.keeps(tpot_s, ttft_s):
-            keeps, enough = middle, figures
+            keeps = middle
+            enough = figures
         else:
             fails = middle
     return enough
@@ -78,7 +80,8 @@ class _Edge:
 
 class _Fleet:
     def __init__(self, plan: FleetPlan) -> None:
-        self.plan, self.now = plan, 0.0
+        self.plan = plan
+        self.now = 0.0
         self.order, self.event = itertools.count(), -1
         self.source = Random(f"fleet {plan.seed}")
         self.rounds: list[Round] = []
@@ -105,10 +108,12 @@ class _Fleet:
         self.verifier_s = self.counted_s = self.calm_since_s = 0.0
 
     def run(self) -> FleetFigures:
-        plan, ends_s = self.plan, self.plan.warm_s + self.plan.lasts_s
+        plan = self.plan
+        ends_s = self.plan.warm_s + self.plan.lasts_s
         self.at(plan.warm_s, _WARM, None)
         self.begin()
-        rounds, replaced = self.rounds, heapq.heapreplace
+        rounds = self.rounds
+        replaced = heapq.heapreplace
         while True:
             while rounds and rounds[0] < self.events[0]:
                 self.now, event, cloud, life = rounds[0]
@@ -184,7 +189,8 @@ class _Fleet:
                 self.scales()
 
     def arrives(self, edge_number: int) -> None:
-        plan, edge = self.plan, self.edges[edge_number]
+        plan = self.plan
+        edge = self.edges[edge_number]
         traffic = plan.traffic
         self.numbers += 1
         session = FleetSession(
@@ -205,7 +211,8 @@ class _Fleet:
 
     def connect(self, session: FleetSession, leaving: int | None = None) -> None:
         """Choose a verifier and open a stream to it."""
-        routing, place = self.routings[session.group], session.place
+        routing = self.routings[session.group]
+        place = session.place
         cloud = routing.choose(session.number, refused=self.full, leaving=leaving)
         moves = 0 if place is None else place.moves
         session.place = Placement(cloud, self.now, moves)

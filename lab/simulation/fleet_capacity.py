@@ -80,7 +80,8 @@ def largest(holds: Callable[[int], bool], most: int, first: int = 1) -> int:
     `most`. Looked for by doubling from `first` and halving: where a number holds, smaller ones are
     taken to hold too, but for FEW, which are tried from the largest down."""
     number = max(1, min(first, most))
-    held, fails = 0, most + 1
+    held = 0
+    fails = most + 1
     while number < fails:
         if not holds(number):
             fails = number

@@ -53,10 +53,17 @@ class FleetSession:
         prompt_tokens: int,
         wanted: int,
     ) -> None:
-        self.number, self.edge, self.group, self.asked_s = number, edge, group, asked_s
-        self.rtt_s, self.draft_s, self.acceptance_rate = rtt_s, draft_s, acceptance_rate
+        self.number = number
+        self.edge = edge
+        self.group = group
+        self.asked_s = asked_s
+        self.rtt_s = rtt_s
+        self.draft_s = draft_s
+        self.acceptance_rate = acceptance_rate
         self.prompt_tokens = self.prompt_left = prompt_tokens
-        self.wanted, self.committed, self.first_s = wanted, 0, -1.0
+        self.wanted = wanted
+        self.committed = 0
+        self.first_s = -1.0
         self.cloud: FleetCloud | None = None
         self.place: Placement | None = None
         self.estimate: SessionAcceptance | None = None
@@ -66,20 +73,25 @@ class FleetSession:
         self.rested = 0
         """Passes in a row before which no draft of the cloud was worth its time."""
         self.stream = self.window = self.chunk = self.taken = self.base = 0
-        self.goes_on, self.in_rounds, self.awaited = True, False, 1
+        self.goes_on = True
+        self.in_rounds = False
+        self.awaited = 1
         self.origin_s = self.due_s = self.round_s = 0.0
 
     def begin(self, cloud: FleetCloud, schedule: Schedule, now: float, edge_s: float) -> None:
         """Begin at a verifier that the stream has reached, with a prompt and what is committed to
         feed; the edge began to draft at `edge_s`."""
         self.cloud = cloud
-        self.window, self.chunk = schedule.window, schedule.chunk
+        self.window = schedule.window
+        self.chunk = schedule.chunk
         waits = schedule.stop_and_wait and schedule.window > 0
         self.in_rounds = waits and not cloud.in_parts
-        self.awaited, self.round_s = schedule.chunk if waits else 1, schedule.chunk * self.draft_s
+        self.awaited = schedule.chunk if waits else 1
+        self.round_s = schedule.chunk * self.draft_s
         self.goes_on = schedule.decode_when_idle or not schedule.window
         self.prompt_left = self.prompt_tokens + self.committed
-        self.base, self.origin_s = self.committed, edge_s + self.rtt_s / 2
+        self.base = self.committed
+        self.origin_s = edge_s + self.rtt_s / 2
         self.estimate = SessionAcceptance(cloud.budget.usual) if cloud.in_parts else None
         if (drafts := cloud.cloud_drafts) is not None:
             self.cloud_estimate = SessionAcceptance(drafts.usual)
@@ -108,8 +120,11 @@ class FleetCloud:
         order: Iterator[int],
         done: Callable[[FleetSession, float], None],
     ) -> None:
-        self.number, self._plan = number, plan
-        self._full, self._order, self._done = full, order, done
+        self.number = number
+        self._plan = plan
+        self._full = full
+        self._order = order
+        self._done = done
         self._draw = source.random
         self._jitter_s = plan.jitter_s
         self._hit_rate = plan.hit_rate if plan.preset.branch_tokens else 0.0
@@ -121,7 +136,8 @@ class FleetCloud:
         self.drafting_s = self.passing_s = 0.0
         """Seconds of draft steps and of passes, so far."""
         self.sessions: set[FleetSession] = set()
-        self.serving, self.alive = True, True
+        self.serving = True
+        self.alive = True
         self._ends = -1
         """The event by which the pass under way ends."""
         self.passes = self.rounds = self.tokens = self.life = 0
@@ -175,7 +191,8 @@ class FleetCloud:
 
     def _drafts_come(self, now: float, event: int) -> None:
         """Take in the drafts up to this event that sessions waited for."""
-        coming, until = self._coming, (now, event + 1)
+        coming = self._coming
+        until = (now, event + 1)
         while coming and coming[0] < until:
             moment, _, session, stream = heappop(coming)
             if session.stream == stream:
@@ -187,20 +204,26 @@ class FleetCloud:
         void."""
         self.sessions.discard(session)
         self._full.discard(self.number)
-        session.cloud, self._some_left = None, True
+        session.cloud = None
+        self._some_left = True
         session.stream += 1
 
     def stop(self) -> None:
         """End this verifier's life, with all that it held."""
         self.life += 1
         self.alive = self.serving = False
-        self._ends, self._passing, self._waiting, self._piece = -1, [], [], None
+        self._ends = -1
+        self._passing = []
+        self._waiting = []
+        self._piece = None
         self._prompts.clear()
         self._coming.clear()
 
     def _start_pass(self, now: float) -> float:
         """Start a pass; return its seconds, infinite if nothing is due."""
-        plan, budget, in_parts = self._plan, self.budget, self.in_parts
+        plan = self._plan
+        budget = self.budget
+        in_parts = self.in_parts
         passing, self._waiting = self._waiting, []
         if self._some_left:
             passing = [session for session in passing if session.cloud is self]
@@ -221,7 +244,9 @@ class FleetCloud:
                 session.taken = taken = session.chunk
                 tokens += taken
                 continue
-            session.taken, most, after_s = 0, session.window, now - session.origin_s
+            session.taken = 0
+            most = session.window
+            after_s = now - session.origin_s
             if not most or after_s < 0:  # nothing has come since the last correction
                 continue
             come = int(after_s / session.draft_s) if session.draft_s else most
@@ -240,7 +265,8 @@ class FleetCloud:
             prompt_tokens += self._piece_due(now, alone=not passing)
         if not passing and self._piece is None:
             return inf
-        self._passing, self._began_s = passing, now
+        self._passing = passing
+        self._began_s = now
         took_s = plan.verify_first_s + (tokens - 1 if tokens else 0) * plan.verify_further_s
         took_s += prompt_tokens * plan.prompt_token_s + plan.pass_overhead_s
         self.passes += 1
@@ -259,7 +285,8 @@ class FleetCloud:
         drafts, and the seconds that they take."""
         if (budget := self.cloud_drafts) is None:
             return 0, 0.0
-        plan, counts = self._plan, list[int]()
+        plan = self._plan
+        counts = list[int]()
         for session in ready:
             session.by_cloud = not session.taken
             if session.taken or (estimate := session.cloud_estimate) is None:
@@ -286,15 +313,19 @@ class FleetCloud:
         passing, self._passing, self._ends = self._passing, [], -1
         if self._piece is not None:
             self._end_piece(now, shared=bool(passing))
-        draw, waiting = self._draw, self._waiting
+        draw = self._draw
+        waiting = self._waiting
         shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
         in_cloud = self.cloud_drafts is not None
-        rounds, tokens = len(passing), 0
+        rounds = len(passing)
+        tokens = 0
         for session in passing:
             if session.cloud is not self:
                 rounds -= 1
                 continue
-            taken, kept, before = session.taken, 0, session.committed
+            taken = session.taken
+            kept = 0
+            before = session.committed
             if taken:
                 rate = session.acceptance_rate
                 while kept < taken and draw() < rate:
@@ -326,7 +357,8 @@ class FleetCloud:
 
     def _go_on(self, session: FleetSession, now: float, corrected: bool) -> None:
         """Set what the edge has after this verdict: its drafts, or none that still count."""
-        committed, draft_s = session.committed, session.draft_s
+        committed = session.committed
+        draft_s = session.draft_s
         if not corrected:
             at_edge_s = now + session.rtt_s - session.origin_s
             steps = int(at_edge_s / draft_s) if draft_s else session.window

@@ -93,7 +93,8 @@ def _quantile(ranked: Sequence[float], share: float) -> float | None:
 
 def _jain(answers: Sequence[FleetAnswer]) -> float | None:
     """Return Jain's index, (Σx)²/(n·Σx²), over the edges' tokens per second."""
-    tokens, seconds = dict[int, int](), dict[int, float]()
+    tokens = dict[int, int]()
+    seconds = dict[int, float]()
     for answer in answers:
         tokens[answer.edge] = tokens.get(answer.edge, 0) + answer.tokens - 1
         seconds[answer.edge] = seconds.get(answer.edge, 0.0) + answer.tpot_s * (answer.tokens - 1)

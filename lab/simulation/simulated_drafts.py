@@ -66,7 +66,8 @@ class SimulatedKv:
         self._drop_tree()
 
     def _drop_tree(self) -> None:
-        self._tree, self._parents = [], []
+        self._tree = []
+        self._parents = []
 
     def check(self, context: Sequence[int]) -> None:
         """Raise ProtocolError unless exactly `context` has been fed."""
@@ -169,7 +170,8 @@ class SimulatedDrafts:
         if not ended and not job.work.stepwise:
             return None
         report = Report(job.work, job.waiting, len(job.kv.token_ids), job.waiting_s)
-        job.waiting, job.waiting_s = [], 0.0
+        job.waiting = []
+        job.waiting_s = 0.0
         job.kept = report.kv_length
         if ended:
             self._jobs.remove(job)
@@ -203,7 +205,8 @@ class SimulatedDrafts:
         return Report(job.work, nodes, len(kv.token_ids), job.waiting_s)
 
     def _draw(self, job: _Job, whole_probs: Array) -> Drafted:
-        work, rule = job.work, self._edge.rule
+        work = job.work
+        rule = self._edge.rule
         preset = work.chosen(self._edge.request.preset)
         # A real job asks the logits, which there are none of here: equal at temperature 1.
         threshold = preset.confidence_threshold

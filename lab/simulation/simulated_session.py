@@ -133,7 +133,8 @@ class SimulatedSession:
                 case Commit():
                     self.commits.append((self.time.now, output))
                 case Finish():
-                    self.finish, self.ended_s = output, self.time.now
+                    self.finish = output
+                    self.ended_s = self.time.now
                 case Reconnect():
                     self._new_stream()
                 case Interrupt(work):

@@ -128,7 +128,9 @@ class SimulatedVerifier:
         self._served: list[ServedSession] = []
         self._drafting: list[ServedSession] = []
         self._time = time
-        self._pass_s, self._slowed, self._exit_s = pass_s, slowed, exit_s
+        self._pass_s = pass_s
+        self._slowed = slowed
+        self._exit_s = exit_s
         self._waiting: list[ServedSession] = []
         self._passing: list[ServedSession] = []
 

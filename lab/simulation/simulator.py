@@ -188,7 +188,8 @@ def _begin(
 
 
 def _result(session: SimulatedSession) -> SimulationResult:
-    edge, commits = session.edge, tuple(session.commits)
+    edge = session.edge
+    commits = tuple(session.commits)
     assert session.finish is not None, "the session is over"
     token_ids = edge.committed.since(len(edge.request.prompt_ids))
     measured = edge.controller.measured(session.ended_s)

@@ -15,7 +15,8 @@ class SinusoidalLink(Link):
         super().__init__(settings, seed=0)
         if not period_s > 0:
             raise InvalidArgument("period_s", f"must be above 0, is {period_s}")
-        self._amplitude_s, self._period_s = amplitude_s, period_s
+        self._amplitude_s = amplitude_s
+        self._period_s = period_s
 
     def _jitter(self) -> float:
         return self._amplitude_s * sin(2 * pi * self._now / self._period_s)

@@ -200,7 +200,8 @@ class _Run:
             self._apply(Side.DEVICE, self.device.connect(self.time.now))
 
     def _open_decoder(self, number: int, token_ids: tuple[int, ...]) -> None:
-        request, side = self.request, self.sides[number]
+        request = self.request
+        side = self.sides[number]
         self.decoders[number] = SimulatedDecoder(
             Side(min(number, Side.CLOUD)),
             side.probs_of,

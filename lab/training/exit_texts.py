@@ -55,16 +55,20 @@ class ExitTexts:
         """Split the texts into those to learn from and those to measure on. `held_out`: the share
         of the stream, its end, that is measured on. Raises InvalidArgument("text") or
         InvalidArgument("pictures")."""
-        self._rows, self._length, self._vision = rows, length, vision
+        self._rows = rows
+        self._length = length
+        self._vision = vision
         if len(stream) < 4 * length and not (pictured and not len(stream)):
             raise InvalidArgument("text", f"{len(stream)} tokens; at least {4 * length} are needed")
         end = max(0, len(stream) - max(2 * length, int(held_out * len(stream))))
-        self._text, self._text_held_out = stream[:end], stream[end:]
+        self._text = stream[:end]
+        self._text_held_out = stream[end:]
         placed = [self._placed(one) for one in pictured]
         if placed and len(placed) < FEWEST_PICTURED:
             raise InvalidArgument("pictures", f"{len(placed)}; {FEWEST_PICTURED} at least")
         last = len(placed) - max(1, int(HELD_OUT * len(placed)))
-        self._pictured, self._pictured_held_out = placed[:last], placed[last:]
+        self._pictured = placed[:last]
+        self._pictured_held_out = placed[last:]
         self._seen = sum(len(one.token_ids) for one in self._pictured)
 
     def __len__(self) -> int:
@@ -102,7 +106,8 @@ class ExitTexts:
         if self._vision is None:
             raise InvalidArgument("pictures", "this model reads text only")
         counts = self._vision.tokens_per_image(text.images)
-        token_ids, image = text.token_ids, self._vision.image_token_id
+        token_ids = text.token_ids
+        image = self._vision.image_token_id
         return PicturedText(
             place_images(token_ids, image, self._vision.around, counts), text.images
         )

@@ -245,7 +245,10 @@ class _Trainer:
     def __init__(
         self, tap: LayerTap, exits: ExitAdapters, training: ExitTraining, texts: ExitTexts
     ) -> None:
-        self.exits, self._tap, self._training, self._texts = exits, tap, training, texts
+        self.exits = exits
+        self._tap = tap
+        self._training = training
+        self._texts = texts
         self.spent_s = 0.0
         self.trained_positions = 0
         self._step = 0
@@ -279,7 +282,8 @@ class _Trainer:
         return self._step / training.steps
 
     def _train_step(self) -> float:
-        training, tap = self._training, self._tap
+        training = self._training
+        tap = self._tap
         source = np.random.default_rng((training.seed, self._step))
         read, places = self._texts.step(source, training.positions)
         self._set_learning_rate()

@@ -53,7 +53,8 @@ def main(modules: Sequence[str], sample: int, seed: int, jobs: int, least: float
 
 def _survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
     """The mutants that no test notices, each printed as soon as that is known."""
-    survivors, to_import = [], []
+    survivors = []
+    to_import = []
     for subject in SUBJECTS:
         of_room = [mutant for mutant in mutants if Path(mutant.path).parent == Path(subject.room)]
         if not of_room:

@@ -59,7 +59,9 @@ class Room:
     """A plugin of pytest, whose loop over tests becomes a loop over mutants."""
 
     def __init__(self, root: Path, mutants: Sequence[Mutant], jobs: int) -> None:
-        self._root, self._mutants, self._jobs = root, mutants, jobs
+        self._root = root
+        self._mutants = mutants
+        self._jobs = jobs
         self._results = os.memfd_create("verdicts")
         self._screen = os.dup(1)
         self._coverage = coverage.Coverage(

@@ -50,7 +50,8 @@ class _Replacing(importlib.abc.MetaPathFinder):
     """Finds one module: the mutant."""
 
     def __init__(self, module: str, source: str) -> None:
-        self._module, self._source = module, source
+        self._module = module
+        self._source = source
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

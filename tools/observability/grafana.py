@@ -145,7 +145,8 @@ def _model(dashboard: Dashboard) -> dict[str, Any]:
 
 
 def _panels(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
-    number, y = 0, 0
+    number = 0
+    y = 0
     for row in dashboard.rows:
         number += 1
         place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}

@@ -133,7 +133,9 @@ def _found(index: DocumentIndex, mode: SearchMode, documents: Sequence[Document]
     document among the five hits; `chunk_recall_at_5`: the mean share of a document's chunks that
     were found, of those that five hits have room for."""
     chunks_of = index.chunk_counts()
-    title_hits, shares, times_s = [], [], []
+    title_hits = []
+    shares = []
+    times_s = []
     for document in documents:
         began_s = time.perf_counter()
         hits = index.search(document.title, DEPTH, mode)
@@ -225,7 +227,8 @@ def _searched(
     reopen_s = time.perf_counter() - began_s
     if index.kind != kind:
         raise TandemError(f"{count} vectors are searched by {index.kind}, not {kind}")
-    results, times_s = [], []
+    results = []
+    times_s = []
     for query in queries:
         began_s = time.perf_counter()
         hits = index.search(query, NEIGHBOURS)

@@ -71,7 +71,8 @@ class Cell:
     def bound(self) -> float:
         """The bound of `clients_bound` for a pass that judges one session alone, where it is
         loosest."""
-        pacing, length = TARGETS[self.target], PRESETS[CLOUD].cloud_draft_length
+        pacing = TARGETS[self.target]
+        length = PRESETS[CLOUD].cloud_draft_length
         verify_s = pacing.verify_first_s + length * pacing.verify_further_s
         return clients_bound(length, self.share * pacing.verify_first_s, verify_s)
 

@@ -186,7 +186,8 @@ def accepted_share(answers: Sequence[Generated]) -> float | None:
 def rate_of_chain(share: float, length: int) -> float:
     """Return the acceptance rate a of each draft by which this share of chains of `length` drafts
     is accepted, those after a rejected one included: (a + a² + …)/length."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(40):
         rate = (low + high) / 2
         if sum(rate**count for count in range(1, length + 1)) / length < share:
@@ -248,7 +249,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """Return notes on what was declared, and on where the goal is out of reach of what the cloud
     saves."""
     shares = " or ".join(f"{point.share:.3g} ({point.name})" for point in POINTS)
-    first_ms, further_ms = PACING.verify_first_s * 1e3, PACING.verify_further_s * 1e3
+    first_ms = PACING.verify_first_s * 1e3
+    further_ms = PACING.verify_further_s * 1e3
     words = [
         "Paced processes: the ratios are those of the declared times, not of any hardware. A pass"
         f" takes {first_ms:g} ms, and {further_ms:g} ms for each further row; a draft step at the"

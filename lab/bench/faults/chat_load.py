@@ -101,7 +101,8 @@ async def chats(
         await _think(source.uniform(0, traffic.think_s), over)
         while not over.is_set():
             body = traffic.body(chat, len(turns))
-            port, key = ports[chat % len(ports)], keys[chat % len(keys)]
+            port = ports[chat % len(ports)]
+            key = keys[chat % len(keys)]
             turns.append(await ask(chat, port, body, key))
             wait_s = source.expovariate(1 / traffic.think_s) if traffic.think_s else 0.0
             await _think(max(wait_s, 0.1 if turns[-1].failure else 0.0), over)
@@ -176,7 +177,8 @@ def load_figures(
 
 def speeds(turns: Sequence[Turn]) -> dict[int, float]:
     """Return the decoding speed of each chat in tokens per second, by the chat's number."""
-    tokens, seconds = dict[int, int](), dict[int, float]()
+    tokens = dict[int, int]()
+    seconds = dict[int, float]()
     for turn in turns:
         if turn.tpot_s is not None:
             later = len(turn.token_ids) - 1

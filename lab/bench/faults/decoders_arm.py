@@ -126,7 +126,8 @@ class DecodersArm:
                     answer.arrived(result.token_ids, time.monotonic())
             answer.status = OK
         except Rejected as error:
-            answer.status, answer.why = error.code.name, str(error)
+            answer.status = error.code.name
+            answer.why = str(error)
         answer.ended_s = time.monotonic()
         return answer
 

@@ -82,13 +82,13 @@ def _wrong_of_one(
     they must be."""
     in_order = sorted(changes, key=lambda change: change.number)
     acks = [change for change in in_order if change.outcome is Outcome.ACKNOWLEDGED]
-    ack_ends, begins = [c.ended_s for c in acks], [c.began_s for c in in_order]
+    ack_ends = [c.ended_s for c in acks]
+    begins = [c.began_s for c in in_order]
     put = {change.number for change in in_order if change.put}
     wrong: list[WrongRead] = []
-    ends, explained = (
-        [-inf],
-        [0],
-    )  # of reads so far: when they ended, the latest change seen by then
+    # of reads so far: when they ended, the latest change seen by then
+    ends = [-inf]
+    explained = [0]
     for read in sorted(reads, key=lambda read: read.ended_s):
         ack = bisect_right(ack_ends, read.began_s)
         acknowledged = acks[ack - 1].number if ack else 0

@@ -47,7 +47,8 @@ class Served:
 
 def expensive_calls(served: Served) -> Mapping[str, Expensive]:
     """Return the expensive calls by the names of their arms."""
-    completions, chat = "/v1/completions", "/v1/chat/completions"
+    completions = "/v1/completions"
+    chat = "/v1/chat/completions"
     # Drawn once: the honest are measured in this very process, which making noise would hold up.
     picture = base64.b64encode(random.Random(1).randbytes(1_200_000)).decode()
     request: Body = {"model": served.model, "prompt": "A list of things"}

@@ -97,7 +97,8 @@ class Switches:
     `create`."""
 
     def __init__(self, path: Path, folder: Path) -> None:
-        self.path, self.folder = path, folder
+        self.path = path
+        self.folder = folder
         with path.open("r+b") as file:
             self._bytes = mmap.mmap(file.fileno(), len(KINDS))
 
@@ -177,7 +178,8 @@ class _Watcher:
     """Answers for one service."""
 
     def __init__(self, descriptor: int, switches: Switches, watched: int) -> None:
-        self._descriptor, self._switches = descriptor, switches
+        self._descriptor = descriptor
+        self._switches = switches
         self._folder = os.fsencode(switches.folder)
         self._files = f"/proc/{watched}/fd"
         self._memory = os.open(f"/proc/{watched}/mem", os.O_RDONLY)

@@ -133,7 +133,8 @@ async def fleet_suite(
     start. With `certificates`, a folder of `tandem certs`, all services have TLS, and HTTP callers
     need keys of its file `edge.keys`."""
     ports = iter(dialled_ports(shape.verifiers + 4 * shape.edges))
-    members, port_of = dict[str, Member](), dict[str, int]()
+    members = dict[str, Member]()
+    port_of = dict[str, int]()
     link = LinkSettings(delay_s=shape.rtt_s / 2)
 
     def add(name: str, service: str, **flags: object) -> None:
@@ -153,7 +154,8 @@ async def fleet_suite(
             emulator = TcpLinkEmulator((HOST, 0), target, link, link, seed=number)
             links.append(await stack.enter_async_context(emulator))
         clouds = ",".join(f"{HOST}:{way.address[1]}" for way in links)
-        http, metrics = [], []
+        http = []
+        metrics = []
         for number in range(shape.edges):
             http.append(next(ports))
             metrics.append(next(ports))

@@ -39,7 +39,8 @@ class Trend:
 def trend_of(figure: str, times_s: Sequence[float], values: Sequence[float]) -> Trend:
     """Return the trend of a figure. Raises ValueError for fewer than 2 · BLOCKS samples."""
     first = len(values) // 2
-    times, later = times_s[first:], values[first:]
+    times = times_s[first:]
+    later = values[first:]
     if len(later) < BLOCKS:
         raise ValueError(f"{figure}: {len(values)} samples; at least {2 * BLOCKS} are needed")
     x, y = _block_means(times), _block_means(later)

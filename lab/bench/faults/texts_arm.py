@@ -141,7 +141,8 @@ class TextsArm:
                     answer.loss_noticed_s = result.summary.loss_noticed_s
                     answer.resumes = result.summary.resumes
         except Rejected as error:
-            answer.status, answer.why = error.code.name, str(error)
+            answer.status = error.code.name
+            answer.why = str(error)
         answer.ended_s = time.monotonic()
         return answer
 

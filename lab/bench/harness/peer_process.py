@@ -24,7 +24,8 @@ class PeerProcess:
     """A worker that said it is ready."""
 
     def __init__(self, process: subprocess.Popen[str], module: str) -> None:
-        self._process, self._module = process, module
+        self._process = process
+        self._module = module
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request to the worker, and return its answer. Raises SuiteFailed when the worker

@@ -135,7 +135,8 @@ def running_suite(
             *verifier_options,
         )
         verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
-        link, cloud_address = None, verifier.address
+        link = None
+        cloud_address = verifier.address
         if with_link:
             emulator = start("lab.bench.harness.link_process", cloud_cores, cloud_address)
             link, cloud_address = LinkController(emulator.words[2]), emulator.address

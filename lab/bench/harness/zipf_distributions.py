@@ -42,7 +42,8 @@ class ZipfDistributions:
         the ranks."""
         size = self.vocabulary_size
         key = self._key(context, _ORDER)
-        step, start = 1 + key % (size - 1), (key >> 32) % size
+        step = 1 + key % (size - 1)
+        start = (key >> 32) % size
         while gcd(step, size) != 1:
             step += 1
         ranks = (np.arange(size, dtype=np.int64) * step + start) % size

@@ -86,7 +86,9 @@ def _side_gain() -> PaperTable:
 
 def _side_gains(testbed: Testbed, labels: Labels) -> Figures:
     both = _both(labels)
-    device, cloud, rtt_s = both.device, both.cloud, both.round_trip_s
+    device = both.device
+    cloud = both.cloud
+    rtt_s = both.round_trip_s
     if device.decode_s <= cloud.decode_s - rtt_s:
         printed_s = (1 - device.acceptance) * rtt_s
     elif device.decode_s <= cloud.decode_s + rtt_s:

@@ -130,7 +130,8 @@ def reweighing(rows: Rows) -> str:
     last = max(rows.values("every, tokens"))
     never = rows.where({"every, tokens": last, "added, s": dearest.labels["added, s"]})
     slower = 100 * (dearest.mine("s a token") / never.ours("s a token")[0] - 1)
-    every, added_s = dearest.labels["every, tokens"], dearest.labels["added, s"]
+    every = dearest.labels["every, tokens"]
+    added_s = dearest.labels["added, s"]
     return (
         f"A stretch costs up to {max(ways):.2f} times the way between the sides; at most, every "
         f"{every:g} tokens with {added_s:g} s added, a token takes {slower:.0f} % longer than "
@@ -139,7 +140,8 @@ def reweighing(rows: Rows) -> str:
 
 
 def reweighing_gain(rows: Rows) -> str:
-    gain, sentences = "gain over never, %", []
+    gain = "gain over never, %"
+    sentences = []
     for model in rows.values("model"):
         there = [row for row in rows.where({"model": model}) if row.ours[gain] is not None]
         if not there:
@@ -172,7 +174,8 @@ def saved(rows: Rows) -> str:
     sentences = []
     for row in rows:
         words = [f"{name} {_less(figure)}" for name, figure in row.ours.items() if figure]
-        over, steps = row.labels["saved over"], row.labels["steps"]
+        over = row.labels["saved over"]
+        steps = row.labels["steps"]
         sentences.append(f"Beside {over} ({steps}) {' and '.join(words)}.")
     return " ".join(sentences)
 
@@ -257,7 +260,8 @@ def _by_eq_5(longer: list[float]) -> str:
 
 
 def pipelines(rows: Rows) -> str:
-    ours, formula = "units a token", "by the paper's formula"
+    ours = "units a token"
+    formula = "by the paper's formula"
     apart = {
         str(row.labels["figure"]): row.mine(ours) / row.mine(formula) - 1
         for row in rows

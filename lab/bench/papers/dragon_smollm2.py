@@ -107,7 +107,8 @@ def _latency(testbed: Testbed, labels: Labels) -> Figures:
     added_s = float(labels[1])
     at: Mapping[str, Row] = {row["preset"]: row for row in rows if row["added_s"] == added_s}
     name = str(labels[0])
-    row, synchronous = at[name], at[SYNCHRONOUS]
+    row = at[name]
+    synchronous = at[SYNCHRONOUS]
     return (
         100 * (1 - row["tpot_s"] / synchronous["tpot_s"]),
         100 * (1 - virtual_s[name, added_s] / virtual_s[SYNCHRONOUS, added_s]),

@@ -211,7 +211,8 @@ def strategies_table() -> PaperTable:
 
 
 def _totals(testbed: Testbed, labels: Labels) -> Figures:
-    steps, added_s = str(labels[0]), float(labels[1])
+    steps = str(labels[0])
+    added_s = float(labels[1])
     records = scheduler_records(testbed)
     rows: list[Row] = []
     for relevant_side, recorded in records.items():

@@ -313,7 +313,8 @@ def _heterogeneous(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _round_bytes(testbed: Testbed, labels: Labels) -> Figures:
-    where, method = (20.0, 100.0, 8.0), f"{labels[0]} 6.7B"
+    where = (20.0, 100.0, 8.0)
+    method = f"{labels[0]} 6.7B"
     answers = _answers(testbed, method, where)
     rounds = sum(one.stats.rounds for one in answers)
     up, down = (

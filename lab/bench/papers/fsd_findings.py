@@ -28,7 +28,8 @@ def billed_drafts(rows: Rows) -> str:
 
 
 def exits_of_own_target(rows: Rows) -> str:
-    share, last_row = "%", rows.rows[-1]
+    share = "%"
+    last_row = rows.rows[-1]
     if last_row.ours[share] is None:
         return "The target has no exits here."
     printed = [one for row in rows if (one := row.theirs[share]) is not None]
@@ -141,7 +142,8 @@ def queue_orders(rows: Rows) -> str:
     columns = QUEUE_COLUMNS
     if not rows.ours(columns[0]):
         return NO_EXITS
-    least, as_few = [], []
+    least = []
+    as_few = []
     for name in columns:
         mean = {
             order: sum(rows.where({"client queue": order}).ours(name))
@@ -221,7 +223,8 @@ def workers(rows: Rows) -> str:
         )
         end = " and has levelled off at four" if level else ""
         if max(misses) - min(misses) < VISIBLE:
-            how, end = "is the same with every number of workers", ""
+            how = "is the same with every number of workers"
+            end = ""
         sentences.append(f"{exits:g} exits: r {how}{end} ({span(misses)} %).")
     return " ".join(sentences) or NO_EXITS
 
@@ -280,7 +283,8 @@ def batch_growth(rows: Rows) -> str:
     for side, machine in MACHINES.items():
         ((one, one_printed),) = rows.where({"batch": 1.0}).pairs(side)
         ((many, many_printed),) = rows.where({"batch": 32.0}).pairs(side)
-        ours, theirs = many / one, many_printed / one_printed
+        ours = many / one
+        theirs = many_printed / one_printed
         how = "more than" if ours > theirs * (1 + EVEN) else "no more than"
         sentences.append(
             f"{side.split(',')[0].capitalize()}: a batch of 32 takes {ours:.1f} times as long as a "

@@ -54,7 +54,9 @@ class KeptResults:
     `any_commit`: rows of earlier commits count too, each row's latest."""
 
     def __init__(self, path: Path, commit: str, any_commit: bool = False) -> None:
-        self._path, self._commit, self._any_commit = path, commit, any_commit
+        self._path = path
+        self._commit = commit
+        self._any_commit = any_commit
         self._rows = {self._key(kept.arguments): kept for kept in _read(path)}
 
     def get(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> KeptRow | None:

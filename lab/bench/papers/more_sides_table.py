@@ -51,7 +51,8 @@ def tables() -> tuple[PaperTable, ...]:
 
 
 def _rates(testbed: Testbed, labels: Labels) -> Figures:
-    sides, rtt_s = int(float(labels[0])), float(labels[1])
+    sides = int(float(labels[0]))
+    rtt_s = float(labels[1])
     questions = testbed.once("many sides", lambda: _questions(testbed))
     coupled, waiting = (
         [

@@ -232,7 +232,8 @@ def _spread(printed: tuple[float, ...]) -> Figures:
 def acceptance_for(accepted_length: float, draft_length: int) -> float:
     """Return the acceptance rate at which equation 5 gives this many tokens a round, by bisection;
     at most 1."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(50):
         middle = (low + high) / 2
         if expected_tokens_per_round(middle, draft_length) < accepted_length:
@@ -293,7 +294,8 @@ def _timed(
     """Return our figures for the paper's columns. A round lasts as long as the paper's accepted
     length takes, since passes that begin as drafts arrive are no rounds."""
     figures = answers_figures(answers)
-    tpot_s, ttft_ms = float(figures["tpot_s"]), 1e3 * float(figures["ttft_s"])
+    tpot_s = float(figures["tpot_s"])
+    ttft_ms = 1e3 * float(figures["ttft_s"])
     waiting_ms = _waiting_ms(answers, pair, draft_length)
     drafting_ms = 1e3 * draft_length * pair.times.draft_s
     return 1 / tpot_s, ttft_ms, 1e3 * tpot_s * accepted_length, *waiting_ms, drafting_ms

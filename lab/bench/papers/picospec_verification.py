@@ -102,7 +102,8 @@ def _equation_3() -> PaperTable:
     rows = []
     for pair, task in ACCEPTED:
         table = _PRINTED[pair]
-        without, with_it = table[NONE, task], table["picospec", task]
+        without = table[NONE, task]
+        with_it = table["picospec", task]
         rows.append(PaperRow((pair, task), (None, None, None, without[2], with_it[2])))
     return PaperTable(
         key="picospec-equation-3",
@@ -132,11 +133,9 @@ def _equation_3() -> PaperTable:
 def _by_equation(testbed: Testbed, labels: Labels) -> Figures:
     name, task = map(str, labels)
     table = _PRINTED[name]
-    wait_ms, wait_with_ms, draft_ms = (
-        table[NONE, task][3],
-        table["picospec", task][3],
-        table["picospec", task][4],
-    )
+    wait_ms = table[NONE, task][3]
+    wait_with_ms = table["picospec", task][3]
+    draft_ms = table["picospec", task][4]
     lead_ms = max(0.0, lead_s(wait_ms, wait_with_ms))
     rate = acceptance_for(ACCEPTED[name, task], DRAFT_LENGTH)
     rounds = [

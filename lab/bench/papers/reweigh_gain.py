@@ -75,7 +75,8 @@ def _remark(model: str, every: int) -> str:
 
 
 def _gain(testbed: Testbed, labels: Labels) -> Figures:
-    model, every = str(labels[0]), int(float(labels[1]))
+    model = str(labels[0])
+    every = int(float(labels[1]))
     perplexities = testbed.once(("reweigh gain", model), lambda: _perplexities(testbed, model))
     if not perplexities:
         return None, None

@@ -114,7 +114,8 @@ class _TrainedPair:
 
     def __init__(self, testbed: Testbed) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        folder, seed = Path(self._folder.name), testbed.seed
+        folder = Path(self._folder.name)
+        seed = testbed.seed
         progress("training a pair that sees")
         self.target, self.draft = train_pair(folder, seed, QUICK_STEPS if testbed.quick else STEPS)
         tasks = [robot_task(seed * EXIT_TEXTS + number) for number in range(EXIT_TEXTS)]

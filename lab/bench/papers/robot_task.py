@@ -59,7 +59,8 @@ def robot_task(seed: int) -> RobotTask:
     here, there = source.permutation(CELLS)[:2].tolist()
     pixels = source.integers(90, 130, (3 * CELL, 3 * CELL, 3))
     for colour, cell in ((wanted, here), (other, there)):
-        x, y = cell % 3 * CELL, cell // 3 * CELL
+        x = cell % 3 * CELL
+        y = cell // 3 * CELL
         pixels[y : y + CELL, x : x + CELL] = COLOURS[colour]
     file = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")

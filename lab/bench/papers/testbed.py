@@ -51,8 +51,11 @@ class Testbed:
     ) -> None:
         """Keep the arguments; nothing is loaded yet. `tasks`: a folder with texts that this
         repository does not have."""
-        self.models, self.seed, self.quick = models, seed, quick
-        self.tasks, self.prices = tasks, prices
+        self.models = models
+        self.seed = seed
+        self.quick = quick
+        self.tasks = tasks
+        self.prices = prices
         self._shared: dict[Hashable, Any] = {}
 
     @cached_property

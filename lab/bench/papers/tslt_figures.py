@@ -210,7 +210,8 @@ def _accepted(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _sped_up(testbed: Testbed, labels: Labels) -> Figures:
-    kept, mbps = int(float(labels[0])), float(labels[1])
+    kept = int(float(labels[0]))
+    mbps = float(labels[1])
     chain = _chain(testbed, kept, mbps, LAYERS).speedup_over_ar
     two = _tree(testbed, kept, mbps, (2, 2, 2)).speedup_over_ar
     three = _tree(testbed, kept, mbps, (3, 3)).speedup_over_ar

@@ -86,7 +86,8 @@ def ratios_to_each(rows: Sequence[Row]) -> dict[str, Ratio]:
 def _logs(row: Row, name: str) -> list[float]:
     """Return the logarithm of `auto` ÷ preset `name` for each seed; a preset that was not among the
     best has only the first seed."""
-    chosen, other = row["speeds"][row["preset"]], row["speeds"][name]
+    chosen = row["speeds"][row["preset"]]
+    other = row["speeds"][name]
     return [log(a / b) for a, b in zip(chosen, other, strict=False)]
 
 

@@ -166,7 +166,8 @@ def measure_real(report: Report, options: RealRun) -> None:
             known[str(cell)] = row
             if options.kept is not None:
                 keep_row(options.kept, cell, made, row)
-            over_cloud, over_best = row["auto_over_cloud"], row["auto_over_best"]
+            over_cloud = row["auto_over_cloud"]
+            over_best = row["auto_over_best"]
             words = f"auto ÷ the faster of ar and cloud-draft {over_cloud:.3f}"
             progress(f"{words}, ÷ {row['best']} {over_best:.3f}")
     rows = [known[str(cell)] for cell in there if str(cell) in known]

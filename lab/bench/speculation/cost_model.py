@@ -146,7 +146,8 @@ def simulate(cell: Cell, seed: int) -> Simulated:
 
 def predicted_tokens_per_s(cell: Cell, seen: Simulated) -> float:
     """Return the tokens/s of all sessions, by the preset's cost model."""
-    times, bytes_per_s = cell.times, cell.mbps * 1e6 / 8
+    times = cell.times
+    bytes_per_s = cell.mbps * 1e6 / 8
     predicted = predict(
         PRESETS[cell.preset].fixed(),
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),

@@ -252,7 +252,8 @@ async def _answer(client: AggregatorClient, trial: Trial) -> float:
     try:
         trial.cut = await client.generate(trial.request, ANSWER_TIMEOUT_S)
     except Rejected as error:
-        trial.cut, trial.error = None, f"{error.code.name} {error}"
+        trial.cut = None
+        trial.error = f"{error.code.name} {error}"
     return time.monotonic()
 
 
@@ -290,7 +291,8 @@ def _rows(trials: Sequence[Trial], seed: int) -> list[Row]:
 def _difference(trial: Trial) -> str:
     """Return words that say where the two answers part."""
     assert trial.cut is not None
-    theirs, ours = trial.uncut.token_ids, trial.cut.token_ids
+    theirs = trial.uncut.token_ids
+    ours = trial.cut.token_ids
     pairs = enumerate(zip(theirs, ours, strict=False))
     first = next((n for n, (one, other) in pairs if one != other), min(len(theirs), len(ours)))
     return f"differs from token {first} on, of {len(theirs)} and {len(ours)}"

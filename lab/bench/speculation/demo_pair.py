@@ -127,7 +127,8 @@ def _compare_with_card(report: Report, models: Models) -> None:
         report.notes.append(f"No model card beside {Path(models.target).name}: no plain draft.")
         return
     for source, figures in card_figures(text).items():
-        target, plain = figures["CE: target"], figures["CE: plain"]
+        target = figures["CE: target"]
+        plain = figures["CE: plain"]
         report.notes.append(
             f"Model card, {source}: cross-entropy target {target:g}, plain draft {plain:g}; "
             f"acceptance plain {figures['acceptance: plain']:g}, "
@@ -160,7 +161,8 @@ def card_figures(text: str) -> dict[str, dict[str, float]]:
 
 
 def _full_names(names: list[str]) -> list[str]:
-    full, figure = [], ""
+    full = []
+    figure = ""
     for name in names:
         if ": " in name:
             figure = name.split(": ")[0]

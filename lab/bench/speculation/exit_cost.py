@@ -43,7 +43,8 @@ def random_target(seed: int) -> tuple[Engine, float]:
     parameters."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LIKE_7B)
-    layers, size = LIKE_7B.num_hidden_layers, LIKE_7B.hidden_size
+    layers = LIKE_7B.num_hidden_layers
+    size = LIKE_7B.hidden_size
     description = ExitsDescription("random", layers, size, spread(EXITS, layers), size // 16)
     share = model.lm_head.weight.numel() / sum(
         parameter.numel() for parameter in model.parameters()

@@ -183,7 +183,8 @@ class PeerConfiguration:
     def row(self) -> Row:
         sums = {name: sum(answer[name] for answer in self.answers) for name in _SUMMED}
         first_s = [moment for answer in self.answers for moment in answer["first_s"]]
-        tokens, drafted = sums["tokens"], sums["drafted"]
+        tokens = sums["tokens"]
+        drafted = sums["drafted"]
         alone, assisted, looking_up = self.methods
         # A pass yields its accepted drafts and one token more.
         accepted = tokens - sums["target_passes"]
@@ -212,7 +213,8 @@ _SUMMED = ("tokens", "duration_s", "decoding_s", "target_passes", "drafted")
 @contextmanager
 def running_peer(models: Models, threads: int) -> Iterator[PeerProcess]:
     """Run a worker with both cores and `threads` torch threads while the context is open."""
-    module, pair = "lab.bench.speculation.hugging_face_worker", (models.draft, models.target, "cpu")
+    module = "lab.bench.speculation.hugging_face_worker"
+    pair = (models.draft, models.target, "cpu")
     with running_worker(module, pair, threads) as peer:
         yield peer
 

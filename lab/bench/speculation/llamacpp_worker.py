@@ -21,7 +21,9 @@ class LlamaServers:
     """One server without a draft model, and one for each number of draft tokens asked for."""
 
     def __init__(self, target: str, draft: str, threads: int) -> None:
-        self._target, self._draft, self._threads = target, draft, threads
+        self._target = target
+        self._draft = draft
+        self._threads = threads
         self._servers: dict[int | None, Any] = {}
 
     def answer(self, request: dict[str, Any]) -> GenerationSums:
@@ -49,13 +51,19 @@ class LlamaServers:
 
     def _params(self, draft_length: int | None) -> Any:
         params = xllamacpp.CommonParams()
-        params.model.path, params.n_ctx, params.n_parallel = self._target, CONTEXT, 1
-        params.port, params.n_gpu_layers, params.verbosity = 0, 0, -1
+        params.model.path = self._target
+        params.n_ctx = CONTEXT
+        params.n_parallel = 1
+        params.port = 0
+        params.n_gpu_layers = 0
+        params.verbosity = -1
         processors = [params.cpuparams, params.cpuparams_batch]
         if draft_length is not None:
-            kinds, speculative = xllamacpp.common_speculative_type, params.speculative
+            kinds = xllamacpp.common_speculative_type
+            speculative = params.speculative
             speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
-            speculative.draft.mparams.path, speculative.draft.n_max = self._draft, draft_length
+            speculative.draft.mparams.path = self._draft
+            speculative.draft.n_max = draft_length
             speculative.draft.n_gpu_layers = 0
             processors += [speculative.draft.cpuparams, speculative.draft.cpuparams_batch]
         for processor in processors:

@@ -118,7 +118,9 @@ def _overlaps(pair: SimulatedPair, contexts: Sequence[tuple[int, ...]], top_k: i
     `slack`: the truncated mass less the change of acceptance, at the context where it is least;
     TSLT's theorem says that it is never negative.
     """
-    masses, cut, slack = [], [], np.inf
+    masses = []
+    cut = []
+    slack = np.inf
     change = 0.0
     for context in contexts:
         target, draft = pair.target_probs(context), pair.draft_probs(context)

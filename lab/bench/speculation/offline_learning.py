@@ -65,7 +65,8 @@ def target_answers(
         while waiting:
             rows = _rows(engine, sessions, waiting)
             for number, row in rows.items():
-                text, prompt = texts[number], group[number]
+                text = texts[number]
+                prompt = group[number]
                 probs = probs_from_logits(row, sampling)
                 token = coupled_token(probs, seed + first + number, len(text))
                 if top_logprobs and temperature:

@@ -171,7 +171,8 @@ def _ours(
 ) -> Iterator[Contender]:
     pairs = {TORCH: models}
     if gguf is not None:
-        both, draft = replace(gguf, target_dtype=KV_TYPE), replace(models, draft=gguf.draft)
+        both = replace(gguf, target_dtype=KV_TYPE)
+        draft = replace(models, draft=gguf.draft)
         pairs |= {GGUF_PAIR: both, GGUF_DRAFT: draft}
         pairs = {
             engine: replace(pair, draft_dtype=KV_TYPE) if engine != TORCH else pair

@@ -207,7 +207,8 @@ def prompt_row(prompt: NamedPrompt, rounds: Sequence[Round], setting: Setting) -
     were that of `ar`; `times_s`: of each answer by preset, in the rounds' order."""
     presets = [preset for preset in ARMS if preset in rounds[0]]
     seconds = {preset: _seconds_per_token(rounds, preset) for preset in presets}
-    alone, together = seconds[ALONE], seconds[TOGETHER]
+    alone = seconds[ALONE]
+    together = seconds[TOGETHER]
     answers = [answers[TOGETHER] for answers in rounds]
     tokens, drafted = total(answers, "tokens"), total(answers, "drafted")
     same = [

@@ -64,12 +64,14 @@ def _answers(report: Report, models: Models, schemas: Mapping[str, Schema]) -> N
     columns = ("preset", "grammar", "finished", "acceptance_rate", "tokens_per_s")
     title = f"{len(schemas)} JSON schemas, one request at a time"
     report.add(title, (*columns, "target_passes_per_token", "tokens"), rows)
-    drafted, alone = by_preset["coupled", True], by_preset["ar", True]
+    drafted = by_preset["coupled", True]
+    alone = by_preset["ar", True]
     finished = [(s, a) for s, a in zip(schemas.values(), drafted, strict=True) if _finished(a)]
     valid = sum(_is_valid(answer.text, schema) for schema, answer in finished)
     same = sum(one.token_ids == other.token_ids for one, other in zip(drafted, alone, strict=True))
     by_name = {(row["preset"], row["grammar"]): row for row in rows}
-    with_, without = by_name["coupled", True], by_name["coupled", False]
+    with_ = by_name["coupled", True]
+    without = by_name["coupled", False]
     report.goals += [
         Goal("finished answers that are valid", valid / len(finished), 1, "at least"),
         Goal("texts of the target alone", same / len(schemas), 1, "at least"),
@@ -155,7 +157,9 @@ def _is_valid(text: str, schema: Schema) -> bool:
 def _masks(report: Report, schemas: Sequence[Schema]) -> None:
     compiler = GrammarCompiler(MadeUpTokenizer(VOCABULARY, report.seed), VOCABULARY, frozenset({0}))
     compiler.mask(Grammar(GrammarKind.REGEX, "a"))  # builds the tokenizer
-    compiled_s, times_s, rows_s = list[float](), list[float](), list[float]()
+    compiled_s = list[float]()
+    times_s = list[float]()
+    rows_s = list[float]()
     source = random.Random(report.seed)
     for schema in schemas:
         began_s = time.perf_counter()

@@ -196,7 +196,8 @@ def _cost(report: Report, target: Engine) -> None:
 def tree_parents(expansion: tuple[int, ...]) -> tuple[int, ...]:
     """Return the parents of a tree's nodes as a verifier feeds it: the last committed token, and
     the expansion below it."""
-    parents, layer = [-1], [0]
+    parents = [-1]
+    layer = [0]
     for width in expansion:
         start = len(parents)
         parents += [node for node in layer for _ in range(width)]
@@ -229,7 +230,8 @@ def _passes(
 def _in_turns(one: Passes, other: Passes) -> tuple[float, float]:
     """Return the lower quartiles of the seconds of each, after a first turn that does not count:
     what else runs on the machine makes passes longer, never shorter."""
-    (first, count), (second, _) = one, other
+    (first, count) = one
+    (second, _) = other
     turns = [(first(), second()) for _ in range(count + 1)][1:]
     ones, others = zip(*turns, strict=True)
     return sorted(ones)[count // 4], sorted(others)[count // 4]

@@ -153,7 +153,8 @@ def cells_of(quick: bool) -> list[Cell]:
 
 def other_times(times: ModelTimes) -> dict[str, ModelTimes]:
     """Return what the map is also computed for, by words: one time of it changed."""
-    cloud_s, draft_s = times.cloud_step_s, times.draft_s
+    cloud_s = times.cloud_step_s
+    draft_s = times.draft_s
     fixed = replace(times, cloud_draft_s=cloud_s)
     dear_s = times.verify_first_s / 24
     return {

@@ -82,7 +82,8 @@ def run(report: Report, models: Models, peps: Path) -> None:
 
 def sending(entries: int) -> list[AggregationPreset]:
     """Return the presets that send this many entries."""
-    dragon, cut = AGGREGATION_PRESETS["dragon"], AGGREGATION_PRESETS["dragon-top-k"]
+    dragon = AGGREGATION_PRESETS["dragon"]
+    cut = AGGREGATION_PRESETS["dragon-top-k"]
     shorter = replace(cut.probs, truncation=Truncation(top_k=entries))
     return [
         replace(dragon, probs=replace(dragon.probs, head=entries)),
@@ -196,7 +197,8 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     """Return the goals: the head has no bias, and at the size that the presets have it costs
     little, in bytes beside the cut and in time beside the whole distribution."""
     at = {(row["preset"], row["entries"]): row for row in rows}
-    head, cut = at["dragon", SHIPPED], at["dragon-top-k", SHIPPED]
+    head = at["dragon", SHIPPED]
+    cut = at["dragon-top-k", SHIPPED]
     worst = max(row["bias_largest"] for row in rows if row["preset"] == "dragon")
     return [
         Goal("largest bias of dragon", worst, 1e-6, "at most"),

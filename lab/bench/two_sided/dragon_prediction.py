@@ -56,7 +56,8 @@ def _along_one(
 ) -> list[tuple[float, float, float, float]]:
     """Return the rates at each position of an answer that is drawn from the mixture by the coin."""
     weights = side_weights(question.device.log_mass, question.cloud.log_mass)
-    context, rates = question.prompt_ids, []
+    context = question.prompt_ids
+    rates = []
     for _ in range(tokens):
         distributions = question.device(context), question.cloud(context)
         drafts = [
@@ -130,7 +131,8 @@ def coupled_s(
         ready = dict(step_s)
         shown_s: list[float] = []
         for owner in coins:
-            other, token_s = owner.other, ready[owner]
+            other = owner.other
+            token_s = ready[owner]
             heard_s = token_s + times.rtt_s / 2
             shown_s.append(token_s if owner is Side.DEVICE else heard_s)
             # A token that comes during the other side's own step for it ends that step.

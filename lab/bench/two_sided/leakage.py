@@ -159,7 +159,8 @@ class _RecordedLink:
     """A link's way up, which tells what goes through it."""
 
     def __init__(self, way: Any, frames: SentFrames) -> None:
-        self._way, self._frames = way, frames
+        self._way = way
+        self._frames = frames
 
     def send(self, size_bytes: int, now: float) -> float:
         self._frames.sent_by_device()
@@ -217,7 +218,8 @@ def run(report: Report, models: Models) -> None:
 def methods() -> list[Method]:
     """Return the presets of interest, and variants that may reveal less."""
     presets = AGGREGATION_PRESETS
-    dragon, coupled = presets["dragon"], presets["dragon-coupled"]
+    dragon = presets["dragon"]
+    coupled = presets["dragon-coupled"]
     few = replace(dragon.probs, head=8)
     return [
         Method(dragon),
@@ -319,7 +321,10 @@ class Searched:
     def figures(self, rows: Iterable[Mapping[int, set[int]]], vocabulary_size: int) -> Row:
         """Return how much of the notes is named by the positions of all answers together."""
         table = positions_table(rows, vocabulary_size)
-        pieces, characters, named, secrets = [], [], [], []
+        pieces = []
+        characters = []
+        named = []
+        secrets = []
         for ids, places in zip(self.tokens, self._secrets, strict=True):
             runs = longest_runs(table, ids)
             end = int(np.argmax(runs))

@@ -87,7 +87,8 @@ def record(
             drafts[side] = _draft(probs, preset, rng, len(context), side)
         token = _token(drafts, weights, rng, len(context))
         for side in Side:
-            own, other = distributions[side], distributions[side.other]
+            own = distributions[side]
+            other = distributions[side.other]
             expected[side].append(float(expected_acceptance(own, other, weights.of(side))))
             accepted[side].append(drafts[side].token_id == token)
         context = (*context, token)
@@ -163,7 +164,8 @@ def replay(
 
 
 def _side(recorded: Record, side: Side, step_s: float) -> SimulatedSide:
-    accepted, shares = recorded.accepted[side], recorded.step_shares[side]
+    accepted = recorded.accepted[side]
+    shares = recorded.step_shares[side]
 
     def probs_of(context: tuple[int, ...]) -> Array:
         at = len(context) - len(PROMPT)

@@ -105,7 +105,8 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     """The promised sizes, each against the largest round that took one trip."""
     dssd = next(row for row in rows if row["preset"] == "dssd")
     coupled = next(row for row in rows if row["preset"] == "coupled")
-    up, down = "uplink_bytes_per_round_max", "downlink_bytes_per_round_max"
+    up = "uplink_bytes_per_round_max"
+    down = "downlink_bytes_per_round_max"
     return [
         Goal("dssd uplink, largest round (bytes)", dssd[up], DSSD_UPLINK_LIMIT, "at most"),
         Goal(

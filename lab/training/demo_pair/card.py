@@ -152,7 +152,8 @@ _SOURCE_WORDS = {PEPS: "PEPs (prose)", GSM8K: "GSM8K (chat form)"}
 
 
 def _figure_row(figure: SourceFigures) -> str:
-    plain, distilled = figure.plain, figure.distilled
+    plain = figure.plain
+    distilled = figure.distilled
     return (
         f"| {_SOURCE_WORDS[figure.source]} | {figure.tokens:,} | {figure.target_cross_entropy:.3f} "
         f"| {plain.cross_entropy:.3f} | {distilled.cross_entropy:.3f} "

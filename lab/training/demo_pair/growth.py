@@ -73,7 +73,8 @@ def _place(small: torch.Tensor, large: torch.Tensor) -> None:
 def _grow_norm(small: Any, large: Any) -> None:
     """Copy a norm's gains to a wider one, scaled: zeros in the new dimensions lower the root mean
     square, and the gains make up for it."""
-    width, new_width = small.weight.shape[0], large.weight.shape[0]
+    width = small.weight.shape[0]
+    new_width = large.weight.shape[0]
     gains = small.weight * math.sqrt(width / new_width)
     large.weight.fill_(gains.mean().item())
     large.weight[:width] = gains

@@ -166,7 +166,8 @@ def make_exits(settings: Settings) -> None:
 
     Frozen base, so it takes minutes; the training resumes from its own checkpoint.
     """
-    target, out = settings.out / export.TARGET_FOLDER, settings.out / export.EXITS_FOLDER
+    target = settings.out / export.TARGET_FOLDER
+    out = settings.out / export.EXITS_FOLDER
     with suppress(InvalidArgument):
         if read_description(out).base_hash == base_hash(target):
             return

@@ -53,7 +53,8 @@ def compare(
     kept, hidden = kept.to(device), recording.hidden.to(device)
     sums = torch.zeros(7, dtype=torch.float64)
     inside = head[kept] if draft_head is None else draft_head
-    rows, positions = _ROWS[device.type], _POSITIONS[device.type]
+    rows = _ROWS[device.type]
+    positions = _POSITIONS[device.type]
     for first in range(0, len(sequences), rows):
         some = sequences[first : first + rows]
         inputs, labels = (

@@ -177,7 +177,8 @@ class DraftMaker:
 
     def estimate(self) -> Estimate:
         """Answer a few prompts and take a few steps, to see how fast this machine is."""
-        settings, frame = self._settings, self._frame
+        settings = self._settings
+        frame = self._frame
         encoded = encode(self._split()[0][: settings.rows], self._tokenizer, frame)
         tokens = min(_TRIED_TOKENS, settings.answer_tokens)
         tasks = [
@@ -198,7 +199,8 @@ class DraftMaker:
         draft = self._new_draft(target).requires_grad_()
         objective = Distillation(recording, *self._heads(target, kept))
         batches = AnswerBatches(recording, settings.seed, settings.batch_tokens)
-        seen, step_s = 0, 0.0
+        seen = 0
+        step_s = 0.0
         for step in range(_TRIED_STEPS):
             began_s = time.monotonic()
             inputs, labels = (tensor.to(settings.device) for tensor in batches.at(step))
@@ -222,7 +224,8 @@ class DraftMaker:
 
     def ask(self) -> None:
         """Let the target make up questions: what it writes where a user's words would be."""
-        wanted, path = self._settings.asked, self._settings.cache / "asked.json"
+        wanted = self._settings.asked
+        path = self._settings.cache / "asked.json"
         if not wanted or self._frame is None or path.exists():
             return
         held_out = {prompt.text for prompt in self._split()[1]}
@@ -247,7 +250,8 @@ class DraftMaker:
 
     def sample_held_out(self) -> None:
         """Sample answers to prompts that no training sees, by task, at temperature 1 and 0."""
-        settings, folder = self._settings, self._settings.cache / "held-out"
+        settings = self._settings
+        folder = self._settings.cache / "held-out"
         held_out = self._split()[1]
         for task in sorted({prompt.task for prompt in held_out}):
             path = folder / f"{task}.safetensors"
@@ -269,9 +273,11 @@ class DraftMaker:
     def sample_answers(self) -> None:
         """Sample answers to learn from, until there are enough or their share of the time is
         over."""
-        settings, folder = self._settings, self._settings.cache / "answers"
+        settings = self._settings
+        folder = self._settings.cache / "answers"
         recorded = self._recorded(folder)
-        total, tokens = len(recorded), 0
+        total = len(recorded)
+        tokens = 0
         if total and self._sampling_is_over():
             return
         for wave in self._sampler_waves(recorded):
@@ -286,7 +292,8 @@ class DraftMaker:
     def read_texts(self) -> None:
         """Record what the target would write in texts by others: many times as many tokens in the
         same time, though not what it will be asked about."""
-        settings, folder = self._settings, self._settings.cache / "answers"
+        settings = self._settings
+        folder = self._settings.cache / "answers"
         path = folder / "texts.safetensors"
         if path.exists() or not settings.texts_read:
             return
@@ -403,7 +410,8 @@ class DraftMaker:
             seen.add(id(prompt))
         encoded = encode(learnt, self._tokenizer, self._frame)
         generator = torch.Generator().manual_seed(self._settings.seed)
-        rows, tokens = self._settings.rows, self._settings.answer_tokens
+        rows = self._settings.rows
+        tokens = self._settings.answer_tokens
         fitting = [n for n, one in enumerate(encoded) if self._has_room(one.token_ids, tokens)]
         for turn in range(MOST_TURNS):
             order = torch.randperm(len(fitting), generator=generator).tolist()
@@ -476,7 +484,8 @@ class DraftMaker:
                 parts = [stored]
             elif sum(len(part) for part in parts) < len(stored):
                 parts = list(self._read_again(stored))
-            self._sampler_, self._parts = None, []
+            self._sampler_ = None
+            self._parts = []
             torch.cuda.empty_cache()
             if any(not part.hidden.is_cuda for part in parts):
                 parts = [part.states_on(torch.device("cpu")) for part in parts]
@@ -648,7 +657,8 @@ class _Clock:
     """Wall time over all runs that had this file."""
 
     def __init__(self, path: Path, started_s: float | None) -> None:
-        self._path, self._earlier_s = path, 0.0
+        self._path = path
+        self._earlier_s = 0.0
         with suppress(OSError, ValueError):
             self._earlier_s = float(json.loads(path.read_text(encoding="utf-8"))["wall_s"])
         self._started_s = time.monotonic() if started_s is None else started_s

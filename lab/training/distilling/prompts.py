@@ -264,7 +264,8 @@ def _topics(path: Path, rng: random.Random) -> Iterator[Prompt]:
 def _paragraphs(path: Path, least: int) -> Iterator[tuple[str, str, str]]:
     """Yield paragraphs of WikiText-2: id and title of the article, and those sentences without
     unknown words, if they have more than `least` characters."""
-    title, article = "", 0
+    title = ""
+    article = 0
     for line in path.read_text(encoding="utf-8").splitlines():
         if heading := _HEADING.match(line):
             title, article = _detokenized(heading[1].strip()), article + 1

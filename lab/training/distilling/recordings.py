@@ -94,7 +94,9 @@ class AnswerBatches:
     """Sequences of like length, padded at their ends, about `tokens` at a time."""
 
     def __init__(self, recording: Recording, seed: int, tokens: int) -> None:
-        self._recording, self._seed, self._tokens = recording, seed, tokens
+        self._recording = recording
+        self._seed = seed
+        self._tokens = tokens
         self._epochs: dict[int, list[NDArray[np.int64]]] = {}
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:

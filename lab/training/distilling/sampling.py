@@ -89,8 +89,10 @@ class AnswerSampler:
         window = getattr(config, "sliding_window", None)
         if window is not None and window < capacity:
             raise ValueError(f"the model looks back {window} tokens; {capacity} are needed")
-        self._decoder, self._head = model.model, model.lm_head.weight
-        self._rows, self._capacity = rows, capacity
+        self._decoder = model.model
+        self._head = model.lm_head.weight
+        self._rows = rows
+        self._capacity = capacity
         self._kv_heads = config.num_key_value_heads
         self._size = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
@@ -99,7 +101,8 @@ class AnswerSampler:
         shape = (len(self._decoder.layers), rows, self._kv_heads, capacity, self._size)
         self._keys, self._values = (self._head.new_zeros(shape) for _ in range(2))
         cos, sin = self._decoder.rotary_emb(self._head, torch.arange(capacity, device=device)[None])
-        self._cos, self._sin = cos[0], sin[0]
+        self._cos = cos[0]
+        self._sin = sin[0]
         self._ends = torch.tensor(sorted(ends), dtype=torch.int64, device=device)
         self._generator = torch.Generator(device).manual_seed(seed)
 
@@ -133,7 +136,8 @@ class AnswerSampler:
         for line, task in zip(tokens, tasks, strict=True):
             line[: len(task.token_ids)] = torch.tensor(task.token_ids)
         lengths = torch.tensor([len(task.token_ids) for task in tasks])
-        shape, device = (len(tasks), width), self._device
+        shape = (len(tasks), width)
+        device = self._device
         return _Wave(
             tasks,
             tokens.to(device),
@@ -146,7 +150,8 @@ class AnswerSampler:
         """Read the prompts, those of like length together; return the last state of each [rows,
         size]. Pads are at their ends, where nothing before looks at them."""
         lengths = [len(task.token_ids) for task in wave.tasks]
-        last, first = list[Tensor](), 0
+        last = list[Tensor]()
+        first = 0
         while first < len(lengths):
             most = _PREFILL_TOKENS[self._device.type]
             end = first + 1
@@ -157,7 +162,8 @@ class AnswerSampler:
         return torch.cat(last)
 
     def _read_rows(self, wave: _Wave, first: int, end: int, lengths: Sequence[int]) -> Tensor:
-        width, device = lengths[end - 1], self._device
+        width = lengths[end - 1]
+        device = self._device
         rows = torch.arange(first, end, device=device)
         columns = torch.arange(width, device=device)
         places = rows[:, None], columns[None]
