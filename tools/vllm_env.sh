@@ -15,7 +15,8 @@ if ! [ -e "$kept/.complete" ]; then
   rm -rf "$kept"
   mkdir -p "$kept"
   "$python" -m venv "$kept"
-  pip=("$kept/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps)
+  # What no program imports need not be compiled.
+  pip=("$kept/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --no-compile)
   "${pip[@]}" --retries 1 ${index:+--extra-index-url "$index"} "torch==$torch"
   "${pip[@]}" --requirement "$wanted"
   touch "$kept/.complete"
