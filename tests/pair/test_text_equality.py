@@ -134,7 +134,7 @@ async def test_texts_equal_the_cloud_s_own(
     assert not different, f"{len(different)} of {len(cases)} differ, the first is {different[0]}"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=LONG), 1.0])
 async def test_a_split_target_s_texts_equal_the_whole_one_s(
     pair: ModelPair, temperature: float
 ) -> None:
