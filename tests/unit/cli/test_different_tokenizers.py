@@ -29,6 +29,7 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.local_processes import tokenizer_flag
 from tandem.suite.models import CannotLoad, ModelPair, choose_model, load_pair
 from tandem.telemetry.metrics import Metrics, new_registry
+from tests.long_runs import with_long_cases
 from tests.unit.backends.tiny_folders import (
     write_model,
     write_sentencepiece_tokenizer,
@@ -141,7 +142,9 @@ def alike(byte_level: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[M
     )
 
 
-@pytest.mark.parametrize("preset", ["dsd", "dssd", "dssd-full", "coupled"])
+@pytest.mark.parametrize(
+    "preset", with_long_cases(["dsd", "dssd", "dssd-full", "coupled"], ("dsd", "coupled"))
+)
 async def test_renumbered_tokens_change_nothing_at_all(
     alike: tuple[ModelPair, ...], preset: str
 ) -> None:
@@ -161,7 +164,7 @@ async def test_renumbered_tokens_change_nothing_at_all(
         assert renumbered.summary.accepted == plain.summary.accepted
 
 
-@pytest.mark.parametrize("preset", ["coupled", "dsd", "dssd"])
+@pytest.mark.parametrize("preset", with_long_cases(["coupled", "dsd", "dssd"], ("dssd",)))
 async def test_a_cut_changes_nothing(pair: ModelPair, preset: str) -> None:
     asked = request(PROMPTS[1], preset, 1.0)
     link = shape_from(0.01)
