@@ -70,7 +70,9 @@ async def remembering(folder: Path | None = None, **limits: int) -> AsyncIterato
         yield suite
 
 
-@pytest.mark.parametrize("preset", with_long_cases(ACROSS, ("auto", "coupled", "dssd", "mc-dsd")))
+@pytest.mark.parametrize(
+    "preset", with_long_cases(ACROSS, ("auto", "stream", "coupled", "dssd", "mc-dsd"))
+)
 async def test_the_same_question_is_answered_with_more_accepted_tokens_a_round(preset: str) -> None:
     """At temperature 0 the same text by every method; it takes fewer passes of the target."""
     params = replace(PARAMS, sampling=GREEDY, max_tokens=40)

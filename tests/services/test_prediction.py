@@ -31,8 +31,12 @@ from tests.services.scripted_suite import (
 GREEDY = SamplingParams(temperature=0.0)
 DRAFTS_CHAINS = [name for name, preset in PRESETS.items() if preset.drafts_chains]
 COUPLED = [name for name in DRAFTS_CHAINS if PRESETS[name].drafter_invariant]
-EVERY_RUN = ("dsd", "dssd", "tslt", "picospec", "coupled", "auto", "lookup")
-"""Presets that `make test` asks: each way to send drafts, to judge and to choose how many."""
+EVERY_RUN = (
+    *("dssd", "tslt", "picospec", "lookup"),
+    *("auto", "stream", "stream-rejection", "stream-cloud-draft"),
+)
+"""Presets that `make test` asks: each way to send drafts and to judge, and all that measure, since
+`make test-long` has builds beside it."""
 PARAMS = GenerationParams(max_tokens=60, seed=3, ignore_eos=True)
 
 
