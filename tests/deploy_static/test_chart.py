@@ -16,6 +16,7 @@ from jsonschema_rs import Draft202012Validator, Registry
 
 from tandem import __version__
 from tests.deploy_static.chart import CHART, OLDEST, VALUES, Manifest, rendered
+from tests.long_runs import LONG
 from tests.programs import run
 
 NEWEST = "the newest that there are schemas of"
@@ -60,8 +61,20 @@ def test_helm_lint_is_strictly_content(values: str) -> None:
     assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("version", [OLDEST, NEWEST])
-@every_values
+EVERY_KIND = ("nodes", "keda", "hpa", "tls")
+"""Between them they render each kind of object that the chart has."""
+
+
+@pytest.mark.parametrize(
+    ("values", "version"),
+    [
+        *((values, OLDEST) for values in VALUES),
+        *(
+            pytest.param(values, NEWEST, marks=[] if values in EVERY_KIND else [LONG])
+            for values in VALUES
+        ),
+    ],
+)
 def test_every_manifest_fits_its_schema(values: str, version: str) -> None:
     version = newest() if version == NEWEST else version
     for manifest in rendered(values, version):

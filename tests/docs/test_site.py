@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.long_runs import LONG
 from tests.programs import REPOSITORY
 from tools.reference_site import site_text
 
@@ -26,6 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@LONG  # `make docs` builds it, as strictly
 def test_every_page_is_built(site: Path) -> None:
     for page in ("architecture", "presets", "reference/configuration", "internals/decoding"):
         assert (site / page / "index.html").exists(), page
@@ -44,6 +46,7 @@ LOADED = re.compile(
 """Scripts, styles, fonts, images and frames that a browser would get from another host."""
 
 
+@LONG
 def test_nothing_is_loaded_from_another_host(site: Path) -> None:
     files = [path for kind in ("html", "css", "svg") for path in site.rglob(f"*.{kind}")]
     assert {path.suffix for path in files} == {".html", ".css", ".svg"}
@@ -69,6 +72,7 @@ def test_what_is_loaded_is_told_from_what_a_reader_clicks(text: str, elsewhere: 
     assert bool(LOADED.search(text)) is elsewhere
 
 
+@LONG
 def test_no_page_needs_a_script_to_draw_its_diagrams(site: Path) -> None:
     """Where a page has a block of Mermaid, the theme fetches the drawing script from another host,
     and search waits for it."""

@@ -1,5 +1,9 @@
 """Answers from documents on two sides over HTTP follow the mixture of both sides' whole
-distributions: `dragon` as it is shipped, over a vocabulary four times as long as what it sends."""
+distributions: `dragon` as it is shipped, over a vocabulary four times as long as what it sends.
+
+`make test-long` has both: each takes seconds, and tests/virtual_time/test_aggregation_distribution
+has the same cut and the same cells through both sides' machines in every run.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.chi_squared import assert_fits
 from tests.gateway.http_suite import chat_body
 from tests.gateway.test_documents import served
+from tests.long_runs import LONG
 
 VOCABULARY = 256
 QUESTION = "what of the heron?"
@@ -88,11 +93,13 @@ def _heads(probs: Array) -> Array:
     return inside
 
 
+@LONG
 async def test_dragon_as_it_is_shipped_follows_the_whole_mixture(tmp_path: Path) -> None:
     found, expected = await sampled(tmp_path, "dragon")
     assert_fits([found[cell] for cell in expected], [*expected.values()])
 
 
+@LONG
 async def test_cut_to_what_is_sent_it_fails_the_same_test(tmp_path: Path) -> None:
     found, expected = await sampled(tmp_path, "dragon-top-k")
     with pytest.raises(AssertionError, match="chi-squared"):

@@ -18,6 +18,7 @@ from tandem.gateway.responses import ResponseEvent, ResponseObject
 from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+from tests.long_runs import LONG
 from tests.services.speaking import speaking
 from tests.unit.text.family_tokenizers import (
     QWEN3_KEEPING,
@@ -248,13 +249,19 @@ WEATHER = ["weather", '{"city":"Ulm"}']
 NOW = ["now", "{}"]
 
 
-@pytest.mark.parametrize("choice", ["auto", "required"])
+THINKING_CALLS = f"<think>\nso\n</think>\n\n{HERMES_CALLS}"
+R1_THINKING_CALLS = f"so\n</think>\n\n{R1_CALLS}"
+
+
 @pytest.mark.parametrize(
-    ("make", "text", "calls"),
+    ("make", "text", "calls", "choice"),
     [
-        (qwen3, f"<think>\nso\n</think>\n\n{HERMES_CALLS}", [WEATHER, NOW]),
-        (qwen3, HERMES_CALLS, [WEATHER, NOW]),
-        (deepseek_r1, f"so\n</think>\n\n{R1_CALLS}", [WEATHER, NOW]),
+        (qwen3, THINKING_CALLS, [WEATHER, NOW], "required"),
+        (qwen3, HERMES_CALLS, [WEATHER, NOW], "auto"),
+        (deepseek_r1, R1_THINKING_CALLS, [WEATHER, NOW], "required"),
+        pytest.param(qwen3, THINKING_CALLS, [WEATHER, NOW], "auto", marks=LONG),
+        pytest.param(qwen3, HERMES_CALLS, [WEATHER, NOW], "required", marks=LONG),
+        pytest.param(deepseek_r1, R1_THINKING_CALLS, [WEATHER, NOW], "auto", marks=LONG),
     ],
 )
 async def test_calls_are_read_and_held_to_the_familys_format(

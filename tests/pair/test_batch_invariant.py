@@ -1,5 +1,6 @@
 """The GGUF demo pair where the target is batch-invariant: whatever drafts, and whoever shares the
-machine, texts are those of the cloud alone to the last token."""
+machine, texts are those of the cloud alone to the last token. `make test` has a draft and a target
+in different numbers of bits, `make test-long` both in eight."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from lab.lossless import LosslessPlan, check_presets
 from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import choose_pair, load_pair
+from tests.long_runs import with_long_cases
 from tests.pair.test_text_equality import prompts
 from tests.unit.backends.gguf_files import needs_llamacpp
 from tools.write_gguf import write_gguf
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", with_long_cases(["Q8_0", "Q4_0"], ("Q4_0",)))
 async def test_texts_are_the_target_s_bit_for_bit(kind: str, tmp_path: Path) -> None:
     needs_llamacpp()
     sides = {"draft": "Q8_0", "target": kind}

@@ -3,7 +3,9 @@ texts under grammars, penalties, biases and masks are the target's own, whatever
 links that are cut; and where draws are not coupled, short sequences follow the constrained target's
 distribution. `make test-texts` takes 1,000 cases, and 2,500 sequences of each of 24 kinds: a total
 variation of 0.11 is then found in 99 of 100 runs, and a false alarm comes once in 10,000. `make
-test` takes 12, and 150 of each of 2 (0.35).
+test` takes 12, `make test-long` 150 sequences of each of 2 (0.35): over gRPC alone and in virtual
+time tests/services/test_processors.py and tests/virtual_time/test_processed_distribution.py have
+processed distributions in every run.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 from tandem.testing.scripted import scripted_probs
 from tests.gateway.http_suite import MODEL, http_suite
+from tests.long_runs import LONG
 from tests.services.scripted_suite import draft_engine, target_engine
 
 FEW = 5
@@ -147,7 +150,7 @@ SEQUENCE = 3
 PER_REQUEST = 50
 PROMPT = (3, 1)
 DRAWN: tuple[str, ...] = ("coupled", "dssd", "mc-dsd", "dsd", "tslt", "picospec", "stream", "ar")
-"""By both rules; the first two in `make test` too."""
+"""By both rules; the first two in `make test-long`."""
 BODIES: tuple[tuple[dict[str, Any], Processors], ...] = (
     (
         {
@@ -175,6 +178,7 @@ BODIES: tuple[tuple[dict[str, Any], Processors], ...] = (
 )
 
 
+@LONG
 @pytest.mark.timeout(1800)
 async def test_short_sequences_follow_the_constrained_distribution(
     pytestconfig: pytest.Config,

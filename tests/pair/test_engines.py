@@ -4,7 +4,8 @@ coupling, and by a chi-squared test of short sequences where the preset draws by
 Of a target in fewer bits or as a GGUF file the target is what those weights say. One that does not
 promise the same bits in every batch rounds differently when others share its passes; where two
 tokens tie to that rounding, a text may then be another. `make test-texts` asks 32 prompts and 2,000
-sequences each, `make test` a few of some; of int8, which draws as float32 does, texts alone.
+sequences each, `make test` a few of some, `make test-long` of some more: of int8, which draws as
+float32 does, texts alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lab.lossless import LosslessPlan, check_presets
 from tandem.backends.model_source import AUTO
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_model, load_pair
+from tests.long_runs import LONG
 from tests.pair.test_text_equality import prompts
 
 ALL = 125
@@ -27,8 +29,8 @@ ALL_PRESETS = ("coupled", "dssd")
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """How both models are computed; GGUF names a kind of quantised file of the demo model. `quick`:
-    the presets that `make test` asks."""
+    """How both models are computed; GGUF names a kind of quantised file of the demo model. `quick`
+    and `long`: the presets that `make test` asks, and those that `make test-long` asks."""
 
     draft_engine: str = AUTO
     draft_dtype: str = "float32"
@@ -36,17 +38,18 @@ class Sides:
     draft_gguf: str = ""
     target_gguf: str = ""
     quick: tuple[str, ...] = ()
+    long: tuple[str, ...] = ()
 
 
 SIDES = {
     "float32": Sides(),
     "bfloat16": Sides(draft_dtype="bfloat16", target_dtype="bfloat16"),
-    "int8": Sides(draft_dtype="int8", target_dtype="int8", quick=("coupled",)),
+    "int8": Sides(draft_dtype="int8", target_dtype="int8", long=("coupled",)),
     "int4": Sides(draft_dtype="int4", target_dtype="int4"),
     "an int4 draft for a float32 target": Sides(draft_dtype="int4"),
     "lookup": Sides(draft_engine="lookup"),
-    "lookup, else model": Sides(draft_engine="lookup+torch", quick=ALL_PRESETS),
-    "a GGUF draft": Sides(draft_gguf="Q8_0", quick=ALL_PRESETS),
+    "lookup, else model": Sides(draft_engine="lookup+torch", quick=("coupled",), long=("dssd",)),
+    "a GGUF draft": Sides(draft_gguf="Q8_0", quick=("coupled",), long=("dssd",)),
     "GGUF on both sides": Sides(draft_gguf="Q8_0", target_gguf="F32"),
 }
 
@@ -71,17 +74,26 @@ def pair_of(sides: Sides, folder: Path) -> ModelPair:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize(
+    ("name", "long"),
+    [
+        *((name, False) for name in SIDES),
+        *(pytest.param(name, True, marks=LONG) for name, sides in SIDES.items() if sides.long),
+    ],
+)
 async def test_texts_and_short_sequences_are_the_target_s(
-    name: str, tmp_path: Path, pytestconfig: pytest.Config
+    name: str, long: bool, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     every = pytestconfig.getoption("--prompts") >= ALL
-    if not (every or SIDES[name].quick):
+    some = SIDES[name].long if long else SIDES[name].quick
+    if every and long:
+        pytest.skip("all presets are asked anyway")
+    if not (every or some):
         pytest.skip("takes minutes for all engines: make test-texts")
     pair = pair_of(SIDES[name], tmp_path)
     asked = tuple(tuple(pair.tokenizer.encode(text)) for text in prompts(32 if every else 3))
     plan = LosslessPlan(asked, 24 if every else 10, 2000 if every else 100, 2, seed=5)
-    presets = [PRESETS[each] for each in (ALL_PRESETS if every else SIDES[name].quick)]
+    presets = [PRESETS[each] for each in (ALL_PRESETS if every else some)]
     ties = 0 if pair.target.capabilities.same_bits else len(asked) // 10
     for check in await check_presets(pair, presets, plan):
         assert all(different <= ties for different in check.different.values()), check

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
+from tests.long_runs import with_long_cases
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODEL = "demo-target"
@@ -76,7 +77,7 @@ async def test_an_answer_that_is_cut_is_told_to_be(client: AsyncOpenAI) -> None:
         await client.chat.completions.parse(**asking(max_tokens=3), response_format=Plan)
 
 
-@pytest.mark.parametrize("preset", ["coupled", "dssd", "mc-dsd"])
+@pytest.mark.parametrize("preset", with_long_cases(["coupled", "dssd", "mc-dsd"], ("coupled",)))
 async def test_a_loop_with_two_tools(client: AsyncOpenAI, preset: str) -> None:
     """Asked to call, told what came of it, asked on: every call's arguments fit."""
     body = asking(tools=TOOLS, extra_body={"tandem": {"preset": preset}})

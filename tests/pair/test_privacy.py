@@ -14,10 +14,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from lab.bench.two_sided.leakage import likeliest_first
 from tandem.core.probs import SamplingParams
@@ -40,11 +41,14 @@ from tandem.two_sided.protocol.messages import SideDraftFrame
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.verifier.v1 import verifier_pb2
+from tests.long_runs import LONG
 from tests.services.retriever_peer import retriever
 from tests.services.scripted_suite import started
 from tests.services.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
 
 ANSWERS = 30
+FEW_ANSWERS = 12
+"""In `make test`: every preset and question; `make test-long` has each with more of the others."""
 AT_ONCE = 10
 TOKENS = 6
 PIECE = 16
@@ -83,7 +87,8 @@ into the clasp. Who finds it calls Mirjam Oduya before noon; she keeps the log i
 """A file that the page's visitor drops for the device while the taps listen."""
 
 
-async def test_no_private_document_leaves_the_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [FEW_ANSWERS, pytest.param(ANSWERS, marks=LONG)])
+async def test_no_private_document_leaves_the_device(count: int, tmp_path: Path) -> None:
     model = choose_model(None, "demo-draft")
     pair = load_pair(model, model)
     async with tapped_suite(pair, tmp_path) as suite:
@@ -91,15 +96,15 @@ async def test_no_private_document_leaves_the_device(tmp_path: Path) -> None:
         assert (await suite.page.post("/v1/tandem/documents", json=dropped)).status_code == 200
         for question in QUESTIONS:
             assert (await suite.notes.search(question, 5)).hits
-        answers = await answered(suite.client)
-    assert len(answers) == ANSWERS
-    assert sum(bool(one.token_ids) for one in answers) == ANSWERS
+        answers = await answered(suite.client, count)
+    assert len(answers) == count
+    assert sum(bool(one.token_ids) for one in answers) == count
     private = [path.read_bytes() for path in demo_documents().device[0].glob("*.md")]
     assert len(private) == 5
     private.append(DROPPED.encode())
     assert any("wren.md" in one.summary.device.names for one in answers if one.summary)
     public = [text.encode() for text in (*QUESTIONS, *(one.text for one in answers))]
-    seen = seen_by_the_cloud(suite, pair.tokenizer)
+    seen = seen_by_the_cloud(suite, pair.tokenizer, count)
     assert leaked(private, seen, public, PIECE) == b""
     # The search is not blind: what a question quotes is on the wire, once as text, once as ids.
     assert leaked([QUOTED.encode()], suite.cloud.everything, [], PIECE)
@@ -125,10 +130,10 @@ async def test_a_device_that_answers_alone_sends_nothing(tmp_path: Path) -> None
         assert leaked([QUESTIONS[0].encode()], suite.cloud.everything, [], PIECE)
 
 
-async def answered(client: AggregatorClient) -> list[Generated]:
+async def answered(client: AggregatorClient, count: int) -> list[Generated]:
     """As many answers as there are pairs of a preset and a question in this order, some at once, a
     fifth at temperature 0."""
-    asked = zip(cycle(PRESETS), cycle(QUESTIONS), range(ANSWERS), strict=False)
+    asked = zip(cycle(PRESETS), cycle(QUESTIONS), range(count), strict=False)
     requests = [
         GenerationRequest(
             question,
@@ -141,10 +146,10 @@ async def answered(client: AggregatorClient) -> list[Generated]:
             ),
             documents=2,
         )
-        for preset, question, number in islice(asked, ANSWERS)
+        for preset, question, number in asked
     ]
     answers: list[Generated] = []
-    for start in range(0, ANSWERS, AT_ONCE):
+    for start in range(0, count, AT_ONCE):
         group = requests[start : start + AT_ONCE]
         answers += await asyncio.gather(*(client.generate(one, 60.0) for one in group))
     return answers
@@ -200,7 +205,7 @@ async def tapped_suite(pair: ModelPair, folder: Path) -> AsyncIterator[Tapped]:
         yield Tapped(client, page, notes.client, to_cloud, to_verifier)
 
 
-def seen_by_the_cloud(suite: Tapped, tokenizer: Tokenizer) -> bytes:
+def seen_by_the_cloud(suite: Tapped, tokenizer: Tokenizer, answers: int) -> bytes:
     """All that the device sent: as bytes, as fields, and as the text that its ids spell."""
     seen = [suite.cloud.everything, suite.verifier.everything]
     frames = suite.cloud.messages(aggregator_pb2.CollaborateRequest)
@@ -209,7 +214,7 @@ def seen_by_the_cloud(suite: Tapped, tokenizer: Tokenizer) -> bytes:
         seen += texts_in(message)
         seen += [spelled(tokenizer, ids) for _, ids in id_lists_in(message)]
     drafted = drafts_and_distributions(frames)
-    assert len(drafted) > ANSWERS
+    assert len(drafted) > answers
     return b"\0".join([*seen, *(spelled(tokenizer, ids) for ids in drafted)])
 
 

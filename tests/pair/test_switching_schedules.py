@@ -3,7 +3,8 @@ cloud's own, under the rejection rule short sequences follow the target's distri
 
 In virtual time. `make test-texts` takes 1,000 pairs of prompt and seed, and 2,500 sequences of each
 kind: a total variation of 0.13 is then found in 99 of 100 runs, and a false alarm comes once in
-10,000. `make test` takes 20 pairs, and 250 sequences (0.29).
+10,000. `make test` takes 20 pairs, and 250 sequences (0.29) of the preset whose window the
+controller chooses, `make test-long` as many of those of which it chooses less.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import ModelPair, TokenIds, model_pair, preset
 
 FEW = 5
@@ -99,7 +101,7 @@ METHODS: dict[str, Preset] = {
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", with_long_cases(METHODS, ("stream-rejection",)))
 def test_sequences_follow_the_target_under_rejection_while_schedules_switch(
     method: str, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

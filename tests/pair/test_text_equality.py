@@ -4,7 +4,7 @@ Each prompt × draft lengths 1…8 goes through the whole suite (gRPC, packed ba
 and is compared with the cloud decoding alone. `make test-texts` takes 125 prompts: 1,000 cases per
 preset and temperature. `make test` takes 2, one with the odd lengths and one with the even ones: a
 fault that changes every second text is then missed by a preset once in 256 times, and smaller ones
-that presets share are seen by the 112 of all; what the machines do wrong by themselves,
+that presets share are seen by the 64 of all; what the machines do wrong by themselves,
 tests/virtual_time finds in thousands of texts.
 """
 
@@ -77,11 +77,16 @@ def request(
 
 GUMBEL = Acceptance.GUMBEL
 EVERY_RUN = (
-    *((name, 0.0) for name in ("dsd", "dssd", "tslt", "picospec", "mc-dsd", "predraft", "fsd")),
-    *((name, 0.0) for name in ("stream-rejection", "lookup", "cloud-draft")),
-    *((name, 1.0) for name in ("coupled", "auto", "stream-cloud-draft", "cloud-lookup")),
+    *((name, 0.0) for name in ("dssd", "tslt", "picospec", "mc-dsd", "fsd")),
+    *((name, 1.0) for name in ("auto", "stream-cloud-draft", "cloud-lookup")),
 )
-"""Each way to draft, send, judge and answer; `make test-long` has the presets that combine them."""
+"""Each way to draft, send, judge and answer at least once, on this engine; `make test-long` has all
+presets. Scripted models have each in every run, in tests/services."""
+SHARING = (
+    *("ar", "auto", "cloud-draft", "cloud-lookup", "coupled", "dsd", "dssd", "fsd", "lookup"),
+    *("mc-dsd", "picospec", "predraft", "stream-cloud-draft", "tslt"),
+)
+"""Presets that share a verifier, of whose texts timing decides none."""
 DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts or preset.drafts_in_cloud]
 
 
@@ -129,7 +134,7 @@ async def test_texts_equal_the_cloud_s_own(
     assert not different, f"{len(different)} of {len(cases)} differ, the first is {different[0]}"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=LONG), 1.0])
 async def test_a_split_target_s_texts_equal_the_whole_one_s(
     pair: ModelPair, temperature: float
 ) -> None:
@@ -146,6 +151,7 @@ async def test_a_split_target_s_texts_equal_the_whole_one_s(
     assert split == alone
 
 
+@LONG  # tests/services/test_generate.py has the same with scripted models
 async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -> None:
     """Every text that timing does not decide is the one of a session on its own."""
     (text,) = prompts(1)
@@ -153,8 +159,7 @@ async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -
         request(text, name, None, SamplingParams()).with_fields(
             max_tokens=12, overrides=FIXED_ROUNDS
         )
-        for name in sorted({"ar", *(drafting for drafting, _ in EVERY_RUN)})
-        if not PRESETS[name].fixed().timing_dependent
+        for name in SHARING
     ]
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         alone = [(await client.generate(asked)).token_ids for asked in requests]

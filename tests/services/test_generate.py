@@ -24,6 +24,7 @@ from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
 from tandem.specdec.presets import PRESETS
+from tests.long_runs import LONG, with_long_cases
 from tests.services.health import health_of
 from tests.services.scripted_suite import (
     CONTEXT,
@@ -89,7 +90,16 @@ async def test_summary_adds_up(preset: str) -> None:
         assert not generated.unverified
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "preset",
+    with_long_cases(
+        PRESETS,
+        (
+            *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream", "auto", "coupled", "fsd"),
+            *("cloud-draft", "split"),
+        ),
+    ),
+)
 async def test_stop_string_inside_a_block_ends_the_text_before_it(preset: str) -> None:
     async with scripted_suite() as suite:
         sampling = SamplingParams(temperature=0.0)
@@ -164,6 +174,7 @@ async def test_a_caller_that_leaves_frees_both_sides() -> None:
             await suite.idle()
 
 
+@LONG  # above both sides are freed by each preset; here memory is measured as well
 async def test_hundreds_of_abandoned_sessions_leave_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

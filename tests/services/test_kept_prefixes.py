@@ -31,6 +31,7 @@ from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2_grpc
 from tests.gateway.http_suite import http_suite
+from tests.long_runs import with_long_cases
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S, control, opening
@@ -295,7 +296,10 @@ async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list
     return answers
 
 
-@pytest.mark.parametrize("preset", ["coupled", "auto", "mc-dsd", "predraft", "ar"])
+@pytest.mark.parametrize(
+    "preset",
+    with_long_cases(["coupled", "auto", "mc-dsd", "predraft", "ar"], ("auto", "mc-dsd", "ar")),
+)
 async def test_the_second_turn_of_a_chat_is_the_same_text_and_says_what_was_kept(
     engine: Engine, preset: str
 ) -> None:
@@ -307,7 +311,7 @@ async def test_the_second_turn_of_a_chat_is_the_same_text_and_says_what_was_kept
     assert told == [0, 3 * KV_BLOCK, 0, 0]
 
 
-@pytest.mark.parametrize("preset", ["coupled", "auto"])
+@pytest.mark.parametrize("preset", with_long_cases(["coupled", "auto"], ("coupled",)))
 async def test_answers_to_one_prompt_compute_it_once(engine: Engine, preset: str) -> None:
     """At both ends, over HTTP, whole and streamed; a prompt that is new each time."""
     async with http_suite(target=engine, draft=engine) as served:

@@ -25,6 +25,7 @@ from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
+from tests.long_runs import LONG
 from tests.services.health import health_of, health_stub
 from tests.services.scripted_suite import (
     Suite,
@@ -136,6 +137,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one(
     assert len(moved) == len(requests)
 
 
+@LONG  # tests/services/test_several_clouds.py has a cloud that stops without a word
 async def test_a_verifier_killed_at_once_is_resumed_too(
     known_alone: dict[str, Generated],
 ) -> None:

@@ -23,6 +23,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import parse_overrides
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tests.long_runs import with_long_cases
 from tests.services.scripted_suite import (
     CONTEXT,
     EOS,
@@ -69,7 +70,9 @@ async def remembering(folder: Path | None = None, **limits: int) -> AsyncIterato
         yield suite
 
 
-@pytest.mark.parametrize("preset", ACROSS)
+@pytest.mark.parametrize(
+    "preset", with_long_cases(ACROSS, ("auto", "stream", "coupled", "dssd", "mc-dsd"))
+)
 async def test_the_same_question_is_answered_with_more_accepted_tokens_a_round(preset: str) -> None:
     """At temperature 0 the same text by every method; it takes fewer passes of the target."""
     params = replace(PARAMS, sampling=GREEDY, max_tokens=40)
@@ -86,7 +89,9 @@ async def test_the_same_question_is_answered_with_more_accepted_tokens_a_round(p
     assert passes(again) < passes(plain)
 
 
-@pytest.mark.parametrize("preset", ["coupled", "stream", "predraft"])
+@pytest.mark.parametrize(
+    "preset", with_long_cases(["coupled", "stream", "predraft"], ("coupled", "predraft"))
+)
 async def test_a_coupled_text_is_the_same_whatever_is_remembered(preset: str) -> None:
     async with remembering() as suite:
         texts = [await asked(suite, preset, no_memory=number == 0) for number in range(3)]

@@ -17,6 +17,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.specdec.messages import GenerationParams
 from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tests.long_runs import LONG
 from tests.services.scripted_suite import listening, scripted_suite
 from tests.services.test_several_clouds import (
     CloudEngine,
@@ -129,7 +130,7 @@ async def test_the_text_is_the_same_with_a_peer_of_another_version(change: Chang
     assert {"open", "draft", "opened", "verdict"} <= set(seen)
 
 
-@pytest.mark.parametrize("leaving", [0, 1])
+@pytest.mark.parametrize("leaving", [0, pytest.param(1, marks=LONG)])
 async def test_verifiers_are_upgraded_one_after_the_other_and_no_token_is_lost(
     leaving: int,
 ) -> None:

@@ -19,6 +19,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tests.long_runs import LONG
 from tests.services.scripted_suite import (
     CONTEXT,
     VOCABULARY,
@@ -30,6 +31,12 @@ from tests.services.scripted_suite import (
 GREEDY = SamplingParams(temperature=0.0)
 DRAFTS_CHAINS = [name for name, preset in PRESETS.items() if preset.drafts_chains]
 COUPLED = [name for name in DRAFTS_CHAINS if PRESETS[name].drafter_invariant]
+EVERY_RUN = (
+    *("dssd", "tslt", "picospec", "lookup"),
+    *("auto", "stream", "stream-rejection", "stream-cloud-draft"),
+)
+"""Presets that `make test` asks: each way to send drafts and to judge, and all that measure, since
+`make test-long` has builds beside it."""
 PARAMS = GenerationParams(max_tokens=60, seed=3, ignore_eos=True)
 
 
@@ -56,7 +63,14 @@ async def asked(suite: Suite, preset: str, **more: Any) -> Generated:
 @pytest.mark.parametrize(
     ("preset", "sampling"),
     [
-        *((name, SamplingParams() if name in COUPLED else GREEDY) for name in DRAFTS_CHAINS),
+        *(
+            pytest.param(
+                name,
+                SamplingParams() if name in COUPLED else GREEDY,
+                marks=[] if name in EVERY_RUN else [LONG],
+            )
+            for name in DRAFTS_CHAINS
+        ),
         ("coupled", GREEDY),
     ],
 )

@@ -252,7 +252,7 @@ async def test_a_file_that_takes_too_long_holds_up_and_harms_no_other(tmp_path: 
         served = 0
         while not ingesting.done():
             await service.client.delete(["another"])  # waits for what writes
-            await asyncio.sleep(0.02)  # the file is read by a process that needs a core too
+            await asyncio.sleep(0.04)  # the file is read by a process that needs a core too
             served += 1
         assert served > 10
         answers = await ingesting

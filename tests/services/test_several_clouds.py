@@ -36,6 +36,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
+from tests.long_runs import with_long_cases
 from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
 
 WAIT_S = 60.0
@@ -231,7 +232,7 @@ async def test_new_sessions_spread_and_texts_are_the_same() -> None:
         assert [clouds.sessions(0), clouds.sessions(1)] == [0, 0]
 
 
-@pytest.mark.parametrize("preset", ["coupled", "dssd", "ar"])
+@pytest.mark.parametrize("preset", with_long_cases(["coupled", "dssd", "ar"], ("coupled", "ar")))
 async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> None:
     """What a killed process looks like: connections end, and nobody listens."""
     asked, still = requests(4, preset), Standstill(10)
@@ -248,7 +249,7 @@ async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> 
 
 
 async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_gone() -> None:
-    asked, still = requests(4, max_tokens=120), Standstill(10)
+    asked, still = requests(4, max_tokens=90), Standstill(10)
     async with two_clouds(second=CloudEngine(still)) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
@@ -356,7 +357,7 @@ async def test_what_a_cloud_is_silent_about_another_one_answers(share: float) ->
     asked, still = requests(4), Standstill(20)
     engines = CloudEngine(still), CloudEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=share) as clouds:
-        under_way = begun(clouds.suite, [each.with_fields(max_tokens=150) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])
         try:
             await still.begun()
             if share:
@@ -385,7 +386,7 @@ async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
     asked, still = requests(4), Standstill(20)
     engines = CloudEngine(still), CloudEngine(still)
     async with two_clouds(first=engines[0], second=engines[1], hedge_share=1.0) as clouds:
-        under_way = begun(clouds.suite, [each.with_fields(max_tokens=150) for each in asked])
+        under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])
         try:
             await still.begun()
             await clouds.until(lambda: clouds.value("tandem_hedged_rounds_total") > 0)

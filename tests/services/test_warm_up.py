@@ -22,6 +22,7 @@ from tandem.specdec.cloud import CloudModel, check_open, opened_text
 from tandem.specdec.messages import GenerationParams, Open, Opened, Tokens
 from tandem.specdec.presets import PRESETS
 from tandem.testing.paced import PacedEngine
+from tests.long_runs import with_long_cases
 from tests.services.test_kept_prefixes import tiny_model
 from tests.services.test_several_clouds import TwoClouds, begun, expected, requests, two_clouds
 
@@ -61,7 +62,7 @@ async def leave_the_second(clouds: TwoClouds, preset: str) -> float:
     return found / moved
 
 
-@pytest.mark.parametrize("preset", ["coupled", "dssd"])
+@pytest.mark.parametrize("preset", with_long_cases(["coupled", "dssd"], ("dssd",)))
 async def test_its_text_is_there_when_it_comes(preset: str, model: Path) -> None:
     engines = paced(model), paced(model)
     draft = load_engine(model)

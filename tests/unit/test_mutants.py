@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.long_runs import LONG
 from tests.programs import REPOSITORY
 from tools.mutants.equivalent import Equivalents
 from tools.mutants.in_place import LiveFunctions, changed_function, forget_results
@@ -100,6 +101,7 @@ def judged(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@LONG  # some mutants never end; `make mutants` tries many in place, and the parts are tested below
 def test_a_mutant_is_tried_in_place_by_the_tests_of_its_lines(tmp_path: Path) -> None:
     (tmp_path / "test_roomy.py").write_text(TESTS)
     done = judged(tmp_path)

@@ -108,6 +108,11 @@ CASES: dict[str, tuple[AggregationPreset, Documents, int]] = {
     "coupled, three tokens": (SHIPPED["dragon-coupled"], THREE, 3),
 }
 """The presets as they are shipped: nothing of them is changed."""
+CASES_EVERY_RUN = (
+    *("dragon", "dragon, device", "dragon, cloud", "dragon, two tokens", "dragon, rounded"),
+    *("dragon, Gumbel coupling", "token-wise, two tokens", "coupled"),
+)
+"""In `make test`: each rule and side, more than one token, and weights that are rounded."""
 
 
 @pytest.fixture
@@ -155,7 +160,7 @@ def probs_through_the_machines(
 
 
 @pytest.mark.usefixtures("exact_shares")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", with_long_cases(CASES, CASES_EVERY_RUN))
 def test_the_answers_distribution_is_the_mixture(case: str) -> None:
     preset, sides, max_tokens = CASES[case]
     probs = probs_through_the_machines(preset, sides, max_tokens)
@@ -261,7 +266,9 @@ def processed_through_the_machines(
     return found, processed_mixture(sides, max_tokens)
 
 
-@pytest.mark.parametrize("case", PROCESSED)
+@pytest.mark.parametrize(
+    "case", with_long_cases(PROCESSED, ("dragon", "coupled", "coupled, two tokens"))
+)
 def test_processors_act_on_the_mixture(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def share(device: Fraction, cloud: Fraction) -> Weights:
         return Weights(device / (device + cloud), cloud / (device + cloud))
@@ -320,9 +327,7 @@ def sample(
     return answers
 
 
-@pytest.mark.parametrize(
-    "name", with_long_cases(SAMPLED, ("dragon", "dragon-gumbel", "drdg-tw", "dragon-coupled"))
-)
+@pytest.mark.parametrize("name", with_long_cases(SAMPLED, ("dragon", "dragon-coupled")))
 def test_answers_over_faulty_links_are_distributed_as_the_mixture(name: str) -> None:
     sides = documents(3, sharpness=2.5, likeness=0.3)
     assert_sample(sample(SHIPPED[name], sides, 305), mixture_probs(sides))
@@ -344,7 +349,9 @@ def by_heads(answers: Mapping[Answer, Any]) -> list[Any]:
     return [cells[number, part] for number in range(3) for part in range(4)]
 
 
-@pytest.mark.parametrize("name", ["dragon", "dragon-gumbel", "drdg-tw"])
+@pytest.mark.parametrize(
+    "name", with_long_cases(["dragon", "dragon-gumbel", "drdg-tw"], ("dragon",))
+)
 def test_so_they_are_where_the_distributions_are_longer_than_what_is_sent(name: str) -> None:
     answers = sample(SHIPPED[name], LARGE, 350, max_tokens=1)
     assert_fits(by_heads(answers), by_heads(mixture_probs(LARGE, 1)))

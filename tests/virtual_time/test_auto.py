@@ -1,4 +1,8 @@
-"""`auto`: never slower than the cloud alone. Its texts: tests/pair/test_switching_schedules.py."""
+"""`auto`: never slower than the cloud alone. Its texts: tests/pair/test_switching_schedules.py.
+
+Of the conditions under which it must not be, `make test` has a part that differs most, and `make
+test-long` those between.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from tandem.netem.link_model import LinkShape, link_from, shape_from
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
+from tests.long_runs import LONG
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
 
@@ -37,7 +42,10 @@ def answers_of(
 
 @pytest.mark.parametrize(
     ("sessions", "rtt_s", "rate"),
-    [(1, 0.0, 0.05), (1, 0.03, 0.3), (1, 0.3, 0.6), (4, 0.0, 0.05), (4, 0.03, 0.4), (4, 0.1, 0.9)],
+    [
+        *((1, 0.0, 0.05), (1, 0.03, 0.3), (1, 0.3, 0.6), (4, 0.03, 0.4)),
+        *(pytest.param(4, rtt_s, rate, marks=LONG) for rtt_s, rate in ((0.0, 0.05), (0.1, 0.9))),
+    ],
 )
 def test_it_is_never_slower_than_the_cloud_alone(sessions: int, rtt_s: float, rate: float) -> None:
     conditions = Conditions(TIMES, rtt_s, 100.0)
@@ -48,7 +56,7 @@ def test_it_is_never_slower_than_the_cloud_alone(sessions: int, rtt_s: float, ra
     assert auto > 0.975 * alone
 
 
-@pytest.mark.parametrize("rtt_s", [0.03, 0.3])
+@pytest.mark.parametrize("rtt_s", [0.03, pytest.param(0.3, marks=LONG)])
 def test_later_requests_do_not_try_what_a_long_link_forbids(rtt_s: float) -> None:
     """Passes of 4 ms: a round of drafts costs many of them, and answers that take less than a round
     trip hear no ping in time."""
@@ -108,7 +116,7 @@ def lasts_s(answer: SimulationResult) -> float:
     return answer.commits[-1][0] - answer.commits[0][0]
 
 
-@pytest.mark.parametrize(("slowed", "rate"), [(1.2, 0.3), (1.5, 0.5)])
+@pytest.mark.parametrize(("slowed", "rate"), [pytest.param(1.2, 0.3, marks=LONG), (1.5, 0.5)])
 def test_where_drafts_slow_the_passes_it_is_hardly_slower_either(
     slowed: float, rate: float
 ) -> None:
@@ -122,7 +130,9 @@ def test_where_drafts_slow_the_passes_it_is_hardly_slower_either(
     assert auto_s < 1.03 * alone_s
 
 
-@pytest.mark.parametrize(("tokens", "rate"), [(48, 0.3), (48, 0.6), (96, 0.6)])
+@pytest.mark.parametrize(
+    ("tokens", "rate"), [(48, 0.3), (48, 0.6), pytest.param(96, 0.6, marks=LONG)]
+)
 def test_short_answers_hardly_pay_for_trials_where_passes_are_linear_in_their_rows(
     tokens: int, rate: float
 ) -> None:
@@ -160,12 +170,22 @@ def begins_s(answer: SimulationResult, tokens: int = 10) -> float:
     return moments[tokens - 1] - moments[0]
 
 
-def test_the_first_answer_of_a_process_pays_little_for_what_nobody_knows_yet() -> None:
-    for rate in (0.05, 0.3):
-        for times in (ModelTimes(0.005, 0.040, 0.003, 1.15), ModelTimes(0.02, 0.049, 0.018, 1.3)):
-            alone_s = sum(lasts_s(Edge().ask("ar", times, rate=rate, seed=n)) for n in range(3))
-            auto_s = sum(lasts_s(Edge().ask("auto", times, rate=rate, seed=n)) for n in range(3))
-            assert auto_s < 1.04 * alone_s, (rate, times)
+CHEAP_ROWS, DEAR_ROWS = ModelTimes(0.005, 0.040, 0.003, 1.15), ModelTimes(0.02, 0.049, 0.018, 1.3)
+
+
+@pytest.mark.parametrize(
+    ("times", "rate"),
+    [
+        *((CHEAP_ROWS, 0.05), (DEAR_ROWS, 0.3)),
+        *(pytest.param(*case, marks=LONG) for case in ((CHEAP_ROWS, 0.3), (DEAR_ROWS, 0.05))),
+    ],
+)
+def test_the_first_answer_of_a_process_pays_little_for_what_nobody_knows_yet(
+    times: ModelTimes, rate: float
+) -> None:
+    alone_s = sum(lasts_s(Edge().ask("ar", times, rate=rate, seed=n)) for n in range(3))
+    auto_s = sum(lasts_s(Edge().ask("auto", times, rate=rate, seed=n)) for n in range(3))
+    assert auto_s < 1.04 * alone_s
 
 
 QUIET = ModelTimes(0.006, 0.046, 0.004, 1.2)
@@ -173,8 +193,13 @@ BUSY = ModelTimes(0.0192, 0.147, 0.0128, 1.2)
 """Another program has most of the processors."""
 
 
-@pytest.mark.parametrize("idle_s", [1.0, 7200.0])
-@pytest.mark.parametrize("first_tokens", [24, 64])
+@pytest.mark.parametrize(
+    ("first_tokens", "idle_s"),
+    [
+        *((24, 7200.0), (64, 1.0)),
+        *(pytest.param(*case, marks=LONG) for case in ((24, 1.0), (64, 7200.0))),
+    ],
+)
 def test_a_load_that_ends_is_forgotten_within_an_answer(first_tokens: int, idle_s: float) -> None:
     """Once it was not within hours: a suite that was first used beside other work took the cloud
     alone for three times as slow as it was, and so never tried it again; drafting at 65 ms a token

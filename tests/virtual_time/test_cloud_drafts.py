@@ -18,6 +18,7 @@ from lab.simulation.answer_figures import predicted_tpot_s, tokens_per_s_togethe
 from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.specdec.choices import Acceptance, CloudDrafts
+from tests.long_runs import LONG
 from tests.virtual_time.cases import preset
 
 TIMES = ModelTimes(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.003)
@@ -97,8 +98,8 @@ def test_auto_compares_the_edge_s_drafts_with_a_cloud_that_drafts() -> None:
 
 
 CELLS = [
-    (rate, sessions, rtt_s)
-    for rate, sessions, rtt_s in ((0.05, 1, 0.0), (0.6, 1, 0.3), (0.8, 1, 0.0), (0.9, 6, 0.1))
+    *((0.05, 1, 0.0), (0.6, 1, 0.3), (0.8, 1, 0.0)),
+    pytest.param(0.9, 6, 0.1, marks=LONG),
 ]
 
 

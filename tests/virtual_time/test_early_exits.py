@@ -11,6 +11,7 @@ from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Verdict
 from tandem.specdec.presets import Preset
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import (
     ModelPair,
     faults_of,
@@ -61,7 +62,7 @@ def answer(
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", with_long_cases(METHODS, ("dssd", "pipelined", "streaming")))
 def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
     received = hits = 0
     plain_s = hearing_s = 0.0

@@ -11,6 +11,7 @@ import pytest
 from tandem.specdec.choices import Schedule
 from tandem.specdec.messages import CloudMessage
 from tandem.specdec.presets import Preset
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled, tree
 from tests.virtual_time.lockstep import Lockstep, Pace
 
@@ -55,7 +56,16 @@ class SilentClouds(Lockstep):
         self._up = deque((self._turn + self._pace.up, frame) for frame in frames)
 
 
-@pytest.mark.parametrize("name", HEDGED)
+@pytest.mark.parametrize(
+    "name",
+    with_long_cases(
+        HEDGED,
+        (
+            *("dssd", "a full distribution is asked for", "tree", "ar", "stream"),
+            "parts of chunks",
+        ),
+    ),
+)
 def test_whoever_answers_first_the_text_is_the_same(name: str) -> None:
     hedges = 0
     for seed in range(6):

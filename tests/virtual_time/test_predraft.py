@@ -11,6 +11,7 @@ from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftTask, Interrupt
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import faults_of, model_pair, preset, run, scheduled
 from tests.virtual_time.edge_frames import (
     draft,
@@ -50,7 +51,9 @@ def answer(
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", with_long_cases(METHODS, ("dssd", "coupled", "pipelined, token by token"))
+)
 def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
     hits, plain_s, predrafted_s = 0, 0.0, 0.0
     for seed in range(12):

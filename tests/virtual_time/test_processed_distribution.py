@@ -50,6 +50,16 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "tree, with replacement": (tree((2,), with_replacement=True), 2),
     "streaming": (scheduled("dsd", Schedule(2, 1, decode_when_idle=True)), 3),
 }
+EVERY_RUN = (
+    "dsd",
+    "dssd, M 1, R 1",
+    "dssd-full",
+    "distribution up",
+    "predraft",
+    "tree",
+    "streaming",
+)
+"""In `make test`: each payload, a tree, and tokens of the cloud's own; with each processor."""
 TARGET = {0: [4, 3, 1], 1: [2, 2, 4], 2: [8, 5, 3]}
 DRAFT = {0: [1, 2, 5], 1: [4, 4, 1], 2: [1, 1, 14]}
 
@@ -98,7 +108,11 @@ def probs_through_the_machines(chosen: Preset, models: ModelPair, count: int) ->
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        pytest.param(method, [*PROCESSORS][(number + step) % 4], marks=[LONG] if step else [])
+        pytest.param(
+            method,
+            [*PROCESSORS][(number + step) % 4],
+            marks=[LONG] if step or method not in EVERY_RUN else [],
+        )
         for number, method in enumerate(METHODS)
         for step in (0, 2)
     ],

@@ -17,6 +17,7 @@ from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Verdict, Work
 from tandem.specdec.presets import PRESETS
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.lockstep import judgement_for, model_for
 
@@ -104,7 +105,7 @@ def test_drafts_are_accepted_at_the_declared_rate() -> None:
         assert abs(rate - 0.9) < 0.05
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("rate", with_long_cases([0.05, 0.5, 0.9], [0.9]))
 def test_drafts_never_slow_the_verifier_down(rate: float) -> None:
     """A pass takes no more drafts than it can bear: sixteen sessions are as fast as without."""
     pair = declared_pair(rate, seed=4, vocabulary_size=64)

@@ -18,7 +18,7 @@ from tests.virtual_time.cases import TokenIds, model_pair, preset, run, schedule
 ENDS = frozenset({0})
 MODELS = model_pair(8, sharpness=3.0, noise=0.2)
 GREEDY = model_pair(8, sharpness=3.0, noise=0.2, sampling=SamplingParams(temperature=0.0))
-GUMBEL = {
+EVERY_GUMBEL = {
     **{f"coupled, {length}": preset("coupled", length) for length in (1, 2, 3, 5, 8)},
     "pipelined": scheduled("coupled", Schedule(8, 2, verify_on_arrival=True, bonus=False)),
     "streaming": scheduled("coupled", Schedule(4, 1, decode_when_idle=True)),
@@ -37,12 +37,21 @@ EVERY = {
 }
 USUAL = frozenset(
     (
-        *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream", "stream-rejection", "coupled"),
-        *("lookup", "fsd", "cloud-draft", "split", "pipelined", "streaming"),
+        *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream-rejection", "coupled", "fsd"),
+        *("cloud-draft", "split"),
     )
 )
-METHODS = with_long_cases(EVERY, [name for name in EVERY if name.split(",")[0] in USUAL])
+METHODS = with_long_cases(
+    EVERY,
+    [
+        *(name for name in EVERY if name.split(",")[0] in USUAL),
+        *("pipelined, split", "streaming, whole chunks"),
+    ],
+)
 """In `make test` one preset of each kind."""
+GUMBEL = with_long_cases(
+    EVERY_GUMBEL, ("coupled, 1", "coupled, 3", "coupled, 8", "pipelined", "streaming, whole chunks")
+)
 
 
 def stop_after(phrase: TokenIds) -> Callable[[int], bool]:
@@ -74,7 +83,7 @@ def test_end_of_text_cuts_the_same_text(method: str) -> None:
     ended = 0
     for seed in range(32):
         whole = text_of_ar(seed, max_tokens=12)
-        result = run(GUMBEL[method], MODELS, seed, max_tokens=12, ends=ENDS)
+        result = run(EVERY_GUMBEL[method], MODELS, seed, max_tokens=12, ends=ENDS)
         assert result.token_ids == cut_at(whole, ENDS)
         assert result.finish.reason is expected_reason(result)
         ended += result.finish.reason is FinishReason.STOP
@@ -121,7 +130,7 @@ def test_a_shorter_limit_cuts_the_same_text(method: str) -> None:
     for seed in range(3):
         whole = text_of_ar(seed, max_tokens=13)
         for max_tokens in range(1, 14):
-            result = run(GUMBEL[method], MODELS, seed, max_tokens=max_tokens)
+            result = run(EVERY_GUMBEL[method], MODELS, seed, max_tokens=max_tokens)
             assert result.token_ids == whole[:max_tokens]
 
 
@@ -136,7 +145,7 @@ def test_a_stop_phrase_ends_the_text_inside_a_chunk(method: str) -> None:
             whole[:length] for length in range(1, 17) if whole[:length][-len(phrase) :] == phrase
         )
         result = run(
-            GUMBEL[method],
+            EVERY_GUMBEL[method],
             MODELS,
             seed,
             max_tokens=16,

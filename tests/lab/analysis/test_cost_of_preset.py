@@ -19,6 +19,7 @@ from lab.simulation.simulator import ModelTimes
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import PRESETS
+from tests.long_runs import LONG
 
 SERVER = ModelTimes(0.024, 0.072, 0.003)
 SLOW_EDGE = ModelTimes(0.060, 0.072, 0.003)
@@ -52,10 +53,15 @@ def ratio(
 @pytest.mark.parametrize(
     ("name", "rate", "tokens"),
     [
-        *((name, rate, 200) for name in ("dsd", "coupled", "picospec") for rate in (0.05, 0.6)),
-        ("dssd", 0.9, 600),
+        *(("dsd", 0.6, 200), ("coupled", 0.05, 200), ("picospec", 0.6, 200), ("dssd", 0.9, 600)),
         ("stream", 0.05, 60),
-        ("stream", 0.6, 120),
+        *(
+            pytest.param(*case, marks=LONG)
+            for case in (
+                *(("dsd", 0.05, 200), ("coupled", 0.6, 200), ("picospec", 0.05, 200)),
+                ("stream", 0.6, 120),
+            )
+        ),
     ],
 )
 def test_one_session_takes_what_is_predicted(name: str, rate: float, tokens: int) -> None:
@@ -68,7 +74,11 @@ def test_hits_of_drafts_made_ahead_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("name", "times", "rate"),
-    [("ar", SERVER, 0.0), ("coupled", SERVER, 0.3), ("dssd", SLOW_EDGE, 0.05)],
+    [
+        ("ar", SERVER, 0.0),
+        ("coupled", SERVER, 0.3),
+        pytest.param("dssd", SLOW_EDGE, 0.05, marks=LONG),
+    ],
 )
 def test_sessions_wait_for_each_other_as_predicted(
     name: str, times: ModelTimes, rate: float

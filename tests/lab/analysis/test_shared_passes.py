@@ -10,6 +10,7 @@ from lab.analysis.epoch_timeline import Expected, StepTimes, expected
 from lab.analysis.shared_passes import expected_together
 from tandem.control.conditions import Conditions
 from tandem.specdec.choices import Schedule
+from tests.long_runs import with_long_cases
 
 TIMES = StepTimes(draft_s=2, pass_s=10, further_s=1, up_s=3, down_s=4, correction_s=1)
 ALONE = Schedule(0, 1, decode_when_idle=True)
@@ -80,7 +81,7 @@ def test_alone_every_pass_feeds_a_token_of_each(sessions: int) -> None:
 
 
 @pytest.mark.parametrize("schedule", [STOP_AND_WAIT, NO_BONUS, STREAM])
-@pytest.mark.parametrize("rate", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("rate", with_long_cases([0.0, 0.3, 0.7, 1.0], [0.3, 1.0]))
 def test_one_session_of_many_is_a_session(schedule: Schedule, rate: float) -> None:
     found, _ = together(schedule, rate, 1)
     closed = expected(schedule, TIMES, rate)

@@ -33,6 +33,7 @@ from tandem.control.estimates import NO_WARM_START
 from tandem.generation.client import Generated
 from tandem.specdec.presets import PRESETS, Preset
 from tandem_api.common.v1 import generation_pb2 as pb
+from tests.long_runs import LONG
 
 
 class Killed(Exception):
@@ -109,6 +110,7 @@ def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(
     assert ran == 4 * [0.5]
 
 
+@LONG  # two cells with all their seeds; those above have their rows given
 def test_against_the_cloud_alone_no_preset_of_an_edge_is_simulated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,6 +37,7 @@ from tandem.backends.image_files import decode_image
 from tandem.core.probs import Array
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tests.long_runs import LONG
 
 TABLES = all_tables()
 
@@ -113,10 +114,17 @@ def test_parameters_of_a_folder_are_counted() -> None:
     assert parameters_in(Path(Models().target).parent / "demo-exits") == 4 * 128 * 2 * 320
 
 
+LONG_TABLES = ("dssd-table-2", "dssd-table-3")
+"""Computed for more than a second, as the others are in milliseconds."""
+
+
 @pytest.mark.parametrize(
     "table",
-    [each for each in TABLES if each.basis is Basis.COST_MODEL],
-    ids=lambda table: table.key,
+    [
+        pytest.param(each, marks=[LONG] if each.key in LONG_TABLES else [], id=each.key)
+        for each in TABLES
+        if each.basis is Basis.COST_MODEL
+    ],
 )
 def test_a_cost_model_has_the_shape_of_the_printed_table(table: PaperTable) -> None:
     """The first row and the last: pure arithmetic but for Table 2's column in virtual time."""

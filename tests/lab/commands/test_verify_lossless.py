@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from lab.analysis.goodness_of_fit import Fit
 from lab.commands.verify_lossless import _divergence_words
 from lab.lossless import ROUNDING, LosslessPlan, PresetCheck, _divergences
 from tandem.backends.interface import Session
@@ -19,6 +20,7 @@ from tandem.core.gumbel import gumbel
 from tandem.generation.client import Generated
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
 from tandem.testing.scripted import ScriptedEngine
+from tests.long_runs import LONG
 from tests.unit.cli.scripted_pair import VOCABULARY, scripted_pair
 
 
@@ -53,8 +55,36 @@ def test_the_demo_pair_passes_over_a_slow_link() -> None:
     assert row.split()[:4] == ["coupled", "passed", "2/2", "2/2"]
 
 
+@LONG  # of so many sequences; an exact preset passes, and what is found is printed, below
 @pytest.mark.usefixtures("scripted")
 def test_an_exact_preset_passes_and_a_lossy_one_shows_its_bias() -> None:
+    assert_both_are_shown()
+
+
+@pytest.mark.usefixtures("scripted")
+def test_what_is_found_of_an_exact_and_a_lossy_preset_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = PresetCheck(
+        preset="dsd",
+        lossy=False,
+        texts=1,
+        different={"greedy": 0},
+        sequences=Fit(100, 9, 8.0, 30.0, 0.07, 0.06, 0.4),
+        uplink_bytes=9.0,
+        downlink_bytes=9.0,
+        target_passes=1.0,
+    )
+    lossy = replace(exact, preset="picospec-top-k", lossy=True)
+
+    async def checked(*arguments: object, **options: object) -> list[PresetCheck]:
+        return [exact, lossy]
+
+    monkeypatch.setattr("lab.commands.verify_lossless.check_presets", checked)
+    assert_both_are_shown()
+
+
+def assert_both_are_shown() -> None:
     ended = verify("--preset", "dsd", "--preset", "picospec-top-k", "--prompt", "a")
     assert (ended.exit_code, ended.stderr) == (1, "")
     head, _, exact, lossy, power, signed = ended.stdout.splitlines()

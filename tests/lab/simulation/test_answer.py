@@ -13,6 +13,7 @@ from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, scripted_pair, scripted_probs
+from tests.long_runs import with_long_cases
 
 TIMES = ModelTimes(draft_s=0.020, verify_first_s=0.050, verify_further_s=0.002)
 NEAR = Conditions(TIMES)
@@ -32,7 +33,16 @@ def answer(
     return simulate_answer(preset, pair, conditions, PROMPT, TOKENS, seed)
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize(
+    "name",
+    with_long_cases(
+        PRESETS,
+        (
+            *("ar", "dsd", "dssd", "tslt", "picospec", "mc-dsd", "stream", "auto", "coupled"),
+            *("predraft", "fsd", "cloud-draft", "split"),
+        ),
+    ),
+)
 def test_every_preset_is_simulated_and_repeats_itself(pair: SimulatedPair, name: str) -> None:
     far = replace(NEAR, rtt_s=0.1, mbps=10, jitter_s=0.01)
     one, other = answer(pair, name, far), answer(pair, name, far)

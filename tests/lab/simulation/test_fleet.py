@@ -19,6 +19,7 @@ from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Scaling, Spread, 
 from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import PRESETS
+from tests.long_runs import LONG
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
 RTT_S = 0.04
@@ -31,7 +32,10 @@ SMALL = FleetPlan(PRESETS["stream"], 40, 3, FleetTraffic(per_edge_s=20.0), lasts
 
 @pytest.mark.parametrize(
     ("preset", "sessions"),
-    [("ar", 3), ("coupled", 3), ("predraft", 3), ("stream", 1), ("auto", 1)],
+    [
+        *(("ar", 3), ("coupled", 3), ("stream", 1), ("auto", 1)),
+        pytest.param("predraft", 3, marks=LONG),
+    ],
 )
 def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: int) -> None:
     """Of edges that have answered before: the fleet's know their conditions from the start."""
@@ -67,8 +71,16 @@ def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: in
     assert figures.tpot_p50_s == pytest.approx(real_s, rel=0.1)
 
 
-@pytest.mark.parametrize("preset", ["cloud-draft", "stream-cloud-draft"])
-@pytest.mark.parametrize("rate", [0.4, 0.9])
+@pytest.mark.parametrize(
+    ("preset", "rate"),
+    [
+        *(("cloud-draft", 0.4), ("stream-cloud-draft", 0.9)),
+        *(
+            pytest.param(*case, marks=LONG)
+            for case in (("cloud-draft", 0.9), ("stream-cloud-draft", 0.4))
+        ),
+    ],
+)
 def test_a_cloud_that_drafts_takes_as_long_as_the_real_machine(preset: str, rate: float) -> None:
     conditions, tokens = Conditions(TIMES, RTT_S), 160
     question = [Question((7,), tokens, seed=5)]

@@ -19,6 +19,7 @@ from lab.training.exit_training import (
 from tandem.backends.torch.exit_adapters import TENSORS, read_description
 from tandem.backends.torch.loading import load_engine, load_model, vision_of
 from tandem.core.errors import InvalidArgument
+from tests.long_runs import with_long_cases
 from tests.unit.backends.reference_models import VOCABULARY
 from tests.unit.backends.tiny_folders import write_model, write_tokenizer
 from tests.unit.backends.tiny_vision import picture, write_vision_model
@@ -34,7 +35,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "tiny-target", "llama")
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "opt", "gpt2", "gpt-oss"])
+@pytest.mark.parametrize(
+    "name", with_long_cases(["llama", "gemma2", "opt", "gpt2", "gpt-oss"], ("llama", "gpt2"))
+)
 def test_training_brings_the_exits_nearer_to_the_model(tmp_path: Path, name: str) -> None:
     folder, losses = write_model(tmp_path / "model", name), []
     trained = train_exits(

@@ -36,6 +36,7 @@ from lab.training.distilling.recordings import (
 from lab.training.distilling.sampling import AnswerSampler, SamplingTask
 from models import train_real_draft
 from tandem.backends.torch.loading import load_engine
+from tests.long_runs import LONG
 from tests.unit.backends.tiny_folders import write_model, write_tokenizer
 
 VOCABULARY = 290
@@ -266,6 +267,7 @@ def test_prompts_of_all_tasks_some_of_each_held_out(texts: Path) -> None:
     assert any(ANSWERED in text.text for text in read)
 
 
+@LONG  # each stage by itself is here, and all of the demonstration's in test_train_demo.py
 def test_all_stages(
     texts: Path, target: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from tandem.core.probs import Array
 from tandem.demo import demo_folder
+from tests.long_runs import with_long_cases
 from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp, q4_k_gguf
 
 LONG = 290
@@ -68,7 +69,7 @@ def whole(loaded: LoadedModel) -> Array:
     return found
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13, 64])
+@pytest.mark.parametrize("size", with_long_cases([1, 2, 3, 4, 5, 8, 13, 64], (1, 2, 5, 64)))
 def test_a_row_alone_has_the_bits_that_it_has_among_others(
     engine: Engine, whole: Array, size: int
 ) -> None:

@@ -24,7 +24,7 @@ from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.text.tokenizer import TextTokenizer
-from tests.long_runs import LONG
+from tests.long_runs import LONG, with_long_cases
 from tests.unit.backends.gguf_files import draft_gguf
 from tools.gguf_folder import find_file, write_folder
 
@@ -86,7 +86,7 @@ def greedily(model: Any, token_ids: tuple[int, ...], steps: int) -> list[int]:
     return [int(token) for token in answer[0, len(token_ids) :]]
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("kind", with_long_cases(["F32", "F16", "Q8_0", "Q4_1"], ("F16", "Q4_1")))
 def test_logits_are_those_of_transformers_with_the_dequantised_weights(
     kind: str, loaded: Loaded
 ) -> None:
@@ -103,7 +103,7 @@ def test_logits_are_those_of_transformers_with_the_dequantised_weights(
 
 
 def test_the_tokenizer_is_the_folder_s(loaded: Loaded) -> None:
-    of_file, wanted = loaded("F32"), load_tokenizer(FOLDER)
+    of_file, wanted = loaded("Q4_1"), load_tokenizer(FOLDER)
     tokenizer = of_file.tokenizer
     assert tokenizer is not None
     assert of_file.engine.vocabulary_hash == wanted.vocabulary_hash
@@ -115,7 +115,7 @@ def test_the_tokenizer_is_the_folder_s(loaded: Loaded) -> None:
     assert tokenizer.chat(chat) == wanted.chat(chat)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", with_long_cases(["bfloat16", "int8"], ("int8",)))
 def test_weights_are_taken_into_another_precision(dtype: str, loaded: Loaded) -> None:
     as_it_is, other = loaded("Q8_0"), loaded("Q8_0", dtype)
     assert as_it_is.content_hash() != other.content_hash()

@@ -30,6 +30,7 @@ from tandem.backends.torch import load, loading
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.errors import InvalidArgument
+from tests.long_runs import LONG
 from tests.unit.backends.reference_models import CONFIGS, CONTEXT, VOCABULARY, tokens
 from tests.unit.backends.tiny_folders import write_generation_config, write_model, write_tokenizer
 
@@ -62,7 +63,11 @@ def test_long_loading_is_shown_on_a_terminal(
 @pytest.mark.parametrize("drafts", [True, False], ids=["draft", "target"])
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("llama", "float32"), ("llama", "int8"), ("gpt2", "int8"), ("qwen3", "int4")],
+    [
+        ("llama", "float32"),
+        ("gpt2", "int8"),
+        *(pytest.param(*case, marks=LONG) for case in (("llama", "int8"), ("qwen3", "int4"))),
+    ],
 )
 def test_weights_that_were_laid_out_anew_are_not_in_memory_a_second_time(
     tmp_path: Path, name: str, dtype: str, drafts: bool

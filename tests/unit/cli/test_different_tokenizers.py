@@ -29,6 +29,7 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.local_processes import tokenizer_flag
 from tandem.suite.models import CannotLoad, ModelPair, choose_model, load_pair
 from tandem.telemetry.metrics import Metrics, new_registry
+from tests.long_runs import LONG, with_long_cases
 from tests.unit.backends.tiny_folders import (
     write_model,
     write_sentencepiece_tokenizer,
@@ -84,21 +85,30 @@ EXACT_TEXT = [
 ]
 
 
+EVERY_RUN = [
+    *((name, 0.0) for name in ("dsd", "dssd", "dssd-full", "tslt", "picospec", "mc-dsd", "fsd")),
+    *((name, 1.0) for name in ("coupled", "auto", "predraft")),
+]
+"""In `make test`: each way to draft and to judge."""
+
+
 @pytest.fixture
-def exact_text(request: pytest.FixtureRequest) -> list[tuple[str, float]]:
-    """Presets and temperatures: each with one of the pairs, in turn."""
-    return EXACT_TEXT[PAIRS.index(request.node.callspec.params["pair"]) :: 2]
+def place(request: pytest.FixtureRequest) -> int:
+    """Of the pair among the pairs."""
+    return PAIRS.index(request.node.callspec.params["pair"])
 
 
+@pytest.mark.parametrize("cases", [EVERY_RUN, pytest.param(EXACT_TEXT, marks=LONG)], ids=len)
 async def test_the_text_is_the_target_s_own(
-    pair: ModelPair, exact_text: list[tuple[str, float]]
+    pair: ModelPair, place: int, cases: list[tuple[str, float]]
 ) -> None:
+    """Presets and temperatures: each with one of the pairs, in turn."""
     assert isinstance(pair.draft, TranslatedEngine)
     accepted = 0
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         prompt = PROMPTS[1]
         alone = {t: await client.generate(request(prompt, "ar", t)) for t in (0.0, 1.0)}
-        for preset, temperature in exact_text:
+        for preset, temperature in cases[place::2]:
             drafted = await client.generate(request(prompt, preset, temperature))
             assert drafted.token_ids == alone[temperature].token_ids, (preset, temperature)
             assert drafted.text == alone[temperature].text
@@ -141,7 +151,9 @@ def alike(byte_level: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[M
     )
 
 
-@pytest.mark.parametrize("preset", ["dsd", "dssd", "dssd-full", "coupled"])
+@pytest.mark.parametrize(
+    "preset", with_long_cases(["dsd", "dssd", "dssd-full", "coupled"], ("dsd", "coupled"))
+)
 async def test_renumbered_tokens_change_nothing_at_all(
     alike: tuple[ModelPair, ...], preset: str
 ) -> None:
@@ -161,7 +173,7 @@ async def test_renumbered_tokens_change_nothing_at_all(
         assert renumbered.summary.accepted == plain.summary.accepted
 
 
-@pytest.mark.parametrize("preset", ["coupled", "dsd", "dssd"])
+@pytest.mark.parametrize("preset", with_long_cases(["coupled", "dsd", "dssd"], ("dssd",)))
 async def test_a_cut_changes_nothing(pair: ModelPair, preset: str) -> None:
     asked = request(PROMPTS[1], preset, 1.0)
     link = shape_from(0.01)

@@ -15,6 +15,7 @@ from tandem.cli import main
 from tandem.control.schedule import CLOUD_ALONE
 from tandem.generation.figures import choice_estimates, choice_line
 from tandem.specdec.presets import PRESETS
+from tests.long_runs import with_long_cases
 from tests.unit.cli.scripted_pair import scripted_pair
 
 FIELDS = {
@@ -95,7 +96,16 @@ def greedy_text_of_ar() -> object:
     return answer("--preset", "ar", "--temperature", "0")["text"]
 
 
-@pytest.mark.parametrize("preset", list(PRESETS))
+@pytest.mark.parametrize(
+    "preset",
+    with_long_cases(
+        PRESETS,
+        (
+            *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream", "auto", "coupled", "lookup"),
+            *("fsd", "cloud-draft", "split"),
+        ),
+    ),
+)
 def test_greedy_text_is_the_same_for_every_preset(preset: str) -> None:
     found = answer("--preset", preset, "--temperature", "0")
     assert found["preset"] == preset

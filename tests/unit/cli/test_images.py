@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.wire.verifier_codec import EdgeCodec
+from tests.long_runs import LONG
 from tests.services.verifier_peer import edge_peer, prefix_of
 from tests.unit.backends.test_image_files import BOMB
 from tests.unit.backends.tiny_vision import (
@@ -121,11 +123,15 @@ async def test_greedy_text_is_transformers_own(pair: ModelPair, folders: dict[st
     assert blind.token_ids != wanted
 
 
-async def test_the_text_is_the_target_s_own(pair: ModelPair) -> None:
+EVERY_RUN = ("dsd", "dssd", "picospec", "mc-dsd", "coupled", "auto", "fsd")
+"""Presets that `make test` asks with images: each way to draft and to judge."""
+DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts]
+
+
+@pytest.mark.parametrize("presets", [EVERY_RUN, pytest.param(DRAFTING, marks=LONG, id="all")])
+async def test_the_text_is_the_target_s_own(pair: ModelPair, presets: Sequence[str]) -> None:
     exact = [
-        (name, 1.0 if preset.acceptance is Acceptance.GUMBEL else 0.0)
-        for name, preset in PRESETS.items()
-        if preset.drafts
+        (name, 1.0 if PRESETS[name].acceptance is Acceptance.GUMBEL else 0.0) for name in presets
     ]
     accepted = 0
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
@@ -139,7 +145,7 @@ async def test_the_text_is_the_target_s_own(pair: ModelPair) -> None:
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
 
 
-@pytest.mark.parametrize("preset", ["coupled", "dssd"])
+@pytest.mark.parametrize("preset", ["coupled", pytest.param("dssd", marks=LONG)])
 async def test_a_cut_brings_the_images_again(pair: ModelPair, preset: str) -> None:
     link = shape_from(0.01)
     async with EmbeddedSuite(pair, link=link) as suite, AggregatorClient(suite.target) as client:

@@ -10,6 +10,7 @@ from tandem.core.gumbel import CoupledNoise, coupled_candidates, coupled_token, 
 from tandem.core.hashing import GOLDEN, Purpose, hash_ids, hash_words, mix, unit
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tests.chi_squared import assert_fits
+from tests.long_runs import with_long_cases
 
 
 def reference_token(probs: Array, seed: int, position: int) -> int:
@@ -182,7 +183,7 @@ def test_successive_coupled_tokens_are_independent() -> None:
     assert_fits(counts, np.outer(probs, probs).ravel())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", with_long_cases(range(6), range(2)))
 def test_acceptance_is_at_least_what_the_coupling_promises(seed: int) -> None:
     source = np.random.default_rng(seed)
     target = source.dirichlet(np.full(8, 0.7))

@@ -50,9 +50,9 @@ def recovered(
 
 
 def biased_pairs(top: int, tail_draws: int, finish: Finish) -> Iterator[bool]:
-    """Yield for each of 40 pairs of distributions whether the recovered token has another
+    """Yield for each of 20 pairs of distributions whether the recovered token has another
     distribution than norm(max(0, P - Q))."""
-    for target, draft in probs_pairs(seed=3, count=40):
+    for target, draft in probs_pairs(seed=3, count=20):
         rest = np.maximum(target - draft, 0)
         probs = output_probs(partial(recovered, target, draft, top, tail_draws, finish), V)
         yield probs != list(rest / rest.sum())

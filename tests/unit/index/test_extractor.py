@@ -23,7 +23,12 @@ from tandem.index.extractor import (
     parts_of,
 )
 from tandem.index.records import Document
-from tests.unit.index.hostile_pdfs import HOSTILE_PDFS, many_operations
+from tests.long_runs import LONG
+from tests.unit.index.hostile_pdfs import (
+    HOSTILE_PDFS,
+    forms_that_draw_the_next_twice,
+    many_operations,
+)
 
 PAGE = b"<title>T</title><p>words"
 HOSTILE_TAGS = (
@@ -131,7 +136,12 @@ async def test_a_file_that_takes_too_long_is_refused_and_holds_up_nothing(
 
 @pytest.mark.parametrize(
     "made",
-    [made for made in HOSTILE_PDFS if made is not many_operations],  # which is read above
+    [
+        # Another one that takes all of its time is read above.
+        pytest.param(made, marks=[LONG] if made is forms_that_draw_the_next_twice else [])
+        for made in HOSTILE_PDFS
+        if made is not many_operations
+    ],
     ids=lambda made: made.__name__,
 )
 def test_a_hostile_pdf_ends_in_its_time_and_the_next_file_is_read(

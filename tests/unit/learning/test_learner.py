@@ -22,6 +22,7 @@ from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tests.long_runs import with_long_cases
 from tests.unit.learning.unigrams import (
     LIKELY,
     VOCABULARY,
@@ -233,7 +234,9 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("name", [TEXTS, TRAINING, "adapter-1.safetensors"])
+@pytest.mark.parametrize(
+    "name", with_long_cases([TEXTS, TRAINING, "adapter-1.safetensors"], (TRAINING,))
+)
 async def test_a_file_that_a_kill_left_in_part_costs_no_more_than_itself(
     name: str,
     tmp_path: Path,

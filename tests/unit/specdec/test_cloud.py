@@ -28,6 +28,7 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits
 from tests.virtual_time.cloud_frames import (
     MODELS,
@@ -96,8 +97,18 @@ def test_the_shells_mistakes_are_protocol_errors() -> None:
         cloud.complete(Verification((), (), ()), Work())
 
 
-@pytest.mark.parametrize("name", [n for n in PRESETS if not PRESETS[n].fixed().timing_dependent])
+@pytest.mark.parametrize(
+    "name",
+    with_long_cases(
+        [n for n in PRESETS if not PRESETS[n].fixed().timing_dependent],
+        (
+            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "cloud-draft", "split"),
+            "predraft",
+        ),
+    ),
+)
 def test_both_simulations_give_the_same_text(name: str) -> None:
+    """`make test` has each kind of frames; other presets combine them."""
     for seed in range(1, 8):
         whole = run(preset(name, 3), MODELS, seed, max_tokens=12)
         assert Lockstep(preset(name, 3), MODELS, seed=seed).run() == whole.token_ids

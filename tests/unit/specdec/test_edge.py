@@ -38,8 +38,9 @@ from tandem.specdec.messages import (
     Recovered,
     Work,
 )
-from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.presets import PRESETS
 from tandem.specdec.text_drafts import NO_TEXTS
+from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
     MODELS,
@@ -526,9 +527,23 @@ def test_a_cloud_is_left_for_a_better_one_between_rounds_too() -> None:
     assert busy.receive(verdict_of(busy, 2, outcome=0), 0.0)[-1] == Reconnect(lost=False)
 
 
-@pytest.mark.parametrize("chosen", [*map(preset, PRESETS), STREAM], ids=lambda chosen: chosen.name)
-def test_the_target_model_says_what_ends_a_text(chosen: Preset) -> None:
-    """The draft model may think otherwise: both ends stop by the cloud's word."""
+ENDED = {**{name: preset(name) for name in PRESETS}, "stream, composed": STREAM}
+
+
+@pytest.mark.parametrize(
+    "name",
+    with_long_cases(
+        ENDED,
+        (
+            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "predraft", "fsd", "split"),
+            *("cloud-draft", "stream-rejection", "stream, composed"),
+        ),
+    ),
+)
+def test_the_target_model_says_what_ends_a_text(name: str) -> None:
+    """The draft model may think otherwise: both ends stop by the cloud's word. `make test` has each
+    kind of frames; other presets combine them."""
+    chosen = ENDED[name]
     models = model_pair(5, sharpness=2.0)
     ended = 0
     for seed in range(6):
