@@ -100,8 +100,8 @@ _ONLY_CELLS = click.option(
     "--only",
     multiple=True,
     metavar="CELL",
-    help="With --real: only this cell, for example smollm2:40ms:48:t0:quiet; * matches anything;"
-    " repeatable.",
+    help="Only this cell, for example '*, acceptance 0.9, 4 sessions', or with --real"
+    " smollm2:40ms:48:t0:quiet; * matches anything; repeatable.",
 )
 _KEPT_ROWS = click.option(
     "--kept",

@@ -31,6 +31,7 @@ from lab.bench.speculation.auto_paced import draw_paced, measure_paced
 from lab.bench.speculation.auto_real import RealRun, draw_real, measure_real
 from lab.bench.speculation.auto_rows import (
     Case,
+    cells_named,
     fixed_presets,
     keep_row,
     read_rows,
@@ -65,8 +66,8 @@ def run(
     order that soon covers every part of the grid, so that the figures of an unfinished run mean
     something. With `kept`, a run that was ended goes on. `cells`: how many cases, from the first
     on; 0: all. `later` and `sessions` concern the grid alone, and leave out conditions that change;
-    `only` concerns real models, and `rounds` all that runs as processes. `against_cloud`: leave out
-    the fixed presets of an edge."""
+    `only` concerns all but `paced`, and `rounds` all that runs as processes. `against_cloud`: leave
+    out the fixed presets of an edge."""
     if real:
         measure_real(report, RealRun(rounds=rounds, only=only, kept=kept, minutes=minutes))
         return
@@ -80,6 +81,7 @@ def run(
         if not sessions or str(cell.sessions) in sessions
     ]
     cases += () if later or sessions else CHANGES
+    cases = cells_named(only, cases) if only else cases
     cases = cases[: cells or None]
     seeds = range(report.seed, report.seed + max(SEEDS.values()))
     fixed = {} if against_cloud else fixed_presets(report.quick)

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
@@ -39,9 +38,15 @@ from lab.bench.harness.report import Goal, Report, Row, duration_words, make_row
 from lab.bench.harness.suite import ROOT, Models, Suite, running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S, requests, summary_of, total
-from lab.bench.speculation.auto_rows import ALONE, CHOSEN, keep_row, read_rows, time_left
+from lab.bench.speculation.auto_rows import (
+    ALONE,
+    CHOSEN,
+    cells_named,
+    keep_row,
+    read_rows,
+    time_left,
+)
 from lab.machine import usable_cores
-from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.figures import answer_figures
@@ -142,7 +147,9 @@ def measure_real(report: Report, options: RealRun) -> None:
     """Fill the report: a row for each cell. A pair of models that is missing is left out, with a
     note. Raises InvalidArgument for a name of no cell."""
     rounds = options.rounds or (QUICK_ROUNDS if report.quick else ROUNDS)
-    wanted = cells_named(options.only) if options.only else QUICK_CELLS if report.quick else CELLS
+    wanted = QUICK_CELLS if report.quick else CELLS
+    if options.only:
+        wanted = cells_named(options.only, CELLS)
     made = {
         "real": list(PRESETS),
         "rounds": rounds,
@@ -176,16 +183,6 @@ def measure_real(report: Report, options: RealRun) -> None:
     report.add(f"Real models as processes, {rounds} rounds a cell", COLUMNS, rows)
     report.goals += goals(rows)
     report.notes += notes(rows)
-
-
-def cells_named(names: Sequence[str]) -> list[RealCell]:
-    """Return the cells that match one of the names, in which `*` stands for anything. Raises
-    InvalidArgument for a name that matches none."""
-    for name in names:
-        if not any(fnmatchcase(str(cell), name) for cell in CELLS):
-            why = f"{name!r} is no cell; one is {CELLS[0]}, and * stands for anything"
-            raise InvalidArgument("only", why)
-    return [cell for cell in CELLS if any(fnmatchcase(str(cell), name) for name in names)]
 
 
 @contextmanager

@@ -13,22 +13,35 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from lab.bench.harness.report import Row, make_row
 from lab.bench.speculation.auto_cases import Cell, Change
+from tandem.core.errors import InvalidArgument
 from tandem.specdec.presets import PRESETS, Preset
 
 Case = Cell | Change
+AnyCell = TypeVar("AnyCell")
 ALONE = "ar"
 CHOSEN = "auto"
 BASELINES = (ALONE, "cloud-draft", "cloud-lookup")
 """What the cloud does without an edge: decode alone, or draft itself with a model or by lookup."""
 FINALISTS = 2
 """So many of the fixed presets that are best with the first seed are compared with every seed."""
+
+
+def cells_named(names: Sequence[str], cells: Sequence[AnyCell]) -> list[AnyCell]:
+    """Return those of the cells that match one of the names, in which `*` stands for anything.
+    Raises InvalidArgument for a name that matches none."""
+    for name in names:
+        if not any(fnmatchcase(str(cell), name) for cell in cells):
+            why = f"{name!r} is no cell; one is {cells[0]}, and * stands for anything"
+            raise InvalidArgument("only", why)
+    return [cell for cell in cells if any(fnmatchcase(str(cell), name) for name in names)]
 
 
 def rows_of(

@@ -30,6 +30,7 @@ from lab.bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, rea
 from lab.machine import this_machine
 from lab.simulation.answer import Question, SimulatedAnswer, simulate_answers
 from tandem.control.estimates import NO_WARM_START
+from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
 from tandem.specdec.presets import PRESETS, Preset
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -82,6 +83,21 @@ def test_a_run_goes_on_after_the_cases_that_were_kept(
         f"server, 30 ms, 9 Mbit/s, acceptance {rate}, 1 sessions" for rate in (1, 2, 3)
     ]
     assert [row["declared"] for row in report.rows] == [1, 2, 3]
+
+
+def test_only_cells_that_are_named_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[float] = []
+
+    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
+        ran.append(case.rate)
+        return row_with(1.0, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
+    auto.run(report, Models(), only=("*, acceptance 2, *",))
+    assert ran == [2]
+    with pytest.raises(InvalidArgument, match="is no cell; one is server, 30 ms"):
+        auto.run(report, Models(), only=("*, acceptance 4, *",))
 
 
 def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(

@@ -23,12 +23,12 @@ from lab.bench.speculation.auto_real import (
     RealRun,
     Round,
     cell_row,
-    cells_named,
     goals,
     measure_real,
     notes,
     order_of,
 )
+from lab.bench.speculation.auto_rows import cells_named
 from lab.machine import this_machine
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
@@ -62,8 +62,8 @@ def test_every_pair_link_length_and_load_is_a_cell() -> None:
 
 
 def test_cells_are_taken_by_name() -> None:
-    assert cells_named(["smollm2:40ms:48:t0:quiet"]) == [CELL]
-    some = cells_named(["*:40ms:48:t0:quiet", "smollm2:40ms:48:t0:*"])
+    assert cells_named(["smollm2:40ms:48:t0:quiet"], CELLS) == [CELL]
+    some = cells_named(["*:40ms:48:t0:quiet", "smollm2:40ms:48:t0:*"], CELLS)
     assert [str(cell) for cell in some] == [
         "smollm2:40ms:48:t0:quiet",
         "smollm2:40ms:48:t0:busy",
@@ -72,7 +72,7 @@ def test_cells_are_taken_by_name() -> None:
         "demo-gguf:40ms:48:t0:quiet",
     ]
     with pytest.raises(InvalidArgument, match="'smollm2:40:48:quiet' is no cell"):
-        cells_named(["*", "smollm2:40:48:quiet"])
+        cells_named(["*", "smollm2:40:48:quiet"], CELLS)
 
 
 def test_each_round_begins_with_another_preset() -> None:
