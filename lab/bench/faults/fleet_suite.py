@@ -88,16 +88,21 @@ class FleetSuite:
 
     async def all_known(self) -> None:
         """Wait until every edge lists every verifier as serving. Raises SuiteFailed for a process
-        that has ended."""
+        that has ended, or an edge that does not list them in `START_S`."""
         access = access_with(self.certificates, "edge")
         edges = [name for name in self.fleet.members if name.endswith("aggregator")]
-        async with asyncio.timeout(START_S):
-            for name in edges:
-                address = f"{HOST}:{self.fleet.ports[name]}"
-                async with AggregatorClient(address, access=access) as client:
-                    while not await _knows_all(client, len(self.links)):
-                        self.fleet.check_alive()
-                        await asyncio.sleep(POLL_S)
+        name = ""
+        try:
+            async with asyncio.timeout(START_S):
+                for name in edges:
+                    address = f"{HOST}:{self.fleet.ports[name]}"
+                    async with AggregatorClient(address, access=access) as client:
+                        while not await _knows_all(client, len(self.links)):
+                            self.fleet.check_alive()
+                            await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            why = f"does not list all {len(self.links)} verifiers after {START_S:g} s"
+            raise SuiteFailed(f"{name} {why}") from None
 
     async def restart(self, name: str) -> None:
         """Stop a service, start it again, and wait until every edge knows every verifier."""

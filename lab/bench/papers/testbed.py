@@ -78,14 +78,15 @@ class Testbed:
         return pairs[:: 1 + len(pairs) // MOST_POSITIONS]
 
     def experiment(self, module: str, **options: Any) -> list[Row]:
-        """Run another experiment with this seed and size, once, and return its rows."""
+        """Run another experiment with this seed and size, once with the same options, and return
+        its rows."""
 
         def rows() -> list[Row]:
             report = Report(module, self.seed, self.quick, this_machine(), "")
             import_module(module).run(report, self.models, **options)
             return report.rows
 
-        return self.once(module, rows)
+        return self.once((module, repr(sorted(options.items()))), rows)
 
     def once(self, name: Hashable, compute: Callable[[], T]) -> T:
         """Return what several rows share, computed when the first one asks for it."""
