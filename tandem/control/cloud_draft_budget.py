@@ -42,11 +42,6 @@ class CloudDraftBudget:
         """Sessions that share the passes, of late; at least 1."""
         return self._passes.sessions
 
-    @property
-    def alone(self) -> bool:
-        """True if no other session shares the passes."""
-        return self._passes.alone
-
     def drafts(self, acceptance_rate: float, most: int, *, by_model: bool = True) -> int:
         """Return how many of `most` tokens to draft for a session before its next pass. Each takes
         a step, unless it is not made `by_model`, and a row of the pass, which all sessions that
