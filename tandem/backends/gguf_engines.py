@@ -11,7 +11,7 @@ _READER = ("gguf", "torch")
 def gguf_engine() -> str:
     """Return the name of the back end that reads GGUF files unless another is asked for. Where none
     is installed it is llama.cpp's, whose loader says what to install."""
-    if find_spec("llama_cpp") is None and all(find_spec(name) for name in _READER):
+    if find_spec("xllamacpp") is None and all(find_spec(name) for name in _READER):
         return "torch"
     return "llamacpp"
 

@@ -9,7 +9,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, NoReturn
 
-import llama_cpp.llama_cpp as library
 from jinja2 import Template, TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -49,11 +48,16 @@ class GgufTokenizer:
 
     def __init__(self, model: LlamaModel) -> None:
         self._model = model
+        self._library = model.library
         self._pointer = model.vocabulary
-        count = int(library.llama_vocab_n_tokens(self._pointer))
-        self._kinds = [int(library.llama_vocab_get_attr(self._pointer, i)) for i in range(count)]
+        count = int(self._library.llama_vocab_n_tokens(self._pointer))
+        self._kinds = [
+            int(self._library.llama_vocab_get_attr(self._pointer, i)) for i in range(count)
+        ]
         self._names = {
-            token: library.llama_vocab_get_text(self._pointer, token).decode("utf-8", "replace")
+            token: self._library.llama_vocab_get_text(self._pointer, token).decode(
+                "utf-8", "replace"
+            )
             for token in range(count)
         }
         for token in range(count):
@@ -65,7 +69,7 @@ class GgufTokenizer:
         ids = {name: token for token, name in self._names.items()}
         self.vocabulary_hash = hash_vocabulary(ids, self.model_size)
         self.eos_token_ids = frozenset(
-            token for token in self._names if library.llama_vocab_is_eog(self._pointer, token)
+            token for token in self._names if self._library.llama_vocab_is_eog(self._pointer, token)
         )
         self._control = {self._names[t] for t in self._names if self._kinds[t] & _CONTROL}
         self._spelt_control = re.compile("|".join(map(re.escape, sorted(self._control)[::-1])))
@@ -150,7 +154,7 @@ class GgufTokenizer:
     @property
     def starts_with_bos(self) -> bool:
         """True if a prompt begins with the beginning-of-text token."""
-        bos = int(library.llama_vocab_bos(self._pointer))
+        bos = int(self._library.llama_vocab_bos(self._pointer))
         return bos != _NONE and self.encode("a")[:1] == [bos]
 
     def vocabulary(self) -> Vocabulary:
@@ -167,7 +171,10 @@ class GgufTokenizer:
                 byte_ids.add(token)
             plain = self._kinds[token] & _USER_DEFINED
             pieces[token] = byte or (name.encode() if plain else self.piece(token))
-        ends = (library.llama_vocab_bos(self._pointer), library.llama_vocab_eos(self._pointer))
+        ends = (
+            self._library.llama_vocab_bos(self._pointer),
+            self._library.llama_vocab_eos(self._pointer),
+        )
         bos, eos = (int(token) if token != _NONE else None for token in ends)
         unknown = next((t for t in specials if self._kinds[t] & _UNKNOWN), None)
         ids = frozenset(byte_ids)
@@ -209,10 +216,12 @@ class GgufTokenizer:
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text; none for a control token."""
         buffer = ctypes.create_string_buffer(_PIECE_BYTES)
-        size = library.llama_token_to_piece(self._pointer, token, buffer, _PIECE_BYTES, 0, False)
+        size = self._library.llama_token_to_piece(
+            self._pointer, token, buffer, _PIECE_BYTES, 0, False
+        )
         if size < 0:
             buffer = ctypes.create_string_buffer(-size)
-            size = library.llama_token_to_piece(self._pointer, token, buffer, -size, 0, False)
+            size = self._library.llama_token_to_piece(self._pointer, token, buffer, -size, 0, False)
         return buffer.raw[:size]
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -222,7 +231,7 @@ class GgufTokenizer:
     @cached_property
     def drops_first_space(self) -> bool:
         """True if encoding puts a space before every text, which decoding takes away."""
-        kind = int(library.llama_vocab_type(self._pointer))
+        kind = int(self._library.llama_vocab_type(self._pointer))
         return kind == _SENTENCEPIECE and self._said("add_space_prefix") != "false"
 
     @cached_property
@@ -233,7 +242,10 @@ class GgufTokenizer:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
-        ends = {"bos_token": library.llama_vocab_bos, "eos_token": library.llama_vocab_eos}
+        ends = {
+            "bos_token": self._library.llama_vocab_bos,
+            "eos_token": self._library.llama_vocab_eos,
+        }
         names = {name: self._names.get(int(of(self._pointer)), "") for name, of in ends.items()}
         environment.globals.update(names, raise_exception=_raise, strftime_now=_now)
         try:
@@ -267,7 +279,7 @@ class GgufTokenizer:
         spelt = text.encode("utf-8", "replace")
         room = len(spelt) + 8
         ids = (ctypes.c_int32 * room)()
-        count = library.llama_tokenize(
+        count = self._library.llama_tokenize(
             self._pointer, spelt, len(spelt), ids, room, special, control
         )
         if count < 0:

@@ -5,17 +5,18 @@ do are copies. What the library writes to its log is kept for errors, never prin
 """
 
 import ctypes
+import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as library
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.interface import Logits
+from tandem.backends.llamacpp.library import LIBRARY_VARIABLE, Batch, LogCallback, library
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 
 MOST_SEQUENCES = 256
@@ -31,12 +32,12 @@ _FLASH = {False: 0, True: -1}
 llama.cpp likes."""
 
 
-def _log(level: int, text: bytes, _: object) -> None:
-    if level == _ERROR_LEVEL:
+def _log(level: int, text: bytes | None, _: object) -> None:
+    if text and level == _ERROR_LEVEL:
         _ERROR_LINES.append(text.decode("utf-8", "replace").strip())
 
 
-_LOG: Any = library.llama_log_callback(_log)  # the library keeps its address
+_LOG: Any = LogCallback(_log)  # the library keeps its address
 
 
 def first_error() -> str:
@@ -55,44 +56,48 @@ class LlamaModel:
     ) -> None:
         """Load the file at `path`, with `gpu_layers` of its layers on the accelerator with the
         number `gpu`; -1: all of them."""
-        library.llama_log_set(_LOG, None)
-        library.llama_backend_init()
-        if gpu_layers and not library.llama_supports_gpu_offload():
+        self.library = llama = library()
+        llama.llama_log_set(_LOG, None)
+        llama.llama_backend_init()
+        if gpu_layers and not llama.llama_supports_gpu_offload():
             why = (
-                "llama-cpp-python was built without CUDA; build it with CUDA, or use the device cpu"
+                "this llama.cpp was built without CUDA; name a build with it by"
+                f" {LIBRARY_VARIABLE}, or use the device cpu"
             )
             raise InvalidArgument("device", why)
-        options = library.llama_model_default_params()
+        options = llama.llama_model_default_params()
         options.n_gpu_layers = gpu_layers
         options.main_gpu = gpu
         options.vocab_only = vocabulary_only
         first_error()
-        self.pointer: Any = library.llama_model_load_from_file(str(path).encode(), options)
+        self.pointer: Any = llama.llama_model_load_from_file(os.fsencode(path), options)
         if not self.pointer:
             raise InvalidArgument("model", f"{path} cannot be loaded: {first_error()}")
-        self.close = weakref.finalize(self, library.llama_model_free, self.pointer)
-        self.vocabulary: Any = library.llama_model_get_vocab(self.pointer)
+        self.close = weakref.finalize(self, llama.llama_model_free, self.pointer)
+        self.vocabulary: Any = llama.llama_model_get_vocab(self.pointer)
         self.on_device = gpu_layers != 0
-        self.trained_length = int(library.llama_model_n_ctx_train(self.pointer))
+        self.trained_length = int(llama.llama_model_n_ctx_train(self.pointer))
         self._refuse_unfit(path)
 
     def text(self, key: str) -> str | None:
         """Return a field of the file's metadata, as text."""
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-        size = library.llama_model_meta_val_str(self.pointer, key.encode(), buffer, _TEXT_BYTES)
+        size = self.library.llama_model_meta_val_str(
+            self.pointer, key.encode(), buffer, _TEXT_BYTES
+        )
         return buffer.value.decode("utf-8", "replace") if size >= 0 else None
 
     @property
     def chat_template(self) -> str | None:
-        template = library.llama_model_chat_template(self.pointer, None)
+        template = self.library.llama_model_chat_template(self.pointer, None)
         return template.decode("utf-8", "replace") if template else None
 
     @property
     def kv_values_per_token(self) -> int:
         """Numbers that a token's keys and values consist of, over all layers."""
-        layers = int(library.llama_model_n_layer(self.pointer))
-        heads = int(library.llama_model_n_head(self.pointer))
-        size = int(library.llama_model_n_embd(self.pointer)) // max(heads, 1)
+        layers = int(self.library.llama_model_n_layer(self.pointer))
+        heads = int(self.library.llama_model_n_head(self.pointer))
+        size = int(self.library.llama_model_n_embd(self.pointer)) // max(heads, 1)
         kv_heads = self._numbers("head_count_kv") or [heads]
         of_layers = kv_heads if len(kv_heads) > 1 else kv_heads * layers
         keys, values = (self._numbers(f"{part}_length") or [size] for part in ("key", "value"))
@@ -105,10 +110,10 @@ class LlamaModel:
 
     def _refuse_unfit(self, path: Path) -> None:
         kinds = {
-            "is an encoder": library.llama_model_has_encoder,
-            "is recurrent": library.llama_model_is_recurrent,
-            "is partly recurrent": library.llama_model_is_hybrid,
-            "is a diffusion model": library.llama_model_is_diffusion,
+            "is an encoder": self.library.llama_model_has_encoder,
+            "is recurrent": self.library.llama_model_is_recurrent,
+            "is partly recurrent": self.library.llama_model_is_hybrid,
+            "is a diffusion model": self.library.llama_model_is_diffusion,
         }
         for words, applies in kinds.items():
             if applies(self.pointer):
@@ -138,29 +143,32 @@ class LlamaContext:
         only one of them; 0: as many as llama.cpp can have, which share the cells. Raises
         ResourceExhausted if there is too little memory for that many cells."""
         self._model = model  # lives as long as its context
+        self._library = model.library
         self.cells = cells
         self.apart = apart > 0
         self.sequences = apart or MOST_SEQUENCES
         self.cells_of_each = cells // apart if apart else cells
         self.most_tokens = most_tokens
-        self._logits_per_row = int(library.llama_vocab_n_tokens(model.vocabulary))
-        options = library.llama_context_default_params()
+        self._logits_per_row = int(self._library.llama_vocab_n_tokens(model.vocabulary))
+        options = self._library.llama_context_default_params()
         options.n_ctx = cells
         options.n_seq_max = self.sequences
         options.kv_unified = not self.apart
         options.n_batch = options.n_ubatch = max(most_tokens, MOST_SEQUENCES)
+        # The rows whose logits may be asked for: of one sequence, and of all.
+        options.n_outputs_max_per_seq = options.n_outputs_max = options.n_batch
         options.n_threads = options.n_threads_batch = threads
         options.type_k = options.type_v = KV_TYPES[kv_type][0]
         options.swa_full = True  # else a sliding window refuses a rollback
         options.no_perf = True
         options.flash_attn_type = _FLASH[model.on_device]
         first_error()
-        pointer = library.llama_init_from_model(model.pointer, options)
+        pointer = self._library.llama_init_from_model(model.pointer, options)
         if not pointer:
             raise ResourceExhausted(f"llama.cpp: cannot allocate {cells} tokens: {first_error()}")
         self._pointer: Any = pointer
-        self.close = weakref.finalize(self, library.llama_free, pointer)
-        self._memory: Any = library.llama_get_memory(pointer)
+        self.close = weakref.finalize(self, self._library.llama_free, pointer)
+        self._memory: Any = self._library.llama_get_memory(pointer)
         self._batch = _Batch(max(most_tokens, MOST_SEQUENCES))
 
     def feed(
@@ -174,7 +182,7 @@ class LlamaContext:
         `most_tokens`. Raises ResourceExhausted where there are too few free cells, TandemError for
         a failed pass; either may leave some of the tokens in their sequences."""
         batch = self._batch.filled(token_ids, positions, sequences, wanted)
-        status = library.llama_decode(self._pointer, batch)
+        status = self._library.llama_decode(self._pointer, batch)
         if status == _NO_ROOM:
             why = f"the pool of {self.cells} tokens is full; set kv_cells higher"
             raise ResourceExhausted(f"llama.cpp: {why}")
@@ -185,7 +193,7 @@ class LlamaContext:
     def _logits(self, rows: int) -> Logits:
         logits: Logits = np.empty((rows, self._logits_per_row), np.float32)
         if rows:
-            rows_pointer = library.llama_get_logits(self._pointer)
+            rows_pointer = self._library.llama_get_logits(self._pointer)
             ctypes.memmove(logits.ctypes.data, rows_pointer, logits.nbytes)
         return logits
 
@@ -193,11 +201,11 @@ class LlamaContext:
         """Let an empty sequence begin as the first `length` tokens of another, in the same
         cells."""
         if length:
-            library.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            self._library.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
     def forget(self, sequence: int, length: int = 0) -> None:
         """Forget all of a sequence after its first `length` tokens."""
-        if not library.llama_memory_seq_rm(self._memory, sequence, length, -1):
+        if not self._library.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise TandemError("llama.cpp: this model's sequences cannot be rolled back")
 
 
@@ -213,12 +221,12 @@ class _Batch:
         places = np.arange(most_tokens, dtype=np.int64) * self._sequences.itemsize
         self._one_each = self._sequences.ctypes.data + places
         self._starts = np.empty(most_tokens, np.int64)
-        self._batch = library.llama_batch(
-            token=self._ids.ctypes.data_as(_POINTERS["token"]),
-            pos=self._positions.ctypes.data_as(_POINTERS["pos"]),
-            n_seq_id=self._counts.ctypes.data_as(_POINTERS["n_seq_id"]),
-            seq_id=self._starts.ctypes.data_as(_POINTERS["seq_id"]),
-            logits=self._wanted.ctypes.data_as(_POINTERS["logits"]),
+        self._batch = Batch(
+            token=self._ids.ctypes.data,
+            pos=self._positions.ctypes.data,
+            n_seq_id=self._counts.ctypes.data,
+            seq_id=self._starts.ctypes.data,
+            logits=self._wanted.ctypes.data,
         )
 
     def filled(
@@ -244,6 +252,3 @@ class _Batch:
         firsts = np.cumsum(lengths, dtype=np.int64) - lengths
         self._starts[:count] = self._joined.ctypes.data + self._joined.itemsize * firsts
         return self._batch
-
-
-_POINTERS: dict[str, Any] = dict(library.llama_batch._fields_)
