@@ -253,7 +253,13 @@ class ModelSettings(ServiceSettings):
         description="Data type of weights and activations. int8 and int4 quantize the weights"
         " only. Engine llamacpp: data type of the KV cache.",
     )
-    threads: int = Field(default=1, ge=1, le=256, description="CPU threads per forward pass.")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="CPU threads per forward pass. 0: the engine llamacpp uses all cores, or fewer"
+        " while others need them; torch uses half of them.",
+    )
     gpu_layers: int | None = Field(
         default=None,
         ge=0,

@@ -50,10 +50,11 @@ class ModelChoice:
 
     `source` is a folder, or the name of a hub model with its `revision`, unless the back end says
     otherwise. `exits`, of a target: a folder of early exits, "none", or "auto" for those that lie
-    beside it. `engine` names the back end, or is AUTO. `drafts`: mostly one token will be fed at a
-    time. `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers
-    together. `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and
-    tokens that there is room for (0: a default). `first_layers`: only so many run, and answer
+    beside it. `engine` names the back end, or is AUTO. `threads`: of a
+    pass; 0: as the engine sees fit. `drafts`: mostly one token will be fed at a time.
+    `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers together.
+    `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and tokens that
+    there is room for (0: a default). `first_layers`: only so many run, and answer
     their hidden states (0: all); of torch's Llama family alone. `batch_invariant`: an engine that
     can must compute each row to the same bits in every pass, which takes longer.
     """
@@ -62,7 +63,7 @@ class ModelChoice:
     revision: str | None = None
     device: str = "cpu"
     dtype: str = "float32"
-    threads: int = 1
+    threads: int = 0
     exits: str = "none"
     engine: str = AUTO
     drafts: bool = False

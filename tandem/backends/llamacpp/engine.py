@@ -1,7 +1,6 @@
 """The engine for GGUF models: packed passes over the sequences of one llama.cpp context."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -15,30 +14,23 @@ from tandem.backends.interface import (
     Session,
     never,
 )
-from tandem.backends.llamacpp.fixed_rows import GROUPS, MOST_FILLING, feed_alone
 from tandem.backends.llamacpp.native import LlamaContext
 from tandem.backends.llamacpp.sequences import LlamaSession, Placed, SequencePool
 from tandem.backends.request_checks import check_batch, check_capacity, check_length
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-
-_PROBE_TOKENS = 300
-_PROBE_STEPS = 5
-_PROBE_PIECE = 7
-_PROBE_ROWS = (1, 2, 3, 4, 5, 8, 13, 1)
-"""Tokens of the passes in which a batch-invariant engine must give the bits of a single pass."""
-_FIRST_PROBE_TOKENS = 64
-_PROBE_LONG_PIECE = 33
 
 
 class LlamaCppEngine(EngineDefaults):
     """Implements `tandem.backends.interface.Engine` over a context, which it takes over.
 
     `cancelled` is asked before each `most_tokens` of the context: what llama.cpp computes at once.
-    Opening raises ResourceExhausted where the context has too few cells left. Loading measures
-    whether a sequence's logits depend on what shares its passes: quantisations differ in that.
+    Opening raises ResourceExhausted where the context has too few cells left.
 
-    Over a context whose sequences lie apart the engine is batch-invariant, where loading finds a
-    size of groups that makes it so (`fixed_rows`): it then has neither trees nor forks.
+    llama.cpp chooses how to compute a product by its number of rows, and each way rounds
+    differently, so a sequence's logits depend in their last bits on what shares its passes. Over a
+    context whose sequences lie apart the engine is batch-invariant: each token has a pass of its
+    own, which is the same whatever was drafted and whoever else asks. It then has neither trees nor
+    forks. The cells must lie apart as attention sums over them in their order.
     """
 
     def __init__(
@@ -59,24 +51,12 @@ class LlamaCppEngine(EngineDefaults):
         self.kv_bytes_per_token = kv_bytes_per_token
         self._context = context
         self._pool = SequencePool(context)
-        self._rows = 0
-        """Tokens of a group where sequences lie apart; 0: they share passes as they come."""
-        if context.apart:
-            self.context_length = min(context_length, context.cells_of_each - MOST_FILLING)
-            self._fix_rows()
-            return
-        self.context_length = min(context_length, context.cells)
-        self.capabilities = Capabilities(trees=True, forks=True, cancellation=True)
-        self.capabilities = replace(self.capabilities, same_bits=_gives_same_bits(self))
-
-    def _fix_rows(self) -> None:
-        """Choose the smallest groups with which no bit depends on the rows of a pass."""
-        self.capabilities = Capabilities(cancellation=True)
-        for rows in GROUPS:
-            self._rows = rows
-            if _is_batch_invariant(self):
-                self.capabilities = replace(self.capabilities, same_bits=True, batch_invariant=True)
-                return
+        self.context_length = min(context_length, context.cells_of_each)
+        self.capabilities = (
+            Capabilities(cancellation=True, same_bits=True, batch_invariant=True)
+            if context.apart
+            else Capabilities(trees=True, forks=True, cancellation=True)
+        )
 
     @property
     def kv_bytes_in_use(self) -> int:
@@ -114,7 +94,7 @@ class LlamaCppEngine(EngineDefaults):
             for session, request in zip(sessions, batch, strict=True):
                 begun.append(session)
                 places.append(session.place(request))
-            if self._rows:
+            if self._context.apart:
                 answers = self._feed_apart(batch, sessions, cancelled)
             else:
                 answers = self._feed_together(batch, places, cancelled)
@@ -132,19 +112,24 @@ class LlamaCppEngine(EngineDefaults):
         sessions: Sequence[LlamaSession],
         cancelled: Callable[[], bool],
     ) -> list[Logits]:
-        """Feed each session's tokens in a fixed shape, one session after the other."""
+        """Feed each token alone, one session after the other."""
         return [
-            feed_alone(
-                self._context,
-                session.sequence,
-                session.length,
-                request.token_ids,
-                logits_to_keep=request.logits_to_keep,
-                rows=self._rows,
-                cancelled=cancelled,
-            )[:, : self.vocabulary_size]
+            self._feed_one_by_one(request, session, cancelled)[:, : self.vocabulary_size]
             for session, request in zip(sessions, batch, strict=True)
         ]
+
+    def _feed_one_by_one(
+        self, request: ForwardRequest, session: LlamaSession, cancelled: Callable[[], bool]
+    ) -> Logits:
+        rows = []
+        first_kept = len(request.token_ids) - request.logits_to_keep
+        for number, token in enumerate(request.token_ids):
+            if cancelled():
+                raise ForwardCancelled("cancelled before llama.cpp had processed all tokens")
+            position = session.length + number
+            kept = np.array([number >= first_kept])
+            rows.append(self._context.feed([token], [position], [[session.sequence]], kept))
+        return np.concatenate(rows)
 
     def _feed_together(
         self,
@@ -187,48 +172,3 @@ class LlamaCppEngine(EngineDefaults):
 
 def _ends(batch: Sequence[ForwardRequest]) -> list[int]:
     return list(accumulate(len(request.token_ids) for request in batch))
-
-
-def _gives_same_bits(engine: LlamaCppEngine) -> bool:
-    """Return whether a sequence has bit-identical logits fed at once, and in chunks together with
-    another. Its cells lie apart then, between those of the other: some quantisations that pass
-    alone do not beside others, nor after a few dozen tokens."""
-    length = min(_PROBE_TOKENS, engine.context_length // 3)
-    return _bits_are_kept(engine, length, (1,) * _PROBE_STEPS, _PROBE_PIECE)
-
-
-def _is_batch_invariant(engine: LlamaCppEngine) -> bool:
-    """Return the same of passes over any number of tokens, one and several. A model whose products
-    depend on what its other rows are, as where experts are chosen by token, does not pass."""
-    return all(
-        _bits_are_kept(engine, min(length, engine.context_length), _PROBE_ROWS, _PROBE_LONG_PIECE)
-        for length in (_FIRST_PROBE_TOKENS, _PROBE_TOKENS)
-    )
-
-
-def _bits_are_kept(
-    engine: LlamaCppEngine, length: int, passes: Sequence[int], piece_tokens: int
-) -> bool:
-    """Return whether the last tokens of `length` have the same logits bit for bit in these passes,
-    given by their tokens, as in one over all. What precedes them is fed in pieces."""
-    tokens = tuple(step * 7 % engine.vocabulary_size for step in range(1, length + 1))
-    prompt = tokens[: -sum(passes)]
-    if not prompt:
-        return False
-    whole, pieces, other = (engine.open(length) for _ in range(3))
-    try:
-        (want,) = engine.forward([ForwardRequest(whole, tokens, sum(passes))])
-        for start in range(0, len(prompt), piece_tokens):
-            piece = prompt[start : start + piece_tokens]
-            beside = ForwardRequest(other, piece[:3], 0)
-            engine.forward([beside, ForwardRequest(pieces, piece, 0)])
-        got = []
-        end = len(prompt)
-        for count in passes:
-            fed = tokens[end : end + count]
-            got.append(engine.forward([ForwardRequest(pieces, fed, count)])[0])
-            end += count
-        return bool(np.array_equal(np.concatenate(got), want))
-    finally:
-        for session in (whole, pieces, other):
-            session.close()

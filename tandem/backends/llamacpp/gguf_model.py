@@ -6,11 +6,12 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 
+from tandem.backends.llamacpp.adaptive_threads import AdaptiveThreads, halvings
 from tandem.backends.llamacpp.engine import LlamaCppEngine
-from tandem.backends.llamacpp.fixed_rows import MOST_FILLING
 from tandem.backends.llamacpp.gguf_tokenizer import GgufTokenizer
 from tandem.backends.llamacpp.native import CELLS_STEP, KV_TYPES, LlamaContext, LlamaModel
 from tandem.backends.model_source import LoadedModel, ModelChoice
+from tandem.backends.processors import machine_threads
 from tandem.core.errors import InvalidArgument
 
 POOL_BYTES = 2**28
@@ -22,21 +23,23 @@ LEAST_APART = 4
 """Sessions that there is room for where each has cells to itself; more where a share of the cells
 that is as long as the model's longest text leaves room for more."""
 MOST_APART = 64
-_AT_ONCE = 256
-"""Tokens that llama.cpp computes without asking whether the pass was cancelled."""
+_AT_ONCE = 32
+"""Tokens that llama.cpp computes without a sign of life, and without asking whether the pass was
+cancelled. On a processor more of them at once are no faster for each."""
 _AT_ONCE_ON_DEVICE = 512
 
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
     """Load a GGUF model. `dtype` is that of keys and values; weights are as the file has them.
-    `threads` are those of a pass. `gpu_layers` lie on the device; None: all, unless it is the CPU.
+    `threads` are those of a pass; 0: up to the machine's cores, by what passes take. `gpu_layers`
+    lie on the device; None: all, unless it is the CPU.
     `kv_cells`: tokens that there is room for, of all sessions together; with `batch_invariant`
     each session has an equal share of them. Raises InvalidArgument naming the field."""
     path = Path(choice.source)
     if choice.dtype not in KV_TYPES:
         raise InvalidArgument("dtype", f"{choice.dtype!r} is not one of {', '.join(KV_TYPES)}")
-    if choice.threads < 1:
-        raise InvalidArgument("threads", f"{choice.threads} is less than 1")
+    if choice.threads < 0:
+        raise InvalidArgument("threads", f"{choice.threads} is less than 0")
     model = LlamaModel(path, *_placement(choice))
     tokenizer = GgufTokenizer(model)
     cell = model.kv_values_per_token * KV_TYPES[choice.dtype][1]
@@ -50,7 +53,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         LlamaContext(
             model=model,
             cells=cells,
-            threads=choice.threads,
+            threads=_threads(choice),
             kv_type=choice.dtype,
             most_tokens=min(at_once, cells),
             apart=apart,
@@ -63,6 +66,10 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         eos_token_ids=tokenizer.eos_token_ids,
     )
     return LoadedModel(engine, tokenizer, partial(_content_hash, path, choice.dtype))
+
+
+def _threads(choice: ModelChoice) -> AdaptiveThreads:
+    return AdaptiveThreads([choice.threads] if choice.threads else halvings(machine_threads()))
 
 
 def _placement(choice: ModelChoice) -> tuple[int, int]:
@@ -89,7 +96,7 @@ def _cells_apart(cells: int, trained_length: int) -> tuple[int, int]:
     """Return how many sessions are to have cells, and the cells of all: `cells` or somewhat more,
     as each session has a multiple of `CELLS_STEP`."""
     sessions = min(max(cells // trained_length, LEAST_APART), MOST_APART)
-    each = min(cells // sessions, trained_length + MOST_FILLING)
+    each = min(cells // sessions, trained_length)
     return sessions, sessions * ceil(each / CELLS_STEP) * CELLS_STEP
 
 

@@ -146,6 +146,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_n_embd": (c_int32, (c_void_p,)),
     "llama_model_n_head": (c_int32, (c_void_p,)),
     "llama_model_n_layer": (c_int32, (c_void_p,)),
+    "llama_set_n_threads": (None, (c_void_p, c_int32, c_int32)),
     "llama_supports_gpu_offload": (c_bool, ()),
     "llama_token_to_piece": (c_int32, (c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool)),
     "llama_tokenize": (

@@ -6,6 +6,7 @@ do are copies. What the library writes to its log is kept for errors, never prin
 
 import ctypes
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.interface import Logits
+from tandem.backends.llamacpp.adaptive_threads import AdaptiveThreads
 from tandem.backends.llamacpp.library import LIBRARY_VARIABLE, Batch, LogCallback, library
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 
@@ -133,7 +135,7 @@ class LlamaContext:
         self,
         model: LlamaModel,
         cells: int,
-        threads: int,
+        threads: AdaptiveThreads,
         kv_type: str,
         most_tokens: int,
         apart: int = 0,
@@ -157,7 +159,9 @@ class LlamaContext:
         options.n_batch = options.n_ubatch = max(most_tokens, MOST_SEQUENCES)
         # The rows whose logits may be asked for: of one sequence, and of all.
         options.n_outputs_max_per_seq = options.n_outputs_max = options.n_batch
-        options.n_threads = options.n_threads_batch = threads
+        self._threads = threads
+        self._threads_set = threads.current
+        options.n_threads = options.n_threads_batch = threads.current
         options.type_k = options.type_v = KV_TYPES[kv_type][0]
         options.swa_full = True  # else a sliding window refuses a rollback
         options.no_perf = True
@@ -182,13 +186,23 @@ class LlamaContext:
         `most_tokens`. Raises ResourceExhausted where there are too few free cells, TandemError for
         a failed pass; either may leave some of the tokens in their sequences."""
         batch = self._batch.filled(token_ids, positions, sequences, wanted)
-        status = self._library.llama_decode(self._pointer, batch)
+        status = self._decode(batch)
         if status == _NO_ROOM:
             why = f"the pool of {self.cells} tokens is full; set kv_cells higher"
             raise ResourceExhausted(f"llama.cpp: {why}")
         if status:
             raise TandemError(f"llama.cpp: the pass failed ({status}): {first_error()}")
         return self._logits(int(np.count_nonzero(wanted)))
+
+    def _decode(self, batch: Batch) -> int:
+        threads = self._threads.choose(batch.n_tokens)
+        if threads != self._threads_set:
+            self._threads_set = threads
+            self._library.llama_set_n_threads(self._pointer, threads, threads)
+        began_s = time.perf_counter()
+        status = int(self._library.llama_decode(self._pointer, batch))
+        self._threads.took(batch.n_tokens, time.perf_counter() - began_s)
+        return status
 
     def _logits(self, rows: int) -> Logits:
         logits: Logits = np.empty((rows, self._logits_per_row), np.float32)

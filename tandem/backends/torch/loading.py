@@ -26,6 +26,7 @@ from tandem.backends.model_source import (
     find_source,
     is_gguf,
 )
+from tandem.backends.processors import machine_threads
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import (
     AUTO,
@@ -135,9 +136,12 @@ def load_engine(folder_or_name: str | Path, **choice: Any) -> HuggingFaceEngine:
 
 
 def use_threads(threads: int) -> None:
-    if threads < 1:
-        raise InvalidArgument("threads", f"{threads} is less than 1")
-    torch.set_num_threads(threads)
+    """Have torch use so many threads in this process. 0: half of the machine's cores, since another
+    model may run there too: threads that wait for a processor make a pass many times slower, and
+    another number of them could change the last bits of a result, so it is not tried."""
+    if threads < 0:
+        raise InvalidArgument("threads", f"{threads} is less than 0")
+    torch.set_num_threads(threads or max(1, machine_threads() // 2))
 
 
 def load_model(

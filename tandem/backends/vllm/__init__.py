@@ -25,7 +25,7 @@ def load(choice: ModelChoice) -> LoadedModel:
         raise InvalidArgument("exits", "the engine 'vllm' does not support early exits")
     find_source(choice.source, choice.revision)
     _check_version()
-    _prepare(choice.threads)
+    _prepare(choice.threads or 1)
     from tandem.backends.vllm.start import load_chosen
 
     return load_chosen(choice)

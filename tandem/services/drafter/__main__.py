@@ -60,7 +60,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         price_weight=settings.price_weight,
         hedge_share=settings.hedge_share,
     )
-    rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
+    rescore = find_rescoring(settings.reranker, settings.device, settings.threads or 1)
     return DrafterServicer(
         engine=model.engine,
         tokenizer=model.tokenizer,

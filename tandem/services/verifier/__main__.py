@@ -35,7 +35,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     )
     device = PacedDevice()
     model = pace_engine(loaded, settings, device)
-    rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
+    rescore = find_rescoring(settings.reranker, settings.device, settings.threads or 1)
     limits = VerifierLimits(
         max_sessions=settings.max_sessions,
         kv_budget_bytes=settings.kv_budget_bytes,

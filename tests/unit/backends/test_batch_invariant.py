@@ -17,12 +17,12 @@ from tests.long_runs import with_long_cases
 from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp, q4_k_gguf
 
 LONG = 290
-"""Tokens: more than llama.cpp computes at once."""
+"""Tokens: more than one block of attention's cells."""
 AT_EACH_END = 20
 """Pieces."""
 
 
-# F32: nothing hides how attention rounds. Q4_K: with Q6_K in it, the largest groups.
+# F32: nothing hides how attention rounds. Q4_K: with Q6_K in it.
 @pytest.fixture(scope="module", params=["F32", "Q8_0", "Q4_0", "Q4_K"])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     needs_llamacpp()
@@ -113,7 +113,6 @@ def test_rejected_drafts_leave_no_trace(engine: Engine, whole: Array) -> None:
 
 
 def test_a_session_may_be_as_long_as_the_context(engine: Engine) -> None:
-    """Although its last pass is filled with tokens beyond that."""
     session = engine.open(engine.context_length)
     tokens = text(engine.context_length)
     engine.forward([ForwardRequest(session, tokens[:-1], 0)])
@@ -131,8 +130,8 @@ def test_it_says_so_and_has_neither_trees_nor_forks(engine: Engine) -> None:
 
 
 def test_each_session_has_a_share_of_the_cells_and_more_are_refused(engine: Engine) -> None:
-    """Of 4,096 cells four sessions have 1,024 each, but for those that passes are filled to."""
-    assert engine.context_length == 1024 - 15
+    """Of 4,096 cells four sessions have 1,024 each."""
+    assert engine.context_length == 1024
     sessions = [engine.open(10) for _ in range(4)]
     with pytest.raises(ResourceExhausted, match="kv_cells"):
         engine.open(10)
