@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -79,6 +80,14 @@ def test_an_image_is_small(composed: Composed, image: str, tables: dict[str, lis
 @pytest.mark.parametrize("image", SMALL)
 def test_torch_is_where_it_is_needed_only(inside: Inside, image: str) -> None:
     assert inside(image)["libraries"] == []
+
+
+@pytest.mark.parametrize("image", [name for name in LIMITS if re.search("drafter|verifier", name)])
+def test_what_runs_models_runs_gguf_files(composed: Composed, image: str) -> None:
+    """Also the image with torch: llama.cpp's library is there, and whatever it is linked with."""
+    code = "from tandem.backends.llamacpp.library import library; library()"
+    run = composed.docker.containers.run
+    run(image, ["-c", code], entrypoint="python", remove=True, network_mode="none")
 
 
 @pytest.mark.parametrize("image", LIMITS)
