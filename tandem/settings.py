@@ -33,6 +33,9 @@ SECURITY_FIELDS = frozenset(
 )
 """Settings that decide who may call this service, and how it identifies itself to others."""
 
+NO_SETTINGS = frozenset({"TANDEM_LLAMACPP_LIBRARY"})
+"""Variables that every service may find: they are of the installation, not of a service."""
+
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "int4"]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -385,7 +388,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables(model: type[ServiceSettings], also_known: Collection[str]) -> None:
-    known = {variable_of(name) for name in model.model_fields} | {n.upper() for n in also_known}
+    known = {variable_of(name) for name in model.model_fields} | NO_SETTINGS
+    known |= {name.upper() for name in also_known}
     for variable, text in sorted(os.environ.items()):
         name = variable.upper()
         if not name.startswith(ENVIRONMENT_PREFIX) or name.split("__")[0] in known:

@@ -72,6 +72,9 @@ def configuration() -> str:
         " checks all of them at the start. It refuses a bad value, an unknown file key, and an"
         " unknown `TANDEM_*` variable, and names it. Keys of the file are the flags' names with"
         " underscores. Switches take `true` or `false`; a flag alone means `true`.",
+        "One variable is no setting of a service: `TANDEM_LLAMACPP_LIBRARY` names"
+        " [another build of llama.cpp](../installation.md#another-build-of-llamacpp) for the engine"
+        " `llamacpp`.",
         "## All services",
         _settings_table(common),
         "## Drafter and verifier",

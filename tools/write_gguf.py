@@ -1,15 +1,20 @@
 """Writes a model folder of the Llama family, whose tokenizer is byte-level, as a GGUF file.
 
-python -m tools.write_gguf FOLDER FILE KIND    # of matrices: F32, F16, Q8_0, Q4_1, …
+python -m tools.write_gguf FOLDER FILE KIND    # of matrices: F32, F16, Q8_0, Q4_K, …
 """
 
 import json
 import sys
+from collections.abc import Mapping
+from ctypes import c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tandem.backends.llamacpp.library import library
 
 CONTROL = 3
 NORMAL = 1
@@ -46,10 +51,17 @@ def why_not(folder: Path, kind: str) -> str | None:
 
 
 def write_gguf(
-    folder: Path, path: Path, *, kind: str = "F32", padding: int = 0, template: bool = True
+    folder: Path,
+    path: Path,
+    *,
+    kind: str = "F32",
+    others: Mapping[str, str] = MappingProxyType({}),
+    padding: int = 0,
+    template: bool = True,
 ) -> Path:
     """The model of `folder`, which has a byte-level tokenizer; matrices as `kind`, like F32,
-    F16, Q8_0 or Q4_1. `padding`: so many ids more than the tokenizer has."""
+    Q8_0 or Q4_K, but for those of `others`, by names like attn_v. `padding`: so many ids more than
+    the tokenizer has."""
     import gguf
 
     config = json.loads((folder / "config.json").read_text())
@@ -68,13 +80,32 @@ def write_gguf(
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     _add_tokenizer(writer, folder, padding, template)
     for name, tensor in _tensors(folder, config, padding).items():
-        as_kind = gguf.GGMLQuantizationType[kind if tensor.ndim > 1 else "F32"]
-        writer.add_tensor(name, gguf.quants.quantize(tensor, as_kind), raw_dtype=as_kind)
+        of_matrix = others.get(name.split(".")[-2], kind)
+        as_kind = gguf.GGMLQuantizationType[of_matrix if tensor.ndim > 1 else "F32"]
+        writer.add_tensor(name, _quantised(tensor, as_kind), raw_dtype=as_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _quantised(tensor: NDArray[np.float32], kind: Any) -> NDArray[Any]:
+    """Return the tensor in a kind of gguf's: as llama.cpp rounds to the kinds Q2_K to Q6_K, which
+    the package gguf only reads."""
+    import gguf
+
+    if not kind.name.endswith("_K"):
+        rounded: NDArray[Any] = gguf.quants.quantize(tensor, kind)
+        return rounded
+    rows = np.ascontiguousarray(tensor, np.float32)
+    output = np.empty(gguf.quants.quant_shape_to_byte_shape(rows.shape, kind), np.uint8)
+    quantise = library().ggml_quantize_chunk
+    quantise.restype = c_size_t
+    quantise.argtypes = (c_int, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p)
+    size = quantise(int(kind), rows.ctypes.data, output.ctypes.data, 0, *rows.shape, None)
+    assert size == output.nbytes, (size, output.nbytes)
+    return output
 
 
 def _head_size(config: dict[str, Any]) -> int:

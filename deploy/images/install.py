@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tomllib
@@ -45,19 +46,14 @@ sentence-transformers, and only its files are used; tokenizers brings what downl
 TORCH = re.compile(r"torch\b(?!-)")
 """The requirement; constraints.txt says which version of its range."""
 
-LLAMACPP = "llama-cpp-python"
-OWN_BUILD = HERE / "llamacpp"
-"""llama.cpp as `make llamacpp-wheel` built it where the image is built, with the library that it is
-linked with and slim images lack; and the hashes of what else it needs."""
+WITH_DEBUGGING = ("xllamacpp/*.so",)
+"""Libraries of which 70 % is there for debuggers alone."""
 
 NEVER_RUN = (
     "faiss/contrib",
     "faiss/**/*.pyi",
     "include",
     "lib",
-    "llama_cpp/lib/*.so.?.*",
-    "llama_cpp/lib/libggml-*.so",
-    "llama_cpp/lib/libllama.so.?",
     "lxml/*.px?",
     "lxml/html",
     "lxml/includes",
@@ -78,8 +74,7 @@ NEVER_RUN = (
     "torch/test",
 )
 """Parts of wheels that only build, test or debug software: 190 MB of torch, 20 MB of numpy,
-7 MB of Swagger UI, 6 MB of lxml, of which etree alone is used, and llama.cpp but for the one copy
-that is loaded."""
+7 MB of Swagger UI, 6 MB of lxml, of which etree alone is used."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -101,9 +96,6 @@ def install_dependencies(extras: Sequence[str]) -> None:
     # An extra that names another ("tandem-edge[…]") comes with it on the command line.
     for extra in sorted(set(extras) - BARE_EXTRAS):
         wanted += (one for one in optional[extra] if not one.startswith("tandem-edge["))
-    wanted = [one for one in wanted if not one.startswith(LLAMACPP)]
-    built, locks = own_build(OWN_BUILD) if "llamacpp" in extras else [], [LOCK]
-    locks += [OWN_BUILD / "llamacpp.lock"] if built else []
     _run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
     # torch first and alone, so that the extra index is asked for nothing else; where it cannot be
     # reached, pip warns and takes what its own index, or a local wheel folder, offers.
@@ -115,22 +107,32 @@ def install_dependencies(extras: Sequence[str]) -> None:
         if bare:
             _download(folder, "--no-deps", *bare)
         _download(folder, *wanted)
-        known = known_files(Path(folder), "".join(lock.read_text() for lock in locks))
-        _install([*known, *built], "--python", str(VENV / "bin/python"))
+        known = known_files(Path(folder), LOCK.read_text())
+        _install(known, "--python", str(VENV / "bin/python"))
     for packages in VENV.glob("lib/python*/site-packages"):
-        for library in OWN_BUILD.glob("libgomp.so*") if built else ():
-            shutil.copy(library, packages / "llama_cpp" / "lib")  # where it looks first
         for part in [found for pattern in NEVER_RUN for found in packages.glob(pattern)]:
             _remove(part)
+        for library in [found for pattern in WITH_DEBUGGING for found in packages.glob(pattern)]:
+            cut_what_is_never_loaded(library)
     EMPTY.mkdir()
 
 
-def own_build(folder: Path) -> list[Path]:
-    """The wheel of llama.cpp. Ends the build where there is none."""
-    built = sorted(folder.glob(f"{LLAMACPP.replace('-', '_')}-*.whl"))
-    if len(built) != 1:
-        sys.exit("install.py: dist/llamacpp has no llama.cpp: run 'make llamacpp-wheel' first")
-    return built
+def cut_what_is_never_loaded(library: Path) -> None:
+    """Cut a 64-bit ELF file after its last loadable byte: all that follows is for debuggers and
+    linkers, and so are the section headers, which it then says it does not have."""
+    with library.open("r+b") as file:
+        header = bytearray(file.read(64))
+        if header[:6] != b"\x7fELF\x02\x01":
+            sys.exit(f"install.py: {library} is no 64-bit little-endian ELF file")
+        (table,) = struct.unpack_from("<Q", header, 0x20)
+        size, count = struct.unpack_from("<HH", header, 0x36)
+        file.seek(table)
+        segments = [struct.unpack_from("<8xQ16xQ", file.read(size)) for _ in range(count)]
+        struct.pack_into("<Q", header, 0x28, 0)
+        struct.pack_into("<HH", header, 0x3C, 0, 0)
+        file.seek(0)
+        file.write(header)
+        file.truncate(max(offset + length for offset, length in segments))
 
 
 def install_project() -> None:

@@ -339,7 +339,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "peers": Experiment(
         "lab.bench.speculation.peers",
-        "Tokens per second against Hugging Face, llama.cpp's server and vLLM, where installed.",
+        "Tokens per second against Hugging Face, llama.cpp's server and, where installed, vLLM.",
         (_GGUF_DRAFT, _GGUF_TARGET, _VLLM, _DEVICE, _DTYPE_DRAFT, _TURNS),
     ),
     "steps": Experiment(

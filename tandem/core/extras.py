@@ -15,7 +15,7 @@ _PACKAGES = {
     "http": ("fastapi", "starlette", "swagger_ui_bundle", "uvicorn"),
     "grammar": ("llguidance",),
     "gguf": ("gguf",),
-    "llamacpp": ("diskcache", "llama_cpp"),
+    "llamacpp": ("xllamacpp",),
     "vllm": ("vllm",),
     "vision": ("PIL",),
     "documents": ("charset_normalizer", "lxml", "pypdf"),

@@ -52,5 +52,5 @@ def test_llama_cpp_drafts_and_the_text_is_the_target_s_own(llamacpp: Composed) -
 
 
 def test_the_drafter_has_no_torch(llamacpp: Composed) -> None:
-    code = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('llama_cpp').name)"
-    assert llamacpp.run("drafter-llamacpp", "python", "-c", code).split() == ["None", "llama_cpp"]
+    code = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('xllamacpp').name)"
+    assert llamacpp.run("drafter-llamacpp", "python", "-c", code).split() == ["None", "xllamacpp"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import re
 import runpy
+import shutil
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from tests.programs import REPOSITORY
 INSTALL = runpy.run_path(str(REPOSITORY / "deploy" / "images" / "install.py"))
 KnownFiles = Callable[[Path, str], list[Path]]
 known_files: KnownFiles = INSTALL["known_files"]
+cut: Callable[[Path], None] = INSTALL["cut_what_is_never_loaded"]
 
 
 def lock_of(name: str, content: bytes) -> str:
@@ -47,22 +52,26 @@ def test_torch_is_its_index_s_and_what_is_never_used_is_left_out(tmp_path: Path)
     assert [file.name.split("-")[0] for file in found] == ["nvidia_cublas", "torch"]
 
 
-def test_llama_cpp_is_the_one_that_was_built_for_the_image(tmp_path: Path) -> None:
-    own_build: Callable[[Path], list[Path]] = INSTALL["own_build"]
-    (tmp_path / "llamacpp.lock").write_text("")
-    with pytest.raises(SystemExit, match="make llamacpp-wheel"):
-        own_build(tmp_path)
-    wheel = tmp_path / "llama_cpp_python-0.3.36-py3-none-linux_x86_64.whl"
-    wheel.write_bytes(b"any")
-    assert own_build(tmp_path) == [wheel]
+@pytest.mark.skipif(sys.platform != "linux", reason="images are for Linux")
+def test_a_library_that_is_cut_can_still_be_loaded(tmp_path: Path) -> None:
+    """The one of llama.cpp, of which most is there for debuggers alone."""
+    spec = find_spec("xllamacpp")
+    assert spec is not None
+    (whole,) = Path(str(spec.origin)).parent.glob("*.so")
+    library = Path(shutil.copy(whole, tmp_path))
+    cut(library)
+    assert library.stat().st_size < whole.stat().st_size / 2
+    version = ctypes.CDLL(str(library)).ggml_version
+    version.restype = ctypes.c_char_p
+    assert re.fullmatch(rb"\d+\.\d+\.\d+", version())
 
 
-def test_what_llama_cpp_needs_beside_the_lock_is_locked() -> None:
-    lock = (REPOSITORY / "deploy" / "images" / "llamacpp.lock").read_text()
-    assert (
-        len(re.findall(r"^diskcache==5\.6\.3( \\\n +--hash=sha256:[0-9a-f]{64}){2}$", lock, re.M))
-        == 1
-    )
+def test_only_a_library_is_cut(tmp_path: Path) -> None:
+    text = tmp_path / "text.so"
+    text.write_text("no library")
+    with pytest.raises(SystemExit, match=f"{text} is no 64-bit"):
+        cut(text)
+    assert text.read_text() == "no library"
 
 
 def test_the_lock_is_read_as_it_is_written(tmp_path: Path) -> None:

@@ -14,13 +14,11 @@ from tandem.specdec.presets import PRESETS
 from tandem.suite.models import choose_pair, load_pair
 from tests.long_runs import with_long_cases
 from tests.pair.test_text_equality import prompts
-from tests.unit.backends.gguf_files import needs_llamacpp
 from tools.write_gguf import write_gguf
 
 
 @pytest.mark.parametrize("kind", with_long_cases(["Q8_0", "Q4_0"], ("Q4_0",)))
 async def test_texts_are_the_target_s_bit_for_bit(kind: str, tmp_path: Path) -> None:
-    needs_llamacpp()
     sides = {"draft": "Q8_0", "target": kind}
     files = {
         side: str(write_gguf(demo_folder(f"demo-{side}"), tmp_path / f"{side}.gguf", kind=kind))

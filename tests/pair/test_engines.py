@@ -17,10 +17,12 @@ import pytest
 
 from lab.lossless import LosslessPlan, check_presets
 from tandem.backends.model_source import AUTO
+from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tests.long_runs import LONG
 from tests.pair.test_text_equality import prompts
+from tools.write_gguf import write_gguf
 
 ALL = 125
 """`--prompts` of `make test-texts`."""
@@ -58,11 +60,6 @@ def pair_of(sides: Sides, folder: Path) -> ModelPair:
     sources: dict[str, str | None] = {"demo-draft": None, "demo-target": None}
     for name, kind in (("demo-draft", sides.draft_gguf), ("demo-target", sides.target_gguf)):
         if kind:
-            from tandem.demo import demo_folder
-            from tests.unit.backends.gguf_files import needs_llamacpp
-            from tools.write_gguf import write_gguf
-
-            needs_llamacpp()
             sources[name] = str(write_gguf(demo_folder(name), folder / f"{name}.gguf", kind=kind))
     if sides.draft_engine == "lookup":
         sources["demo-draft"] = "models/demo-target"

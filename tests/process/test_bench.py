@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,9 +39,6 @@ def test_each_prompt_is_answered_by_processes_in_both_settings(
     assert {path.name for path in tmp_path.iterdir()} == {"prompts_greedy.png", "prompts_own.png"}
 
 
-@pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("llama_cpp", "gguf")), reason="needs llama.cpp"
-)
 def test_a_cell_with_real_processes_a_link_and_load_that_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

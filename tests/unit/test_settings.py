@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from tandem.backends.llamacpp.library import LIBRARY_VARIABLE
 from tandem.settings import ServiceSettings, SettingsError, load_settings
 
 
@@ -177,6 +178,11 @@ def test_variables_of_others_can_be_declared(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SettingsError, match=r"^TANDEM_WINDOW: is not a setting"):
         load_settings(ServiceSettings, {})
     load_settings(ServiceSettings, {}, also_known=["TANDEM_WINDOW"])
+
+
+def test_a_variable_of_the_installation_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIBRARY_VARIABLE, "/opt/llama.cpp/libllama.so")
+    load_settings(ServiceSettings, {})
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -199,11 +198,7 @@ def pairs_there(wanted: set[str], note: Callable[[str], None]) -> Iterator[Mappi
             else:
                 note(f"Without {SMOLLM2}: there is no {target} with its draft; 'make real-pair'.")
         if DEMO_GGUF in wanted:
-            missing = [name for name in ("llama_cpp", "gguf") if find_spec(name) is None]
-            if missing:
-                note(f"Without {DEMO_GGUF}: {missing[0]} is missing; 'make llamacpp'.")
-            else:
-                pairs[DEMO_GGUF] = _gguf_of(Models(), Path(folder))
+            pairs[DEMO_GGUF] = _gguf_of(Models(), Path(folder))
         yield pairs
 
 

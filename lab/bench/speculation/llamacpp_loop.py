@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as library
-
 from lab.bench.speculation.draft_step import BURST, steps_of
+from tandem.backends.llamacpp.library import Batch
 from tandem.backends.llamacpp.native import LlamaModel
 
 CONTEXT = 2048
@@ -24,27 +23,28 @@ class OwnLoop:
 
     def __init__(self, path: Path, context: int) -> None:
         self._model = LlamaModel(path)
-        options = library.llama_context_default_params()
+        self._library = self._model.library
+        options = self._library.llama_context_default_params()
         options.n_ctx = max(CONTEXT, context + BURST)
         options.n_threads = options.n_threads_batch = 1
-        self._context: Any = library.llama_init_from_model(self._model.pointer, options)
+        self._context: Any = self._library.llama_init_from_model(self._model.pointer, options)
         assert self._context, "llama.cpp has no room for a context"
+        self._memory: Any = self._library.llama_get_memory(self._context)
 
     def steps(self, token_ids: list[int]) -> list[float]:
         """Return the processor seconds of each step of a burst after these tokens, as
         `engine_steps` does."""
-        library.llama_memory_clear(library.llama_get_memory(self._context), True)
+        self._library.llama_memory_seq_rm(self._memory, -1, -1, -1)  # of all sequences, all
         self._decode(token_ids)
         return steps_of(lambda token_id: self._decode([token_id]), token_ids)
 
     def _decode(self, token_ids: list[int]) -> float:
-        """Decode the tokens, and return the first logit after them."""
+        """Decode the tokens after those before, and return the first logit after them."""
         some = (ctypes.c_int32 * len(token_ids))(*token_ids)
-        status = library.llama_decode(
-            self._context, library.llama_batch_get_one(some, len(token_ids))
-        )
+        batch = Batch(n_tokens=len(token_ids), token=ctypes.addressof(some))
+        status = self._library.llama_decode(self._context, batch)
         assert status == 0, f"llama_decode: {status}"
-        return float(library.llama_get_logits_ith(self._context, -1)[0])
+        return float(self._library.llama_get_logits(self._context)[0])
 
 
 def own_steps(path: Path, context: int) -> Callable[[list[int]], list[float]]:

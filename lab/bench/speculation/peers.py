@@ -1,7 +1,7 @@
 """`bench peers`: tokens per second of one pair on two cores, ours beside what else people run.
 
 Hugging Face's `generate` (the target alone, assisted, prompt lookup), llama.cpp's own server (alone
-and with its speculative decoding) and vLLM, where they are installed; ours with PyTorch, with
+and with its speculative decoding) and vLLM, where that is installed; ours with PyTorch, with
 llama.cpp on both sides, and with llama.cpp at the edge alone. The same prompts and number of
 tokens. A peer is one process with both cores; ours are edge and cloud with one core each, and with
 both cores for whoever computes, over loopback gRPC and over an emulated link. Ours without an edge
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +38,6 @@ KV_TYPE = "float16"
 """Of keys and values of a GGUF model, as llama.cpp's server has them."""
 GGUF_KIND = "Q8_0"
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-PEERS = "pip install 'tandem-edge[peers]'"
 TORCH = "torch"
 GGUF_PAIR = "llamacpp"
 GGUF_DRAFT = "llamacpp+torch"
@@ -116,7 +114,7 @@ def run(
     max_tokens = 48 if report.quick else 128
     turns = turns or (1 if report.quick else 6)
     with ExitStack() as stack:
-        gguf = stack.enter_context(_gguf_pair(models, gguf_draft, gguf_target, report))
+        gguf = stack.enter_context(_gguf_pair(models, gguf_draft, gguf_target))
         peers = list(_peers(stack, models, gguf, vllm, report))
         for rtt_s in RTTS_S:
             with ExitStack() as suites:
@@ -141,22 +139,13 @@ def run(
         "ratio_to_hf: over the fastest of Hugging Face's rows of the table. ratio_to_cloud: over"
         f" the fastest of our rows without an edge ({', '.join(BASELINES)}) with the same engine. A"
         " peer answers where the target is: a caller behind the link waits a round trip more for an"
-        " answer, which is added. llama.cpp's server is the wheel's build (AVX2); ours is built for"
-        " this processor."
+        " answer, which is added. llama.cpp's server is of the library that ours loads."
     )
 
 
 @contextmanager
-def _gguf_pair(
-    models: Models, draft: Path | None, target: Path | None, report: Report
-) -> Iterator[Models | None]:
-    """Yield the same pair as GGUF files, made of the folders where none are given. Without
-    llama.cpp, yield None and add a note."""
-    missing = [name for name in ("llama_cpp", "gguf") if find_spec(name) is None]
-    if missing:
-        report.notes.append(f"Without llama.cpp: {missing[0]} is missing; 'make llamacpp'.")
-        yield None
-        return
+def _gguf_pair(models: Models, draft: Path | None, target: Path | None) -> Iterator[Models]:
+    """Yield the same pair as GGUF files, made of the folders where none are given."""
     with TemporaryDirectory() as folder:
         made = {}
         for side, given in (("draft", draft), ("target", target)):
@@ -167,17 +156,13 @@ def _gguf_pair(
 
 
 def _ours(
-    stack: ExitStack, models: Models, gguf: Models | None, rtt_s: float, quick: bool
+    stack: ExitStack, models: Models, gguf: Models, rtt_s: float, quick: bool
 ) -> Iterator[Contender]:
-    pairs = {TORCH: models}
-    if gguf is not None:
-        both = replace(gguf, target_dtype=KV_TYPE)
-        draft = replace(models, draft=gguf.draft)
-        pairs |= {GGUF_PAIR: both, GGUF_DRAFT: draft}
-        pairs = {
-            engine: replace(pair, draft_dtype=KV_TYPE) if engine != TORCH else pair
-            for engine, pair in pairs.items()
-        }
+    pairs = {
+        TORCH: models,
+        GGUF_PAIR: replace(gguf, draft_dtype=KV_TYPE, target_dtype=KV_TYPE),
+        GGUF_DRAFT: replace(models, draft=gguf.draft, draft_dtype=KV_TYPE),
+    }
     lengths = DRAFT_LENGTHS_QUICKLY if quick else DRAFT_LENGTHS
     for (engine, pair), shares in product(pairs.items(), (False, True)):
         suite = stack.enter_context(
@@ -203,7 +188,7 @@ def schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[s
 
 
 def _peers(
-    stack: ExitStack, models: Models, gguf: Models | None, vllm: Path | None, report: Report
+    stack: ExitStack, models: Models, gguf: Models, vllm: Path | None, report: Report
 ) -> Iterator[Contender]:
     lengths = DRAFT_LENGTHS_QUICKLY if report.quick else DRAFT_LENGTHS
     group = "lab.bench.speculation"
@@ -215,12 +200,6 @@ def _peers(
             for temperature in TEMPERATURES:
                 configuration = PeerConfiguration(peer, threads, policy, temperature, HUGGING_FACE)
                 yield Contender(configuration, "torch", far=True)
-        if gguf is None:
-            continue
-        if find_spec("xllamacpp") is None:
-            report.notes.append(f"Without llama.cpp's own server: install it with {PEERS}.")
-            gguf = None
-            continue
         pair = gguf.target, gguf.draft
         peer = stack.enter_context(running_worker(f"{group}.llamacpp_worker", pair, threads))
         for length in (None, *lengths):

@@ -25,6 +25,7 @@ from lab.bench.harness.suite import Models
 from lab.bench.speculation.bare_products import bare_steps
 from lab.bench.speculation.demo_pair import Sums, distributions_along, texts
 from lab.bench.speculation.draft_step import engine_steps, random_ids
+from lab.bench.speculation.llamacpp_loop import own_steps
 from lab.machine import pinned, usable_cores
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine
@@ -86,8 +87,6 @@ def _measured(
     }
     if gguf is None:
         return measured | bare
-    from lab.bench.speculation.llamacpp_loop import own_steps  # needs the extra
-
     return measured | bare | {OWN_LOOP: own_steps(gguf, CONTEXT)}
 
 

@@ -6,9 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tandem.backends.gguf_engines import llamacpp_install_words
+from tandem.backends.llamacpp.library import library as loaded_library
 from tandem.backends.model_source import GGUF_MAGIC, LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
+from tandem.core.extras import install_command
 from tandem.text import ComparableTokenizer
 
 
@@ -31,11 +32,12 @@ def load_tokenizer(source: str) -> ComparableTokenizer:
 
 
 def _library_module(name: str) -> Any:
+    """Return a module that calls the library, once that is loaded."""
     try:
+        loaded_library()
         return import_module(f"tandem.backends.llamacpp.{name}")
-    except (ImportError, OSError, RuntimeError) as error:  # missing, or of another machine
-        reason = str(error).splitlines()[0]
-        why = f"'llamacpp' needs the extra llamacpp ({reason}): {llamacpp_install_words()}"
+    except ImportError as error:  # missing, or of another machine
+        why = f"'llamacpp' needs the extra llamacpp ({error}): {install_command('llamacpp')}"
         raise InvalidArgument("engine", why) from error
 
 

@@ -1,44 +1,20 @@
-"""GGUF files made on the spot, and whether a test that reads them can run."""
+"""GGUF files made on the spot."""
 
-import ctypes
 import json
-import os
 import shutil
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tandem.demo import demo_folder
 from tools.write_gguf import write_gguf
 
-Q4_K_M = 15
-"""llama.cpp's number of this mixture of Q4_K and Q6_K."""
-
-
-def needs_llamacpp() -> None:
-    """Skip the calling test where the extra is missing. CI installs it, and there it must be."""
-    for name in ("llama_cpp", "gguf"):
-        if os.environ.get("LLAMACPP") == "required":
-            import_module(name)
-        pytest.importorskip(name, reason="needs the extra 'llamacpp': make llamacpp")
-
 
 def q4_k_gguf(folder: Path) -> Path:
     """A model of random weights in Q4_K and Q6_K, whose rows are too long for the demo pair."""
-    import llama_cpp.llama_cpp as library
-
-    exact = write_gguf(_random_model(folder / "random"), folder / "random-F32.gguf")
     path = folder / "random-Q4_K_M.gguf"
-    options = library.llama_model_quantize_default_params()
-    options.ftype = Q4_K_M
-    options.nthread = 1
-    failed = library.llama_model_quantize(
-        str(exact).encode(), str(path).encode(), ctypes.byref(options)
-    )
-    assert not failed
-    return path
+    larger = dict.fromkeys(("token_embd", "attn_v", "ffn_down"), "Q6_K")
+    return write_gguf(_random_model(folder / "random"), path, kind="Q4_K", others=larger)
 
 
 def _random_model(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from tandem.core.errors import FailedPrecondition, InvalidArgument, ResourceExha
 from tandem.core.probs import Array
 from tandem.demo import demo_folder
 from tests.long_runs import with_long_cases
-from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp, q4_k_gguf
+from tests.unit.backends.gguf_files import draft_gguf, q4_k_gguf
 
 LONG = 290
 """Tokens: more than one block of attention's cells."""
@@ -25,7 +25,6 @@ AT_EACH_END = 20
 # F32: nothing hides how attention rounds. Q4_K: with Q6_K in it.
 @pytest.fixture(scope="module", params=["F32", "Q8_0", "Q4_0", "Q4_K"])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    needs_llamacpp()
     folder = tmp_path_factory.mktemp("gguf")
     kind = request.param
     path = q4_k_gguf(folder) if kind == "Q4_K" else draft_gguf(folder, kind)
@@ -141,7 +140,6 @@ def test_each_session_has_a_share_of_the_cells_and_more_are_refused(engine: Engi
 
 
 def test_without_it_nothing_of_the_kind_is_promised(tmp_path: Path) -> None:
-    needs_llamacpp()
     engine = load_model(ModelChoice(str(draft_gguf(tmp_path, "Q8_0")), kv_cells=4096)).engine
     assert not engine.capabilities.batch_invariant
     assert engine.capabilities.trees

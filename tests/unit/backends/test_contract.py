@@ -104,9 +104,8 @@ def on_vllm() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp
+    from tests.unit.backends.gguf_files import draft_gguf
 
-    needs_llamacpp()
     return draft_gguf(tmp_path_factory.mktemp("gguf"))
 
 

@@ -1,6 +1,7 @@
 """llama.cpp's engine beside torch's on the same weights, its tokenizer beside Hugging Face's, and
 files that are no models."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tandem.backends.interface import ForwardCancelled, ForwardRequest
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.demo import demo_folder
-from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp
+from tests.unit.backends.gguf_files import draft_gguf
 from tools.write_gguf import write_gguf
 
 TEXT = "Grüße, the year 1987!\n\n    def f(x):  # naïve 😀\n<|end|>"
@@ -30,7 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gguf(folder: Path) -> LoadedModel:
-    needs_llamacpp()
     return load_model(ModelChoice(str(draft_gguf(folder)), engine="llamacpp", kv_cells=4096))
 
 
@@ -172,8 +172,6 @@ def test_padding_and_quantisation_leave_the_vocabulary(folder: Path, gguf: Loade
 def test_a_file_that_is_no_model_is_refused(
     tmp_path: Path, content: bytes | None, words: str
 ) -> None:
-    if words == "cannot be loaded":
-        needs_llamacpp()
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
@@ -216,6 +214,6 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF and more")
     monkeypatch.setitem(sys.modules, "tandem.backends.llamacpp.gguf_model", None)
-    with pytest.raises(InvalidArgument, match="make llamacpp") as caught:
+    with pytest.raises(InvalidArgument, match=re.escape("'tandem-edge[llamacpp]'")) as caught:
         load_model(ModelChoice(str(path), engine="llamacpp"))
     assert caught.value.field == "engine"

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import tandem
 from tandem.backends import gguf_engines
 from tandem.backends.factory import engine_of, load_model
+from tandem.backends.llamacpp import library
 from tandem.backends.model_source import HEAD_TOKENS, ModelChoice
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
@@ -54,9 +55,10 @@ def generate(*arguments: str) -> Result:
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     """Make packages look as if they were not installed."""
-    monkeypatch.setattr(
-        gguf_engines, "find_spec", lambda name: None if name in missing else find_spec(name)
-    )
+    for module in (gguf_engines, library):
+        monkeypatch.setattr(
+            module, "find_spec", lambda name: None if name in missing else find_spec(name)
+        )
 
 
 def test_a_target_alone_has_its_drafts_looked_up(mine: Path) -> None:
@@ -153,7 +155,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
     gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "llama_cpp")
+    without(monkeypatch, "xllamacpp")
     ended = generate("--target", str(gguf), "--preset", "lookup")
     assert ended.exit_code == 0, ended.stderr
     says = "target: demo.gguf is a GGUF file: PyTorch computes it, as llama.cpp is not installed"
@@ -161,8 +163,12 @@ def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
     assert json.loads(ended.stdout)["tokens"] == 24
 
 
-def test_llama_cpp_is_taken_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_engines, "find_spec", lambda name: object())
+@pytest.mark.parametrize("named", [False, True])
+def test_llama_cpp_is_taken_where_it_is_there(monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    """As a package, or as another build that the environment names."""
+    if named:
+        without(monkeypatch, "xllamacpp")
+        monkeypatch.setenv(library.LIBRARY_VARIABLE, "libllama.so")
     choice = ModelChoice("m.gguf")
     assert engine_of(choice) == "llamacpp"
     assert notes_on(ModelChoice("x"), choice) == [
@@ -173,18 +179,14 @@ def test_llama_cpp_is_taken_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -
     assert notes_on(ModelChoice("x"), asked) == []
 
 
-@pytest.mark.parametrize("in_checkout", [True, False])
-def test_with_neither_the_error_names_both_and_make_in_a_checkout_alone(
-    gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_checkout: bool
+def test_with_neither_the_error_says_how_to_install_llama_cpp(
+    gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "llama_cpp", "gguf")
-    monkeypatch.setitem(__import__("sys").modules, "tandem.backends.llamacpp.gguf_model", None)
-    monkeypatch.setattr(gguf_engines, "checkout", lambda: tmp_path if in_checkout else None)
-    with pytest.raises(InvalidArgument) as refused:
+    without(monkeypatch, "xllamacpp", "gguf")
+    library.library.cache_clear()
+    with pytest.raises(InvalidArgument, match="xllamacpp is not installed") as refused:
         load_model(ModelChoice(str(gguf)))
     assert "pip install 'tandem-edge[llamacpp]'" in refused.value.why
-    assert "pip install 'tandem-edge[engine,gguf]'" in refused.value.why
-    assert ("make" in refused.value.why) == in_checkout
 
 
 @pytest.fixture
