@@ -22,6 +22,8 @@ from tandem.core.sharing import parse_sharing
 
 ENVIRONMENT_PREFIX = "TANDEM_"
 CONFIG_VARIABLE = "TANDEM_CONFIG"
+TARGET_VARIABLE = "TANDEM_TARGET"
+"""The model of commands that are given none (`tandem.suite.models`); no setting of a service."""
 MAX_MESSAGE_BYTES = 2**31 - 1
 """gRPC's own limit: message lengths are signed 32-bit."""
 
@@ -379,7 +381,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables(model: type[ServiceSettings], also_known: Collection[str]) -> None:
-    known = {variable_of(name) for name in model.model_fields} | {n.upper() for n in also_known}
+    known = {variable_of(name) for name in model.model_fields} | {TARGET_VARIABLE}
+    known |= {name.upper() for name in also_known}
     for variable, text in sorted(os.environ.items()):
         name = variable.upper()
         if not name.startswith(ENVIRONMENT_PREFIX) or name.split("__")[0] in known:
