@@ -11,7 +11,7 @@ import click
 
 from tandem.commands.options import FILE, FOLDER, json_option
 from tandem.core.errors import InvalidArgument
-from tandem.suite.models import DEMO_TARGET, choose_model
+from tandem.suite.models import choose_model
 
 if TYPE_CHECKING:
     from lab.training.distilling.making import DraftMaker, Estimate, Settings
@@ -29,9 +29,9 @@ _MOST_MEASURING = 0.1
 @click.command("distill")
 @click.option(
     "--target",
+    required=True,
     metavar="FOLDER",
-    help="Target model, of the Llama, Mistral, Qwen2 or Qwen3 family; it is not changed."
-    " Default: the demo target.",
+    help="Target model, of the Llama, Mistral, Qwen2 or Qwen3 family; it is not changed.",
 )
 @click.option(
     "--draft-from",
@@ -107,7 +107,7 @@ def distill(**options: Any) -> None:
     same command goes on; with more --minutes a finished one is trained further."""
     started_s = time.monotonic()
     _check(options)
-    target = Path(choose_model(options["target"], DEMO_TARGET).source)
+    target = Path(choose_model(options["target"]).source)
     if not (target / "config.json").is_file():
         why = f"{target} is no model folder with safetensors; a draft is made from such a one"
         raise InvalidArgument("target", why)
@@ -294,4 +294,4 @@ def _command(options: dict[str, Any]) -> str:
         + (value.name if isinstance(value, Path) else str(value))
         for name, value in given.items()
     )
-    return " ".join(("tandem distill --target", Path(options["target"] or "demo").name, *named))
+    return " ".join(("tandem distill --target", Path(options["target"]).name, *named))

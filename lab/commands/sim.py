@@ -14,6 +14,7 @@ from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
 from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.backends.interface import Engine
+from tandem.commands.model_notes import chosen_pair
 from tandem.commands.options import (
     direction_options,
     json_option,
@@ -26,7 +27,7 @@ from tandem.core.probs import SamplingParams
 from tandem.netem.link_model import LinkSettings
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.suite.models import choose_pair, load_pair
+from tandem.suite.models import load_pair
 from tandem.testing.scripted import scripted_pair
 
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
@@ -111,7 +112,8 @@ def sim(**options: Any) -> None:
     """Simulate answers of every preset in virtual time.
 
     Runs the protocol's own state machines over a modelled link with real messages; the models'
-    distributions are computed (demo pair if none is given), their durations declared by flags.
+    distributions are computed (by default those of the best chat model here), their durations
+    declared by flags.
     Deterministic by seed. The figures are those of simulated hardware.
     """
     sampling = SamplingParams(temperature=options["temperature"])
@@ -181,7 +183,7 @@ def _pair(
     """Return the distributions and the prompt's token ids."""
     if options["scripted"] is not None:
         return simulated_pair(*_scripted(options), sampling), tuple(options["prompt"].encode())
-    models = load_pair(*choose_pair(options))
+    models = load_pair(*chosen_pair(options))
     prompt_ids = tuple(models.tokenizer.encode(options["prompt"]))
     return simulated_pair(models.draft, models.target, sampling), prompt_ids
 

@@ -12,7 +12,7 @@ import click
 
 from tandem.commands.options import ANY_PATH, FOLDER, json_option
 from tandem.core.errors import InvalidArgument
-from tandem.suite.models import DEMO_TARGET, choose_model
+from tandem.suite.models import choose_model
 
 if TYPE_CHECKING:
     from tandem.backends.torch.exit_adapters import ExitsDescription
@@ -21,9 +21,7 @@ OnStep = Callable[[int, float], None]
 
 
 @click.command("train-exits")
-@click.option(
-    "--target", metavar="FOLDER", help="Target model; it is not changed. Default: the demo target."
-)
+@click.option("--target", required=True, metavar="FOLDER", help="Target model; it is not changed.")
 @click.option(
     "--text",
     "texts",
@@ -90,7 +88,7 @@ def train_exits(**options: Any) -> None:
     learns to predict after some layers the model's final distribution; the model itself does not
     change. After an interruption the same command resumes."""
     training_options = _checked(options)
-    source = Path(choose_model(options["target"], DEMO_TARGET).source)
+    source = Path(choose_model(options["target"]).source)
     texts = [text for path in options["texts"] for text in read_texts(path)]
     pictures = [picture for path in options["pictures"] for picture in read_pictures(path)]
     if not texts and not pictures:

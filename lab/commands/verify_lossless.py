@@ -10,6 +10,7 @@ import click
 
 from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER
 from lab.lossless import Divergence, LosslessPlan, PresetCheck, check_presets
+from tandem.commands.model_notes import chosen_pair
 from tandem.commands.options import (
     emulates_link,
     json_option,
@@ -22,7 +23,7 @@ from tandem.commands.options import (
 from tandem.generation.figures import BIT_FOR_BIT, UP_TO_ROUNDING
 from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS, Preset, find_preset
-from tandem.suite.models import ModelPair, choose_pair, load_pair
+from tandem.suite.models import ModelPair, load_pair
 from tandem.telemetry.logging import configure_logging
 
 DIFFERENT = 1
@@ -89,7 +90,7 @@ def verify_lossless(**options: Any) -> int:
     shaped = emulates_link(options)
     shape = link_shape(options)
     trace = link_trace(options, options["seed"])
-    pair = load_pair(*choose_pair(options))
+    pair = load_pair(*chosen_pair(options))
     plan = LosslessPlan(
         prompts=tuple(tuple(pair.tokenizer.encode(text)) for text in options["prompts"] or PROMPTS),
         tokens=options["max_tokens"],

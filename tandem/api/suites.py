@@ -21,12 +21,11 @@ from tandem.netem.link_model import INSTANT, shape_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import (
-    DEMO_DRAFT,
-    DEMO_TARGET,
-    choose_model,
-    draft_for,
+    choose_draft,
+    choose_target,
     load_pair,
     lookup_note,
+    with_documents,
 )
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import get_logger
@@ -233,12 +232,13 @@ def embedded_async(
     draft: Place | None = None,
     target: Place | None = None,
     *,
+    demo: bool = False,
     engine_draft: str = AUTO,
     engine_target: str = AUTO,
     device_draft: str = "cpu",
     device_target: str = "cpu",
-    dtype_draft: str = "float32",
-    dtype_target: str = "float32",
+    dtype_draft: str | None = None,
+    dtype_target: str | None = None,
     exits: str = "auto",
     batch_invariant: bool = False,
     device_documents: Iterable[Place] = (),
@@ -251,34 +251,36 @@ def embedded_async(
     mbps_up: float | None = None,
     mbps_down: float | None = None,
 ) -> AsyncSuite:
-    """Return a suite of two models in this process, which talk over loopback gRPC; by default, the
-    demo pair.
+    """Return a suite of two models in this process, which talk over loopback gRPC; by default, of
+    the best chat model on this machine, with its draft model if it has one, or of the included
+    `demo` pair, a toy.
 
     `draft` and `target`: folders, GGUF files, names that `tandem models` lists, or hub models as
-    NAME@COMMIT; `engine_…`: the back ends that compute them. A target without a draft has its
-    drafts looked up in the text, and a warning is logged. `exits`: the target's early exits, a
-    folder, "none" or "auto". `batch_invariant`: compute each token of a GGUF target to the same
-    bits in every pass. With `device_documents` or `cloud_documents` (files and folders), answers
-    can be asked for with `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6
-    bit/s; `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between edge
-    and cloud. The models are loaded when the suite is entered. Raises CannotLoad for a model that
-    cannot be read, InvalidArgument naming any other argument.
+    NAME@COMMIT; `engine_…`: the back ends that compute them; `dtype_…`: None is float32, or int8
+    for a model that was trained to draft. A target without a draft has its drafts looked up in the
+    text. What is decided about models that nobody named is logged as a warning. `exits`: the
+    target's early exits, a folder, "none" or "auto". `batch_invariant`: compute each token of a
+    GGUF target to the same bits in every pass. With `device_documents` or `cloud_documents` (files
+    and folders), answers can be asked for with `rag=True`, and a draft that only drafts gives way
+    to the target's own model; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6 bit/s;
+    `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between edge and
+    cloud. The models are loaded when the suite is entered. Raises CannotLoad for a model that
+    cannot be read, or where none is on this machine; InvalidArgument naming any other argument.
     """
-    target_choice = choose_model(
+    if demo and draft is not None:
+        raise InvalidArgument("demo", "sets both models; leave out target and draft")
+    target_choice = choose_target(
         _text(target),
-        DEMO_TARGET,
-        device_target,
-        dtype_target,
+        demo=demo,
+        device=device_target,
+        dtype=dtype_target,
         exits=exits,
         engine=engine_target,
     )
     target_choice = replace(target_choice, batch_invariant=batch_invariant)
-    looked_up = target is not None and draft is None and engine_draft == AUTO
-    draft_choice = (draft_for(target_choice) if looked_up else None) or choose_model(
-        _text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft
+    draft_choice = choose_draft(
+        _text(draft), target_choice, device=device_draft, dtype=dtype_draft, engine=engine_draft
     )
-    if note := lookup_note(draft_choice, target_choice):
-        log.warning(note)
     shape = shape_from(rtt_s, mbps, jitter_s, mbps_up=mbps_up, mbps_down=mbps_down)
     link = None if shape == INSTANT else shape
     folder = None if index_folder is None else Path(index_folder)
@@ -287,6 +289,11 @@ def embedded_async(
     documents = SuiteDocuments(device, cloud, folder, embedding)
     documents.check()
     held = documents if device or cloud else None
+    if held is not None:
+        draft_choice = with_documents(draft_choice, target_choice)
+    looked_up = lookup_note(draft_choice, target_choice)
+    for note in filter(None, (target_choice.note, looked_up, draft_choice.note)):
+        log.warning(note)
 
     async def opened(stack: AsyncExitStack) -> AggregatorClient:
         pair = await asyncio.to_thread(load_pair, draft_choice, target_choice)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,8 @@ class ModelChoice:
     `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and tokens that
     there is room for (0: a default). `first_layers`: only so many run, and answer
     their hidden states (0: all); of torch's Llama family alone. `batch_invariant`: an engine that
-    can must compute each row to the same bits in every pass, which takes longer.
+    can must compute each row to the same bits in every pass, which takes longer. `note`: what
+    to say of the choice to a person who did not make it.
     """
 
     source: str
@@ -73,6 +74,7 @@ class ModelChoice:
     kv_cells: int = 0
     first_layers: int = 0
     batch_invariant: bool = False
+    note: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tandem.commands.chat_commands import (
 from tandem.commands.conversation import Conversation, chat_sampling
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
-from tandem.commands.model_notes import show_notes
+from tandem.commands.model_notes import chosen_pair, show_notes
 from tandem.commands.options import FILE, json_option, model_options, no_memory_option
 from tandem.commands.request_options import (
     generation_config_option,
@@ -35,7 +35,7 @@ from tandem.runtime.memory_files import default_memory_folder
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.specdec.presets import PRESETS
 from tandem.suite.background import BackgroundSuite
-from tandem.suite.models import choose_pair, load_pair
+from tandem.suite.models import load_pair
 from tandem.suite.requirements import require_packages
 from tandem.telemetry.logging import configure_logging
 from tandem.two_sided.interface import AGGREGATION_PRESETS
@@ -82,10 +82,10 @@ HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
 def chat(**options: Any) -> None:
     """Talk to the models.
 
-    Without --endpoint the two models (--draft, --target; the demo pair if not given) are loaded
-    into this process. Answers appear as they grow, with a live status line below; Ctrl-C stops one,
-    Ctrl-D leaves, and /help lists the commands. Where standard input is no terminal, each of its
-    lines is a turn.
+    Without --endpoint the two models (--draft, --target; by default the best chat model on this
+    machine) are loaded into this process. Answers appear as they grow, with a live status line
+    below; Ctrl-C stops one, Ctrl-D leaves, and /help lists the commands. Where standard input is no
+    terminal, each of its lines is a turn.
     """
     if not options["timeout"] > 0:
         raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
@@ -94,7 +94,7 @@ def chat(**options: Any) -> None:
         url = options["endpoint"]
         if url is None:
             _check_alone(options)  # before any model is loaded
-            draft, target = choose_pair(options)
+            draft, target = chosen_pair(options)
             require_packages(draft, target)
             with loading_line(draft, target):
                 suite = BackgroundSuite(load_pair(draft, target), _memory_of(options))

@@ -12,7 +12,7 @@ from tandem.commands.model_notes import context_note
 from tandem.core.errors import TandemError
 from tandem.core.probs import SamplingParams, check_probs, probs_from_logits
 from tandem.specdec.presets import PRESETS
-from tandem.suite.models import DEMO, choose_pair, choose_side, load_model, notes_on
+from tandem.suite.models import SIDES, choose_pair, choose_side, load_model, notes_on
 
 FOLDER = (
     "give a folder in Hugging Face format with safetensors weights, or a GGUF file, as --{side}"
@@ -32,11 +32,11 @@ def model_checks(options: dict[str, Any]) -> list[Check]:
     models: dict[str, LoadedModel] = {}
     checks = [
         check(f"{side} model", partial(_load, side, options, models), _folder_advice(options, side))
-        for side in DEMO
+        for side in SIDES
     ]
     checks += _choices(options)
     checks.append(check("early exits", partial(_exits, options, models), EXITS))
-    if len(models) == len(DEMO):
+    if len(models) == len(SIDES):
         engines = {side: model.engine for side, model in models.items()}
         checks.append(_vocabulary_check(models))
         checks += context_checks(engines["draft"], engines["target"])
@@ -57,10 +57,11 @@ def _folder_advice(options: dict[str, Any], side: str) -> str:
 def _choices(options: dict[str, Any]) -> list[Check]:
     """Return a check for each decision that the flags leave open, with what was decided."""
     try:
-        notes = notes_on(*choose_pair(options), from_documents=True)
+        draft, target = choose_pair(options)
     except TandemError:  # a check of the model says it
         return []
-    return [Check("models", True, note) for note in notes]
+    notes = [target.note, *notes_on(draft, target)]
+    return [Check("models", True, note) for note in notes if note]
 
 
 def context_checks(draft: Any, target: Any) -> list[Check]:

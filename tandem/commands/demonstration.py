@@ -1,8 +1,8 @@
-"""What `tandem up --demo` asks: a question that the pair answers together, the same one of the
-cloud alone, and one about documents on both sides.
+"""What `tandem up --try` asks: a question that the pair answers together, the same one of the cloud
+alone, and some about documents on both sides.
 
-With `--real` SmolLM2 answers. Its draft is there to be quick and says nothing sensible by itself,
-so for the device's documents the whole model runs there, in 8 bits.
+A draft model that only drafts is for the first alone: from the device's documents the target's own
+model answers (`with_documents`). The demo pair is asked what it was trained to answer.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,16 @@ from typing import Any
 
 import click
 
-from tandem.backends.model_source import ModelChoice
 from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.generate import show
-from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Prompt, Turn
-from tandem.demo import demo_folder
+from tandem.demo import is_demo
 from tandem.generation.client import Generated
 from tandem.generation.request import RAG_PRESET, GenerationRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.local_processes import LocalSuiteSettings
+from tandem.suite.models import with_documents
 
 TIMEOUT_S = 120.0
 ALONE = "ar"
@@ -34,7 +33,7 @@ _MAINTAINED = "How long is a Python release maintained, and which ones does Hero
 """The cloud's PEP 602 knows the one, a note on the device the other."""
 _PYTHON_RELEASED = "How often is a new feature version of Python released?"
 _HERON_MAINTAINED = "How long is each Heron release maintained?"
-"""One question for each side, since SmolLM2 with 135 million parameters answers no two at once."""
+"""One question for each side, since a small model answers no two at once."""
 
 _DOCUMENTS_HEADING = "From documents in the cloud and private notes on the device:"
 
@@ -60,9 +59,9 @@ class Part:
     questions: tuple[DemoQuestion, ...]
 
 
-def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
-    """Return the questions of the demonstration."""
-    if not real:
+def parts_of(settings: LocalSuiteSettings) -> tuple[Part, ...]:
+    """Return the questions for a pair of models."""
+    if is_demo(settings.target.source):
         together = DemoQuestion(_APPLES, _greedy(_APPLES, 160), beside_alone=True)
         shown = f"Question: {_MAINTAINED}\nAnswer:"
         sampled = GenerationRequest(shown, RAG_PRESET, GenerationParams(max_tokens=48, seed=1))
@@ -79,21 +78,13 @@ def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
             (_PYTHON_RELEASED, "", "rag_public"),
         )
     )
-    whole = replace(settings.target, dtype="int8")
+    answering = with_documents(settings.draft, settings.target)
+    if answering == settings.draft:
+        return (Part(settings, (together, *of_documents)),)
     return (
         Part(replace(settings, documents=None), (together,)),
-        Part(replace(settings, draft=whole), of_documents),
+        Part(replace(settings, draft=answering), of_documents),
     )
-
-
-def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, ModelChoice]:
-    """Return SmolLM2's draft and SmolLM2, computed as the given choices say. Raises
-    InvalidArgument("real") if they are not there."""
-    folder = demo_folder("real") / "smollm2"
-    drafting = folder.with_name(f"{folder.name}-draft")
-    if not (folder.is_dir() and drafting.is_dir()):
-        raise InvalidArgument("real", f"{folder} has no draft model; run 'make real-pair'")
-    return replace(draft, source=str(drafting)), replace(target, source=str(folder))
 
 
 async def demonstrate(

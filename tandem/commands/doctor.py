@@ -51,8 +51,8 @@ def doctor(**options: Any) -> int:
     """Check the installation, the models, and with --endpoint both ends of a running suite.
 
     Prints a line per check, with what to do where one is bad. Exit code 1 if any is. With
-    --endpoint or --index, local models are checked only if --draft or --target is given. --profile
-    takes some seconds and wants the machine to itself.
+    --endpoint or --index, local models are checked only if --draft, --target or --demo is given.
+    --profile takes some seconds and wants the machine to itself.
     """
     checks = _all_checks(options)
     good = all(check.ok for check in checks)
@@ -85,7 +85,8 @@ def _all_checks(options: dict[str, Any]) -> list[Check]:
 
     checks = installation_checks()
     endpoint = options["endpoint"]
-    if not (endpoint or options["indexes"]) or options["draft"] or options["target"]:
+    named = options["draft"] or options["target"] or options["demo"]
+    if named or not (endpoint or options["indexes"]):
         checks += model_checks(options)
     checks += index_checks(options["indexes"])
     if options["profile"]:

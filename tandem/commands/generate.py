@@ -14,7 +14,7 @@ from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.calling import access_options, access_to
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
-from tandem.commands.model_notes import show_notes
+from tandem.commands.model_notes import chosen_pair, show_notes
 from tandem.commands.open_sampling import open_sampling
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
 from tandem.commands.processor_options import biases_of, grammar_of, processor_options
@@ -34,7 +34,7 @@ from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
 from tandem.runtime.memory_files import default_memory_folder
 from tandem.specdec.overrides import Override, parse_overrides
-from tandem.suite.models import ModelPair, choose_pair, load_pair
+from tandem.suite.models import ModelPair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
 
@@ -145,8 +145,9 @@ def generate(**options: Any) -> None:
     What is piped in beside TEXT comes first, then an empty line and TEXT. Beside --prompt or --chat
     standard input is read only if TEXT is -.
 
-    Without --endpoint the two models (--draft, --target; the demo pair if not given) are loaded
-    into this process for this call. The text goes to standard output, figures to standard error.
+    Without --endpoint the two models (--draft, --target; by default the best chat model on this
+    machine) are loaded into this process for this call. The text goes to standard output, figures
+    to standard error.
 
     With --rag the answer is drawn from documents of both sides: without --endpoint the demo's,
     unless --device-documents or --cloud-documents name others.
@@ -163,13 +164,13 @@ def generate(**options: Any) -> None:
     documents = documents_of(options | {"rag": request.from_two_sides})
     if documents is not None:
         documents.check()  # before models are loaded
-    draft, target = choose_pair(options)
+    draft, target = chosen_pair(options, documents=documents is not None)
     with loading_line(draft, target) as loaded:
         pair = load_pair(draft, target)
 
         def ready() -> None:
             loaded()
-            show_notes(draft, target, documents is not None)
+            show_notes(draft, target)
 
         run_loop(_embedded(pair, request, documents, options, ready))
 
@@ -203,7 +204,7 @@ def _read_image(path: Path) -> bytes:
 
 
 def _refuse_own_suite(options: dict[str, Any]) -> None:
-    suite_fields = ("draft", "target", "batch_invariant")
+    suite_fields = ("draft", "target", "demo", "batch_invariant")
     for field in (*suite_fields, "device_documents", "cloud_documents", "index_folder"):
         if options[field]:
             raise InvalidArgument(

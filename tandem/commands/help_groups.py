@@ -39,7 +39,7 @@ GROUPS = (
     ),
     OptionGroup(
         "Model",
-        ("draft", "target", "dtype_draft", "dtype_target", "device_draft", "device_target"),
+        ("draft", "target", "demo", "dtype_draft", "dtype_target", "device_draft", "device_target"),
         (
             *("engine_draft", "engine_target", "exits", "batch_invariant"),
             *("cloud_draft", "engine_cloud_draft", "device_cloud_draft", "dtype_cloud_draft"),
@@ -82,7 +82,7 @@ GROUPS = (
     ),
     OptionGroup(
         "Output",
-        ("demo", "real", "verbose", "as_json", "help", "help_all"),
+        ("try", "verbose", "as_json", "help", "help_all"),
         ("explain", "logs"),
     ),
 )

@@ -1,15 +1,27 @@
 """What commands say of two models beside what was asked for."""
 
+from typing import Any
+
 import click
 
 from tandem.backends.model_source import ModelChoice
-from tandem.suite.models import notes_on
+from tandem.suite.models import choose_pair, notes_on
 
 
-def show_notes(draft: ModelChoice, target: ModelChoice, from_documents: bool = False) -> None:
-    """Print what was decided about the models, a line for each decision, to standard error; with
-    `from_documents` also which of them cannot answer from any."""
-    for note in notes_on(draft, target, from_documents):
+def chosen_pair(
+    options: dict[str, Any], *, documents: bool = False
+) -> tuple[ModelChoice, ModelChoice]:
+    """Return the pair of `choose_pair`, and name the model that answers on standard error, where no
+    option does."""
+    draft, target = choose_pair(options, documents=documents)
+    if target.note:
+        click.secho(target.note, bold=True, err=True)
+    return draft, target
+
+
+def show_notes(draft: ModelChoice, target: ModelChoice) -> None:
+    """Print what was decided about the models, a line for each decision, to standard error."""
+    for note in notes_on(draft, target):
         click.echo(note, err=True)
 
 

@@ -11,6 +11,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import INSTANT, MAX_LOSS, LinkShape, shape_from
 from tandem.netem.link_trace import LinkTrace, read_trace
 from tandem.netem.trace_shapes import SHAPES, shaped_trace
+from tandem.settings import TARGET_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -76,14 +77,20 @@ def owner_option(words: str) -> Callable[[Command], Command]:
     return click.option("--owner", default="", metavar="NAME", help=words)
 
 
+_DEFAULTS = {
+    "draft": "the one made for the target, beside it, or lookup in the text",
+    "target": f"{TARGET_VARIABLE}, or the best chat model on this machine",
+}
+_DTYPES = {"draft": "int8 if it was made to draft, else float32", "target": "float32"}
+
+
 def _model_options(side: str) -> Callable[[Command], Command]:
     return together(
         click.option(
             f"--{side}",
             metavar="MODEL",
             help=f"{side.capitalize()} model: a folder, a GGUF file, a name that 'tandem models'"
-            " lists, or a hub model as NAME@COMMIT. Default: the demo model"
-            + (", or lookup in the text if --target is given." if side == "draft" else "."),
+            f" lists, or a hub model as NAME@COMMIT. Default: {_DEFAULTS[side]}.",
         ),
         click.option(
             f"--engine-{side}", default=AUTO, metavar="NAME", help="Engine that runs the model."
@@ -94,8 +101,8 @@ def _model_options(side: str) -> Callable[[Command], Command]:
         click.option(
             f"--dtype-{side}",
             type=click.Choice(DTYPES),
-            default="float32",
-            help="Data type of weights and activations. int8 and int4 quantize the weights only.",
+            help="Data type of weights and activations; int8 and int4 are of the weights only."
+            f" Default: {_DTYPES[side]}.",
         ),
     )
 
@@ -103,6 +110,11 @@ def _model_options(side: str) -> Callable[[Command], Command]:
 model_options = together(
     _model_options("draft"),
     _model_options("target"),
+    click.option(
+        "--demo",
+        is_flag=True,
+        help="Use the included demo pair: a toy that writes nonsense, quickly.",
+    ),
     click.option(
         "--exits",
         default="auto",

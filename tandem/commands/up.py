@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from tandem.backends.model_source import AUTO, ModelChoice
 from tandem.commands.demonstration import (
@@ -17,12 +16,11 @@ from tandem.commands.demonstration import (
     Part,
     demonstrate,
     parts_of,
-    real_pair,
 )
 from tandem.commands.group import INTERRUPTED
 from tandem.commands.help_groups import GroupedCommand
 from tandem.commands.loading_line import loading_line
-from tandem.commands.model_notes import context_note, show_notes
+from tandem.commands.model_notes import chosen_pair, context_note, show_notes
 from tandem.commands.options import (
     DTYPES,
     address_text,
@@ -36,13 +34,13 @@ from tandem.commands.options import (
 )
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.commands.request_options import generation_config_option
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.errors import TandemError
 from tandem.index.names import shown
 from tandem.net.process import run_loop
 from tandem.runtime.memory_files import default_memory_folder
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
-from tandem.suite.models import DEMO_DRAFT, choose_model, choose_pair
+from tandem.suite.models import choose_model
 from tandem.suite.requirements import require_packages
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
@@ -54,13 +52,13 @@ from tandem.telemetry.logging import configure_logging
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help=f"gRPC port. 0: choose a free port. Default: {DEFAULT_PORT}; with --demo a free port.",
+    help=f"gRPC port. 0: choose a free port. Default: {DEFAULT_PORT}; with --try a free port.",
 )
 @click.option(
     "--http-port",
     type=click.IntRange(0, 65535),
     help="Port of the OpenAI-compatible HTTP API. 0: choose a free port."
-    f" Default: {DEFAULT_HTTP_PORT}; with --demo or --port 0 a free port.",
+    f" Default: {DEFAULT_HTTP_PORT}; with --try or --port 0 a free port.",
 )
 @click.option(
     "--metrics-port",
@@ -117,20 +115,17 @@ from tandem.telemetry.logging import configure_logging
 )
 @no_memory_option
 @click.option(
-    "--demo",
+    "--try",
     is_flag=True,
-    help="Ask two questions, the second about documents, print the answers with"
+    help="Ask a few questions, the last ones about documents, print the answers with"
     " statistics, and stop.",
-)
-@click.option(
-    "--real", is_flag=True, help="With --demo: use the real models that 'make real-pair' installs."
 )
 @click.option(
     "--verbose",
     is_flag=True,
-    help="Write the services' logs to standard error, and with --demo all figures.",
+    help="Write the services' logs to standard error, and with --try all figures.",
 )
-@json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")
+@json_option("Print one JSON object: addresses and process ids, or with --try the answers.")
 def up(**options: Any) -> int:
     """Start verifier, drafter and aggregator, print their addresses, and run until Ctrl-C.
 
@@ -148,12 +143,8 @@ def up(**options: Any) -> int:
     """
     shape = link_shape(options) if emulates_link(options) else None
     trace = link_trace(options, options["link_seed"])
-    default_port = 0 if options["demo"] else DEFAULT_PORT
-    if options["real"]:
-        options = _real_options(options)
-    draft, target = choose_pair(options)
-    if options["real"]:
-        draft, target = real_pair(draft, target)
+    default_port = 0 if options["try"] else DEFAULT_PORT
+    draft, target = chosen_pair(options, documents=options["rag"] and not options["try"])
     require_packages(draft, target)
     port = default_port if options["port"] is None else options["port"]
     if (http_port := options["http_port"]) is None:
@@ -173,29 +164,16 @@ def up(**options: Any) -> int:
         documents=_documents(options),
         verifiers=options["verifiers"],
         generation_config=options["generation_config"],
-        memory_folder=None if options["no_memory"] or options["demo"] else default_memory_folder(),
+        memory_folder=None if options["no_memory"] or options["try"] else default_memory_folder(),
         cloud_draft=_cloud_draft(options),
     )
     configure_logging("critical")
     if settings.documents is not None:
         for passed_over in settings.documents.passed_over():
             click.echo(f"passed over {shown(passed_over.id)}: {passed_over.why}", err=True)
-    parts = parts_of(settings, options["real"]) if options["demo"] else (Part(settings, ()),)
+    parts = parts_of(settings) if options["try"] else (Part(settings, ()),)
     exit_code: int = run_loop(_run(parts, options["as_json"]))
     return exit_code
-
-
-def _real_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for the real models, whose draft is stored in 8 bits and computes in them
-    unless the flag for that is given. Raises InvalidArgument for flags that do not go with
-    --real."""
-    if not options["demo"]:
-        raise InvalidArgument("real", "requires --demo; otherwise set --draft and --target")
-    for flag in ("draft", "target"):
-        if options[flag] is not None:
-            raise InvalidArgument("real", f"sets both models; leave out --{flag}")
-    source = click.get_current_context().get_parameter_source("dtype_draft")
-    return options if source is ParameterSource.COMMANDLINE else options | {"dtype_draft": "int8"}
 
 
 def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:
@@ -203,8 +181,7 @@ def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:
     if options["cloud_draft"] is None:
         return None
     return choose_model(
-        given=options["cloud_draft"],
-        demo=DEMO_DRAFT,
+        options["cloud_draft"],
         device=options["device_cloud_draft"] or options["device_target"],
         dtype=options["dtype_cloud_draft"] or options["dtype_target"],
         engine=options["engine_cloud_draft"],
@@ -212,8 +189,8 @@ def _cloud_draft(options: dict[str, Any]) -> ModelChoice | None:
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
-    """Return the suite's documents, if it is to have any; the demo always has."""
-    return documents_of(options | {"rag": True} if options["demo"] else options)
+    """Return the suite's documents, if it is to have any; the questions of --try need some."""
+    return documents_of(options | {"rag": True} if options["try"] else options)
 
 
 async def _run(parts: Sequence[Part], as_json: bool) -> int:
@@ -287,8 +264,7 @@ async def _asked(
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Print the suite's addresses, and how to ask it."""
-    documents = suite.settings.documents is not None
-    show_notes(suite.settings.draft, suite.settings.target, documents)
+    show_notes(suite.settings.draft, suite.settings.target)
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:
         places["link"] = address_text(suite.emulators[0].address)
@@ -313,5 +289,5 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     click.echo(f"OpenAI-compatible API at {suite.http}/v1")
     click.echo(f"in a browser: {suite.http}")
     click.echo(f"chat: tandem chat --endpoint {suite.http}")
-    click.echo(f"ask: tandem generate --endpoint {suite.endpoint} --prompt 'Once upon a time'")
+    click.echo(f'ask: tandem generate --endpoint {suite.endpoint} "Why is the sky blue?"')
     click.echo("stop: Ctrl-C")

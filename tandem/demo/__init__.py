@@ -19,3 +19,10 @@ def demo_folder(name: str) -> Path:
     missing: container images leave the demo out."""
     root = checkout()
     return (Path(__file__).parent if root is None else root / "models") / name
+
+
+def is_demo(source: str | Path) -> bool:
+    """Return whether a model's folder is one of the demo pair's, by whatever path or link."""
+    return Path(source).resolve() in {
+        demo_folder(name).resolve() for name in ("demo-draft", "demo-target")
+    }

@@ -1,12 +1,14 @@
 """The models that this machine has already, wherever other programs keep them.
 
 Models are read in place; nothing is copied, moved or changed. Looked at are the cache of Hugging
-Face's libraries, the stores of Ollama and LM Studio, and the folder `models/` here. Only what is
-needed to name a model is read: file names and small JSON files, never weights.
+Face's libraries, the stores of Ollama and LM Studio, and the folder `models/`, here and in the
+checkout that this package lies in. The demo pair is none of them: it is a toy. Only what is needed
+to name a model is read: file names and small JSON files, never weights.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from typing import Any
 from tandem.backends.hub_cache import PULLED_REF, WEIGHTS_INDEX, holds_weights, hub_cache
 from tandem.backends.model_source import GGUF
 from tandem.core.errors import TandemError
+from tandem.demo import checkout, is_demo
 
 GGUF_MODEL_LAYER = "application/vnd.ollama.image.model"
 """The layer of an Ollama manifest that holds the weights."""
@@ -66,18 +69,21 @@ def local_models(
     Args:
         environment: says where the stores are if they are not at their usual places: `HF_HUB_CACHE`
             or `HF_HOME`, `OLLAMA_MODELS`, and `HOME`.
-        here: the folder whose `models/` is looked into; the working directory by default.
+        here: the folder whose `models/` is looked into; by default the working directory and the
+            checkout.
     """
     home = Path(environment.get("HOME") or Path.home())
     ollama = Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models")
+    roots = [here] if here else {Path.cwd(), checkout() or Path.cwd()}
     models = [
-        *_of_folder((here or Path.cwd()) / "models", "models/"),
+        *(model for root in roots for model in _of_folder(root / "models", "models/")),
         *_of_hub_cache(hub_cache(environment)),
         *_of_ollama(ollama),
         *_of_folder(home / ".lmstudio" / "models", "LM Studio"),
         *_of_folder(home / ".cache" / "lm-studio" / "models", "LM Studio"),
     ]
-    return sorted(models, key=lambda model: (model.place, model.name.lower()))
+    listed = (model for model in models if not is_demo(model.source))
+    return sorted(listed, key=lambda model: (model.place, model.name.lower(), model.source))
 
 
 def model_at(path: Path) -> LocalModel:
@@ -240,7 +246,11 @@ def _gguf_files(folder: Path, prefix: str, place: str) -> Iterator[LocalModel]:
         part = _GGUF_PART.search(stem)
         if part is not None and int(part[1]) != 1:
             continue
-        yield LocalModel(f"{prefix}{stem}", path, place, path.stat().st_size)
+        parts = (
+            [path] if part is None else folder.glob(f"{glob.escape(stem[: part.start()])}-*{GGUF}")
+        )
+        size = sum(each.stat().st_size for each in parts)
+        yield LocalModel(f"{prefix}{stem}", path, place, size)
 
 
 def _children(folder: Path) -> list[Path]:

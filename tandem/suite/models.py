@@ -1,5 +1,6 @@
 """Which models a command uses, and loading them."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +19,10 @@ from tandem.backends.model_source import (
     only_drafts,
 )
 from tandem.core.errors import InvalidArgument, TandemError
-from tandem.demo import demo_folder
+from tandem.demo import demo_folder, is_demo
 from tandem.net.process import nothing_collected
+from tandem.settings import TARGET_VARIABLE
+from tandem.suite.default_model import RECOMMENDED, DefaultModel, NoChatModel, installed_default
 from tandem.suite.local_models import NoSuchModel, find_model, local_models
 from tandem.text import Tokenizer
 
@@ -31,7 +34,13 @@ WITH_TOKENIZERS = (*BY_NAME, "vllm")
 """Engines of models whose tokenizer says what may be looked up."""
 DEMO_DRAFT = "demo-draft"
 DEMO_TARGET = "demo-target"
-DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
+DEMO = "demo"
+"""What `TANDEM_TARGET` calls the demo pair; who sets it knows that it is a toy."""
+DEMO_BANNER = (
+    "demo: a toy of 8 million parameters answers, quickly and mostly nonsense;"
+    f" 'tandem pull {RECOMMENDED}' gets a model that can"
+)
+SIDES = ("draft", "target")
 
 
 class CannotLoad(TandemError):
@@ -57,62 +66,125 @@ class ModelPair:
 
 
 def choose_model(
-    given: str | None,
-    demo: str,
+    source: str,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: str | None = None,
     exits: str = "none",
     engine: str = AUTO,
 ) -> ModelChoice:
-    """Return the model that `--draft` or `--target` names: a folder or file, a model of this
-    machine by its name (see `local_models`), or NAME@COMMIT of the hub; None names the demo model.
-    Raises CannotLoad for a name that means none or several. Sources for back ends other than the
-    default ones are theirs to check."""
-    source = given or str(_demo_model(demo))
+    """Return the model that a source names: a folder or file, a model of this machine by its name
+    (see `local_models`), or NAME@COMMIT of the hub. Without a `dtype` it is float32, and int8 for a
+    model that was trained to draft, which was trained in 8 bits. Raises CannotLoad for a name that
+    means none or several. Sources for back ends other than the default ones are theirs to check."""
     revision = None
     if not Path(source).exists() and not is_gguf(source) and engine in BY_NAME:
-        name, at, revision = source.rpartition("@")
-        source = name if at else _local_source(source)
+        name, at, commit = source.rpartition("@")
+        source, revision = (name, commit) if at else (_local_source(source), None)
     if revision is None and Path(source).exists() and not is_gguf(source):
         _check_readable(Path(source))
+    dtype = dtype or ("int8" if only_drafts(source) else "float32")
     return ModelChoice(source, revision, device, dtype, exits=exits, engine=engine)
 
 
-def draft_for(target: ModelChoice) -> ModelChoice | None:
-    """Return what drafts for a target where no draft model is given: the text itself, by lookup.
-    None for the demo's target, which has a draft model, and for targets without a tokenizer."""
+def choose_target(
+    given: str | None,
+    *,
+    demo: bool = False,
+    device: str = "cpu",
+    dtype: str | None = None,
+    exits: str = "none",
+    engine: str = AUTO,
+) -> ModelChoice:
+    """Return the model that answers: the one that is `given`, or the demo pair's, or else the one
+    that `TANDEM_TARGET` names, or else this machine's default (`default_model`). Raises CannotLoad,
+    or InvalidArgument("demo") where both are asked for."""
+    if demo and given is not None:
+        raise InvalidArgument("demo", "sets both models; leave out --target and --draft")
+    named = os.environ.get(TARGET_VARIABLE) if given is None else None
+    source, note = given, ""
+    if demo or named == DEMO:
+        source, note = demo_source(DEMO_TARGET), DEMO_BANNER if demo else ""
+    elif named:
+        source, note = named, f"model: {named} ({TARGET_VARIABLE} names it)"
+    elif source is None:
+        default = _installed_default()
+        source = str(default.model.source)
+        note = f"model: {default.model.name} ({default.why})"
+    return replace(choose_model(source, device, dtype, exits, engine), note=note)
+
+
+def demo_source(name: str) -> str:
+    """Return the folder of a model of the demo pair. Raises CannotLoad where it was left out."""
+    folder = demo_folder(name)
+    if not folder.is_dir():
+        raise CannotLoad(f"{folder} does not exist; set --draft and --target")
+    return str(folder)
+
+
+def choose_draft(
+    given: str | None,
+    target: ModelChoice,
+    *,
+    device: str = "cpu",
+    dtype: str | None = None,
+    engine: str = AUTO,
+) -> ModelChoice:
+    """Return the draft model that is `given`, or else the one that belongs to the target: the
+    demo's, or that which was trained for it and lies beside it (x-draft beside x), or the text
+    itself, by lookup. A target without a tokenizer has none: raises InvalidArgument("draft"), or
+    CannotLoad."""
+    if given is not None:
+        return choose_model(given, device, dtype, engine=engine)
     if target.engine not in WITH_TOKENIZERS:
-        return None
-    if Path(target.source).resolve() == demo_folder(DEMO_TARGET).resolve():
-        return None
-    return ModelChoice(target.source, target.revision, engine=LOOKUP)
+        raise InvalidArgument("draft", f"is needed for a target of the engine {target.engine!r}")
+    if is_demo(target.source):
+        return choose_model(demo_source(DEMO_DRAFT), device, dtype, engine=engine)
+    beside = f"{target.source}-draft"
+    if engine == AUTO and only_drafts(beside):
+        return choose_model(beside, device, dtype)
+    engine = LOOKUP if engine == AUTO else engine
+    return ModelChoice(target.source, target.revision, engine=engine)
 
 
-def notes_on(draft: ModelChoice, target: ModelChoice, from_documents: bool = False) -> list[str]:
-    """Return what was decided about two models that nobody asked for, a line for each decision.
-    `from_documents`: each is to answer from documents of its side."""
+def with_documents(draft: ModelChoice, target: ModelChoice) -> ModelChoice:
+    """Return what runs on the device where it is to answer from its own documents: the draft model,
+    or, if that only drafts, the target's own model, in 8 bits where that is no GGUF file. Raises
+    InvalidArgument("draft") where the target cannot run here, or can only draft itself."""
+    if draft.engine != LOOKUP and not only_drafts(draft.source):
+        return draft
+    drafts = "lookup" if draft.engine == LOOKUP else Path(draft.source).name
+    if target.engine not in BY_NAME or only_drafts(target.source):
+        raise InvalidArgument(
+            "draft",
+            f"{drafts} can only draft, and not answer from documents: give a model that answers",
+        )
+    note = (
+        f"draft: {Path(target.source).name} too, which answers from the device's documents;"
+        f" {drafts} can only draft"
+    )
+    return replace(
+        target,
+        device=draft.device,
+        dtype="float32" if is_gguf(target.source) else "int8",
+        exits="none",
+        batch_invariant=False,
+        note=note,
+    )
+
+
+def notes_on(draft: ModelChoice, target: ModelChoice) -> list[str]:
+    """Return what was decided about two models that nobody asked for, a line for each decision."""
     notes = _gguf_notes(draft, target)
     if looked_up := lookup_note(draft, target):
         notes.append(looked_up)
-    if from_documents:
-        notes += draft_only_notes(draft, target)
+    if draft.note:
+        notes.append(draft.note)
     return notes
-
-
-def draft_only_notes(draft: ModelChoice, target: ModelChoice) -> list[str]:
-    """Return what to say of models that cannot answer from their side's documents."""
-    sides = (("draft", draft, "the device's"), ("target", target, "the cloud's"))
-    return [
-        f"{flag}: {Path(choice.source).name} was trained only to draft: from {side} documents it"
-        f" writes nonsense; give --{flag} a model that can answer, such as a whole chat model"
-        for flag, choice, side in sides
-        if only_drafts(choice.source)
-    ]
 
 
 def lookup_note(draft: ModelChoice, target: ModelChoice) -> str:
     """Return what to say of a target without a draft model; empty where there is one."""
-    if draft != draft_for(target):
+    if draft.engine != LOOKUP or draft.source != target.source:
         return ""
     return (
         "no draft model: drafts are looked up in the text, which helps where it repeats itself;"
@@ -133,23 +205,32 @@ def _gguf_notes(draft: ModelChoice, target: ModelChoice) -> list[str]:
 
 
 def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> ModelChoice:
-    """Return what the flags of `model_options` say of the "draft" or the "target". A target that
-    comes without a draft model has the one of `draft_for`."""
-    if side == "draft" and options["draft"] is None and options["target"] is not None:
-        looked_up = draft_for(choose_side(options, "target"))
-        if looked_up is not None and options["engine_draft"] == AUTO:
-            return looked_up
-    device, dtype, engine = (options[f"{field}_{side}"] for field in ("device", "dtype", "engine"))
-    choice = choose_model(
-        given=options[side], demo=DEMO[side], device=device, dtype=dtype, exits=exits, engine=engine
+    """Return what the flags of `model_options` say of the "draft" or the "target"."""
+    if options["demo"] and options["draft"] is not None:
+        raise InvalidArgument("demo", "sets both models; leave out --target and --draft")
+    device, dtype, engine = (options[f"{field}_target"] for field in ("device", "dtype", "engine"))
+    target = choose_target(
+        options["target"],
+        demo=options["demo"],
+        device=device,
+        dtype=dtype,
+        exits=exits,
+        engine=engine,
     )
-    invariant = side == "target" and options.get("batch_invariant", False)
-    return replace(choice, batch_invariant=invariant)
+    if side == "target":
+        return replace(target, batch_invariant=options.get("batch_invariant", False))
+    device, dtype, engine = (options[f"{field}_draft"] for field in ("device", "dtype", "engine"))
+    return choose_draft(options["draft"], target, device=device, dtype=dtype, engine=engine)
 
 
-def choose_pair(options: dict[str, Any]) -> tuple[ModelChoice, ModelChoice]:
-    """Return the draft and the target that the flags of `model_options` name."""
-    return choose_side(options, "draft"), choose_side(options, "target", options["exits"])
+def choose_pair(
+    options: dict[str, Any], *, documents: bool = False
+) -> tuple[ModelChoice, ModelChoice]:
+    """Return the draft and the target that the flags of `model_options` name. `documents`: each is
+    to answer from documents of its side."""
+    target = choose_side(options, "target", options["exits"])
+    draft = choose_side(options, "draft")
+    return (with_documents(draft, target) if documents else draft), target
 
 
 def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
@@ -199,6 +280,13 @@ def load_model(choice: ModelChoice, side: str) -> LoadedModel:
         raise CannotLoad(f"{side}: {error.why}") from error
 
 
+def _installed_default() -> DefaultModel:
+    try:
+        return installed_default()
+    except NoChatModel as error:
+        raise CannotLoad(str(error)) from error
+
+
 def _local_source(name: str) -> str:
     try:
         return str(find_model(name, local_models()).source)
@@ -212,10 +300,3 @@ def _check_readable(folder: Path) -> None:
         check_model_folder(folder)
     except InvalidArgument as error:
         raise CannotLoad(error.why) from error
-
-
-def _demo_model(name: str) -> Path:
-    folder = demo_folder(name)
-    if not folder.is_dir():
-        raise CannotLoad(f"{folder} does not exist; set --draft and --target")
-    return folder

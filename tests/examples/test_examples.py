@@ -17,7 +17,7 @@ import pytest
 
 import tandem
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import choose_model, load_pair
+from tandem.suite.models import choose_model, demo_source, load_pair
 from tests.process.running_suite import TANDEM, TIMEOUT_S
 from tests.process.service_process import free_port
 from tests.programs import REPOSITORY
@@ -67,7 +67,9 @@ def output_here(
 
 
 async def test_python_client() -> None:
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+    pair = load_pair(
+        choose_model(demo_source("demo-draft")), choose_model(demo_source("demo-target"))
+    )
     async with EmbeddedSuite(pair, http=True) as suite:
         places = ("--endpoint", suite.target, "--http", suite.http_url)
         shown = await asyncio.to_thread(output, "python_client.py", *places)

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tandem.netem.link_model import shape_from
 from tandem.suite.background import LoopThread
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
 from tandem.suite.suite_documents import demo_documents
 from tests.page.person import show_tokens
 
@@ -44,8 +44,9 @@ def new_pair(config: pytest.Config, *, answers: bool = False) -> ModelPair:
     answer from documents, if the models are real ones."""
     real = Path("models/real") if config.getoption("--real-pair") else None
     names = ("smollm2" if answers else "smollm2-draft", "smollm2")
-    draft, target = (str(real / name) if real else None for name in names)
-    return load_pair(choose_model(draft, "demo-draft"), choose_model(target, "demo-target"))
+    demo = ("demo-draft", "demo-target")
+    folders = [real / name for name in names] if real else map(demo_source, demo)
+    return load_pair(*(choose_model(str(folder), dtype="float32") for folder in folders))
 
 
 @pytest.fixture(scope="session")

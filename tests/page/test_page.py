@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import FilePayload, Page, expect
+from playwright.sync_api import FilePayload, Page, Route, expect
 
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
@@ -104,6 +104,19 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
 
 def test_a_model_that_recommends_no_temperature_begins_below_1(page: Page) -> None:
     assert page.get_by_label("Temperature").input_value() == "0.7"
+
+
+def test_a_toy_is_called_one_where_it_answers(page: Page) -> None:
+    expect(page.get_by_role("note")).to_have_text(re.compile("^A toy of 8 million parameters"))
+
+    def renamed(route: Route) -> None:
+        fetched = route.fetch()
+        route.fulfill(response=fetched, body=fetched.text().replace("demo-target", "qwen"))
+
+    page.route("**/v1/models", renamed)
+    page.reload()
+    expect(page.locator(".pair")).to_contain_text("qwen")
+    expect(page.get_by_role("note")).to_have_count(0)
 
 
 def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page) -> None:

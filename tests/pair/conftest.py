@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,4 +14,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def pair() -> ModelPair:
-    return load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+    return load_pair(
+        choose_model(demo_source("demo-draft")), choose_model(demo_source("demo-target"))
+    )

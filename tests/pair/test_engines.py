@@ -19,7 +19,7 @@ from lab.lossless import LosslessPlan, check_presets
 from tandem.backends.model_source import AUTO
 from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
-from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
 from tests.long_runs import LONG
 from tests.pair.test_text_equality import prompts
 from tools.write_gguf import write_gguf
@@ -57,16 +57,14 @@ SIDES = {
 
 
 def pair_of(sides: Sides, folder: Path) -> ModelPair:
-    sources: dict[str, str | None] = {"demo-draft": None, "demo-target": None}
+    sources = {name: demo_source(name) for name in ("demo-draft", "demo-target")}
     for name, kind in (("demo-draft", sides.draft_gguf), ("demo-target", sides.target_gguf)):
         if kind:
             sources[name] = str(write_gguf(demo_folder(name), folder / f"{name}.gguf", kind=kind))
     if sides.draft_engine == "lookup":
         sources["demo-draft"] = "models/demo-target"
-    draft = choose_model(
-        sources["demo-draft"], "demo-draft", dtype=sides.draft_dtype, engine=sides.draft_engine
-    )
-    target = choose_model(sources["demo-target"], "demo-target", dtype=sides.target_dtype)
+    draft = choose_model(sources["demo-draft"], dtype=sides.draft_dtype, engine=sides.draft_engine)
+    target = choose_model(sources["demo-target"], dtype=sides.target_dtype)
     return load_pair(draft, target)
 
 

@@ -32,7 +32,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
-from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
 from tandem.suite.suite_documents import demo_documents, fill
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.text import Tokenizer
@@ -89,7 +89,7 @@ into the clasp. Who finds it calls Mirjam Oduya before noon; she keeps the log i
 
 @pytest.mark.parametrize("count", [FEW_ANSWERS, pytest.param(ANSWERS, marks=LONG)])
 async def test_no_private_document_leaves_the_device(count: int, tmp_path: Path) -> None:
-    model = choose_model(None, "demo-draft")
+    model = choose_model(demo_source("demo-draft"))
     pair = load_pair(model, model)
     async with tapped_suite(pair, tmp_path) as suite:
         dropped = {"name": "wren.md", "content": DROPPED}
@@ -112,7 +112,7 @@ async def test_no_private_document_leaves_the_device(count: int, tmp_path: Path)
 
 
 async def test_a_device_that_answers_alone_sends_nothing(tmp_path: Path) -> None:
-    model = choose_model(None, "demo-draft")
+    model = choose_model(demo_source("demo-draft"))
     async with tapped_suite(load_pair(model, model), tmp_path) as suite:
         request = GenerationRequest(
             QUESTIONS[0],

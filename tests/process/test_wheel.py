@@ -64,7 +64,7 @@ def test_the_demo_streams_two_answers_with_their_figures_and_stops(
     """Once for all: a checkout's demo is this one. A third side has processes and documents too."""
     (tmp_path / "office.md").write_text("The office plans which Python versions Heron supports.")
     office = f"--side-documents=office={tmp_path}"
-    ended = installed.run("tandem", "up", "--demo", office)
+    ended = installed.run("tandem", "up", "--try", office)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("Question: ")
     plain, two_sided = (line for line in ended.stdout.splitlines() if " tokens/s" in line)

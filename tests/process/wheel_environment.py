@@ -26,7 +26,7 @@ ENV = {
     name: text
     for name, text in os.environ.items()
     if not name.startswith(("TANDEM_", "PYTHON")) and name != "VIRTUAL_ENV"
-} | {"OMP_NUM_THREADS": "1"}
+} | {"OMP_NUM_THREADS": "1", "TANDEM_TARGET": "demo"}
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 SELF = PROJECT["name"]
 

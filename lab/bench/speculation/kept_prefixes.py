@@ -117,7 +117,7 @@ async def _suite(stack: AsyncExitStack, models: Models, kept: bool) -> str:
 
 
 def _choices(models: Models) -> tuple[ModelChoice, ModelChoice]:
-    return choose_model(models.draft, "demo-draft"), choose_model(models.target, "demo-target")
+    return choose_model(models.draft), choose_model(models.target)
 
 
 def _prompts(pair: ModelPair, count: int) -> list[str]:

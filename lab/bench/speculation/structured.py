@@ -96,7 +96,7 @@ def _answers(report: Report, models: Models, schemas: Mapping[str, Schema]) -> N
 async def _ask(
     models: Models, schemas: Mapping[str, Schema], seed: int
 ) -> dict[tuple[str, bool], list[Generated]]:
-    pair = load_pair(choose_model(None, models.draft), choose_model(None, models.target))
+    pair = load_pair(choose_model(models.draft), choose_model(models.target))
     answers: dict[tuple[str, bool], list[Generated]] = {
         (preset, constrained): [] for preset in PRESETS for constrained in (True, False)
     }

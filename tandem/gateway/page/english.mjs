@@ -15,6 +15,7 @@ export const english = {
   welcomeTitle: "Ask something, and see who wrote each word",
   welcomeWords:
     "A small model near you drafts, a large one in the cloud checks every word. “Text” shows answers to read; “Tokens” shows who wrote each piece and how likely it was.",
+  toyAnswers: "A toy of 8 million parameters answers here: it shows how answers are made, and most of what it says is nonsense.",
 
   // asking
   yourQuestion: "Your question",

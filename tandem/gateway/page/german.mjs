@@ -14,6 +14,8 @@ export const german = {
   welcomeTitle: "Stell eine Frage und sieh, wer welches Wort schreibt",
   welcomeWords:
     "Ein kleines Modell in deiner Nähe entwirft, ein großes in der Cloud prüft jedes Wort. „Text“ zeigt Antworten zum Lesen; „Tokens“ zeigt, wer welches Stück schrieb und wie wahrscheinlich es war.",
+  toyAnswers:
+    "Hier antwortet ein Spielzeug mit 8 Millionen Parametern: Es zeigt, wie Antworten entstehen; was es sagt, ist meist Unsinn.",
 
   // asking
   yourQuestion: "Deine Frage",

@@ -37,6 +37,7 @@ const EXAMPLES = [
   "Tom picks 12 apples in the morning and 8 in the afternoon. How many apples does he have?",
   "What is a list in Python?",
 ];
+const TOY = "demo-target"; // the demo pair's model, by its name
 const SETTINGS = "tandem.settings";
 const VIEW = "tandem.view";
 const FIRST_CHOICES = {
@@ -333,6 +334,7 @@ function Page() {
     <main class="talk">
       <div class="turns">
         ${trouble && !needsKey && html`<${Trouble} trouble=${trouble} onRetry=${begin} />`}
+        ${served?.id === TOY && html`<p class="note" role="note">${say("toyAnswers")}</p>`}
         ${turns.length === 0 &&
         html`<div class="welcome">
           <h2>${say("welcomeTitle")}</h2>

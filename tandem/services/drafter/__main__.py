@@ -69,7 +69,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         metrics=metrics,
         access=access.to_cloud(),
         documents=Documents.from_settings(
-            settings, model, rescore, only_drafts=only_drafts(settings.model)
+            settings, model, rescore, only_drafts=_only_drafts(settings)
         ),
         tracing=tracing,
         prometheus=prometheus_server(settings),
@@ -80,6 +80,10 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         memory=TenantMemories.of(memory_limits(settings), model.engine),
         learning=_learning(settings, model),
     )
+
+
+def _only_drafts(settings: DrafterSettings) -> bool:
+    return settings.engine == "lookup" or only_drafts(settings.model)
 
 
 def _split(settings: DrafterSettings) -> SplitEdge | None:

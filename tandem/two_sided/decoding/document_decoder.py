@@ -28,7 +28,6 @@ from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
-from tandem.telemetry.logging import get_logger
 from tandem.text import ConversationTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.text.chat_rendering import read_variables
@@ -65,8 +64,6 @@ from tandem.two_sided.protocol.decoder_messages import (
 from tandem.two_sided.protocol.draft_head import DraftProbs
 from tandem.two_sided.protocol.local_drafting import local_draft
 
-log = get_logger(__name__)
-
 SEPARATOR = "\n\n"
 """What stands between a document and the prompt."""
 
@@ -87,7 +84,7 @@ class Documents:
     """The parts of a service that decode documents. Without a tokenizer there are only token ids;
     without files documents stay in memory, without `weights` (reads the model's content hash) in
     this process; `rescore` judges how relevant texts are to a query, slowly, on any thread;
-    `only_drafts`: the model was trained to draft for another one, and can answer from none."""
+    `only_drafts`: the model proposes tokens to another one, and can answer from no documents."""
 
     tokenizer: Tokenizer | None = None
     budget_bytes: int = 2**29
@@ -166,7 +163,7 @@ class DocumentDecoder:
         self._thread = thread
         self._tokenizer = documents.tokenizer
         self._rescore = documents.rescore
-        self._warns_of_drafts = documents.only_drafts
+        self._only_drafts = documents.only_drafts
         self._store = store = DocumentStore(
             thread, documents.budget_bytes, documents.files, series.document_found
         )
@@ -194,6 +191,11 @@ class DocumentDecoder:
             raise InvalidArgument(field, "this model has no tokenizer")
         if opening.documents and not self._thread.engine.capabilities.forks:
             raise FailedPrecondition(f"documents need forks, which {self.model_name} does not have")
+        if opening.documents and self._only_drafts:
+            raise FailedPrecondition(
+                f"{self.model_name} can only draft, and not answer from documents; start the"
+                " drafter with a model that answers, such as the target's own"
+            )
         if opening.reweigh_every and self._rescore is None:
             raise InvalidArgument("reweigh_every", "this service has no re-ranker")
         self._check_sizes(opening)
@@ -211,12 +213,6 @@ class DocumentDecoder:
             least = opening.processors.min_tokens
             text = AnswerText(tokenizer, opening.stop, min_tokens=least)
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
-        if opening.documents and self._warns_of_drafts:
-            self._warns_of_drafts = False  # once: it is as true of every further answer
-            log.warning(
-                "the model was trained only to draft: from documents it writes nonsense",
-                model=self.model_name,
-            )
         store = self._store
         estimate = self._estimate
         return DecodingRun(

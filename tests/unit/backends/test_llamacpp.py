@@ -196,7 +196,7 @@ def test_a_truncated_model_is_refused(folder: Path, gguf: LoadedModel, tmp_path:
     [
         ("device", {"device": "tpu"}),
         ("dtype", {"dtype": "int3"}),
-        ("threads", {"threads": 0}),
+        ("threads", {"threads": -1}),
         ("exits", {"exits": "folder"}),
         ("gpu_layers", {"gpu_layers": 3}),
     ],

@@ -1,7 +1,7 @@
-"""What `tandem up --demo` asks of whom, and how it compares, without starting anything."""
+"""What `tandem up --try` asks of whom, and how it compares, without starting anything."""
 
 import asyncio
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -10,20 +10,21 @@ from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
 from tandem.commands import demonstration
 from tandem.commands import up as up_command
-from tandem.commands.demonstration import Part, demonstrate, parts_of, real_pair
-from tandem.core.errors import InvalidArgument
+from tandem.commands.demonstration import Part, demonstrate, parts_of
+from tandem.demo import demo_folder
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.suite.local_processes import LocalSuiteSettings
 from tandem_api.common.v1.generation_pb2 import Summary
 
 SETTINGS = LocalSuiteSettings(ModelChoice("small"), ModelChoice("large"))
+DEMO = replace(SETTINGS, target=ModelChoice(str(demo_folder("demo-target"))))
 
 
 def test_one_suite_answers_by_the_demo_pair() -> None:
-    (part,) = parts_of(SETTINGS, real=False)
+    (part,) = parts_of(DEMO)
     together, of_documents = part.questions
-    assert part.settings == SETTINGS
+    assert part.settings == DEMO
     assert together.request.preset == "auto"
     assert together.beside_alone
     assert of_documents.request.from_two_sides
@@ -32,10 +33,10 @@ def test_one_suite_answers_by_the_demo_pair() -> None:
         question.request.validate()
 
 
-def test_the_whole_real_model_answers_for_the_device_s_documents() -> None:
-    """Its draft is quick, and says nothing sensible by itself."""
-    together, of_documents = parts_of(SETTINGS, real=True)
-    assert together.settings.draft.source == "small"
+def test_the_target_s_own_model_answers_for_the_device_s_documents_where_the_draft_cannot() -> None:
+    looked_up = replace(SETTINGS, draft=ModelChoice("large", engine="lookup"))
+    together, of_documents = parts_of(looked_up)
+    assert together.settings.draft.engine == "lookup"
     assert together.settings.documents is None
     assert of_documents.settings.draft == ModelChoice("large", dtype="int8")
     assert of_documents.settings.target == ModelChoice("large")
@@ -45,49 +46,10 @@ def test_the_whole_real_model_answers_for_the_device_s_documents() -> None:
     assert [question.key for question in of_documents.questions] == ["rag", "rag_public"]
 
 
-def test_the_real_pair_is_where_make_puts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demonstration, "demo_folder", tmp_path.joinpath)
-    for name in ("smollm2", "smollm2-draft"):
-        with pytest.raises(InvalidArgument, match="make real-pair"):
-            real_pair(ModelChoice("", device="cuda"), ModelChoice("", dtype="bfloat16"))
-        (tmp_path / "real" / name).mkdir(parents=True)
-    draft, target = real_pair(ModelChoice("", device="cuda"), ModelChoice("", dtype="bfloat16"))
-    assert draft == ModelChoice(str(tmp_path / "real" / "smollm2-draft"), device="cuda")
-    assert target == ModelChoice(str(tmp_path / "real" / "smollm2"), dtype="bfloat16")
-
-
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [((), "requires --demo"), (("--demo", "--target", "."), "leave out --target")],
-)
-def test_real_models_are_the_demo_s_alone(flags: tuple[str, ...], why: str) -> None:
-    shown = CliRunner().invoke(main, ["up", "--real", *flags])
-    assert isinstance(shown.exception, SystemExit)
-    assert "--real: " in shown.stderr
-    assert why in shown.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "dtype"), [((), "int8"), (("--dtype-draft", "float32"), "float32")]
-)
-def test_the_real_draft_computes_in_8_bits_unless_told(
-    flags: tuple[str, ...], dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: list[ModelChoice] = []
-
-    def parts(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
-        chosen.append(settings.draft)
-        return ()
-
-    for name in ("smollm2", "smollm2-draft"):
-        (tmp_path / "real" / name).mkdir(parents=True)
-    monkeypatch.setattr(demonstration, "demo_folder", tmp_path.joinpath)
-    monkeypatch.setattr(up_command, "parts_of", parts)
-    monkeypatch.setattr(up_command, "run_loop", lambda run: run.close() or 0)
-    assert CliRunner().invoke(main, ["up", "--demo", "--real", *flags]).exit_code == 0
-    assert [draft.dtype for draft in chosen] == [dtype]
+def test_a_draft_model_that_can_answer_does_so_itself() -> None:
+    (part,) = parts_of(SETTINGS)
+    assert part.settings == SETTINGS
+    assert [question.key for question in part.questions] == ["", "rag", "rag_public"]
 
 
 @pytest.mark.parametrize(
@@ -99,14 +61,14 @@ def test_the_demo_s_documents_are_searched_as_all_are(
     """By embeddings, wherever a model is installed."""
     seen: list[str] = []
 
-    def parts(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
+    def parts(settings: LocalSuiteSettings) -> tuple[Part, ...]:
         assert settings.documents is not None
         seen.append(settings.documents.embedding)
         return ()
 
     monkeypatch.setattr(up_command, "parts_of", parts)
     monkeypatch.setattr(up_command, "run_loop", lambda run: run.close() or 0)
-    assert CliRunner().invoke(main, ["up", "--demo", *flags]).exit_code == 0
+    assert CliRunner().invoke(main, ["up", "--try", *flags]).exit_code == 0
     assert seen == [chosen]
 
 
@@ -116,13 +78,13 @@ def test_the_suite_is_told_whose_sampling_settings_count(
 ) -> None:
     seen: list[LocalSuiteSettings] = []
 
-    def parts(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
+    def parts(settings: LocalSuiteSettings) -> tuple[Part, ...]:
         seen.append(settings)
         return ()
 
     monkeypatch.setattr(up_command, "parts_of", parts)
     monkeypatch.setattr(up_command, "run_loop", lambda run: run.close() or 0)
-    arguments = ["up", "--demo", "--generation-config", chosen]
+    arguments = ["up", "--try", "--generation-config", chosen]
     assert CliRunner().invoke(main, arguments).exit_code == 0
     assert [settings.generation_config for settings in seen] == [chosen]
 
@@ -149,7 +111,7 @@ def test_the_cloud_alone_is_asked_the_same(
 
     monkeypatch.setattr(demonstration, "ask", asked)
     monkeypatch.setattr(demonstration, "show", asked)
-    (part,) = parts_of(SETTINGS, real=False)
+    (part,) = parts_of(DEMO)
     found = asyncio.run(demonstrate("", part.questions, shown=True))
     shown = capsys.readouterr().out
     assert told in shown

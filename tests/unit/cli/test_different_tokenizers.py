@@ -59,7 +59,7 @@ def pair(request: pytest.FixtureRequest, byte_level: Path, sentencepiece: Path) 
     folders = [str(sentencepiece), str(byte_level)]
     if request.param == "byte-level drafts":
         folders.reverse()
-    draft, target = (choose_model(folder, "unused") for folder in folders)
+    draft, target = (choose_model(folder) for folder in folders)
     return load_pair(draft, target)
 
 
@@ -146,7 +146,7 @@ def alike(byte_level: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[M
     place = tmp_path_factory.mktemp("alike")
     draft = write_tokenizer(write_model(place / "draft", "llama", size=320, seed=8), size=320)
     return tuple(
-        load_pair(*(choose_model(str(f), "unused") for f in (folder, byte_level)))
+        load_pair(*(choose_model(str(f)) for f in (folder, byte_level)))
         for folder in (draft, write_renumbered(draft, place / "renumbered"))
     )
 
@@ -220,7 +220,7 @@ async def test_a_drafter_alone_is_told_the_target_s_tokenizer(
         model=str(sentencepiece), target_tokenizer=str(byte_level), insecure=True
     )
     drafter = build(settings, Metrics(new_registry(), "device"))
-    target = load_pair(*[choose_model(str(byte_level), "unused")] * 2).target
+    target = load_pair(*[choose_model(str(byte_level))] * 2).target
     described = (drafter._engine.vocabulary_hash, drafter._engine.vocabulary_size)
     assert described == (target.vocabulary_hash, target.vocabulary_size)
     await drafter.close()
@@ -249,7 +249,7 @@ def test_a_pair_without_shared_tokens_is_refused_with_advice(
     written["model"] |= {"vocab": vocabulary, "merges": []}
     written["decoder"] = {"type": "ByteFallback"}
     (draft / "tokenizer.json").write_text(json.dumps(written))
-    choices = [choose_model(str(folder), "unused") for folder in (draft, byte_level)]
+    choices = [choose_model(str(folder)) for folder in (draft, byte_level)]
     with pytest.raises(CannotLoad, match=r"share only .* use a draft model whose tokenizer"):
         load_pair(*choices)
 

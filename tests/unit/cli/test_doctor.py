@@ -179,6 +179,7 @@ def test_profile_measures_both_sides_and_stores_the_lines(tmp_path: Path) -> Non
     options = {
         **{
             "draft": draft,
+            "demo": False,
             "device_draft": "cpu",
             "dtype_draft": "float32",
             "engine_draft": "torch",

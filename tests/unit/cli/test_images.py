@@ -64,7 +64,7 @@ def pair(folders: dict[str, Path]) -> ModelPair:
 
 
 def pair_of(draft: Path, target: Path) -> ModelPair:
-    return load_pair(*(choose_model(str(folder), "unused") for folder in (draft, target)))
+    return load_pair(*(choose_model(str(folder)) for folder in (draft, target)))
 
 
 def request(

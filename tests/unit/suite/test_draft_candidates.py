@@ -105,7 +105,7 @@ def test_the_command_says_what_to_run(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     for folder in (TARGET, DRAFT):
-        (tmp_path / "models" / folder.name).symlink_to(folder)
+        shutil.copytree(folder, tmp_path / "models" / folder.name)
     ended = CliRunner().invoke(main, ["pair", "demo-target"])
     assert ended.exit_code == 0
     assert ended.stdout.splitlines()[0].startswith("can draft  demo-draft, 0.11 times the size")
@@ -153,8 +153,7 @@ def test_a_draft_that_is_here_comes_before_those_to_download(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "models" / "Qwen2.5-0.5B-Instruct"
-    place.parent.mkdir()
-    place.symlink_to(DRAFT)
+    shutil.copytree(DRAFT, place)
     lines = pair_lines("Qwen/Qwen2.5-7B-Instruct")
     assert lines[2].startswith("can draft  Qwen2.5-0.5B-Instruct, 0.064 times the size")
     assert [line for line in lines if "Qwen2.5-0.5B" in line and "not here" in line] == []

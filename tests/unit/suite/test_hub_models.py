@@ -78,7 +78,7 @@ def test_a_pulled_model_is_used_by_name_at_its_commit(hub: FakeHub, tmp_path: Pa
     }
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     hub.repositories.clear()
-    assert choose_model("org/small", "x").source == str(folder)
+    assert choose_model("org/small").source == str(folder)
 
 
 def test_the_commit_that_was_pulled_outlasts_what_others_download(
@@ -179,7 +179,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(
 
 def test_a_model_that_is_not_here_names_the_pull(hub: FakeHub) -> None:
     with pytest.raises(CannotLoad, match=r"'tandem pull org/other' downloads it"):
-        choose_model("org/other", "x")
+        choose_model("org/other")
     assert hub.asked == []
 
 
@@ -239,7 +239,7 @@ def test_one_file_of_a_gguf_repository(hub: FakeHub, tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["Some-Q4_K_M.gguf"]
     assert "tandem up --target org/Some-GGUF:q4_k_m" in ended.stdout
     for name in ("org/Some-GGUF:q4_k_m", "org/Some-GGUF", "some-q4_k_m"):
-        assert choose_model(name, "x").source == str(folder / "Some-Q4_K_M.gguf")
+        assert choose_model(name).source == str(folder / "Some-Q4_K_M.gguf")
 
 
 def test_a_pulled_model_answers_without_the_hub(hub: FakeHub) -> None:

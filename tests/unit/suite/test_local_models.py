@@ -159,7 +159,7 @@ def test_a_target_is_named_and_read_where_ollama_has_it(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("OLLAMA_MODELS", raising=False)
     monkeypatch.chdir(home)
-    assert choose_model("demo:latest", "x").source == str(blob)
+    assert choose_model("demo:latest").source == str(blob)
     ended = CliRunner().invoke(main, ["models", "--json"])
     assert [json.loads(line)["name"] for line in ended.stdout.splitlines()] == ["demo:latest"]
     models = ["--draft", "demo:latest", "--target", "demo:latest"]
@@ -172,4 +172,4 @@ def test_a_target_is_named_and_read_where_ollama_has_it(
 
 def test_an_unknown_name_is_refused_in_one_line(home: Path) -> None:
     with pytest.raises(CannotLoad, match=r"no such folder.*'tandem pull no/such-model' downloads"):
-        choose_model("no/such-model", "x")
+        choose_model("no/such-model")

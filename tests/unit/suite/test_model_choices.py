@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from click.testing import CliRunner, Result
 
@@ -23,7 +25,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.services.drafter.__main__ import build as build_drafter
 from tandem.services.drafter.config import DrafterSettings
-from tandem.suite.models import choose_pair, notes_on
+from tandem.suite.models import CannotLoad, choose_pair, notes_on, with_documents
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.services.decoding_peer import DOCUMENTS, aggregator_peer, opening
 from tests.services.scripted_suite import started
@@ -42,10 +44,10 @@ def mine(tmp_path: Path) -> Path:
 def flags(**given: Any) -> dict[str, Any]:
     sides = {
         f"{field}_{side}": value
-        for field, value in (("engine", "auto"), ("device", "cpu"), ("dtype", "float32"))
+        for field, value in (("engine", "auto"), ("device", "cpu"), ("dtype", None))
         for side in ("draft", "target")
     }
-    return {"draft": None, "target": None, "exits": "none", **sides, **given}
+    return {"draft": None, "target": None, "demo": False, "exits": "none", **sides, **given}
 
 
 def generate(*arguments: str) -> Result:
@@ -82,42 +84,95 @@ def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
         flags(),
         flags(target=str(demo_folder("demo-target"))),
         flags(target=str(mine), draft=str(demo_folder("demo-draft"))),
-        flags(target="1:0.3", engine_target="scripted"),
     ):
         draft, target = choose_pair(given)
         assert draft.source.endswith("demo-draft")
         assert notes_on(draft, target) == []
+        assert target.note == ""
+    assert choose_pair(flags(demo=True)) == choose_pair(flags())
+    assert choose_pair(flags(demo=True))[1].note.startswith("demo: a toy of 8 million")
+    for named in ({"draft": str(mine)}, {"target": str(mine)}):
+        with pytest.raises(InvalidArgument, match="leave out --target and --draft"):
+            choose_pair(flags(demo=True, **named))
 
 
-def test_a_model_that_only_drafts_is_named_where_it_is_to_answer(mine: Path) -> None:
-    whole, draft = ModelChoice(str(demo_folder("demo-target"))), ModelChoice(str(mine))
-    assert notes_on(draft, whole, from_documents=True) == []
-    (mine / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
-    assert notes_on(draft, whole) == [], "to draft it may be used"
-    (note,) = notes_on(draft, whole, from_documents=True)
-    assert note.startswith("draft: mine was trained only to draft: from the device's documents")
-    assert "--draft a model that can answer" in note
-    (note,) = notes_on(ModelChoice(str(demo_folder("demo-draft"))), draft, from_documents=True)
-    assert note.startswith("target: mine was trained only to draft: from the cloud's documents")
+def test_a_target_whose_vocabulary_is_nobody_s_needs_a_draft() -> None:
+    with pytest.raises(InvalidArgument, match="is needed for a target of the engine 'scripted'"):
+        choose_pair(flags(target="1:0.3", engine_target="scripted"))
 
 
-async def test_a_drafter_warns_of_such_a_model_once_there_are_documents(
-    mine: Path, caplog: pytest.LogCaptureFixture
+def test_a_draft_that_was_trained_for_a_target_and_lies_beside_it_is_taken(mine: Path) -> None:
+    beside = Path(shutil.copytree(mine, f"{mine}-draft"))
+    assert choose_pair(flags(target=str(mine)))[0].engine == "lookup", "it may be any model"
+    (beside / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
+    draft, target = choose_pair(flags(target=str(mine)))
+    assert draft == ModelChoice(str(beside), dtype="int8"), "which it was trained in"
+    assert (target.dtype, notes_on(draft, target)) == ("float32", [])
+    assert choose_pair(flags(target=str(mine), dtype_draft="float32"))[0].dtype == "float32"
+    assert choose_pair(flags(target=str(mine), engine_draft="lookup"))[0].engine == "lookup"
+
+
+def test_where_the_draft_only_drafts_the_target_answers_from_the_device_s_documents(
+    mine: Path,
 ) -> None:
-    """It warned at each start, also where nobody has any."""
+    whole, draft = ModelChoice(str(demo_folder("demo-target"))), ModelChoice(str(mine))
+    assert with_documents(draft, whole) is draft, "it can answer"
     (mine / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
-    caplog.set_level(logging.WARNING)
+    for drafting, called in ((draft, "mine"), (replace(whole, engine="lookup"), "lookup")):
+        device = with_documents(replace(drafting, device="cuda"), replace(whole, exits="auto"))
+        assert device == ModelChoice(whole.source, device="cuda", dtype="int8")
+        (note,) = notes_on(device, whole)
+        assert note == (
+            "draft: demo-target too, which answers from the device's documents;"
+            f" {called} can only draft"
+        )
+    assert with_documents(draft, ModelChoice("x.gguf")).dtype == "float32"
+    for target in (ModelChoice("m", engine="vllm"), draft):
+        with pytest.raises(InvalidArgument, match="mine can only draft, and not answer from docum"):
+            with_documents(draft, target)
+
+
+def test_a_suite_with_documents_has_it_and_one_without_has_not(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every door that starts a suite."""
+    started: list[ModelChoice] = []
+
+    def loaded(draft: ModelChoice, target: ModelChoice) -> None:
+        started.append(draft)
+        raise CannotLoad("enough")
+
+    monkeypatch.setattr("tandem.commands.generate.load_pair", loaded)
+    monkeypatch.setattr("tandem.api.suites.load_pair", loaded)
+    monkeypatch.setattr(
+        "tandem.commands.up.LocalSuite",
+        lambda settings: loaded(settings.draft, settings.target),
+    )
+    models = ("--target", str(mine))
+    for words in (("generate", "a"), ("up", "--port", "0")):
+        for flag in ((), ("--rag",)):
+            assert CliRunner().invoke(main, [*words, *flag, *models]).exit_code == 1
+    for documents in ((), (mine,)):
+        suite = tandem.embedded(target=mine, device_documents=documents)
+        with pytest.raises(CannotLoad, match="enough"), suite:
+            pass
+    assert [draft.engine for draft in started] == ["lookup", "auto"] * 3
+
+
+async def test_a_drafter_of_such_a_model_refuses_documents_alone(mine: Path) -> None:
+    (mine / HEAD_TOKENS).write_text(json.dumps([*range(300)]))
     settings = DrafterSettings(insecure=True, model=str(mine), verifier="127.0.0.1:1")
     running = await started(build_drafter(settings, Metrics(new_registry(), "device")))
-    warnings = []
     try:
-        for documents in ((), DOCUMENTS, DOCUMENTS):
-            async with aggregator_peer(running) as peer:
-                await peer.open(opening(documents=documents))
-            warnings.append(caplog.text.count("was trained only to draft"))
+        async with aggregator_peer(running) as peer:
+            await peer.open(opening(documents=()))
+        async with aggregator_peer(running) as peer:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await peer.open(opening(documents=DOCUMENTS))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "mine can only draft, and not answer from documents" in str(refused.value.details())
     finally:
         await running.drain(0.0)
-    assert warnings == [0, 1, 1]
 
 
 def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:

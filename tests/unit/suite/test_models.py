@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
-from tandem.suite.models import CannotLoad, choose_model
+from tandem.suite.models import CannotLoad, choose_model, demo_source
 
 DEMO_DRAFT = Path(__file__).parents[3] / "models" / "demo-draft"
 
@@ -19,21 +19,21 @@ def test_the_demo_pair_is_found_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Path(choose_model(None, "demo-draft").source) == DEMO_DRAFT
+    assert Path(choose_model(demo_source("demo-draft")).source) == DEMO_DRAFT
 
 
 def test_no_demo_pair_says_what_to_give() -> None:
     with pytest.raises(CannotLoad, match="set --draft and --target"):
-        choose_model(None, "demo-nothing")
+        choose_model(demo_source("demo-nothing"))
 
 
 def test_a_folder_and_a_pinned_name() -> None:
-    assert choose_model(str(DEMO_DRAFT), "x", "cuda", "float16") == ModelChoice(
+    assert choose_model(str(DEMO_DRAFT), "cuda", "float16") == ModelChoice(
         str(DEMO_DRAFT), None, "cuda", "float16"
     )
-    assert choose_model("owner/name@abc", "x") == ModelChoice("owner/name", "abc")
+    assert choose_model("owner/name@abc") == ModelChoice("owner/name", "abc")
     with pytest.raises(CannotLoad, match=r"no such folder, .*; 'tandem pull owner/name' downloads"):
-        choose_model("owner/name", "x")
+        choose_model("owner/name")
 
 
 def refusal(*arguments: str) -> tuple[int, str]:
