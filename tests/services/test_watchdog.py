@@ -12,6 +12,7 @@ import pytest
 from tandem.backends.interface import EngineFailed, ForwardRequest, Logits, never
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import engine_silent_s
+from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LostCloud
@@ -63,7 +64,9 @@ GONE = {
 @pytest.mark.parametrize("way", GONE)
 async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
     engine, metrics = Breakable(), Metrics(new_registry(), "cloud")
-    running = await started(VerifierServicer(engine, VerifierLimits(), metrics))
+    pass_times = measure_pass_times(engine)
+    servicer = VerifierServicer(engine, VerifierLimits(), metrics, pass_times=pass_times)
+    running = await started(servicer)
     try:
         assert await health_of(running.target) == "SERVING"
         if way == "hangs":
