@@ -23,6 +23,7 @@ from tandem.core.thinking import with_thinking
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.request import (
+    LONGEST_ANSWER_S,
     MAX_TOOLS_CHARACTERS,
     GenerationRequest,
     request_from_proto,
@@ -87,7 +88,6 @@ from tandem_api.verifier.v1 import verifier_pb2_grpc
 
 log = get_logger(__name__)
 
-MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
 BESIDE_TOKENS = 256
 """Of a chat template, at most. Otherwise a text has no more tokens than characters."""
@@ -685,7 +685,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         def open_stream(
             connection: Connection, on_frame: Any, on_end: Any
         ) -> FrameStream[EdgeMessage, CloudMessage]:
-            deadline_s = stream.time_remaining() or MAX_REQUEST_S
+            deadline_s = stream.time_remaining() or LONGEST_ANSWER_S
             return FrameStream(
                 connection,
                 begin=lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(

@@ -22,7 +22,7 @@ from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.runtime.coming_jobs import ComingJob, ComingJobs
 from tandem.runtime.engine_jobs import Done, Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.pass_times import PassTimes, measure_pass_times
+from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefill_job import DraftPrefillJob
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
 from tandem.runtime.watchdog import STUCK_AFTER_S
@@ -60,11 +60,13 @@ class CloudDrafter:
 @dataclass(frozen=True, slots=True)
 class CloudDraftModel:
     """A draft model for a verifier: its name, and what loads it for the first session that needs
-    it. `loaded`: it is there, so that a session may use it that only may have drafts."""
+    it. `loaded`: it is there, so that a session may use it that only may have drafts. `pass_times`:
+    what its passes take, if that was measured."""
 
     name: str
     load: Callable[[], Engine]
     loaded: bool = False
+    pass_times: PassTimes | None = None
 
 
 class CloudDrafters:
@@ -146,8 +148,7 @@ class CloudDrafters:
         async with self._loading:
             if self._drafter is None:
                 engine = await asyncio.to_thread(self._model.load)
-                pass_times = await asyncio.to_thread(measure_pass_times, engine)
-                self._drafter = self._started(engine, pass_times)
+                self._drafter = self._started(engine, self._model.pass_times)
         return self._drafter
 
     def _started(self, engine: Engine, pass_times: PassTimes | None) -> CloudDrafter:
