@@ -281,10 +281,10 @@ class ModelSettings(ServiceSettings):
     stuck_after_s: float = Field(
         default=1.5,
         gt=0,
-        description="Report NOT_SERVING if a forward pass makes no progress for this many"
-        " seconds. Each finished layer counts as progress. The limit grows by"
-        " this much per 256 tokens in a pass. Raise it for a model with slower"
-        " layers.",
+        description="Report NOT_SERVING if a forward pass makes no progress for ten times as long"
+        " as this engine's passes ever made none, and at least for this many"
+        " seconds. Each finished layer counts as progress. Before a pass has ended,"
+        " 120 seconds are allowed.",
     )
     prefix_kv_bytes: int = Field(
         default=2**28,

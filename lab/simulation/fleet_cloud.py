@@ -18,7 +18,7 @@ from lab.simulation.fleet_plan import FleetPlan
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget, SessionAcceptance
 from tandem.routing.router import Placement
-from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
+from tandem.runtime.chunked_prefill import CHUNK_ROWS, CHUNKS_ALONE, PrefillTurns
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud_drafting import RETRY_LENGTH, tries_after
@@ -402,7 +402,7 @@ class FleetCloud:
         if not self._prompts or not (alone or self._turns.is_due(now)):
             return 0
         session = self._prompts[0]
-        rows = min(ROWS_ALONE if alone else CHUNK_ROWS, session.prompt_left - 1)
+        rows = min(CHUNK_ROWS * (CHUNKS_ALONE if alone else 1), session.prompt_left - 1)
         self._piece = session, rows
         return rows
 

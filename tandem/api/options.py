@@ -67,7 +67,7 @@ class GenerationOptions(RequestFields, total=False):
     """Objective of the preset `auto`: latency, cost, energy, a number from 1 (latency) to 0 (cost),
     or weights such as "latency=2,cost=1". Default: the drafter's setting."""
     timeout_s: float
-    """Maximum seconds for the whole answer. Default: 600."""
+    """Maximum seconds for the whole answer. Default: a day."""
 
 
 def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:

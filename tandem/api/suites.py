@@ -16,6 +16,7 @@ from tandem.api.results import Answer, Piece, Progress, answer_of
 from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import LONGEST_ANSWER_S
 from tandem.net.status import Rejected
 from tandem.netem.link_model import INSTANT, shape_from
 from tandem.suite.background import LoopThread
@@ -34,7 +35,6 @@ log = get_logger(__name__)
 
 Arguments = ParamSpec("Arguments")
 
-TIMEOUT_S = 600.0
 Prompt = str | Sequence[int] | Sequence[Message]
 """A text to continue, its token ids, or a conversation."""
 
@@ -124,7 +124,7 @@ class AsyncSuite:
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
         """Stream the answer to a text, token ids or a conversation, as it is committed."""
-        timeout_s = options.get("timeout_s", TIMEOUT_S)
+        timeout_s = options.get("timeout_s", LONGEST_ANSWER_S)
         if not timeout_s > 0:
             raise InvalidArgument("timeout_s", f"must be above 0, is {timeout_s:g}")
         request = request_of(prompt, options)

@@ -56,6 +56,7 @@ class LookupFirstEngine(EngineDefaults):
             forks=inner.forks,
             cancellation=inner.cancellation,
             same_bits=inner.same_bits,
+            skips=True,
         )
         self._open: set[LookupFirstSession] = set()
 

@@ -30,7 +30,7 @@ from tandem.commands.request_options import (
 )
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import choice_line, figures_line, plain_line
-from tandem.generation.request import DEFAULT_PRESET, unknown_preset
+from tandem.generation.request import DEFAULT_PRESET, LONGEST_ANSWER_S, unknown_preset
 from tandem.runtime.memory_files import default_memory_folder
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.specdec.presets import PRESETS
@@ -76,7 +76,7 @@ HELP = "/help lists the commands; Ctrl-C stops an answer; Ctrl-D leaves"
     " answers. Default: random.",
 )
 @model_options
-@click.option("--timeout", type=float, default=600.0, help="Maximum seconds per answer.")
+@click.option("--timeout", type=float, default=LONGEST_ANSWER_S, help="Maximum seconds per answer.")
 @click.option("--verbose", is_flag=True, help="Print all figures after each answer.")
 @json_option("Read a line of standard input per turn; print one JSON object per answer.")
 def chat(**options: Any) -> None:

@@ -17,12 +17,11 @@ from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Prompt, Turn
 from tandem.demo import is_demo
 from tandem.generation.client import Generated
-from tandem.generation.request import RAG_PRESET, GenerationRequest
+from tandem.generation.request import LONGEST_ANSWER_S, RAG_PRESET, GenerationRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.local_processes import LocalSuiteSettings
 from tandem.suite.models import with_documents
 
-TIMEOUT_S = 120.0
 ALONE = "ar"
 _APPLES = (
     "Question: Tom picks 12 apples in the morning and 8 apples in the afternoon. He gives half of"
@@ -100,7 +99,7 @@ async def demonstrate(
         alone_tpot_s = None
         if question.beside_alone:
             request = replace(question.request, preset=ALONE)
-            alone = await ask(endpoint, request, TIMEOUT_S)
+            alone = await ask(endpoint, request, LONGEST_ANSWER_S)
             results["alone"] = answer_object(request, alone)
             alone_tpot_s = alone.tpot_s
             if shown:
@@ -111,13 +110,13 @@ async def demonstrate(
 
 
 async def _ask(endpoint: str, question: DemoQuestion) -> Generated:
-    return await ask(endpoint, question.request, TIMEOUT_S)
+    return await ask(endpoint, question.request, LONGEST_ANSWER_S)
 
 
 async def _show(endpoint: str, question: DemoQuestion) -> Generated:
     if question.heading:
         click.echo(f"\n{question.heading}\n")
-    return await show(endpoint, question.request, TIMEOUT_S, question.shown)
+    return await show(endpoint, question.request, LONGEST_ANSWER_S, question.shown)
 
 
 def _compared(answer: Generated, alone: Generated) -> str:

@@ -28,7 +28,12 @@ from tandem.commands.request_options import (
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import MAX_IMAGES_BYTES
 from tandem.generation.client import Generated
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import (
+    DEFAULT_PRESET,
+    LONGEST_ANSWER_S,
+    RAG_PRESET,
+    GenerationRequest,
+)
 from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
@@ -130,7 +135,9 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 )
 @access_options
 @model_options
-@click.option("--timeout", type=float, default=600.0, help="Maximum seconds for the request.")
+@click.option(
+    "--timeout", type=float, default=LONGEST_ANSWER_S, help="Maximum seconds for the request."
+)
 @click.option("--verbose", is_flag=True, help="Print all figures, and the sampling settings.")
 @click.option("--logs", is_flag=True, help="Write the services' log to standard error.")
 @click.option(

@@ -65,7 +65,7 @@ from tandem.gateway.schema import (
 from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.translated import AnswerWriter, Translate
 from tandem.gateway.web_page import WebPage
-from tandem.generation.request import GenerationRequest
+from tandem.generation.request import LONGEST_ANSWER_S, GenerationRequest
 from tandem.net.access_keys import KeyRing
 from tandem.net.keys_file import KeysFileState
 from tandem.telemetry.metrics import Metrics
@@ -96,7 +96,7 @@ class GatewaySettings:
     max_body_bytes: int = 2 * 2**20
     body_bytes_per_s: int = 4 * 2**20
     max_requests: int = 256
-    timeout_s: float = 600.0
+    timeout_s: float = LONGEST_ANSWER_S
     page: bool = True
     link_control: str = ""
     documents: TenantDocuments | None = None

@@ -10,7 +10,7 @@ import grpc
 
 from tandem.core.errors import ProtocolError
 from tandem.generation.conversation import answers_to
-from tandem.generation.request import GenerationRequest, request_to_proto
+from tandem.generation.request import LONGEST_ANSWER_S, GenerationRequest, request_to_proto
 from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
 from tandem.net.status import Rejected, details_of
@@ -181,7 +181,7 @@ class AggregatorClient:
             raise Rejected(error.code(), details_of(error)) from None
 
     async def stream(
-        self, request: GenerationRequest, timeout_s: float = 600.0
+        self, request: GenerationRequest, timeout_s: float = LONGEST_ANSWER_S
     ) -> AsyncIterator[Generated]:
         """Yield the growing result after each message; the last one has its summary. Raises
         Rejected."""
@@ -204,6 +204,8 @@ class AggregatorClient:
             details = f"request: {size} bytes; at most {self._max_message_bytes} are taken"
             raise Rejected(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
 
-    async def generate(self, request: GenerationRequest, timeout_s: float = 600.0) -> Generated:
+    async def generate(
+        self, request: GenerationRequest, timeout_s: float = LONGEST_ANSWER_S
+    ) -> Generated:
         """Return the finished result. Raises Rejected with the status."""
         return [result async for result in self.stream(request, timeout_s)][-1]

@@ -61,6 +61,9 @@ from tandem.wire.common_codec import (
 )
 from tandem_api.common.v1 import generation_pb2 as pb
 
+LONGEST_ANSWER_S = 86_400.0
+"""What a request may take where its caller names no limit: a day. A large model on a laptop writes
+for hours; a cloud that is lost, or a caller that left, is noticed long before."""
 MAX_DOCUMENTS = 32
 MAX_TOOLS_CHARACTERS = 2**17
 DEFAULT_PRESET = "auto"

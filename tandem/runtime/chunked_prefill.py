@@ -1,30 +1,51 @@
 """Long prompts in chunks between other sessions' passes (chunked prefill, as in Sarathi: Agrawal et
 al. 2023).
 
-Invariants: chunks end at multiples of CHUNK_ROWS of a request whatever runs beside it, where the
-blocks of its attention end too, so that a text does not depend on other requests; the logits that
-are asked for come with the last chunk. A session's length says which chunks have run."""
+A chunk is as long as others may be kept waiting, by what a row of this engine takes. Invariants:
+chunks end at multiples of one number of rows for each engine, whatever runs beside a request, and
+where the blocks of its attention end too if its bits depend on those, so that a text does not
+depend on other requests; the logits that are asked for come with the last chunk. A session's length
+says which chunks have run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tandem.backends.interface import ForwardRequest, Logits
+from tandem.backends.interface import KV_BLOCK, Capabilities, ForwardRequest, Logits
+from tandem.runtime.pass_times import PassTimes
 
 CHUNK_ROWS = 256
-"""Tokens of prompts in a pass beside other sessions: what these wait for at most."""
+"""Tokens of a prompt in a pass beside other sessions, at most."""
+LEAST_CHUNK_ROWS = 8
+"""Shorter chunks would take more of the fixed part of a pass than they spare others."""
+CHUNK_S = 0.25
+"""What a chunk may add to the pass of other sessions, which wait for it."""
 
-ROWS_ALONE = 2048
+CHUNKS_ALONE = 8
 """In a pass where nobody else waits. Bounds how late a session that comes then may be."""
 
 PREFILL_SHARE = 0.5
 """Of the time, at most so much goes to passes with a chunk of a prompt while others run."""
 
 
-def is_long(requests: Sequence[ForwardRequest]) -> bool:
+def chunk_rows(pass_times: PassTimes | None, capabilities: Capabilities) -> int:
+    """Return the rows of an engine's chunks: the largest power of two, CHUNK_ROWS at most, with
+    which they add no more than CHUNK_S to a pass. But no part of a block of kept keys and values
+    where others in a pass change no bit of a sequence and such a part would."""
+    rows = CHUNK_ROWS
+    if pass_times is None:
+        return rows
+    by_block = capabilities.same_bits and not capabilities.batch_invariant
+    least = KV_BLOCK if by_block else LEAST_CHUNK_ROWS
+    while rows > least and rows * pass_times.prompt_row_s > CHUNK_S:
+        rows //= 2
+    return rows
+
+
+def is_long(requests: Sequence[ForwardRequest], chunk_rows: int = CHUNK_ROWS) -> bool:
     """Return whether a job's requests are to be fed in chunks."""
-    return any(_before_last(request) for request in requests)
+    return any(_before_last(request, chunk_rows) for request in requests)
 
 
 class ChunkedPrefill:
@@ -35,12 +56,14 @@ class ChunkedPrefill:
         self,
         requests: Sequence[ForwardRequest],
         read_rows: Callable[[int, Logits], None] | None = None,
+        chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         """Start with nothing fed. `read_rows` receives the logits of every token of the only
         request, chunk by chunk, each time with the index of the first token. No chunk is then
-        longer than CHUNK_ROWS, since each of its rows has logits of the whole vocabulary."""
+        longer than `chunk_rows`, since each of its rows has logits of the whole vocabulary."""
         assert read_rows is None or len(requests) == 1, "rows are read of one request"
         self._read_rows = read_rows
+        self._chunk_rows = chunk_rows
         self._requests = tuple(requests)
         self._starts = [request.session.length for request in requests]
         self._fed = [0 for _ in requests]
@@ -52,14 +75,14 @@ class ChunkedPrefill:
         return self._unfed() is None
 
     def next_chunk(self, rows: int) -> tuple[ForwardRequest]:
-        """Return a request for at most `rows` more rows, a multiple of CHUNK_ROWS; the same again
+        """Return a request for at most `rows` more rows, a multiple of `chunk_rows`; the same again
         until they are `done`."""
         number = self._unfed()
         assert number is not None, "all chunks but the last have run"
         request = self._requests[number]
         fed = self._fed[number]
-        most = rows if self._read_rows is None else CHUNK_ROWS
-        self._chunk = number, min(most, _before_last(request) - fed)
+        most = rows if self._read_rows is None else self._chunk_rows
+        self._chunk = number, min(most, _before_last(request, self._chunk_rows) - fed)
         request.session.rollback(self._starts[number] + fed)
         wanted = 0 if self._read_rows is None else self._chunk[1]
         part = _part(request, fed, fed + self._chunk[1])
@@ -101,7 +124,7 @@ class ChunkedPrefill:
 
     def _unfed(self) -> int | None:
         for number, (request, fed) in enumerate(zip(self._requests, self._fed, strict=True)):
-            if fed < _before_last(request):
+            if fed < _before_last(request, self._chunk_rows):
                 return number
         return None
 
@@ -126,9 +149,9 @@ def _part(request: ForwardRequest, first: int, end: int) -> ForwardRequest:
     return replace(request, token_ids=request.token_ids[first:end], hidden=hidden)
 
 
-def _before_last(request: ForwardRequest) -> int:
+def _before_last(request: ForwardRequest, chunk_rows: int) -> int:
     """Return the number of a request's rows that come before its last chunk."""
     if request.parents is not None:
         return 0
     rest = len(request.token_ids) - max(1, request.logits_to_keep)
-    return max(0, rest) // CHUNK_ROWS * CHUNK_ROWS
+    return max(0, rest) // chunk_rows * chunk_rows

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tandem.backends.interface import ForwardRequest, Logits
 from tandem.core.processors import Pending
-from tandem.runtime.chunked_prefill import ChunkedPrefill, is_long
+from tandem.runtime.chunked_prefill import CHUNK_ROWS, ChunkedPrefill, is_long
 from tandem.runtime.loop_notifier import LoopNotifier
 from tandem.telemetry.logging import get_logger
 
@@ -131,11 +131,17 @@ class JobHandle(Generic[Result]):
     """A job handed over: await its `future`, or `cancel` it (between layers at the latest)."""
 
     def __init__(
-        self, job: GroupJob[Result], loop: asyncio.AbstractEventLoop, low_priority: bool = False
+        self,
+        job: GroupJob[Result],
+        loop: asyncio.AbstractEventLoop,
+        low_priority: bool = False,
+        chunk_rows: int = CHUNK_ROWS,
     ) -> None:
+        """Prepare a job. `chunk_rows`: how the engine's prompts are cut."""
         self.future: asyncio.Future[Done[Result]] = loop.create_future()
         self.loop = loop
         self.low_priority = low_priority
+        self._chunk_rows = chunk_rows
         self.job = job
         self._close_job = close_of(job)
         self.submitted_s = time.perf_counter()
@@ -149,9 +155,9 @@ class JobHandle(Generic[Result]):
         if self.prefill is None:
             requests = self.job.requests()
             reader = rows_reader_of(self.job)
-            if reader is None and not is_long(requests):
+            if reader is None and not is_long(requests, self._chunk_rows):
                 return requests
-            self.prefill = ChunkedPrefill(requests, reader)
+            self.prefill = ChunkedPrefill(requests, reader, self._chunk_rows)
         return self.prefill.rest() if self.prefill.is_fed else ()
 
     @property

@@ -35,7 +35,7 @@ from tandem.core.errors import TandemError, Unavailable
 from tandem.core.processors import Pending
 from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
-from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
+from tandem.runtime.chunked_prefill import CHUNKS_ALONE, PrefillTurns, chunk_rows
 from tandem.runtime.coming_jobs import ComingJobs
 from tandem.runtime.engine_jobs import (
     ASIDE_S,
@@ -49,7 +49,8 @@ from tandem.runtime.engine_jobs import (
     settle,
 )
 from tandem.runtime.loop_notifier import LoopNotifier
-from tandem.runtime.watchdog import CALL_ROWS, STUCK_AFTER_S, TICK_S, EngineState, Watchdog
+from tandem.runtime.pass_times import PassTimes
+from tandem.runtime.watchdog import STUCK_AFTER_S, TICK_S, EngineState, Watchdog
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -101,9 +102,10 @@ class EngineThread:
         on_pass: Callable[[float, int, int], None] = lambda seconds, jobs, tokens: None,
         stuck_after_s: float = STUCK_AFTER_S,
         aside_s: float = ASIDE_S,
+        pass_times: PassTimes | None = None,
     ) -> None:
         """Start the engine's thread and its watchdog. `aside_s`: how long a job may be set aside
-        before it fails."""
+        before it fails. `pass_times`: what the engine's passes take, if that was measured."""
         self._aside_s = aside_s
         self.engine = engine
         self._on_pass = on_pass
@@ -121,7 +123,11 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._handover = threading.Lock()
-        self._watchdog = Watchdog(stuck_after_s)
+        self._chunk_rows = chunk_rows(pass_times, engine.capabilities)
+        self._watchdog = Watchdog(stuck_after_s, learns=not engine.capabilities.skips)
+        if pass_times is not None:
+            self._watchdog.knows(1, pass_times.first_s)
+            self._watchdog.knows(pass_times.longest_rows, pass_times.longest_s)
         self._state = EngineState()
         self._waiting_for: set[asyncio.Future[Any]] = set()
         self._thread.start()
@@ -149,7 +155,7 @@ class EngineThread:
 
     def submit_group(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
         """Submit like `submit`; all requests of the job are in the same pass."""
-        handle = JobHandle(job, asyncio.get_running_loop(), low_priority)
+        handle = JobHandle(job, asyncio.get_running_loop(), low_priority, self._chunk_rows)
         self._submitted += 1
         # The thread never looks at the result's type.
         self._put(partial(self._admit, handle))  # type: ignore[arg-type]
@@ -165,7 +171,7 @@ class EngineThread:
 
         def run() -> None:
             outcome: Result | Exception
-            self._watchdog.began(CALL_ROWS)
+            self._watchdog.called(time.monotonic())
             try:
                 outcome = function()
             except Exception as error:
@@ -263,14 +269,14 @@ class EngineThread:
     def _probe(self) -> None:
         """Run a pass of the engine's own, over one token."""
         watchdog = self._watchdog
-        watchdog.began(1)
+        watchdog.began(1, time.monotonic())
         try:
             session = self.engine.open(1)
             try:
                 self.engine.forward([ForwardRequest(session, (0,), 1)], self._goes_on)
             finally:
                 session.close()
-            watchdog.passed()
+            watchdog.passed(time.monotonic())
         except Exception as error:
             log.warning("the engine fails without a job", error=repr(error))
             watchdog.failed(type(error).__name__, probe=True)
@@ -278,7 +284,7 @@ class EngineThread:
 
     def _goes_on(self) -> bool:
         """Report progress, as the `cancelled` of a probe, which is never cancelled."""
-        self._watchdog.progressed()
+        self._watchdog.progressed(time.monotonic())
         return False
 
     def _run(self) -> None:
@@ -360,7 +366,7 @@ class EngineThread:
         if prompt is None or (jobs and not self._prefill_turns.is_due(time.perf_counter())):
             return _Batch(jobs)
         assert prompt.prefill is not None, "only a long prompt feeds nothing by itself"
-        chunk = prompt.prefill.next_chunk(CHUNK_ROWS if jobs else ROWS_ALONE)
+        chunk = prompt.prefill.next_chunk(self._chunk_rows * (1 if jobs else CHUNKS_ALONE))
         return _Batch([*jobs, (prompt, chunk)], shares_chunk=bool(jobs))
 
     def _forward(self, batch: _Batch) -> list[Logits]:
@@ -368,13 +374,12 @@ class EngineThread:
         watchdog = self._watchdog
 
         def cancelled() -> bool:
-            watchdog.progressed()
+            watchdog.progressed(time.monotonic())
             return all(handle.cancelled for handle, _ in batch.jobs)
 
-        watchdog.began(batch.tokens)
+        watchdog.began(batch.tokens, time.monotonic())
         logits = self.engine.forward(batch.requests, cancelled)
-        watchdog.progressed()
-        watchdog.passed()
+        watchdog.passed(time.monotonic())
         return logits
 
     def _failed(self, handles: list[JobHandle[object]], error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 On some engines a further token of a pass costs next to nothing, on others nearly half of the first:
 drafts are worth less there. An edge that learned it from its own drafts alone would pay for that.
+A few more tokens say little about a prompt's: those hide behind the reading of the weights.
 """
 
 import time
@@ -13,6 +14,10 @@ from tandem.backends.interface import Engine, ForwardRequest
 
 ROWS = 5
 """Tokens of the longer pass: four drafts and the token before them."""
+PROMPT_ROWS = (16, 64, 256)
+"""Tokens of the passes that are measured for what a prompt takes, until one is long enough."""
+_LONG_ENOUGH_S = 0.25
+"""What the further tokens of a pass have to take, to say what more of them would."""
 _REPEATS = 3
 _ENOUGH_S = 1.0
 """Seconds after which no pass is repeated: a large model's passes vary less."""
@@ -20,41 +25,59 @@ _ENOUGH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PassTimes:
-    """Seconds of a pass over one token, and what each further token adds."""
+    """Seconds of a pass over one token, and what each further token adds: one of a few, and one of
+    a prompt. `longest_rows`, `longest_s`: the longest pass that was measured."""
 
     first_s: float
     further_s: float
+    longest_rows: int
+    longest_s: float
 
     @property
     def row_share(self) -> float:
         """What a further token adds, as a share of a pass over one token; 1 at most."""
         return self.further_s / self.first_s
 
+    @property
+    def prompt_row_s(self) -> float:
+        """What each token of a prompt adds to a pass."""
+        return max(0.0, self.longest_s - self.first_s) / (self.longest_rows - 1)
+
 
 def measure_pass_times(
     engine: Engine, clock: Callable[[], float] = time.perf_counter
 ) -> PassTimes | None:
-    """Time passes of an engine that nobody uses yet, in turn over one token and over `ROWS`. The
-    shortest of each counts, as other programs only make passes longer. Returns None where the
-    context is shorter than that, or the clock too coarse."""
+    """Time passes of an engine that nobody uses yet, in turn over one token and over `ROWS`, then
+    over a prompt's. The shortest of each counts, as other programs only make passes longer. Returns
+    None where the context is shorter than that, or the clock too coarse."""
     if engine.context_length < ROWS:
         return None
     shortest_s = {1: inf, ROWS: inf}
     began_s = clock()
-    session = engine.open(ROWS)
-    try:
-        for _ in range(_REPEATS):
-            for rows in shortest_s:
-                started_s = clock()
-                engine.forward([ForwardRequest(session, (0,) * rows, rows)])
-                shortest_s[rows] = min(shortest_s[rows], clock() - started_s)
-                session.rollback(0)
-            if clock() - began_s > _ENOUGH_S:
-                break
-    finally:
-        session.close()
+    for _ in range(_REPEATS):
+        for rows in shortest_s:
+            shortest_s[rows] = min(shortest_s[rows], _pass_s(engine, rows, rows, clock))
+        if clock() - began_s > _ENOUGH_S:
+            break
     first_s = shortest_s[1]
     if first_s <= 0:
         return None
     further_s = (shortest_s[ROWS] - first_s) / (ROWS - 1)
-    return PassTimes(first_s, min(max(0.0, further_s), first_s))
+    longest_rows, longest_s = ROWS, shortest_s[ROWS]
+    for rows in PROMPT_ROWS:
+        if longest_s - first_s >= _LONG_ENOUGH_S or rows > engine.context_length:
+            break
+        longest_rows, longest_s = rows, _pass_s(engine, rows, 1, clock)
+    return PassTimes(first_s, min(max(0.0, further_s), first_s), longest_rows, longest_s)
+
+
+def _pass_s(engine: Engine, rows: int, logits_to_keep: int, clock: Callable[[], float]) -> float:
+    # No token twice, where there are enough: an engine may know what follows a repeated text.
+    token_ids = tuple(token % engine.vocabulary_size for token in range(rows))
+    session = engine.open(rows)
+    try:
+        started_s = clock()
+        engine.forward([ForwardRequest(session, token_ids, logits_to_keep)])
+        return clock() - started_s
+    finally:
+        session.close()

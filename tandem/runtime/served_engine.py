@@ -9,6 +9,7 @@ from tandem.net.quotas import Quota
 from tandem.net.served_sessions import Admission
 from tandem.net.stream_limits import StreamLimits
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefix_cache import PrefixCache, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.telemetry.metrics import Metrics
@@ -38,6 +39,7 @@ class ServedEngine:
         limits: EngineLimits,
         metrics: Metrics,
         on_pass: OnPass | None = None,
+        pass_times: PassTimes | None = None,
     ) -> None:
         self.series = series = metrics.engine(engine.model_name)
 
@@ -52,7 +54,9 @@ class ServedEngine:
             quota=limits.quota,
             series=metrics.holders(),
         )
-        self.thread = thread = EngineThread(engine, name, passed, limits.stuck_after_s)
+        self.thread = thread = EngineThread(
+            engine, name, passed, limits.stuck_after_s, pass_times=pass_times
+        )
         self.prefixes = PrefixCache(
             thread, limits.prefixes, lambda: admission.kv_free_bytes, series
         )

@@ -311,6 +311,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.received(now)
+        if isinstance(message, Verdict | Tokens | PromptLogprobs):
+            self._liveness.answered()
         outputs = self._react(message, now, size_bytes)
         outputs += map(Interrupt, self._predrafting.forget_committed())
         return [*outputs, *self._flush(now), *self._ping(now)]

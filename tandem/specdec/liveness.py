@@ -45,6 +45,10 @@ MOVE_S = 1.0
 TICK_S = 0.22
 """Ticks come more often than that, unless this process did not get to run."""
 
+MOST_STUCK = 2
+"""Streams that were admitted, and ended because the engine was stuck before it answered anything: a
+third would begin with the same text once more, and nothing says that it would end otherwise."""
+
 ANOTHER_CLOUD_S = 0.4
 """For what a replica that works takes to answer. Connecting anew begins at once."""
 
@@ -68,6 +72,8 @@ class Liveness:
         self._pinged_s: float | None = None
         self._nonce = 0
         self._ping_sent_s = 0.0
+        self._heard = False
+        self._stuck_streams = 0
 
     @property
     def goes_on_alone(self) -> bool:
@@ -80,6 +86,7 @@ class Liveness:
         self._quiet_since_s = now
         self._uploaded_s = self._received_s
         self._pinged_s = None
+        self._heard = False
 
     def uploading(self, size_bytes: int, now: float) -> None:
         """Record that a large frame was handed to the stream."""
@@ -92,11 +99,17 @@ class Liveness:
         """Record a frame from the cloud."""
         self._received_s = self._quiet_since_s = now
         self._pinged_s = None
+        self._heard = True
+
+    def answered(self) -> None:
+        """Record that the cloud's engine computed something for the request."""
+        self._stuck_streams = 0
 
     def lost(self, now: float, stuck_s: float = 0.0) -> float:
         """Record that the stream is gone; return for how many seconds the cloud had been silent. A
         cloud that ended it because its engine was stuck for `stuck_s` answered pings all the while:
         its outage began with that. A moment is left to find another cloud."""
+        self._stuck_streams += self._heard and stuck_s > 0
         began_s = now - min(stuck_s, self._times.give_up_after_s - ANOTHER_CLOUD_S)
         self._received_s = min(self._received_s, began_s)
         self._uploaded_s = self._received_s
@@ -133,6 +146,8 @@ class Liveness:
         return now - max(self._quiet_since_s, self._uploaded_s)
 
     def is_given_up(self, now: float) -> bool:
+        if self._stuck_streams >= MOST_STUCK:
+            return True
         if self.policy is LostCloud.WAIT:
             return False
         return now - max(self._received_s, self._uploaded_s) >= self._times.give_up_after_s

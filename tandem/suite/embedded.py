@@ -132,6 +132,7 @@ class EmbeddedSuite:
             split=self._split_edge(),
             memory=TenantMemories.of(self._memory, pair.draft),
             learning=self._learning,
+            pass_times=None if draft is None else measure_pass_times(pair.draft),
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.

@@ -33,7 +33,8 @@ from tandem.two_sided.interface import default_fits_path
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 1800.0
+"""A large model is read from a slow disk for minutes. A service that ends is noticed at once."""
 STOP_MARGIN_S = 5.0
 DESCRIBE_TIMEOUT_S = 10.0
 POLL_S = 0.1

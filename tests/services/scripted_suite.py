@@ -17,6 +17,7 @@ from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
@@ -129,6 +130,7 @@ async def scripted_suite(
     learning: LearningPlace | None = None,
     cloud_draft: Engine | None = None,
     drafts_in_cloud: bool = True,
+    target_pass_times: PassTimes | None = None,
 ) -> AsyncIterator[Suite]:
     """Three services and a client, drained at the end; `path` lies between drafter and verifier.
     `tokenizer`: of the models; a scripted one by default. `splits`: the drafter has the target's
@@ -152,6 +154,7 @@ async def scripted_suite(
                 cloud,
                 documents=documents,
                 cloud_draft=own,
+                pass_times=target_pass_times,
             )
             running.append(verifier := await started(verifying))
             address = verifier.target

@@ -12,12 +12,14 @@ import { explained } from "./troubles.mjs";
 import { useEffect, useState } from "./vendor/hooks.mjs";
 
 const SILENT_MS = 1500;
+const TIMES_AS_LONG = 3; // as this answer's pieces have taken
 
 // `view` is "text" or "tokens"; `actions` are further buttons below the answer.
 export function Answer({ answer, title, view, other, actions, onRetry }) {
   const nowMs = useNow(isOpen(answer));
   const elapsedMs = (answer.endedMs ?? nowMs) - answer.beganMs;
   const silentMs = nowMs - answer.heardMs;
+  const saysNothing = silentMs > Math.max(SILENT_MS, TIMES_AS_LONG * answer.longestGapMs);
   const inTokens = view === "tokens" && (answer.tokens.length > 0 || isOpen(answer));
   return html`<article class="card answer" aria-busy=${isOpen(answer)}>
     <header>
@@ -27,7 +29,7 @@ export function Answer({ answer, title, view, other, actions, onRetry }) {
     </header>
     ${inTokens ? html`<p class="unseen">${answer.text}</p><${Tokens} answer=${answer} />` : html`<${Text} answer=${answer} />`}
     ${isOpen(answer) &&
-    silentMs > SILENT_MS &&
+    saysNothing &&
     html`<p class="note" role="status">${say("silent", { seconds: Math.floor(silentMs / 1e3) })}</p>`}
     ${answer.error && html`<${Trouble} trouble=${answer.error} onRetry=${onRetry} />`}
     ${answer.state === "stopped" && html`<p class="note">${say("stopped")}</p>`}

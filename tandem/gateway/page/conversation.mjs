@@ -19,6 +19,7 @@ export const newAnswer = (id, preset, seed) => ({
   endedBy: "",
   beganMs: performance.now(),
   heardMs: performance.now(),
+  longestGapMs: 0, // between two pieces
   firstMs: null,
   endedMs: null,
 });
@@ -43,6 +44,7 @@ export function withChunk(answer, choice, nowMs) {
     figures: choice.finish_reason ? figures : answer.figures,
     preset: figures.preset ?? answer.preset,
     heardMs: nowMs,
+    longestGapMs: answer.firstMs === null ? 0 : Math.max(answer.longestGapMs, nowMs - answer.heardMs),
     firstMs: answer.firstMs ?? (tokens.length ? nowMs : null),
     endedMs: choice.finish_reason ? nowMs : null,
   };

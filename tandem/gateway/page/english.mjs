@@ -36,7 +36,7 @@ export const english = {
   time: "time",
   thinking: "Thinking",
   stopped: "Stopped.",
-  silent: "No word from the cloud for {seconds} s; the answer goes on when it is back.",
+  silent: "Nothing new for {seconds} s: the large model is computing, or cannot be reached. The answer goes on by itself.",
   tryAgain: "Try again",
   answerAgain: "Answer again",
   compare: "Run again with the cloud alone, same seed",

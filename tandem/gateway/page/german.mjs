@@ -36,7 +36,7 @@ export const german = {
   time: "Zeit",
   thinking: "Überlegungen",
   stopped: "Angehalten.",
-  silent: "Seit {seconds} s nichts von der Cloud gehört; die Antwort geht weiter, sobald sie wieder da ist.",
+  silent: "Seit {seconds} s nichts Neues: Das große Modell rechnet oder ist nicht erreichbar. Die Antwort geht von selbst weiter.",
   tryAgain: "Nochmals versuchen",
   answerAgain: "Neu antworten",
   compare: "Mit der Cloud allein wiederholen, gleicher Seed",

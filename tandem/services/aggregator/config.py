@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from tandem.generation.request import LONGEST_ANSWER_S
 from tandem.net.addresses import check_addresses
 from tandem.settings import MeasuredSettings, Port, SharePrefixes
 
@@ -99,7 +100,7 @@ class AggregatorSettings(MeasuredSettings):
         description="Maximum requests waiting to be served. Further requests are refused.",
     )
     request_timeout_s: float = Field(
-        default=600.0,
+        default=LONGEST_ANSWER_S,
         gt=0,
         description="Maximum seconds for a request, including its time in the queue.",
     )

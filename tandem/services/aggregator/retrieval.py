@@ -23,7 +23,7 @@ from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
 SEARCH_TIMEOUT_S = 10.0
-INGEST_TIMEOUT_S = 60.0
+INGEST_TIMEOUT_S = 600.0
 EMBED_TIMEOUT_S = 60.0
 DESCRIBE_TIMEOUT_S = 1.0
 EMBEDDED_AT_ONCE = 128

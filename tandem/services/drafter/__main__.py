@@ -10,6 +10,7 @@ from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.net.tenant import tenant_ids
+from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.prefix_cache import prefix_limits
 from tandem.runtime.tenant_memories import TenantMemories
 from tandem.services.drafter.cloud.listed import clouds_in
@@ -79,6 +80,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         split=_split(settings),
         memory=TenantMemories.of(memory_limits(settings), model.engine),
         learning=_learning(settings, model),
+        pass_times=measure_pass_times(model.engine),
     )
 
 

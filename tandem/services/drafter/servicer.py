@@ -23,6 +23,7 @@ from tandem.core.thinking import with_thinking
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.request import (
+    LONGEST_ANSWER_S,
     MAX_TOOLS_CHARACTERS,
     GenerationRequest,
     request_from_proto,
@@ -47,6 +48,7 @@ from tandem.net.tenant import (
 )
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.runtime.tenant_memories import TenantMemories
@@ -86,7 +88,6 @@ from tandem_api.verifier.v1 import verifier_pb2_grpc
 
 log = get_logger(__name__)
 
-MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
 BESIDE_TOKENS = 256
 """Of a chat template, at most. Otherwise a text has no more tokens than characters."""
@@ -166,12 +167,14 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         split: SplitEdge | None = None,
         memory: TenantMemories | None = None,
         learning: LearningPlace | None = None,
+        pass_times: PassTimes | None = None,
     ) -> None:
         """Set up the service. `verifier`: clouds as a text for `clouds_of`, or a file of them.
         `access` is what the clouds are shown; without it the connections are plain. `tenants` makes
         the ids that stand for callers at the clouds; by default with a secret of this servicer.
         `split`: the target's first layers, for split inference. `memory`: what is remembered of
-        texts; None: nothing. `learning`: where the draft model learns, if it does."""
+        texts; None: nothing. `learning`: where the draft model learns, if it does. `pass_times`:
+        what the draft model's passes take, if that was measured."""
         self._engine = engine = reading_the_end(engine)
         self._tokenizer = tokenizer
         self._split = split
@@ -181,7 +184,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._tracing = tracing
-        served_engine = ServedEngine(engine, "drafter-engine", limits, metrics)
+        served_engine = ServedEngine(
+            engine, "drafter-engine", limits, metrics, pass_times=pass_times
+        )
         self._admission = served_engine.admission
         self._thread = served_engine.thread
         self._prefixes = served_engine.prefixes
@@ -680,7 +685,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         def open_stream(
             connection: Connection, on_frame: Any, on_end: Any
         ) -> FrameStream[EdgeMessage, CloudMessage]:
-            deadline_s = stream.time_remaining() or MAX_REQUEST_S
+            deadline_s = stream.time_remaining() or LONGEST_ANSWER_S
             return FrameStream(
                 connection,
                 begin=lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(

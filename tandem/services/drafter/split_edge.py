@@ -15,6 +15,7 @@ from tandem.backends.interface import Engine, Session
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.specdec.presets import Preset
 
@@ -58,7 +59,10 @@ class SplitEdge:
                         " is another one"
                     )
                 self._thread = EngineThread(
-                    engine, "drafter-layers", stuck_after_s=self._stuck_after_s
+                    engine,
+                    "drafter-layers",
+                    stuck_after_s=self._stuck_after_s,
+                    pass_times=await asyncio.to_thread(measure_pass_times, engine),
                 )
         return self._thread
 

@@ -86,7 +86,8 @@ def _cloud_draft(
         pace_s = settings.pace_cloud_draft_s
         engine = PacedEngine(engine, pace_s, 0.0, device=device, goes_first=True)
     check_vocabulary(engine, target.engine)
-    return CloudDraftModel(engine.model_name, lambda: engine, loaded=True)
+    pass_times = measure_pass_times(engine)
+    return CloudDraftModel(engine.model_name, lambda: engine, loaded=True, pass_times=pass_times)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.runtime.coming_jobs import ComingJob, ComingJobs
 from tandem.runtime.engine_jobs import Done, Job, JobHandle
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefill_job import DraftPrefillJob
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
 from tandem.runtime.watchdog import STUCK_AFTER_S
@@ -59,11 +60,13 @@ class CloudDrafter:
 @dataclass(frozen=True, slots=True)
 class CloudDraftModel:
     """A draft model for a verifier: its name, and what loads it for the first session that needs
-    it. `loaded`: it is there, so that a session may use it that only may have drafts."""
+    it. `loaded`: it is there, so that a session may use it that only may have drafts. `pass_times`:
+    what its passes take, if that was measured."""
 
     name: str
     load: Callable[[], Engine]
     loaded: bool = False
+    pass_times: PassTimes | None = None
 
 
 class CloudDrafters:
@@ -144,17 +147,24 @@ class CloudDrafters:
         assert self._model is not None, "there is one"
         async with self._loading:
             if self._drafter is None:
-                self._drafter = self._started(await asyncio.to_thread(self._model.load))
+                engine = await asyncio.to_thread(self._model.load)
+                self._drafter = self._started(engine, self._model.pass_times)
         return self._drafter
 
-    def _started(self, engine: Engine) -> CloudDrafter:
+    def _started(self, engine: Engine, pass_times: PassTimes | None) -> CloudDrafter:
         check_vocabulary(engine, self._target)
         budget = self._budgets[CloudDrafts.MODEL]
 
         def passed(pass_s: float, jobs: int, tokens: int) -> None:
             budget.drafted(pass_s, tokens, jobs)
 
-        thread = EngineThread(engine, "cloud-draft-engine", passed, self._stuck_after_s)
+        thread = EngineThread(
+            engine,
+            "cloud-draft-engine",
+            passed,
+            self._stuck_after_s,
+            pass_times=pass_times,
+        )
         return CloudDrafter(thread)
 
     def stop(self) -> None:

@@ -162,7 +162,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._memory = TenantMemories.of(limits.memory, engine)
         self._recent = RecentPasses()
         served_engine = ServedEngine(
-            engine, "verifier-engine", limits, metrics, on_pass=self._passed
+            engine,
+            "verifier-engine",
+            limits,
+            metrics,
+            on_pass=self._passed,
+            pass_times=pass_times,
         )
         self._admission = served_engine.admission
         self._thread = served_engine.thread

@@ -205,6 +205,8 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         if self._liveness is not None:
             self._liveness.received(now)
+            if isinstance(message, SideDraftFrame | TargetFrame):
+                self._liveness.answered()
         self._counters.trips.received(now)
         match message:
             case SideDraftFrame():

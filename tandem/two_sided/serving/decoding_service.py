@@ -232,7 +232,8 @@ class _Session:
 
 ExportStream = ServedStream[pb.ExportDocumentRequest, pb.ExportDocumentResponse]
 ImportStream = ServedStream[pb.ImportDocumentRequest, pb.ImportDocumentResponse]
-MAX_TRANSFER_S = 600.0
+MAX_TRANSFER_S = 3600.0
+"""A large model on a laptop computes a long document for minutes before it is sent."""
 
 
 class KvTransferService:

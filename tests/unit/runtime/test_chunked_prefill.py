@@ -8,19 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from tandem.backends.interface import ForwardRequest, Logits, Session, never
+from tandem.backends.interface import KV_BLOCK, Capabilities, ForwardRequest, Logits, Session, never
 from tandem.runtime.chunked_prefill import (
     CHUNK_ROWS,
+    CHUNKS_ALONE,
+    LEAST_CHUNK_ROWS,
     PREFILL_SHARE,
-    ROWS_ALONE,
     ChunkedPrefill,
     PrefillTurns,
+    chunk_rows,
     is_long,
 )
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.pass_times import PassTimes
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 VOCABULARY = 16
+ROWS_ALONE = CHUNKS_ALONE * CHUNK_ROWS
 PROMPT = tuple(token % VOCABULARY for token in range(3, 3 + 3 * CHUNK_ROWS + 40))
 
 
@@ -214,6 +218,49 @@ def test_the_logits_asked_for_come_with_the_last_piece(engine: Recorded) -> None
             keep,
         )
         session.rollback(0)
+
+
+EXACT = Capabilities(same_bits=True)
+FREE = Capabilities(same_bits=True, batch_invariant=True)
+NEITHER = Capabilities()
+
+
+@pytest.mark.parametrize(
+    ("row_s", "capabilities", "rows"),
+    [
+        (0.0005, EXACT, CHUNK_ROWS),
+        (0.002, EXACT, 64),
+        (0.025, EXACT, KV_BLOCK),
+        (0.025, FREE, LEAST_CHUNK_ROWS),
+        (0.025, NEITHER, LEAST_CHUNK_ROWS),
+        (0.004, NEITHER, 32),
+        (1.0, NEITHER, LEAST_CHUNK_ROWS),
+    ],
+)
+def test_a_chunk_takes_no_longer_than_others_may_wait(
+    row_s: float, capabilities: Capabilities, rows: int
+) -> None:
+    """But never less than a block, where a part of one would change bits."""
+    times = PassTimes(first_s=0.5, further_s=0.0, longest_rows=17, longest_s=0.5 + 16 * row_s)
+    assert chunk_rows(times, capabilities) == rows
+    assert chunk_rows(None, capabilities) == CHUNK_ROWS
+
+
+async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
+    engine: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrefillTurns, "is_due", always)
+    slow = PassTimes(first_s=0.5, further_s=0.0, longest_rows=17, longest_s=0.9)
+    thread = EngineThread(engine, "test-engine", pass_times=slow)
+    try:
+        (alone,) = await fed(thread, (PROMPT[:100], 1))
+        assert engine.passes == [[64], [32], [4]]
+        engine.passes.clear()
+        _, beside = await fed(thread, ((1, 2), 20), (PROMPT[:100], 1))
+    finally:
+        thread.stop()
+    assert [rows for rows in engine.passes if len(rows) > 1] == [*[[2, 8]] * 12, [2, 4]]
+    assert np.array_equal(alone, beside)
 
 
 def test_a_tree_is_never_cut(engine: Recorded) -> None:

@@ -17,6 +17,7 @@ from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.engine_jobs import Done
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.pass_times import PassTimes
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 VOCABULARY = 8
@@ -28,6 +29,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY), context_length=64)
+        self.capabilities = self.engine.capabilities
         self.began = threading.Semaphore(0)
         self.gate = threading.Event()
         self.gate.set()
@@ -451,7 +453,8 @@ class Broken(Watched):
 def broken_thread() -> tuple[Broken, EngineThread]:
     broken = Broken()
     engine: Any = broken
-    return broken, EngineThread(engine, "test-engine", stuck_after_s=0.3)
+    quick = PassTimes(first_s=1e-4, further_s=0.0, longest_rows=256, longest_s=1e-4)
+    return broken, EngineThread(engine, "test-engine", stuck_after_s=0.3, pass_times=quick)
 
 
 async def fault_is(thread: EngineThread, faulty: bool) -> None:

@@ -49,5 +49,18 @@ def test_a_slow_model_is_not_asked_again_and_again() -> None:
     assert took_s < 2.0
 
 
+@pytest.mark.parametrize(
+    ("first_s", "further_s", "prompt_row_s", "took_s"),
+    [(0.5, 0.025, 0.025, 2.5), (0.02, 0.001, 0.001, 1.0), (0.001, 0.0, 0.0, 0.1)],
+)
+def test_a_prompt_is_measured_until_its_rows_tell(
+    first_s: float, further_s: float, prompt_row_s: float, took_s: float
+) -> None:
+    found, seconds = measured(first_s, further_s, context=512)
+    assert found is not None
+    assert found.prompt_row_s == pytest.approx(prompt_row_s, rel=0.02, abs=1e-6)
+    assert seconds < took_s
+
+
 def test_a_context_that_is_too_short_is_not_measured() -> None:
     assert measured(0.02, 0.01, context=ROWS - 1) == (None, 0.0)

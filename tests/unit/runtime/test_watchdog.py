@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tandem.runtime.watchdog import (
-    CALL_ROWS,
     LATE_TICK_S,
+    LEAST_ROWS,
     PROBE_EVERY_S,
-    ROWS_AS_LONG,
     TICK_S,
+    TIMES_AS_SILENT,
+    UNKNOWN_S,
     EngineState,
     Watchdog,
 )
 
 STUCK_AFTER_S = 1.5
+A_MINUTE_S = 60.0
 
 
 class Clock:
@@ -26,6 +30,17 @@ class Clock:
         self.now += seconds
         return self.watchdog.tick(self.now)
 
+    def passes(self, rows: int, silences_s: Sequence[float]) -> None:
+        """A pass with so long silences between its signs, of which none is too long."""
+        self.watchdog.began(rows, self.now)
+        for silence_s in silences_s:
+            ends_s = self.now + silence_s
+            while self.now < ends_s:
+                assert self.tick(min(TICK_S, ends_s - self.now)) == EngineState()
+            self.watchdog.progressed(self.now)
+        self.watchdog.passed(self.now)
+        self.watchdog.ended()
+
     def until_stuck(self, most_s: float) -> float:
         """How long it takes, in ticks that are on time."""
         began_s = self.now
@@ -35,45 +50,99 @@ class Clock:
         return most_s
 
 
-def watched() -> tuple[Watchdog, Clock]:
+def watched(row_s: float | None = 0.001, rows: int = 1) -> tuple[Watchdog, Clock]:
+    """A watchdog that knows passes over so many rows, each of which takes `row_s`."""
     watchdog = Watchdog(STUCK_AFTER_S)
+    if row_s is not None:
+        watchdog.knows(rows, rows * row_s)
     return watchdog, Clock(watchdog)
 
 
 def test_a_pass_that_shows_no_sign_is_stuck_and_one_sign_mends_it() -> None:
-    watchdog, clock = watched()
-    watchdog.began(1)
+    watchdog, clock = watched(0.0001)
+    watchdog.began(1, clock.now)
     assert STUCK_AFTER_S <= clock.until_stuck(9.0) <= STUCK_AFTER_S + 3 * TICK_S
     assert "stuck" in clock.tick().fault
-    watchdog.progressed()
+    watchdog.progressed(clock.now)
     assert clock.tick() == EngineState()
 
 
 def test_a_long_pass_with_signs_is_not_stuck_nor_is_an_idle_engine() -> None:
     watchdog, clock = watched()
-    watchdog.began(1)
+    watchdog.began(1, clock.now)
     for _ in range(100):
         clock.tick(1.0)
-        watchdog.progressed()
+        watchdog.progressed(clock.now)
         assert clock.tick() == EngineState()
     watchdog.ended()
-    assert clock.until_stuck(60.0) == 60.0
+    assert clock.until_stuck(2 * UNKNOWN_S) == 2 * UNKNOWN_S
 
 
-def test_many_rows_may_be_silent_longer() -> None:
-    watchdog, clock = watched()
-    watchdog.began(2 * ROWS_AS_LONG)
-    assert 3 * STUCK_AFTER_S <= clock.until_stuck(60.0) <= 3 * STUCK_AFTER_S + 3 * TICK_S
-    watchdog.began(CALL_ROWS)
-    assert clock.until_stuck(60.0) > 20 * STUCK_AFTER_S
+def test_a_pass_of_a_minute_is_no_fault_of_an_engine_that_nobody_knows() -> None:
+    watchdog, clock = watched(None)
+    clock.passes(300, [A_MINUTE_S])
+    watchdog.called(clock.now)
+    assert A_MINUTE_S < clock.until_stuck(3 * UNKNOWN_S) <= UNKNOWN_S + 3 * TICK_S
 
 
-def test_a_process_that_was_paused_is_not_stuck() -> None:
-    watchdog, clock = watched()
-    watchdog.began(1)
+def test_an_engine_that_never_ends_its_first_pass_is_found_out() -> None:
+    watchdog, clock = watched(None)
+    watchdog.began(1, clock.now)
+    assert UNKNOWN_S <= clock.until_stuck(3 * UNKNOWN_S) <= UNKNOWN_S + 3 * TICK_S
+
+
+def test_many_rows_may_be_silent_longer_in_proportion_to_what_few_take() -> None:
+    watchdog, clock = watched(0.01, rows=16)
+    for rows in (LEAST_ROWS, 4 * LEAST_ROWS):
+        watchdog.began(rows, clock.now)
+        allowed_s = TIMES_AS_SILENT * 0.01 * rows
+        assert allowed_s - TICK_S <= clock.until_stuck(999.0) <= allowed_s + 3 * TICK_S
+        watchdog.ended()
+
+
+def test_a_13b_model_on_a_laptop_is_never_stuck() -> None:
+    """It takes half a second for a token and 25 ms for one of a prompt, without a sign between, and
+    was measured with few rows, as which its prompts take much longer."""
+    watchdog, clock = watched(0.5)
+    watchdog.knows(16, 0.5 + 16 * 0.025)
+    for rows in (256, 8, 1, 1, 2048, 5, 1):
+        clock.passes(rows, [0.5 + rows * 0.025])
+    clock.passes(1, [4 * 0.5])  # other programs
+    watchdog.began(1, clock.now)
+    assert clock.until_stuck(999.0) < 100.0
+
+
+def test_an_engine_that_reports_its_layers_is_judged_by_these() -> None:
+    watchdog, clock = watched(None)
+    clock.passes(LEAST_ROWS, [0.3] * 40)
+    watchdog.began(LEAST_ROWS, clock.now)
+    assert clock.until_stuck(99.0) <= TIMES_AS_SILENT * 0.3 + 3 * TICK_S
+
+
+def test_one_pass_that_was_held_up_does_not_blind_it() -> None:
+    watchdog, clock = watched(0.0001, rows=LEAST_ROWS)
+    clock.passes(1, [1.4])
+    watchdog.began(1, clock.now)
+    assert clock.until_stuck(99.0) <= STUCK_AFTER_S + 3 * TICK_S
+
+
+def test_where_passes_skip_the_model_they_teach_nothing() -> None:
+    watchdog = Watchdog(STUCK_AFTER_S, learns=False)
+    clock = Clock(watchdog)
+    clock.passes(1, [0.0])
+    clock.passes(1, [A_MINUTE_S])
+
+
+def test_a_process_that_was_paused_is_not_stuck_and_its_pause_teaches_nothing() -> None:
+    watchdog, clock = watched(0.0001, rows=LEAST_ROWS)
+    watchdog.began(1, clock.now)
     clock.tick()
     assert clock.tick(3600.0) == EngineState()
-    assert clock.until_stuck(9.0) >= STUCK_AFTER_S - LATE_TICK_S
+    watchdog.passed(clock.now)
+    watchdog.ended()
+    watchdog.began(1, clock.now)
+    assert clock.tick(3600.0) == EngineState()
+    assert STUCK_AFTER_S - LATE_TICK_S <= clock.until_stuck(99.0) <= STUCK_AFTER_S + 3 * TICK_S
 
 
 def test_passes_that_fail_are_a_fault_only_if_probes_fail_too() -> None:
@@ -81,7 +150,7 @@ def test_passes_that_fail_are_a_fault_only_if_probes_fail_too() -> None:
     for _ in range(1000):
         watchdog.failed("IndexError")  # as a caller's request might bring about
     assert clock.tick() == EngineState(probe=True)
-    watchdog.passed()
+    watchdog.passed(clock.now)
     assert clock.tick() == EngineState()
 
 
@@ -99,5 +168,5 @@ def test_probes_are_spread_and_tell_within_a_second_or_so() -> None:
     assert not state.stuck
     asked = [clock.tick().probe for _ in range(50)]
     assert 0 < sum(asked) <= 50 * TICK_S / PROBE_EVERY_S + 1, "it goes on asking, but not always"
-    watchdog.passed()
+    watchdog.passed(clock.now)
     assert clock.tick() == EngineState()

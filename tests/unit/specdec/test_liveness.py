@@ -56,6 +56,32 @@ def test_an_outage_begins_when_a_stuck_cloud_last_worked_whatever_it_answered() 
     assert alive.is_given_up(110.5)
 
 
+@pytest.mark.parametrize("policy", list(LostCloud))
+def test_a_text_that_was_stuck_twice_without_an_answer_is_not_begun_a_third_time(
+    policy: LostCloud,
+) -> None:
+    alive = liveness(policy)
+    for stream in range(2):
+        alive.connected(100.0 + stream)
+        alive.received(100.5 + stream)  # it is admitted
+        assert not alive.is_given_up(100.5 + stream)
+        alive.lost(100.6 + stream, stuck_s=0.1)
+    assert alive.is_given_up(101.6)
+
+
+def test_a_cloud_that_answers_may_be_stuck_again_and_one_that_refuses_may_be_asked_again() -> None:
+    alive = liveness(LostCloud.WAIT)
+    for stream in range(5):
+        alive.connected(100.0 + stream)
+        alive.received(100.5 + stream)
+        alive.answered()
+        alive.lost(100.6 + stream, stuck_s=0.1)
+        for refused_s in (0.7, 0.8, 0.9):  # while it is stuck
+            alive.connected(100.0 + stream + refused_s)
+            alive.lost(100.0 + stream + refused_s, stuck_s=refused_s)
+        assert not alive.is_given_up(100.9 + stream)
+
+
 def test_a_moment_is_left_to_find_another_cloud_than_one_that_was_stuck_for_long() -> None:
     alive = liveness()
     alive.lost(100.5, stuck_s=1000.0)
