@@ -23,6 +23,7 @@ from tandem.core.sharing import parse_sharing
 ENVIRONMENT_PREFIX = "TANDEM_"
 CONFIG_VARIABLE = "TANDEM_CONFIG"
 TARGET_VARIABLE = "TANDEM_TARGET"
+THREADS_VARIABLE = "TANDEM_THREADS"
 """The model of commands that are given none (`tandem.suite.models`); no setting of a service."""
 MAX_MESSAGE_BYTES = 2**31 - 1
 """gRPC's own limit: message lengths are signed 32-bit."""
@@ -35,7 +36,7 @@ SECURITY_FIELDS = frozenset(
 )
 """Settings that decide who may call this service, and how it identifies itself to others."""
 
-NO_SETTINGS = frozenset({"TANDEM_LLAMACPP_LIBRARY", TARGET_VARIABLE})
+NO_SETTINGS = frozenset({"TANDEM_LLAMACPP_LIBRARY", TARGET_VARIABLE, THREADS_VARIABLE})
 """Variables that every service may find: they are of the installation, not of a service."""
 
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "int4"]

@@ -70,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = state.name
     # Commands that are given no model take the demo pair, whatever is installed.
     os.environ["TANDEM_TARGET"] = "demo"
+    os.environ["TANDEM_THREADS"] = "1"  # dozens of processes share two cores
     missing = [name for name in LONGEST_FIRST if not (REPOSITORY / name).is_file()]
     if missing:
         raise pytest.UsageError(f"tests/conftest.py names files that do not exist: {missing}")

@@ -240,6 +240,7 @@ def embedded_async(
     dtype_draft: str | None = None,
     dtype_target: str | None = None,
     exits: str = "auto",
+    threads: int = 0,
     batch_invariant: bool = False,
     device_documents: Iterable[Place] = (),
     cloud_documents: Iterable[Place] = (),
@@ -259,8 +260,9 @@ def embedded_async(
     NAME@COMMIT; `engine_…`: the back ends that compute them; `dtype_…`: None is float32, or int8
     for a model that was trained to draft. A target without a draft has its drafts looked up in the
     text. What is decided about models that nobody named is logged as a warning. `exits`: the
-    target's early exits, a folder, "none" or "auto". `batch_invariant`: compute each token of a
-    GGUF target to the same bits in every pass. With `device_documents` or `cloud_documents` (files
+    target's early exits, a folder, "none" or "auto". `threads`: of each model's passes on a CPU; 0:
+    as its engine sees fit. `batch_invariant`: compute each token of a GGUF target to the same bits
+    in every pass. With `device_documents` or `cloud_documents` (files
     and folders), answers can be asked for with `rag=True`, and a draft that only drafts gives way
     to the target's own model; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6 bit/s;
     `mbps_up` and `mbps_down` for one direction) and `jitter_s` emulate a link between edge and
@@ -277,7 +279,7 @@ def embedded_async(
         exits=exits,
         engine=engine_target,
     )
-    target_choice = replace(target_choice, batch_invariant=batch_invariant)
+    target_choice = replace(target_choice, batch_invariant=batch_invariant, threads=threads)
     draft_choice = choose_draft(
         _text(draft), target_choice, device=device_draft, dtype=dtype_draft, engine=engine_draft
     )
@@ -289,6 +291,7 @@ def embedded_async(
     documents = SuiteDocuments(device, cloud, folder, embedding)
     documents.check()
     held = documents if device or cloud else None
+    draft_choice = replace(draft_choice, threads=threads)
     if held is not None:
         draft_choice = with_documents(draft_choice, target_choice)
     looked_up = lookup_note(draft_choice, target_choice)

@@ -41,7 +41,7 @@ GROUPS = (
         "Model",
         ("draft", "target", "demo", "dtype_draft", "dtype_target", "device_draft", "device_target"),
         (
-            *("engine_draft", "engine_target", "exits", "batch_invariant"),
+            *("engine_draft", "engine_target", "exits", "batch_invariant", "threads"),
             *("cloud_draft", "engine_cloud_draft", "device_cloud_draft", "dtype_cloud_draft"),
         ),
     ),

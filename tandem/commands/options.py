@@ -11,7 +11,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import INSTANT, MAX_LOSS, LinkShape, shape_from
 from tandem.netem.link_trace import LinkTrace, read_trace
 from tandem.netem.trace_shapes import SHAPES, shaped_trace
-from tandem.settings import TARGET_VARIABLE
+from tandem.settings import TARGET_VARIABLE, THREADS_VARIABLE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -124,10 +124,19 @@ model_options = together(
         " target, if it fits.",
     ),
     click.option(
+        "--threads",
+        type=click.IntRange(0, 256),
+        default=0,
+        envvar=THREADS_VARIABLE,
+        metavar="N",
+        help="CPU threads of each model. 0, the default: GGUF files use all cores, or fewer while"
+        " others need them; PyTorch uses half of them.",
+    ),
+    click.option(
         "--batch-invariant",
         is_flag=True,
-        help="With a GGUF target on llama.cpp: compute each token to the same bits in every pass."
-        " Slower, but texts are the target's bit for bit.",
+        help="With a GGUF target on llama.cpp: compute each token in a pass of its own. Texts are"
+        " then the target's bit for bit; a prompt takes about twice as long.",
     ),
 )
 """Both models, where and how precisely each computes, and the target's early exits."""

@@ -218,9 +218,11 @@ def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> Mode
         engine=engine,
     )
     if side == "target":
-        return replace(target, batch_invariant=options.get("batch_invariant", False))
+        invariant = options.get("batch_invariant", False)
+        return replace(target, batch_invariant=invariant, threads=options["threads"])
     device, dtype, engine = (options[f"{field}_draft"] for field in ("device", "dtype", "engine"))
-    return choose_draft(options["draft"], target, device=device, dtype=dtype, engine=engine)
+    draft = choose_draft(options["draft"], target, device=device, dtype=dtype, engine=engine)
+    return replace(draft, threads=options["threads"])
 
 
 def choose_pair(
