@@ -16,10 +16,10 @@ ROWS = 5
 """Tokens of the longer pass: four drafts and the token before them."""
 PROMPT_ROWS = (16, 64, 256)
 """Tokens of the passes that are measured for what a prompt takes, until one is long enough."""
-_LONG_ENOUGH_S = 0.25
+_LONG_ENOUGH_S = 0.1
 """What the further tokens of a pass have to take, to say what more of them would."""
 _REPEATS = 3
-_ENOUGH_S = 1.0
+_ENOUGH_S = 0.3
 """Seconds after which no pass is repeated: a large model's passes vary less."""
 
 
