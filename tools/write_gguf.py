@@ -78,7 +78,7 @@ def write_gguf(
     writer.add_value_length(_head_size(config))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    _add_tokenizer(writer, folder, padding, template)
+    add_tokenizer(writer, folder, padding=padding, template=template)
     for name, tensor in _tensors(folder, config, padding).items():
         of_matrix = others.get(name.split(".")[-2], kind)
         as_kind = gguf.GGMLQuantizationType[of_matrix if tensor.ndim > 1 else "F32"]
@@ -113,12 +113,17 @@ def _head_size(config: dict[str, Any]) -> int:
     return size
 
 
-def _add_tokenizer(writer: Any, folder: Path, padding: int, template: bool) -> None:
+def add_tokenizer(
+    writer: Any, folder: Path, *, padding: int = 0, template: bool = True, words: int = 0
+) -> None:
+    """Add the tokenizer of a folder: with `padding` ids that mean nothing, or with as many more
+    words as make `words` tokens."""
     described = json.loads((folder / "tokenizer.json").read_text())
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     added = {entry["content"]: entry["id"] for entry in described["added_tokens"]}
     ids = described["model"]["vocab"] | added
     names = sorted(ids, key=lambda name: ids[name])
+    names += [f"word{number}" for number in range(len(names), words)]
     kinds = [CONTROL if name in added else NORMAL for name in names]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")  # digits one by one, else as GPT-2

@@ -2,10 +2,12 @@
 
 Needs the extra 'llamacpp' and no torch. `load` reads nothing but the file."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tandem.backends.llamacpp.library import LIBRARY_VARIABLE
 from tandem.backends.llamacpp.library import library as loaded_library
 from tandem.backends.model_source import GGUF_MAGIC, LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
@@ -38,6 +40,12 @@ def _library_module(name: str) -> Any:
         return import_module(f"tandem.backends.llamacpp.{name}")
     except ImportError as error:  # missing, or of another machine
         why = f"'llamacpp' needs the extra llamacpp ({error}): {install_command('llamacpp')}"
+        if LIBRARY_VARIABLE in os.environ:
+            why = f"'llamacpp' cannot use what {LIBRARY_VARIABLE} names: {error}"
+        elif "libgomp" in str(error):
+            why = (
+                f"'llamacpp' needs the system's OpenMP library ({error}): apt-get install libgomp1"
+            )
         raise InvalidArgument("engine", why) from error
 
 
