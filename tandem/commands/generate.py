@@ -26,7 +26,7 @@ from tandem.commands.request_options import (
     request_options,
 )
 from tandem.core.errors import InvalidArgument
-from tandem.core.prompt import MAX_IMAGES_BYTES
+from tandem.core.prompt import MAX_IMAGES_BYTES, Turn
 from tandem.generation.client import Generated
 from tandem.generation.request import (
     DEFAULT_PRESET,
@@ -100,11 +100,9 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 
 @click.command(cls=GroupedCommand)
 @click.argument("text", required=False)
-@click.option("--prompt", metavar="TEXT", help="Text to continue, as the argument TEXT.")
+@click.option("--prompt", metavar="TEXT", help="Question or text, as the argument TEXT.")
 @click.option("--prompt-ids", metavar="IDS", help='Token ids to continue, as "1,2,3".')
-@click.option(
-    "--chat", metavar="TEXT", help="A user message, formatted with the model's chat template."
-)
+@click.option("--raw", is_flag=True, help="Continue the text, in the place of answering it.")
 @click.option(
     "--image",
     "--images",
@@ -147,14 +145,13 @@ def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
 )
 @json_option("Print only one JSON object with the text and the statistics.")
 def generate(**options: Any) -> None:
-    """Answer a prompt: TEXT, standard input (TEXT is -, or left out), or both.
+    """Answer a question: TEXT, standard input (TEXT is -, or left out), or both.
 
-    What is piped in beside TEXT comes first, then an empty line and TEXT. Beside --prompt or --chat
-    standard input is read only if TEXT is -.
+    What is piped in beside TEXT comes first, then an empty line and TEXT. Beside --prompt standard
+    input is read only if TEXT is -. A model without a chat template continues the text, as --raw.
 
-    Without --endpoint the two models (--draft, --target; by default the best chat model on this
-    machine) are loaded into this process for this call. The text goes to standard output, figures
-    to standard error.
+    Without --endpoint the two models (by default the best chat model on this machine) are loaded
+    into this process for this call. The text goes to standard output, figures to standard error.
 
     With --rag the answer is drawn from documents of both sides: without --endpoint the demo's,
     unless --device-documents or --cloud-documents name others.
@@ -242,6 +239,28 @@ async def _show(
     request: GenerationRequest,
     options: dict[str, Any],
     access: ClientAccess | None = None,
+) -> None:
+    """Show the answer. A text that the model cannot be asked is continued by it instead."""
+    try:
+        await _show_answer(endpoint, request, options, access)
+    except InvalidArgument as error:
+        if error.field != "messages" or "no chat template" not in error.why:
+            raise
+        click.echo("this model has no chat template: it continues the text", err=True)
+        await _show_answer(endpoint, replace(request, prompt=_text_of(request)), options, access)
+
+
+def _text_of(request: GenerationRequest) -> str:
+    (turn,) = request.prompt
+    assert isinstance(turn, Turn), "no other prompt is refused for want of a chat template"
+    return turn.content
+
+
+async def _show_answer(
+    endpoint: str,
+    request: GenerationRequest,
+    options: dict[str, Any],
+    access: ClientAccess | None,
 ) -> None:
     timeout_s = options["timeout"]
     sampling = await open_sampling(endpoint, request, options, access)

@@ -34,7 +34,7 @@ class OptionGroup:
 GROUPS = (
     OptionGroup(
         "Prompt",
-        ("prompt", "chat", "images", "system"),
+        ("prompt", "raw", "images", "system"),
         ("prompt_ids", "suffix", "prediction", "truncate"),
     ),
     OptionGroup(

@@ -78,8 +78,8 @@ def owner_option(words: str) -> Callable[[Command], Command]:
 
 
 _DEFAULTS = {
-    "draft": "the one made for the target, beside it, or lookup in the text",
-    "target": f"{TARGET_VARIABLE}, or the best chat model on this machine",
+    "draft": "the target's own, or lookup in the text",
+    "target": f"{TARGET_VARIABLE}, or the best chat model here",
 }
 _DTYPES = {"draft": "int8 if it was made to draft, else float32", "target": "float32"}
 
@@ -89,8 +89,8 @@ def _model_options(side: str) -> Callable[[Command], Command]:
         click.option(
             f"--{side}",
             metavar="MODEL",
-            help=f"{side.capitalize()} model: a folder, a GGUF file, a name that 'tandem models'"
-            f" lists, or a hub model as NAME@COMMIT. Default: {_DEFAULTS[side]}.",
+            help=f"{side.capitalize()} model: a folder, a GGUF file, a name of 'tandem models', or"
+            f" NAME@COMMIT of the hub. Default: {_DEFAULTS[side]}.",
         ),
         click.option(
             f"--engine-{side}", default=AUTO, metavar="NAME", help="Engine that runs the model."
@@ -101,8 +101,7 @@ def _model_options(side: str) -> Callable[[Command], Command]:
         click.option(
             f"--dtype-{side}",
             type=click.Choice(DTYPES),
-            help="Data type of weights and activations; int8 and int4 are of the weights only."
-            f" Default: {_DTYPES[side]}.",
+            help=f"Data type; int8 and int4 are of the weights only. Default: {_DTYPES[side]}.",
         ),
     )
 

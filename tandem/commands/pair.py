@@ -15,8 +15,15 @@ from tandem.suite.draft_candidates import (
     drafts_elsewhere,
 )
 from tandem.suite.hub_models import shown_size
-from tandem.suite.known_models import KnownModel, known_model
-from tandem.suite.local_models import LocalModel, NoSuchModel, find_model, local_models, model_at
+from tandem.suite.known_models import EXPECTED, KnownModel, known_model
+from tandem.suite.local_models import (
+    LocalModel,
+    NoSuchModel,
+    find_model,
+    local_models,
+    model_at,
+    models_beside,
+)
 
 
 @click.command()
@@ -26,14 +33,15 @@ def pair(target: str, as_json: bool) -> None:
     """Find models that can draft for TARGET: a folder, a GGUF file, a name that 'tandem models'
     lists, or one of the families Qwen2.5, Qwen3, Llama 3, Gemma 3, SmolLM2 and Mistral.
 
-    Models on this machine are compared with it: which of them can draft, and why others cannot.
-    Known models that are not here come last, with the command that brings them.
+    Models on this machine, and those in the folder where TARGET lies, are compared with it: which
+    of them can draft, and why others are not offered. Known models that are not here come last,
+    with the command that brings them.
     """
     models = local_models()
     chosen = _on_this_machine(target, models)
     known = known_model(chosen.name if chosen else target)
     if chosen is not None:
-        candidates = draft_candidates(chosen, models)
+        candidates = draft_candidates(chosen, [*models, *models_beside(chosen)])
     else:
         assert known is not None, "else there is no such model"
         candidates = candidates_by_name(known, models)
@@ -70,22 +78,23 @@ def _on_this_machine(target: str, models: list[LocalModel]) -> LocalModel | None
 
 def _line(candidate: DraftCandidate) -> str:
     model = candidate.model
-    mark = "can draft" if candidate.fits else "cannot"
-    words = candidate.why_not or _tokenizer_words(candidate)
-    more = [candidate.note] if candidate.note else []
-    if candidate.acceptance is not None:
-        more.append(candidate.acceptance.words)
-    size = f"{candidate.size_ratio:.2g} times the size"
-    return f"{mark:9}  {model.name}, {size}: {'; '.join([words, *more])}"
+    mark = "can draft" if candidate.fits else "unfit"
+    known = candidate.acceptance
+    accepted = "" if known is None or known == EXPECTED else known.words
+    reason = candidate.why_not or candidate.note or accepted or _tokenizer_words(candidate)
+    return f"{mark:9}  {model.name}, {candidate.size_ratio:.2g} times the size: {reason}"
 
 
 def _known_line(draft: KnownDraft) -> str:
     model = draft.model
     size = f"{draft.size_ratio:.2g} times the size"
     gated = ", gated" if model.gated else ""
+    reason = draft.acceptance.words
+    if draft.acceptance == EXPECTED:
+        reason = f"'{model.obtained_by}' would bring it"
     return (
         f"not here   {model.name}, {size}, {shown_size(model.weights_bytes)} in bfloat16{gated}:"
-        f" '{model.obtained_by}' would bring it; {draft.acceptance.words}"
+        f" {reason}"
     )
 
 

@@ -1,8 +1,11 @@
 """The prompt of `tandem generate`: from its argument, its flags and standard input.
 
+A text is a question, the only turn of a conversation, unless `--raw` says that it is to be
+continued, or `--suffix` how it goes on.
+
 Standard input is read where the argument or a flag is `-`, and where something is piped in beside
-the argument or instead of any prompt. `--prompt`, `--chat` and `--prompt-ids` alone leave it to
-others, such as a loop of the shell that reads lines from it.
+the argument or instead of any prompt. `--prompt` and `--prompt-ids` alone leave it to others, such
+as a loop of the shell that reads lines from it.
 """
 
 import os
@@ -16,7 +19,7 @@ from tandem.core.prompt import Prompt, Turn
 from tandem.core.tokens import check_token_ids
 
 STANDARD_INPUT = "-"
-_FLAGS = ("prompt", "chat", "prompt_ids")
+_FLAGS = ("prompt", "prompt_ids")
 
 
 def prompt_of(options: dict[str, Any]) -> Prompt:
@@ -24,13 +27,12 @@ def prompt_of(options: dict[str, Any]) -> Prompt:
     InvalidArgument naming the flag."""
     given = [name for name in _FLAGS if options[name] is not None]
     text = options["text"]
-    beside = text == STANDARD_INPUT and given in (["prompt"], ["chat"])
+    beside = text == STANDARD_INPUT and given == ["prompt"]
     if len(given) > 1 or (given and text is not None and not beside):
-        raise InvalidArgument("prompt", "give exactly one of TEXT, --prompt, --chat, --prompt-ids")
+        raise InvalidArgument("prompt", "give exactly one of TEXT, --prompt, --prompt-ids")
     if given == ["prompt_ids"]:
         return _ids(options["prompt_ids"])
-    flag = given[0] if given else "prompt"
-    asked = options[given[0]] if given else text
+    asked = options["prompt"] if given else text
     if beside:
         asked = _joined(_standard_input(), asked)
     elif asked == STANDARD_INPUT:
@@ -39,9 +41,10 @@ def prompt_of(options: dict[str, Any]) -> Prompt:
         asked = _joined(_piped(), asked)
         if not asked and text is None:
             raise InvalidArgument(
-                "prompt", "give exactly one of TEXT, --prompt, --chat, --prompt-ids, or pipe a text"
+                "prompt", "give exactly one of TEXT, --prompt, --prompt-ids, or pipe a text"
             )
-    return (Turn("user", asked),) if flag == "chat" else asked
+    continued = options["raw"] or options.get("suffix")
+    return asked if continued else (Turn("user", asked),)
 
 
 def _joined(piped: str, asked: str | None) -> str:

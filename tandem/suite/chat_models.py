@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.model_source import only_drafts
+from tandem.suite.gguf_header import HEADER_BYTES, gguf_header
 from tandem.suite.local_models import LocalModel
 
 BITS_PER_WEIGHT = {
@@ -24,10 +24,6 @@ BITS_PER_WEIGHT = {
 USUAL_BITS = 4.9
 FLOAT32_BYTES = 4
 """Folders are computed in float32 unless a flag says otherwise."""
-HEADER_BYTES = 2**26
-"""A GGUF file's keys lie before its weights; vocabularies of 250,000 tokens take 20 MB."""
-_UINT32, _STRING = 4, 8
-"""Types of values in a GGUF file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +76,11 @@ def _parameters_in(path: Path) -> int:
 
 def _gguf_model(model: LocalModel) -> ChatModel | None:
     try:
-        with (
-            model.source.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        ):
-            if _value_place(mapped, b"tokenizer.chat_template", _STRING) is None:
+        with gguf_header(model.source) as header:
+            if not header.has_chat_template:
                 return None
-            place = _value_place(mapped, b"general.file_type", _UINT32)
-            kind = None if place is None else struct.unpack_from("<I", mapped, place)[0]
+            kind = header.file_type
     except (OSError, ValueError, struct.error):
         return None
     bits = USUAL_BITS if kind is None else BITS_PER_WEIGHT.get(kind, USUAL_BITS)
     return ChatModel(model, 8 * model.size_bytes / bits, model.size_bytes)
-
-
-def _value_place(mapped: mmap.mmap, key: bytes, kind: int) -> int | None:
-    """Return where a key's value lies in a GGUF file, None without one of this type. Keys are found
-    by their bytes, since to step over a vocabulary takes 0.1 s."""
-    entry = struct.pack("<Q", len(key)) + key + struct.pack("<I", kind)
-    place = mapped.find(entry, 0, HEADER_BYTES)
-    return None if place < 0 else place + len(entry)

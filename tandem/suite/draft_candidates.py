@@ -1,17 +1,22 @@
 """Which models can draft for a target: those of this machine, and known ones that are not here.
 
 Of models that are here only tokenizers and configurations are read, no weights; vocabularies are
-compared by what their tokens spell, so that padding makes no difference. Whether drafts pay depends
-on the texts, too: `tandem doctor` computes with both models, and the answers of `auto` tell what
-was gained.
+compared by what their tokens spell, so that padding makes no difference. A tokenizer is loaded, for
+about a second, only where file sizes leave it open whether two are the same. Whether drafts pay
+depends on the texts, too: `tandem doctor` computes with both models, and the answers of `auto` tell
+what was gained.
 """
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tandem.core.errors import InvalidArgument
+from tandem.suite.gguf_header import gguf_header
 from tandem.suite.known_models import (
     LARGEST_SHARE,
     Acceptance,
@@ -22,7 +27,11 @@ from tandem.suite.known_models import (
     known_model,
 )
 from tandem.suite.local_models import LocalModel
+from tandem.text import ComparableTokenizer
 
+LIKE_SIZES = 0.98
+"""Vocabularies that differ by more are not one with different padding."""
+_ANOTHER = "another tokenizer; what translating its drafts would cost, 'tandem doctor' measures"
 _TOO_LARGE = f"larger than {LARGEST_SHARE:.0%} of the target, so its drafts come too late"
 
 
@@ -59,41 +68,84 @@ class KnownDraft:
 
 def draft_candidates(target: LocalModel, models: Sequence[LocalModel]) -> list[DraftCandidate]:
     """Return the models that are not the target, those that fit first: the same tokenizer before
-    another one, then by size.
-
-    Raises InvalidArgument if the target has no tokenizer that can be compared.
-    """
-    from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer, translate
-
-    tokenizer = load_target_tokenizer(str(target.source))
-    candidates = []
-    for model in models:
-        if model.source.resolve() == target.source.resolve():
-            continue
-        ratio = model.size_bytes / max(1, target.size_bytes)
-        if ratio > LARGEST_SHARE:
-            candidates.append(DraftCandidate(model, ratio, why_not=_TOO_LARGE))
-            continue
-        try:
-            other = load_target_tokenizer(str(model.source))
-            same = other.vocabulary_hash == tokenizer.vocabulary_hash
-            shared = 1.0 if same else translate(other, tokenizer).intersection.share
-        except InvalidArgument as error:
-            candidates.append(DraftCandidate(model, ratio, why_not=error.why))
-            continue
-        candidates.append(
-            DraftCandidate(
-                model,
-                ratio,
-                shared,
-                note=_shorter_context(model, target),
-                acceptance=_acceptance(target.name, model.name),
-            )
-        )
+    another one, then by size. Raises InvalidArgument if the target has no tokenizer that can be
+    compared."""
+    vocabulary = _Vocabulary(target)
+    others = {model.source.resolve(): model for model in reversed(models)}
+    others.pop(target.source.resolve(), None)
+    candidates = [_candidate(target, model, vocabulary) for model in others.values()]
     return sorted(
         candidates,
         key=lambda one: (not one.fits, -one.shared, one.size_ratio, one.model.name),
     )
+
+
+def _candidate(target: LocalModel, model: LocalModel, of_target: _Vocabulary) -> DraftCandidate:
+    ratio = model.size_bytes / max(1, target.size_bytes)
+    if ratio > LARGEST_SHARE:
+        return DraftCandidate(model, ratio, why_not=_TOO_LARGE)
+    shared, why_not = of_target.shared_with(_Vocabulary(model))
+    if why_not:
+        return DraftCandidate(model, ratio, shared, why_not=why_not)
+    note, acceptance = _shorter_context(model, target), _acceptance(target.name, model.name)
+    return DraftCandidate(model, ratio, shared, note=note, acceptance=acceptance)
+
+
+class _Vocabulary:
+    """The tokens of a model, read as far as a comparison needs it."""
+
+    def __init__(self, model: LocalModel) -> None:
+        self._source = model.source
+        self._is_gguf = model.kind == "gguf"
+
+    def shared_with(self, other: _Vocabulary) -> tuple[float, str]:
+        """Return which share of the smaller vocabulary both have, and what keeps `other` from
+        drafting for this one: nothing, or a reason. Raises InvalidArgument for this one alone."""
+        if self._stored and self._stored == other._stored:
+            return 1.0, ""
+        sizes = self._size, other._size
+        if None not in sizes and min(sizes) < LIKE_SIZES * max(sizes):  # type: ignore[type-var]
+            return 0.0, _ANOTHER
+        from tandem.backends.cross_vocabulary.pairing import translate
+
+        ours = self._tokenizer
+        try:
+            theirs = other._tokenizer
+            if theirs.vocabulary_hash == ours.vocabulary_hash:
+                return 1.0, ""
+            return translate(theirs, ours).intersection.share, ""
+        except InvalidArgument as error:
+            return 0.0, error.why
+
+    @cached_property
+    def _tokenizer(self) -> ComparableTokenizer:
+        from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer
+
+        return load_target_tokenizer(str(self._source))
+
+    @cached_property
+    def _stored(self) -> bytes:
+        """The vocabulary as the model's file has it; equal bytes are equal tokens."""
+        try:
+            if not self._is_gguf:
+                return (self._source / "tokenizer.json").read_bytes()
+            with gguf_header(self._source) as header:
+                return header.tokens
+        except (OSError, ValueError, struct.error):
+            return b""
+
+    @cached_property
+    def _size(self) -> int | None:
+        """The number of tokens, with padding; None where it is not told."""
+        try:
+            if self._is_gguf:
+                with gguf_header(self._source) as header:
+                    return header.token_count
+            config = json.loads((self._source / "config.json").read_text("utf-8"))
+        except (OSError, ValueError, struct.error):
+            return None
+        size = config.get("vocab_size") if isinstance(config, dict) else None
+        return size if isinstance(size, int) else None
 
 
 def candidates_by_name(target: KnownModel, models: Sequence[LocalModel]) -> list[DraftCandidate]:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,23 @@ def model_at(path: Path) -> LocalModel:
     if model is None:
         raise NoSuchModel(f"{path}: no folder of a model that writes text, with its weights")
     return model
+
+
+def models_in(folder: Path) -> list[LocalModel]:
+    """Return the models in a folder of one's own, called by their paths."""
+    found = _of_folder(folder, str(folder))
+    listed = (replace(model, name=str(model.source)) for model in found)
+    return sorted((model for model in listed if not is_demo(model.source)), key=lambda m: m.name)
+
+
+def models_beside(model: LocalModel) -> list[LocalModel]:
+    """Return what lies in the same folder as a model, but itself."""
+    folder = model.source.parent
+    return [
+        other
+        for other in models_in(folder)
+        if other.source.parent == folder and other.source != model.source
+    ]
 
 
 def find_model(name: str, models: Sequence[LocalModel]) -> LocalModel:

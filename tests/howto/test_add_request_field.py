@@ -42,7 +42,7 @@ from tandem.generation.request import request_from_proto, request_to_proto
 assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
 field, *values, words, in_body = sys.argv[1:]
 flag = "--" + field.replace("_", "-")
-command = generate.make_context("generate", ["--prompt", "a", flag, values[0]])
+command = generate.make_context("generate", ["--raw", "--prompt", "a", flag, values[0]])
 body = {"model": "m", "prompt": "a", **json.loads(in_body)}
 (over_http,) = completion_requests(CompletionRequest.model_validate(body), RequestLimits())
 from_python = request_of("a", {field: json.loads(values[1])})

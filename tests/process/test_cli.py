@@ -38,7 +38,7 @@ from tests.unit.cli.screen import Screen, obey_terminal
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
-PROMPT = ("--prompt", "Question: Tom has 5 apples and buys 3. How many has he?\nAnswer:")
+PROMPT = ("--raw", "--prompt", "Question: Tom has 5 apples and buys 3. How many has he?\nAnswer:")
 GREEDY = (*PROMPT, "--max-tokens", "48", "--temperature", "0")
 LONG = (*PROMPT, "--max-tokens", "900", "--ignore-eos", "--draft-length", "1")
 """Over the suite's link this takes many seconds."""
@@ -126,7 +126,7 @@ def test_the_http_api_answers_as_the_command_line_does(suite: Up) -> None:
     answer = httpx2.post(f"{suite.places['http']}/v1/chat/completions", json=body, timeout=30)
     assert answer.status_code == 200
     (choice,) = answer.json()["choices"]
-    flags = ("--chat", "Tom has 3 apples.", "--max-tokens", "12", "--seed", "4")
+    flags = ("--prompt", "Tom has 3 apples.", "--max-tokens", "12", "--seed", "4")
     assert choice["message"]["content"] == suite.generate(*flags)["text"]
 
 

@@ -6,6 +6,7 @@ The wheel is installed beside nothing but what the base, or all extras but some,
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from tandem.cli import SERVICES, main
 from tandem.core.extras import EXTRA_OF, EXTRAS
+from tandem.demo import demo_folder
 from tests.process.running_suite import TIMEOUT_S
 from tests.process.wheel_environment import (
     ENV,
@@ -175,9 +177,15 @@ with tandem.embedded() as suite:
     assert ended.stderr.splitlines()[-1] == f"ModuleNotFoundError: {ENGINE}"
 
 
-def test_models_are_compared_only_with_an_engine(base: Installed) -> None:
-    (demo,) = base.environment.glob("lib/python*/site-packages/tandem/demo/demo-target")
-    ended = base.run("tandem", "pair", str(demo))
+def test_models_are_compared_only_with_an_engine(base: Installed, tmp_path: Path) -> None:
+    """Where their tokenizers are not the same file."""
+    for name in ("draft", "target"):
+        shutil.copytree(demo_folder(f"demo-{name}"), tmp_path / name)
+    ended = base.run("tandem", "pair", str(tmp_path / "target"))
+    assert f"can draft  {tmp_path / 'draft'}, " in ended.stdout, ended.stderr
+    with (tmp_path / "draft/tokenizer.json").open("a") as tokenizer:
+        tokenizer.write("\n")
+    ended = base.run("tandem", "pair", str(tmp_path / "target"))
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert "pip install 'tandem-edge[engine]'" in ended.stderr
 

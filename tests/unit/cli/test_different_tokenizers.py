@@ -194,7 +194,7 @@ def test_the_command_line_needs_no_more_than_the_two_folders(
     models = ["--draft", str(sentencepiece), "--target", str(byte_level)]
     # auto would be free to draft nothing: so short an answer need not be worth a trial.
     decoding = ["--preset", "coupled", "--max-tokens", "6", "--json"]
-    asked = ["generate", "--prompt", "The fox", *decoding, *models]
+    asked = ["generate", "--raw", "--prompt", "The fox", *decoding, *models]
     ended = CliRunner().invoke(main, asked)
     assert (ended.exit_code, ended.stderr) == (0, "")
     assert json.loads(ended.stdout)["drafted"] > 0

@@ -40,7 +40,7 @@ def generate(*arguments: str) -> Result:
 
 
 def answer(*arguments: str) -> dict[str, Any]:
-    ended = generate("--prompt", "hello", "--max-tokens", "24", "--json", *arguments)
+    ended = generate("--raw", "--prompt", "hello", "--max-tokens", "24", "--json", *arguments)
     assert (ended.exit_code, ended.stderr) == (0, "")
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
@@ -87,7 +87,7 @@ def test_an_answer_tells_whether_its_text_is_the_target_s_bit_for_bit(
     monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: pair)
     assert answer()["exactness"] == exactness
     assert answer("--preset", "picospec-top-k")["exactness"] == "not_exact"
-    shown = generate("--prompt", "hello", "--max-tokens", "8", "--verbose")
+    shown = generate("--raw", "--prompt", "hello", "--max-tokens", "8", "--verbose")
     assert words in shown.stderr
 
 
@@ -115,7 +115,7 @@ def test_greedy_text_is_the_same_for_every_preset(preset: str) -> None:
 
 
 def test_people_get_text_and_one_line_of_figures() -> None:
-    ended = generate("--prompt", "hello", "--max-tokens", "24", "--seed", "7")
+    ended = generate("--raw", "--prompt", "hello", "--max-tokens", "24", "--seed", "7")
     assert ended.exit_code == 0
     assert ended.stdout == answer("--seed", "7")["text"] + "\n"
     (figures,) = ended.stderr.splitlines()
@@ -125,7 +125,7 @@ def test_people_get_text_and_one_line_of_figures() -> None:
 
 
 def test_those_who_know_the_method_get_all_figures() -> None:
-    ended = generate("--prompt", "hello", "--max-tokens", "24", "--seed", "7", "--verbose")
+    ended = generate("--raw", "--prompt", "hello", "--max-tokens", "24", "--seed", "7", "--verbose")
     assert (ended.exit_code, ended.stdout) == (0, answer("--seed", "7")["text"] + "\n")
     plain, figures, *choice, sampling = ended.stderr.splitlines()
     assert " tokens/s, " in plain
@@ -139,14 +139,16 @@ def test_those_who_know_the_method_get_all_figures() -> None:
 def test_a_prompt_of_ids_and_a_chat_mean_what_they_say() -> None:
     ids = ",".join(str(ord(letter) % 64) for letter in "hello")
     as_ids = generate("--prompt-ids", ids, "--max-tokens", "24", "--json")
-    as_chat = generate("--chat", "hello", "--max-tokens", "24", "--json", "--temperature", "1")
+    as_chat = generate("--prompt", "hello", "--max-tokens", "24", "--json", "--temperature", "1")
     assert json.loads(as_ids.stdout)["text"] == answer()["text"]
     assert json.loads(as_chat.stdout)["text"] == answer()["text"]
 
 
 @cache
 def text_of(prompt: str) -> object:
-    return json.loads(generate("--prompt", prompt, "--max-tokens", "8", "--json").stdout)["text"]
+    return json.loads(generate("--raw", "--prompt", prompt, "--max-tokens", "8", "--json").stdout)[
+        "text"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def text_of(prompt: str) -> object:
 def test_a_prompt_comes_from_the_argument_and_from_standard_input(
     arguments: list[str], piped: str | None, prompt: str
 ) -> None:
-    arguments = ["generate", *arguments, "--max-tokens", "8", "--json"]
+    arguments = ["generate", "--raw", *arguments, "--max-tokens", "8", "--json"]
     ended = CliRunner().invoke(main, arguments, input=piped, prog_name="tandem")
     assert (ended.exit_code, ended.stderr) == (0, "")
     found = json.loads(ended.stdout)
@@ -174,9 +176,9 @@ def test_a_prompt_comes_from_the_argument_and_from_standard_input(
 
 
 def test_a_chat_may_be_piped_in_and_asked_about() -> None:
-    arguments = ["generate", "-", "--chat", "hello", "--max-tokens", "8", "--json"]
+    arguments = ["generate", "-", "--prompt", "hello", "--max-tokens", "8", "--json"]
     ended = CliRunner().invoke(main, arguments, input="text\n", prog_name="tandem")
-    expected = generate("--chat", "text\n\nhello", "--max-tokens", "8", "--json")
+    expected = generate("--prompt", "text\n\nhello", "--max-tokens", "8", "--json")
     assert json.loads(ended.stdout)["text"] == json.loads(expected.stdout)["text"]
 
 
@@ -228,13 +230,13 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (["--stop", ""], "--stop: each must have 1…256 characters"),
         (["--timeout", "0"], "--timeout: must be above 0, is 0"),
         (["--lost-cloud", "hope"], "'fail', 'wait', 'edge'"),
-        (["--chat", "x"], "--prompt: give exactly one of TEXT, --prompt, --chat, --prompt-ids"),
+        (["--prompt-ids", "1"], "--prompt: give exactly one of TEXT, --prompt, --prompt-ids"),
         (["--endpoint", "nowhere"], "'nowhere' is not HOST:PORT"),
         (["--endpoint", "h:1", "--draft", "x"], "--draft: the suite at --endpoint has its own"),
     ],
 )
 def test_a_bad_value_is_one_line_and_code_2(arguments: list[str], words: str) -> None:
-    ended = generate("--prompt", "hello", *arguments)
+    ended = generate("--raw", "--prompt", "hello", *arguments)
     assert ended.exit_code == 2
     assert words in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -248,7 +250,7 @@ def test_a_bad_value_is_one_line_and_code_2(arguments: list[str], words: str) ->
         (["x", "--prompt", "y"], "--prompt: give exactly one of"),
         (["-", "--prompt-ids", "1"], "--prompt: give exactly one of"),
         (["-"], "--prompt: standard input is empty"),
-        (["--chat", "-"], "--prompt: standard input is empty"),
+        (["--prompt", "-"], "--prompt: standard input is empty"),
         (["--prompt", ""], "--prompt: is empty"),
         (["--prompt", "x" * 600], "--prompt: 600 tokens; the context holds 512"),
         (["--prompt-ids", "1,x"], "--prompt-ids: must be whole numbers, for example 1,2,3"),
@@ -266,7 +268,7 @@ def test_a_bad_prompt_is_one_line_and_code_2(arguments: list[str], words: str) -
 
 
 def test_nobody_at_the_endpoint_is_one_line_and_code_1() -> None:
-    ended = generate("--prompt", "x", "--endpoint", "127.0.0.1:1")
+    ended = generate("--raw", "--prompt", "x", "--endpoint", "127.0.0.1:1")
     assert ended.exit_code == 1
     assert "error: 127.0.0.1:1 cannot be reached: Connection refused; check" in ended.stderr
     assert "tandem doctor" in ended.stderr
@@ -295,7 +297,7 @@ def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
     assert choice_line(short).startswith("auto: the schedule that it begins with; ")
     fixed = {"preset": "coupled", "tpot_s": 0.03}
     assert (choice_line(fixed), choice_estimates(fixed)) == ("", "")
-    asked = ("--prompt", "hello", "--max-tokens", "4", "--explain", "--preset", "coupled")
+    asked = ("--raw", "--prompt", "hello", "--max-tokens", "4", "--explain", "--preset", "coupled")
     assert "coupled chose no schedule" in generate(*asked).stderr
 
 

@@ -249,7 +249,7 @@ def test_the_command_line_takes_image_files(folders: dict[str, Path], tmp_path: 
     for path, image in zip(paths, IMAGES, strict=True):
         path.write_bytes(image)
     models = ["--draft", str(folders["qwen2.5-vl"]), "--target", str(folders["qwen2-vl"])]
-    asked = ["generate", "--chat", "What is it?", "--max-tokens", "4", "--json", *models]
+    asked = ["generate", "What is it?", "--max-tokens", "4", "--json", *models]
     flags = [word for path in paths for word in ("--image", str(path))]
     ended = CliRunner().invoke(main, asked + flags)
     assert (ended.exit_code, ended.stderr) == (0, "")

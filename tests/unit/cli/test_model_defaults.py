@@ -55,24 +55,24 @@ def answer(*arguments: str) -> dict[str, Any]:
 
 
 def test_what_no_flag_sets_is_the_model_s() -> None:
-    found, explicit = answer("hello"), answer("hello", *FLAGS)
+    found, explicit = answer("--raw", "hello"), answer("--raw", "hello", *FLAGS)
     assert found["sampling"] == explicit["sampling"] == OF_MODEL
     assert found["text"] == explicit["text"]
 
 
 def test_what_a_flag_sets_stays() -> None:
-    found = answer("hello", "--temperature", "1", "--top-k", "0")
+    found = answer("--raw", "hello", "--temperature", "1", "--top-k", "0")
     assert found["sampling"] == {**OF_MODEL, "temperature": 1.0, "top_k": 0}
 
 
 def test_the_model_s_settings_can_be_left_out() -> None:
-    found = answer("hello", "--generation-config", "none")
+    found = answer("--raw", "hello", "--generation-config", "none")
     assert found["sampling"] == NEUTRAL
-    assert found["text"] != answer("hello")["text"]
+    assert found["text"] != answer("--raw", "hello")["text"]
 
 
 def test_verbose_says_what_is_the_model_s() -> None:
-    words = ["generate", "hello", "--max-tokens", "4", "--top-k", "3", "--verbose"]
+    words = ["generate", "--raw", "hello", "--max-tokens", "4", "--top-k", "3", "--verbose"]
     ended = CliRunner().invoke(main, words, prog_name="tandem")
     assert ended.stderr.splitlines()[-1] == (
         "sampling: temperature 0.4, top_p 0.9, top_k 3, repetition_penalty 1.5"
@@ -90,13 +90,13 @@ async def test_a_suite_that_does_not_answer_has_no_say() -> None:
 
 @pytest.mark.parametrize("defaults", [DefaultSampling(top_p=0.9)])
 def test_a_chat_is_cooler_where_the_model_says_nothing() -> None:
-    assert answer("--chat", "hello")["sampling"] == {
+    assert answer("hello")["sampling"] == {
         **NEUTRAL,
         "temperature": 0.7,
         "top_p": 0.9,
     }
-    assert answer("hello")["sampling"] == {**NEUTRAL, "top_p": 0.9}
-    assert answer("--chat", "hello", "--generation-config", "none")["sampling"] == NEUTRAL
+    assert answer("--raw", "hello")["sampling"] == {**NEUTRAL, "top_p": 0.9}
+    assert answer("hello", "--generation-config", "none")["sampling"] == NEUTRAL
 
 
 @pytest.mark.parametrize(

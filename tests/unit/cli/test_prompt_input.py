@@ -12,9 +12,9 @@ import pytest
 
 from tandem.commands.prompt_input import prompt_of
 from tandem.core.errors import InvalidArgument
-from tandem.core.prompt import Prompt
+from tandem.core.prompt import Prompt, Turn
 
-OPTIONS = {"text": None, "prompt": None, "chat": None, "prompt_ids": None}
+OPTIONS = {"text": None, "prompt": None, "raw": True, "prompt_ids": None}
 
 
 def prompt(text: str | None) -> Prompt:
@@ -26,6 +26,14 @@ def standard_input(monkeypatch: pytest.MonkeyPatch, descriptor: int) -> Iterator
     with os.fdopen(descriptor, encoding="utf-8") as stream, monkeypatch.context() as patched:
         patched.setattr(sys, "stdin", stream)
         yield
+
+
+def test_a_text_is_a_question_unless_it_is_to_be_continued() -> None:
+    asked = OPTIONS | {"prompt": "what?"}
+    assert prompt_of(asked) == "what?"
+    assert prompt_of(asked | {"raw": False}) == (Turn("user", "what?"),)
+    assert prompt_of(asked | {"raw": False, "suffix": "end"}) == "what?"
+    assert prompt_of(OPTIONS | {"prompt_ids": "1,2", "raw": False}) == (1, 2)
 
 
 def test_a_pipe_and_a_file_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_only_what_was_given_for_a_field_of_the_table_counts() -> None:
 
 
 def test_every_caller_who_gives_nothing_asks_for_the_same() -> None:
-    command = generate.make_context("generate", ["--prompt", "a"])
+    command = generate.make_context("generate", ["--raw", "--prompt", "a"])
     body = CompletionRequest.model_validate({"model": "m", "prompt": "a"})
     (over_http,) = completion_requests(body, RequestLimits(max_tokens=128))
     for request in (build_request(command.params), over_http, request_of("a", {})):
@@ -81,7 +81,9 @@ def test_every_caller_s_values_reach_the_request() -> None:
         expected = GenerationRequest("a", preset).with_fields(**given_fields(given))
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         flags = [flag.removesuffix("=True") for flag in flags]
-        command = generate.make_context("generate", ["--prompt=a", f"--preset={preset}", *flags])
+        command = generate.make_context(
+            "generate", ["--raw", "--prompt=a", f"--preset={preset}", *flags]
+        )
         in_tandem = {name: given.pop(name) for name in IN_TANDEM if name in given}
         over = given | {"prediction": {"type": "content", "content": given["prediction"]}}
         body = {"model": "m", "prompt": "a", **over, "tandem": {"preset": preset, **in_tandem}}

@@ -16,6 +16,7 @@ from tandem.demo import demo_folder
 from tandem.suite.draft_candidates import draft_candidates
 from tandem.suite.known_models import FAMILIES, known_drafts, known_model
 from tandem.suite.local_models import LocalModel, NoSuchModel, model_at
+from tools.write_gguf import write_gguf
 
 TARGET = demo_folder("demo-target")
 DRAFT = demo_folder("demo-draft")
@@ -86,16 +87,48 @@ def test_another_tokenizer_is_told_with_its_share_or_why_not(tmp_path: Path) -> 
     tokenizer["model"]["vocab"] = renamed
     path.write_text(json.dumps(tokenizer))
     (found,) = draft_candidates(local(TARGET, 1000), [local(other, 100)])
-    assert found.fits
+    assert found.fits, "it is as large, so the tokens themselves are compared"
     assert found.shared > 0.9
     ended = draft_candidates(local(TARGET, 1000), [local(without_tokenizer(tmp_path / "n"), 5)])
     assert "tokenizer" in ended[0].why_not or "cannot be" in ended[0].why_not
 
 
+def test_vocabularies_of_other_sizes_are_told_without_loading_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.backends.cross_vocabulary.pairing.load_target_tokenizer", None)
+    other = draft_copy(tmp_path / "other", vocab_size=2 * 4096)
+    (other / "tokenizer.json").write_text("{}")
+    (found,) = draft_candidates(local(TARGET, 1000), [local(other, 100)])
+    assert (found.fits, found.shared) == (False, 0)
+    assert found.why_not.startswith("another tokenizer; ")
+
+
+def test_gguf_files_in_the_target_s_folder_are_compared_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tandem.backends.cross_vocabulary.pairing.load_target_tokenizer", None)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    small = write_gguf(DRAFT, mine / "small.gguf", kind="Q8_0")
+    large = write_gguf(TARGET, mine / "large.gguf", kind="Q8_0")
+    ended = CliRunner().invoke(main, ["pair", str(large)])
+    assert ended.exit_code == 0, ended.stderr
+    first, *_, last = ended.stdout.splitlines()
+    assert first.startswith(f"can draft  {small}, 0.1")
+    assert first.endswith(" times the size: the same tokenizer")
+    assert last == f"tandem up --target {large} --draft {small}"
+    assert "demo-draft" not in ended.stdout, "a toy is offered to nobody"
+    ended = CliRunner().invoke(main, ["models", str(mine)])
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == [str(large), str(small)]
+
+
 def test_a_target_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     bare = without_tokenizer(tmp_path / "bare")
     with pytest.raises(InvalidArgument):
-        draft_candidates(local(bare, 1000), [])
+        draft_candidates(local(bare, 1000), [local(DRAFT, 5)])
     with pytest.raises(NoSuchModel, match="with its weights"):
         model_at(tmp_path)
 
@@ -137,9 +170,8 @@ def test_a_known_target_that_is_not_here_has_known_drafts(
     )
     small, larger = lines[2:4]
     assert small.startswith("not here   meta-llama/Llama-3.2-1B-Instruct, 0.15 times the size, 2.5")
-    assert "'tandem pull meta-llama/Llama-3.2-1B-Instruct' would bring it" in small
-    assert "72% of drafts accepted (published: one prompt" in small
-    assert "50% to 80% of drafts accepted (expected: a guess" in larger
+    assert "gated: 72% of drafts accepted (published: one prompt" in small
+    assert larger.endswith(": 'tandem pull meta-llama/Llama-3.2-3B-Instruct' would bring it")
     assert "tandem pull meta-llama/Llama-3.2-1B-Instruct" in lines
     (drafts,) = [json.loads(line) for line in pair_lines("qwen2.5-1.5b", "--json")]
     assert drafts["name"] == "Qwen/Qwen2.5-0.5B-Instruct"

@@ -51,7 +51,7 @@ def flags(**given: Any) -> dict[str, Any]:
 
 
 def generate(*arguments: str) -> Result:
-    asked = ["--prompt", TEXT, "--max-tokens", "24", "--seed", "1", "--json"]
+    asked = ["--raw", "--prompt", TEXT, "--max-tokens", "24", "--seed", "1", "--json"]
     return CliRunner().invoke(main, ["generate", *asked, *arguments])
 
 
@@ -183,6 +183,17 @@ def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:
     alone = json.loads(generate("--target", str(mine), "--preset", "ar").stdout)
     assert looked_up["token_ids"] == alone["token_ids"]
     assert looked_up["drafted"] > 0
+
+
+def test_a_model_without_a_chat_template_continues_what_it_cannot_be_asked(mine: Path) -> None:
+    (mine / "chat_template.jinja").unlink()
+    words = ["generate", TEXT, "--max-tokens", "24", "--seed", "1", "--json", "--target", str(mine)]
+    ended = CliRunner().invoke(main, [*words, "--temperature", "1"])
+    assert ended.exit_code == 0, ended.stderr
+    assert "this model has no chat template: it continues the text\n" in ended.stderr
+    continued = generate("--target", str(mine), "--temperature", "1")
+    assert json.loads(ended.stdout)["text"] == json.loads(continued.stdout)["text"]
+    assert "template" not in continued.stderr
 
 
 def test_doctor_says_so(mine: Path) -> None:
