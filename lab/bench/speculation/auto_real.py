@@ -1,10 +1,10 @@
 """`bench auto --real`: what a user of `auto` waits for, beside the cloud alone, a cloud that drafts
 itself and fixed presets, with real models as processes. The verifier has the same draft model as
-the drafter.
+the drafter. With the large pair `auto` is held against the cloud alone.
 
 A cell is a pair of models, the round trip of the link, the tokens of an answer, its temperature,
 and what else the machine does. It starts a new suite, computed as `tandem up` does: both sides on
-all cores, with a thread each. After a warm-up answer of each preset come the rounds: each asks
+all cores, with as many threads as their engines see fit. After a warm-up answer of each preset come the rounds: each asks
 every preset the same question, in turn another one first, and the next round another question. All
 have the same seed, so every preset has to write what the cloud alone writes, at any temperature,
 unless the target says that its logits depend on how a text is cut into passes (`same_bits`), as
@@ -50,6 +50,7 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.figures import answer_figures
 from tandem.net.process import run_loop
+from tools.large_pair import PAIR as LARGE_PAIR
 from tools.write_gguf import write_gguf
 
 ROUNDS = 5
@@ -71,6 +72,8 @@ PULSE_S = 1.0
 """Load that comes and goes is away and there for so long in turn: some 20 tokens."""
 SMOLLM2 = "smollm2"
 DEMO_GGUF = "demo-gguf"
+LARGE = "large"
+"""Qwen2.5-Coder with 0.5 and 1.5 billion parameters, 'make large-pair'."""
 
 
 class Load(StrEnum):
@@ -106,6 +109,7 @@ LENGTHS = (48, 200)
 LOADS: dict[str, dict[float, tuple[Load, ...]]] = {
     SMOLLM2: {0.0: tuple(Load), 1.0: (Load.QUIET, Load.COMING)},
     DEMO_GGUF: {0.0: (Load.QUIET, Load.BUSY, Load.ENDED)},
+    LARGE: {0.0: (Load.QUIET, Load.COMING), 1.0: (Load.QUIET, Load.COMING)},
 }
 """What each pair is measured under, by temperature."""
 CELLS = [
@@ -115,7 +119,9 @@ CELLS = [
     for rtt_s, tokens, load in product(LINKS_S, LENGTHS, loads)
 ]
 QUICK_CELLS = [
-    cell for cell in CELLS if (cell.tokens, cell.temperature, cell.load) == (48, 0.0, Load.QUIET)
+    cell
+    for cell in CELLS
+    if cell.pair != LARGE and (cell.tokens, cell.temperature, cell.load) == (48, 0.0, Load.QUIET)
 ]
 COLUMNS = (
     *("cell", *(f"{name}_s" for name in PRESETS), "auto_over_ar", "auto_over_cloud"),
@@ -199,6 +205,12 @@ def pairs_there(wanted: set[str], note: Callable[[str], None]) -> Iterator[Mappi
                 note(f"Without {SMOLLM2}: there is no {target} with its draft; 'make real-pair'.")
         if DEMO_GGUF in wanted:
             pairs[DEMO_GGUF] = _gguf_of(Models(), Path(folder))
+        if LARGE in wanted:
+            draft, target = (ROOT / "models" / "large" / file.name for file in LARGE_PAIR)
+            if target.is_file() and draft.is_file():
+                pairs[LARGE] = Models(str(draft), str(target))
+            else:
+                note(f"Without {LARGE}: there is no {target} with its draft; 'make large-pair'.")
         yield pairs
 
 
@@ -229,9 +241,9 @@ def measured_rounds(cell: RealCell, models: Models, rounds: int, seed: int) -> l
             models,
             with_link=cell.rtt_s > 0,
             shares_cores=True,
-            target_threads=1,
+            target_threads=0,
             keeps_prefixes=False,
-            cloud_draft=True,
+            cloud_draft=DRAFTING in presets_of(cell),
         ) as suite:
             if suite.link is not None:
                 suite.link.set(cell.rtt_s, None)
@@ -263,20 +275,27 @@ async def _ask_all(
             begin()
             return await client.generate(request, ANSWER_TIMEOUT_S)
 
-        for preset in PRESETS:
-            await ask(warm_up, preset, WARM_UP_TOKENS)
+        presets = presets_of(cell)
+        for preset in presets:
+            if cell.pair != LARGE:  # there the first answer counts
+                await ask(warm_up, preset, WARM_UP_TOKENS)
         warm()
         return [
-            {preset: await ask(text, preset, cell.tokens) for preset in order_of(number)}
+            {preset: await ask(text, preset, cell.tokens) for preset in order_of(number, presets)}
             for number, text in enumerate(texts)
         ]
 
 
-def order_of(number: int) -> tuple[str, ...]:
+def presets_of(cell: RealCell) -> tuple[str, ...]:
+    """Return the presets that a cell compares: an answer of the large pair takes seconds."""
+    return (ALONE, CHOSEN) if cell.pair == LARGE else PRESETS
+
+
+def order_of(number: int, presets: tuple[str, ...] = PRESETS) -> tuple[str, ...]:
     """Return the order of the presets in round `number`, from 0: another one is first each time,
     and every second round goes backwards, or each preset would always follow the same one."""
-    first = number % len(PRESETS)
-    order = (*PRESETS[first:], *PRESETS[:first])
+    first = number % len(presets)
+    order = (*presets[first:], *presets[:first])
     return order[:1] + order[:0:-1] if number % 2 else order
 
 
@@ -287,19 +306,21 @@ def _nothing() -> None:
 def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
     """Return the figures of a cell. `times_s`: of each answer by preset, in the order of the
     rounds; `answers`: their other figures, and what `auto` chose."""
-    times_s = {name: [round_[name].duration_s for round_ in rounds] for name in PRESETS}
-    best = min((ALONE, DRAFTING, *FIXED), key=lambda name: paired_ratio(times_s, name, ALONE))
+    presets = presets_of(cell)
+    others = [name for name in presets if name != CHOSEN]
+    times_s = {name: [round_[name].duration_s for round_ in rounds] for name in presets}
+    best = min(others, key=lambda name: paired_ratio(times_s, name, ALONE))
     chosen = [round_[CHOSEN] for round_ in rounds]
     tokens, drafted = total(chosen, "tokens"), total(chosen, "drafted")
     schedules = [summary_of(answer).choice.schedule for answer in chosen]
     same = [
         round_[name].token_ids == round_[ALONE].token_ids
         for round_ in rounds
-        for name in PRESETS
+        for name in presets
         if name != ALONE
     ]
     over_alone = paired_ratio(times_s, CHOSEN, ALONE)
-    over_cloud = max(over_alone, paired_ratio(times_s, CHOSEN, DRAFTING))
+    over_cloud = max(paired_ratio(times_s, CHOSEN, name) for name in others if name not in FIXED)
     row = make_row(
         preset=CHOSEN,
         rtt_s=cell.rtt_s,
@@ -324,9 +345,9 @@ def cell_row(cell: RealCell, rounds: Sequence[Round]) -> Row:
         "same_bits": all(
             summary_of(answer).same_bits for round_ in rounds for answer in round_.values()
         ),
-        **{f"{name}_s": median(times_s[name]) for name in PRESETS},
+        **{f"{name}_s": median(times_s[name]) for name in presets},
         "times_s": times_s,
-        "answers": {name: [answer_figures(round_[name]) for round_ in rounds] for name in PRESETS},
+        "answers": {name: [answer_figures(round_[name]) for round_ in rounds] for name in presets},
     }
 
 
