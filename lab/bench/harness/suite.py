@@ -110,10 +110,10 @@ def running_suite(
 
     The calling process joins the edge's core. `shares_cores`: both sides have all cores, since the
     one side waits while the other computes. `target_threads`: threads of the target; by default as
-    many as the cloud has cores; 0: as its engine sees fit. Without `keeps_prefixes` a prompt is computed anew each time.
-    `cloud_draft`: the verifier has the pair's draft model, too. `drafter_options` and so on:
-    further flags of a service. Raises SuiteFailed, with the last line that the process wrote, when
-    one does not start or ends by itself.
+    many as the cloud has cores; 0: as its engine sees fit. Without `keeps_prefixes` a prompt is
+    computed anew each time. `cloud_draft`: the verifier has the pair's draft model, too.
+    `drafter_options` and so on: further flags of a service. Raises SuiteFailed, with the last line
+    that the process wrote, when one does not start or ends by itself.
     """
     cores = usable_cores()
     edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])

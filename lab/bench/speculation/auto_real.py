@@ -4,11 +4,11 @@ the drafter. With the large pair `auto` is held against the cloud alone.
 
 A cell is a pair of models, the round trip of the link, the tokens of an answer, its temperature,
 and what else the machine does. It starts a new suite, computed as `tandem up` does: both sides on
-all cores, with as many threads as their engines see fit. After a warm-up answer of each preset come the rounds: each asks
-every preset the same question, in turn another one first, and the next round another question. All
-have the same seed, so every preset has to write what the cloud alone writes, at any temperature,
-unless the target says that its logits depend on how a text is cut into passes (`same_bits`), as
-with quantised products of llama.cpp.
+all cores, with as many threads as their engines see fit. After a warm-up answer of each preset come
+the rounds: each asks every preset the same question, in turn another one first, and the next round
+another question. All have the same seed, so every preset has to write what the cloud alone writes,
+at any temperature, unless the target says that its logits depend on how a text is cut into passes
+(`same_bits`), as with llama.cpp.
 
 A preset's figure is the time of an answer, from the request to its end; ratios are medians over the
 rounds of what two answers of one round took. What one answer measured, the suite keeps for the next

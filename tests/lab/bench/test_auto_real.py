@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,7 @@ from lab.bench.speculation.auto_real import (
     measure_real,
     notes,
     order_of,
+    presets_of,
 )
 from lab.bench.speculation.auto_rows import cells_named
 from lab.machine import this_machine
@@ -57,7 +59,7 @@ def a_report(*, quick: bool = True) -> Report:
 
 def test_every_pair_link_length_and_load_is_a_cell() -> None:
     names = [str(cell) for cell in CELLS]
-    assert len(set(names)) == len(names) == 2 * 2 * 2 * 3 + 4 + 2 * 4
+    assert len(set(names)) == len(names) == 2 * 2 * 2 * 3 + 4 + 2 * 4 + 2 * 2 * 2 * 2
     assert {"smollm2:0ms:48:t0:quiet", "smollm2:40ms:200:t1:coming"} < {*names}
 
 
@@ -70,6 +72,7 @@ def test_cells_are_taken_by_name() -> None:
         "smollm2:40ms:48:t0:ended",
         "smollm2:40ms:48:t0:coming",
         "demo-gguf:40ms:48:t0:quiet",
+        "large:40ms:48:t0:quiet",
     ]
     with pytest.raises(InvalidArgument, match="'smollm2:40:48:quiet' is no cell"):
         cells_named(["*", "smollm2:40:48:quiet"], CELLS)
@@ -178,7 +181,17 @@ def asked(real_models: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     monkeypatch.setattr(auto_real, "measured_rounds", rounds_of)
     monkeypatch.setattr(auto_real, "write_gguf", lambda source, path, kind: path)
+    monkeypatch.setattr(
+        auto_real, "LARGE_PAIR", [SimpleNamespace(name=f"{n}.gguf") for n in (1, 2)]
+    )
     return started
+
+
+def test_the_large_pair_is_held_against_the_cloud_alone() -> None:
+    cell = RealCell("large", 0.0, 48, 0.0, Load.QUIET)
+    assert presets_of(cell) == ("ar", "auto")
+    row = cell_row(cell, [{"ar": answer(2.0), "auto": answer(2.1)}])
+    assert (row["best"], row["auto_over_ar"], row["auto_over_cloud"]) == ("ar", 1.05, 1.05)
 
 
 def test_a_run_goes_on_after_the_cells_that_were_kept(asked: Asked, tmp_path: Path) -> None:
@@ -207,7 +220,7 @@ def test_a_quick_run_has_fewer_cells_and_rounds(asked: Asked) -> None:
     ]
     asked.clear()
     measure_real(a_report(quick=False), RealRun())
-    assert asked == [(str(cell), 5) for cell in CELLS]
+    assert asked == [(str(cell), 5) for cell in CELLS if cell.pair != "large"], "it is not there"
 
 
 def test_no_further_cell_begins_after_the_time_that_was_given(asked: Asked, tmp_path: Path) -> None:
