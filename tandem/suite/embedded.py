@@ -118,7 +118,7 @@ class EmbeddedSuite:
             dtype=pair.dtype,
             documents=self._decoded(pair.target, target, "cloud"),
             default_sampling=NO_DEFAULTS if target is None else target.default_sampling,
-            pass_times=None if target is None else measure_pass_times(pair.target),
+            pass_times=measure_pass_times(pair.target),
             cloud_draft=self._cloud_draft(),
         )
         self.verifier_target = await _serve(stack, verifier)
@@ -132,7 +132,7 @@ class EmbeddedSuite:
             split=self._split_edge(),
             memory=TenantMemories.of(self._memory, pair.draft),
             learning=self._learning,
-            pass_times=None if draft is None else measure_pass_times(pair.draft),
+            pass_times=measure_pass_times(pair.draft),
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.

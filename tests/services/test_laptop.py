@@ -1,0 +1,231 @@
+"""A target of 13 billion parameters on a laptop behind every door: nothing is refused, begun again
+or cut short because it is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.runtime.chunked_prefill import CHUNK_S
+from tandem.runtime.pass_times import PassTimes
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import GenerationParams
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.services.health import health_of
+from tests.services.laptop import PROMPT_TOKEN_S, TOKEN_S, LaptopEngine, laptop_pair
+from tests.services.scripted_suite import Suite, emulated, scripted_suite, started, target_engine
+from tests.services.two_sided_suite import asking as asking_documents
+from tests.services.two_sided_suite import scripted_side, two_sides
+
+DEADLINE_S = 120.0
+PROMPT = "the heron stands in the shallows and waits for what the river brings. " * 3
+MEASURED = PassTimes(TOKEN_S, PROMPT_TOKEN_S, 16, TOKEN_S + 15 * PROMPT_TOKEN_S)
+NAMED = frozenset({"SERVING"})
+
+
+def asking(
+    tokens: int = 4,
+    preset: str = "coupled",
+    prompt: str = PROMPT,
+    lost_cloud: LostCloud = LostCloud.FAIL,
+) -> GenerationRequest:
+    params = GenerationParams(seed=3, max_tokens=tokens, ignore_eos=True)
+    return GenerationRequest(prompt, preset, params, lost_cloud=lost_cloud)
+
+
+async def quick_text(request: GenerationRequest) -> tuple[int, ...]:
+    """The answer of the same model where it is quick."""
+    async with scripted_suite() as suite:
+        return (await suite.client.generate(request)).token_ids
+
+
+@asynccontextmanager
+async def always_serving(*targets: str) -> AsyncIterator[None]:
+    """No probe of these finds them not to serve meanwhile."""
+    seen: set[str] = set()
+
+    async def probe() -> None:
+        while True:
+            seen.update([await health_of(target) for target in targets])
+            await asyncio.sleep(0.1)
+
+    probing = asyncio.create_task(probe())
+    try:
+        yield
+    finally:
+        probing.cancel()
+    assert seen == NAMED
+
+
+async def streamed(url: str) -> list[str]:
+    """What the page receives: the pieces of a chat's answer."""
+    body = {
+        "model": "scripted",
+        "stream": True,
+        "messages": [{"role": "user", "content": PROMPT}],
+        "max_tokens": 4,
+        "tandem": {"lost_cloud": "wait"},
+    }
+    pieces: list[str] = []
+    async with (
+        httpx2.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=False) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                told = json.loads(line.removeprefix("data: "))
+                assert "error" not in told
+                pieces += [each["delta"].get("content") or "" for each in told["choices"]]
+            elif line == "data: [DONE]":
+                return pieces
+    raise AssertionError("the stream broke off")
+
+
+async def test_every_caller_gets_its_answer_and_every_probe_is_content() -> None:
+    pair = laptop_pair()
+    async with EmbeddedSuite(pair, http=True) as suite, AggregatorClient(suite.target) as client:
+        services = suite.target, suite.drafter_target, suite.verifier_target
+        async with asyncio.timeout(DEADLINE_S), always_serving(*services):
+            page, *answers = await asyncio.gather(
+                streamed(suite.http_url),
+                client.generate(asking(preset="auto")),
+                client.generate(asking(preset="ar", tokens=3, prompt="short")),
+            )
+        assert "".join(page).count("<") == 4
+        assert [len(each.token_ids) for each in answers] == [4, 3]
+        assert [each.summary.resumes for each in answers if each.summary] == [0, 0]
+    assert isinstance(pair.target, LaptopEngine)
+
+
+async def arrivals(suite: Suite, request: GenerationRequest) -> tuple[Generated, list[float]]:
+    """The answer, and when its pieces came."""
+    moments: list[float] = []
+    results: list[Generated] = []
+    async for result in suite.client.stream(request, DEADLINE_S):
+        results.append(result)
+        moments.append(time.monotonic())
+    return results[-1], moments
+
+
+async def test_a_long_prompt_keeps_others_waiting_for_a_quarter_of_a_second_at_most() -> None:
+    engine = LaptopEngine(target_engine())
+    async with scripted_suite(target=engine, target_pass_times=MEASURED) as suite:
+        decoding = asyncio.create_task(
+            arrivals(suite, asking(tokens=8, preset="ar", prompt="short"))
+        )
+        while not engine.passes:
+            await asyncio.sleep(0.01)
+        answer = await suite.client.generate(asking(tokens=2), DEADLINE_S)
+        shorter, moments = await decoding
+    assert (len(answer.token_ids), len(shorter.token_ids)) == (2, 8)
+    gaps_s = [later - earlier for earlier, later in pairwise(moments)]
+    assert max(gaps_s) < 2 * (TOKEN_S + CHUNK_S) + 1.0
+    assert len(PROMPT) > 200
+
+
+async def test_a_verifier_that_is_killed_costs_its_prompt_once_more_and_no_token() -> None:
+    request = asking(tokens=8, lost_cloud=LostCloud.WAIT)
+    expected = await quick_text(request)
+    first, second = LaptopEngine(target_engine()), LaptopEngine(target_engine())
+    links: list[TcpLinkEmulator] = []
+    async with scripted_suite(
+        target=first, target_pass_times=MEASURED, path=lambda to: emulated(to, links)
+    ) as suite:
+        answering = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
+        while len(first.passes) < 6:
+            await asyncio.sleep(0.01)
+        links[0].cut()  # so that it says nothing at its end
+        links[0].drop()
+        await suite.verifier.drain(0.0)
+        servicer = VerifierServicer(
+            second, VerifierLimits(), Metrics(new_registry(), "cloud"), pass_times=MEASURED
+        )
+        replacement = await started(servicer, port=suite.verifier.port)
+        try:
+            links[0].restore()
+            answer = await answering
+        finally:
+            await replacement.drain(0.5)
+    assert answer.token_ids == expected
+    assert answer.summary is not None
+    assert answer.summary.resumes >= 1
+    assert second.rows_fed < 2 * len(PROMPT)
+
+
+async def test_sessions_leave_a_verifier_that_drains_in_the_midst_of_a_prompt() -> None:
+    request = asking(tokens=4)
+    expected = await quick_text(request)
+    staying = LaptopEngine(target_engine())
+    leaving = LaptopEngine(target_engine())
+    metrics = Metrics(new_registry(), "cloud")
+    other = await started(VerifierServicer(staying, VerifierLimits(), metrics, pass_times=MEASURED))
+
+    @asynccontextmanager
+    async def both(address: str) -> AsyncIterator[str]:
+        yield f"{address},{other.target}"
+
+    async with scripted_suite(target=leaving, target_pass_times=MEASURED, path=both) as suite:
+        answering = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
+        while not (leaving.passes or staying.passes):
+            await asyncio.sleep(0.01)
+        begun = suite.verifier if leaving.passes else other
+        await begun.drain(1.0)
+        answer = await answering
+    await other.drain(0.5)
+    assert answer.token_ids == expected
+    assert not answer.unverified
+    assert leaving.rows_fed + staying.rows_fed < 3 * len(PROMPT)
+
+
+@pytest.mark.parametrize("policy", [LostCloud.EDGE, LostCloud.FAIL])
+async def test_a_cloud_is_lost_when_its_link_is_and_not_while_it_computes(
+    policy: LostCloud,
+) -> None:
+    links: list[TcpLinkEmulator] = []
+    engine = LaptopEngine(target_engine())
+    async with scripted_suite(
+        target=engine, target_pass_times=MEASURED, path=lambda to: emulated(to, links)
+    ) as suite:
+        answer = await suite.client.generate(asking(tokens=2, lost_cloud=policy), DEADLINE_S)
+        assert (len(answer.token_ids), answer.unverified) == (2, [])
+        begun = len(engine.passes)
+        answering = asyncio.create_task(
+            suite.client.generate(asking(prompt=PROMPT[::-1], lost_cloud=policy), DEADLINE_S)
+        )
+        while len(engine.passes) == begun:
+            await asyncio.sleep(0.01)
+        cut_s = time.monotonic()
+        links[0].cut()
+        if policy is LostCloud.EDGE:
+            answer = await answering
+            assert len(answer.token_ids) == 4
+            assert answer.unverified
+        else:
+            with pytest.raises(Rejected, match="lost"):
+                await answering
+        assert time.monotonic() - cut_s < 10.0
+        links[0].restore()
+
+
+async def test_documents_are_answered_from(tmp_path: Path) -> None:
+    engines = LaptopEngine(scripted_side()), LaptopEngine(scripted_side())
+    async with two_sides(tmp_path, engines=engines, give_up_after_s=2.6) as suite:
+        request = asking_documents(preset="dragon-coupled", params=GenerationParams(max_tokens=3))
+        async with always_serving(suite.drafter.target, suite.verifier.target):
+            answer = await suite.client.generate(request, DEADLINE_S)
+    assert len(answer.token_ids) == 3
