@@ -176,9 +176,9 @@ format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-run: setup proto ## start all services, ask three questions, print the figures, stop
-	@if $(MAKE) --no-print-directory real-pair; then $(BIN)/tandem up --demo --real; \
-	else echo 'SmolLM2 cannot be had: the small demo pair answers'; $(BIN)/tandem up --demo; fi
+run: setup proto ## start all services, ask three questions, print the figures, stop; first offer a chat model if none is here
+	@if $(BIN)/python -m tools.first_model || $(MAKE) --no-print-directory real-pair; then $(BIN)/tandem up --try; \
+	else echo 'no chat model can be had'; $(BIN)/tandem up --try --demo; fi
 
 up: ## the whole suite in Docker: edge, cloud, the link between them, Prometheus, Grafana
 	deploy/up.sh

@@ -251,7 +251,7 @@ async def _show(
 
 
 def _text_of(request: GenerationRequest) -> str:
-    (turn,) = request.prompt
+    turn = request.prompt[0]
     assert isinstance(turn, Turn), "no other prompt is refused for want of a chat template"
     return turn.content
 

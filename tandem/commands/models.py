@@ -25,7 +25,7 @@ def models(folder: Path | None, as_json: bool) -> None:
         return
     if not listed:
         stores = "models/, Hugging Face's cache, or the stores of Ollama and LM Studio"
-        click.echo(f"No models in {folder or stores}.", err=True)
+        click.echo(f"No models in {folder or stores}.")
     width = max((len(model.name) for model in listed), default=0)
     for model in listed:
         gigabytes = model.size_bytes / 1e9

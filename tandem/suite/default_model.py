@@ -40,7 +40,7 @@ class DefaultModel:
 
 def installed_default() -> DefaultModel:
     """Return this machine's default model. Raises NoChatModel."""
-    return default_model(chat_models(local_models()), _memory_bytes())
+    return default_model(chat_models(local_models()), memory_bytes())
 
 
 def default_model(models: Iterable[ChatModel], memory_bytes: float) -> DefaultModel:
@@ -78,7 +78,7 @@ def _remedy() -> str:
     return f"'tandem pull {RECOMMENDED}' gets one{make}; --demo takes a toy that writes nonsense"
 
 
-def _memory_bytes() -> float:
+def memory_bytes() -> float:
     """Return the machine's memory in bytes; no limit where it is not told."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -103,8 +103,8 @@ class _Vocabulary:
         drafting for this one: nothing, or a reason. Raises InvalidArgument for this one alone."""
         if self._stored and self._stored == other._stored:
             return 1.0, ""
-        sizes = self._size, other._size
-        if None not in sizes and min(sizes) < LIKE_SIZES * max(sizes):  # type: ignore[type-var]
+        sizes = [size for size in (self._size, other._size) if size]
+        if len(sizes) == 2 and min(sizes) < LIKE_SIZES * max(sizes):
             return 0.0, _ANOTHER
         from tandem.backends.cross_vocabulary.pairing import translate
 

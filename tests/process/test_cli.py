@@ -98,7 +98,7 @@ async def test_greedy_text_of_every_preset_is_the_targets_own(suite: Up) -> None
         for preset in (name for name, one in PRESETS.items() if not one.split_layers):
             generated = await client.generate(
                 GenerationRequest(
-                    PROMPT[1],
+                    PROMPT[-1],
                     preset,
                     GenerationParams(sampling=SamplingParams(temperature=0.0), max_tokens=48),
                 )
