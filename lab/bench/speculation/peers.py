@@ -5,8 +5,10 @@ and with its speculative decoding) and vLLM, where that is installed; ours with 
 llama.cpp on both sides, and with llama.cpp at the edge alone. The same prompts and number of
 tokens. A peer is one process with both cores; ours are edge and cloud with one core each, and with
 both cores for whoever computes, over loopback gRPC and over an emulated link. Ours without an edge
-are there too: the target alone, and a cloud that drafts for itself. Configurations take turns,
-so that load from elsewhere meets all alike, and each method's best counts.
+are there too: the target alone, and a cloud that drafts for itself. Of a pair that is GGUF files,
+llama.cpp alone computes everything, with both cores: as many copies as of a small pair have no room.
+Configurations take turns, so that load from elsewhere meets all alike, and each method's best
+counts.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from lab.bench.harness.suite import ROOT, Models, running_suite
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import total
 from lab.bench.speculation.hugging_face import THREADS, PeerConfiguration, TandemConfiguration
+from tandem.backends.model_source import is_gguf
 from tandem.generation.client import Generated
 from tools.write_gguf import write_gguf
 
@@ -48,6 +51,8 @@ VLLM = ("vllm-plain", "vllm-speculative", "")
 GOALS = {HUGGING_FACE: (TORCH, 1.3), LLAMACPP: (GGUF_PAIR, 1.0)}
 """Of ours with these back ends, relative to the best of those methods; of llama.cpp's server, with
 its speculative decoding alone."""
+OF_BARE = 0.95
+"""Of our target alone, relative to llama.cpp's with the same threads."""
 COLUMNS = (
     *("method", "engine", "draft_length", "threads", "temperature", "rtt_s", "tokens_per_s"),
     *("ratio_to_hf", "ratio_to_cloud", "tpot_s", "ttft_s", "acceptance_rate", "tokens"),
@@ -150,6 +155,9 @@ def _gguf_pair(models: Models, draft: Path | None, target: Path | None) -> Itera
         made = {}
         for side, given in (("draft", draft), ("target", target)):
             source = Path(getattr(models, side))
+            if is_gguf(str(source)):
+                made[side] = source
+                continue
             progress("writing GGUF files")
             made[side] = given or write_gguf(source, Path(folder, f"{side}.gguf"), kind=GGUF_KIND)
         yield Models(str(made["draft"]), str(made["target"]))
@@ -163,8 +171,12 @@ def _ours(
         GGUF_PAIR: replace(gguf, draft_dtype=KV_TYPE, target_dtype=KV_TYPE),
         GGUF_DRAFT: replace(models, draft=gguf.draft, draft_dtype=KV_TYPE),
     }
+    if is_gguf(models.target):
+        pairs = {GGUF_PAIR: pairs[GGUF_PAIR]}
     lengths = DRAFT_LENGTHS_QUICKLY if quick else DRAFT_LENGTHS
     for (engine, pair), shares in product(pairs.items(), (False, True)):
+        if is_gguf(models.target) and not shares:
+            continue
         suite = stack.enter_context(
             running_suite(pair, with_link=rtt_s > 0, shares_cores=shares, cloud_draft=True)
         )
@@ -193,11 +205,14 @@ def _peers(
     lengths = DRAFT_LENGTHS_QUICKLY if report.quick else DRAFT_LENGTHS
     group = "lab.bench.speculation"
     for threads in THREADS:
-        placed = models.draft, models.target, models.device
-        peer = stack.enter_context(running_worker(f"{group}.hugging_face_worker", placed, threads))
-        lookups = [{"lookup": length} for length in lengths]
-        for policy in (None, "default", *lengths, *lookups):
-            for temperature in TEMPERATURES:
+        if is_gguf(models.target) and threads < max(THREADS):
+            continue
+        if not is_gguf(models.target):
+            placed = models.draft, models.target, models.device
+            worker = f"{group}.hugging_face_worker"
+            peer = stack.enter_context(running_worker(worker, placed, threads))
+            lookups = [{"lookup": length} for length in lengths]
+            for policy, temperature in product((None, "default", *lengths, *lookups), TEMPERATURES):
                 configuration = PeerConfiguration(peer, threads, policy, temperature, HUGGING_FACE)
                 yield Contender(configuration, "torch", far=True)
         pair = gguf.target, gguf.draft
@@ -206,6 +221,8 @@ def _peers(
             for temperature in TEMPERATURES:
                 configuration = PeerConfiguration(peer, threads, length, temperature, LLAMACPP)
                 yield Contender(configuration, "llamacpp", far=True)
+    if is_gguf(models.target):
+        return
     python = vllm or VLLM_PYTHON
     if not python.exists():
         report.notes.append(
@@ -237,9 +254,9 @@ def _measure(contenders: Sequence[Contender], turns: int, max_tokens: int, seed:
 def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float) -> None:
     """Add the rows of one temperature and round trip, and over loopback goals for ours with an
     edge."""
-    theirs = _best(rows, HUGGING_FACE)
+    theirs = max((_speed(row) for row in rows if row["method"] in HUGGING_FACE), default=None)
     for row in rows:
-        row["ratio_to_hf"] = row["tokens_per_s"] / theirs["tokens_per_s"]
+        row["ratio_to_hf"] = None if theirs is None else row["tokens_per_s"] / theirs
         row["ratio_to_cloud"] = _ratio_to_cloud(row, rows)
     where = f"round trip {rtt_s * 1000:.0f} ms" if rtt_s else "loopback"
     report.add(f"Temperature {temperature:g}, {where}", COLUMNS, rows)
@@ -256,6 +273,23 @@ def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float)
         name = f"temperature {temperature:g}: {ours['method']} ({engine}) ÷ {best['method']}"
         ratio = ours["tokens_per_s"] / best["tokens_per_s"]
         report.goals.append(Goal(f"{name}, tokens/s", ratio, limit, "at least"))
+    if not rtt_s:
+        report.goals += _goal_of_bare(rows, temperature)
+
+
+def _goal_of_bare(rows: Sequence[Row], temperature: float) -> Iterator[Goal]:
+    """Yield the goal of the target alone: both have two threads, and no draft."""
+    ours, bare = (
+        [
+            _speed(row)
+            for row in rows
+            if tuple(row[name] for name in ("method", "engine", "threads")) == key
+        ]
+        for key in ((ALONE, GGUF_PAIR, "2 shared"), (LLAMACPP[0], GGUF_PAIR, 2))
+    )
+    if ours and bare:
+        name = f"temperature {temperature:g}: {ALONE} ({GGUF_PAIR}) ÷ {LLAMACPP[0]}, tokens/s"
+        yield Goal(name, ours[0] / bare[0], OF_BARE, "at least")
 
 
 def _best(rows: Sequence[Row], methods: Sequence[str]) -> Row:
