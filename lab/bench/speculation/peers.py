@@ -6,7 +6,7 @@ llama.cpp on both sides, and with llama.cpp at the edge alone. The same prompts 
 tokens. A peer is one process with both cores; ours are edge and cloud with one core each, and with
 both cores for whoever computes, over loopback gRPC and over an emulated link. Ours without an edge
 are there too: the target alone, and a cloud that drafts for itself. Of a pair that is GGUF files,
-llama.cpp alone computes everything, with both cores: as many copies as of a small pair have no room.
+llama.cpp alone computes everything, with both cores: more copies have no room.
 Configurations take turns, so that load from elsewhere meets all alike, and each method's best
 counts.
 """
@@ -280,11 +280,7 @@ def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float)
 def _goal_of_bare(rows: Sequence[Row], temperature: float) -> Iterator[Goal]:
     """Yield the goal of the target alone: both have two threads, and no draft."""
     ours, bare = (
-        [
-            _speed(row)
-            for row in rows
-            if tuple(row[name] for name in ("method", "engine", "threads")) == key
-        ]
+        [_speed(row) for row in rows if (row["method"], row["engine"], row.get("threads")) == key]
         for key in ((ALONE, GGUF_PAIR, "2 shared"), (LLAMACPP[0], GGUF_PAIR, 2))
     )
     if ours and bare:

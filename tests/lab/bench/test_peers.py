@@ -149,3 +149,15 @@ def test_what_llama_cpp_s_server_tells_becomes_sums() -> None:
     drafted = timings | {"draft_n": 80, "draft_n_accepted": 44}
     add_timings(sums, {"timings": drafted}, 0.125)
     assert sums == GenerationSums(128, 1.0, 1.0, [0.25, 0.25], 64 + 20, 80)
+
+
+def test_the_target_alone_is_held_against_llama_cpp_s_with_the_same_threads() -> None:
+    ours, bare = (
+        {"method": method, "engine": "llamacpp", "preset": preset, "tokens_per_s": speed}
+        for method, preset, speed in (("ar", "ar", 9.0), ("llamacpp-plain", None, 10.0))
+    )
+    report = Report("peers", 1, True, this_machine(), "tandem bench peers")
+    rows = [ours | {"threads": "2 shared"}, ours | {"threads": "1 + 1"} | {"tokens_per_s": 99.0}]
+    add_table(report, [*rows, bare | {"threads": 2}, bare | {"threads": 1}], 0.0, 0.0)
+    (goal,) = [goal for goal in report.goals if "ar (llamacpp) ÷ llamacpp-plain" in goal.name]
+    assert (goal.value, goal.met) == (0.9, False)
