@@ -161,6 +161,7 @@ class LlamaContext:
         options.n_outputs_max_per_seq = options.n_outputs_max = options.n_batch
         self._threads = threads
         self._threads_set = threads.current
+        self._ended_s = time.perf_counter()
         options.n_threads = options.n_threads_batch = threads.current
         options.type_k = options.type_v = KV_TYPES[kv_type][0]
         options.swa_full = True  # else a sliding window refuses a rollback
@@ -195,13 +196,14 @@ class LlamaContext:
         return self._logits(int(np.count_nonzero(wanted)))
 
     def _decode(self, batch: Batch) -> int:
-        threads = self._threads.choose(batch.n_tokens)
+        began_s = time.perf_counter()
+        threads = self._threads.choose(batch.n_tokens, began_s - self._ended_s)
         if threads != self._threads_set:
             self._threads_set = threads
             self._library.llama_set_n_threads(self._pointer, threads, threads)
-        began_s = time.perf_counter()
         status = int(self._library.llama_decode(self._pointer, batch))
-        self._threads.took(batch.n_tokens, time.perf_counter() - began_s)
+        self._ended_s = time.perf_counter()
+        self._threads.took(batch.n_tokens, self._ended_s - began_s)
         return status
 
     def _logits(self, rows: int) -> Logits:

@@ -160,4 +160,4 @@ def test_the_target_alone_is_held_against_llama_cpp_s_with_the_same_threads() ->
     rows = [ours | {"threads": "2 shared"}, ours | {"threads": "1 + 1"} | {"tokens_per_s": 99.0}]
     add_table(report, [*rows, bare | {"threads": 2}, bare | {"threads": 1}], 0.0, 0.0)
     (goal,) = [goal for goal in report.goals if "ar (llamacpp) ÷ llamacpp-plain" in goal.name]
-    assert (goal.value, goal.met) == (0.9, False)
+    assert (goal.figure, goal.met) == (0.9, False)

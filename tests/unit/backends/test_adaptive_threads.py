@@ -56,8 +56,27 @@ def test_a_number_that_was_asked_for_is_kept() -> None:
     assert threads.current == threads.choose(1) == 3
 
 
-def test_prompts_are_not_compared() -> None:
+def test_after_a_pause_all_are_used_again() -> None:
+    threads = AdaptiveThreads(halvings(4))
+    run(threads, quiet(1), 100)
+    assert threads.choose(1, paused_s=0.1) == 1
+    assert threads.choose(1, paused_s=1.0) == 4
+
+
+def test_after_a_pause_one_pass_tells_that_the_others_are_still_there() -> None:
     threads = AdaptiveThreads(halvings(2))
-    for _ in range(100):
-        assert threads.choose(64) == 2
-        threads.took(64, 1.0)
+    run(threads, quiet(1), 100)
+    threads.choose(1, paused_s=1.0)
+    threads.took(1, quiet(1)(2))
+    run(threads, quiet(1), 2)
+    assert threads.current == 1
+
+
+def test_pieces_of_prompts_adapt_too_and_longer_passes_do_not() -> None:
+    threads = AdaptiveThreads(halvings(2))
+    for rows, numbers in ((32, {1, 2}), (512, {2})):
+        chosen = set()
+        for _ in range(40):
+            chosen.add(threads.choose(rows))
+            threads.took(rows, 0.1)
+        assert chosen == numbers
