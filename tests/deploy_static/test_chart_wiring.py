@@ -110,11 +110,23 @@ def test_ports_are_those_that_the_code_listens_on_by_default(values: str) -> Non
         assert ports(workload)["grpc"] == model.model_fields["port"].default
 
 
+LOADING_S = 900
+
+
 @every_values
 def test_probes_ask_for_health_where_it_is_served_without_tls(values: str) -> None:
     for workload in workloads(values).values():
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert container(workload)[probe]["grpc"]["port"] == ports(workload)["health"]
+
+
+@every_values
+def test_a_large_model_may_load_and_a_pass_may_take_a_minute(values: str) -> None:
+    for workload in workloads(values).values():
+        started, lives = (container(workload)[f"{each}Probe"] for each in ("startup", "liveness"))
+        if "TANDEM_MODEL" in environment(workload):
+            assert started["periodSeconds"] * started["failureThreshold"] >= LOADING_S
+        assert lives["periodSeconds"] * lives["failureThreshold"] >= 60
 
 
 @every_values

@@ -89,6 +89,11 @@ def test_a_service_knows_its_settings(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", OURS)
+def test_a_large_model_may_load_for_a_quarter_of_an_hour(name: str) -> None:
+    assert int(SERVICES[name]["healthcheck"]["start_period"].removesuffix("s")) >= 900
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_a_misspelt_setting_stops_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SERVICES[name], "environment", {"TANDEM_DRIAN_S": "1"})
     with pytest.raises(SettingsError, match="TANDEM_DRIAN_S"):

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tandem.backends.interface import KV_BLOCK
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
@@ -25,9 +26,18 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.services.health import health_of
 from tests.services.laptop import PROMPT_TOKEN_S, TOKEN_S, LaptopEngine, laptop_pair
-from tests.services.scripted_suite import Suite, emulated, scripted_suite, started, target_engine
+from tests.services.scripted_suite import (
+    CONTEXT,
+    VOCABULARY,
+    Suite,
+    emulated,
+    scripted_suite,
+    started,
+    target_engine,
+)
 from tests.services.two_sided_suite import asking as asking_documents
 from tests.services.two_sided_suite import scripted_side, two_sides
 
@@ -165,6 +175,24 @@ async def test_a_verifier_that_is_killed_costs_its_prompt_once_more_and_no_token
     assert answer.summary is not None
     assert answer.summary.resumes >= 1
     assert second.rows_fed < 2 * len(PROMPT)
+
+
+async def test_a_prompt_that_was_left_in_its_midst_is_not_computed_from_the_start() -> None:
+    """Where the engine can keep what is computed."""
+    probs = scripted_probs(1, VOCABULARY, sharpness=9.0)
+    engine = LaptopEngine(ScriptedEngine(VOCABULARY, probs, context_length=CONTEXT, copies=True))
+    request = asking(tokens=2, preset="ar")
+    expected = await quick_text(request)
+    async with scripted_suite(target=engine, target_pass_times=MEASURED) as suite:
+        leaving = asyncio.create_task(suite.client.generate(request, DEADLINE_S))
+        while len(engine.passes) < 3:
+            await asyncio.sleep(0.01)
+        leaving.cancel()
+        await suite.idle()
+        engine.passes.clear()
+        answer = await suite.client.generate(request, DEADLINE_S)
+    assert answer.token_ids == expected
+    assert engine.rows_fed <= len(PROMPT) - 2 * KV_BLOCK + 1
 
 
 async def test_sessions_leave_a_verifier_that_drains_in_the_midst_of_a_prompt() -> None:

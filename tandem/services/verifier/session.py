@@ -149,7 +149,12 @@ class VerifierSession:
         self._wake.set()
 
     def _leave_text(self, kv: Session, ends: bool) -> None:
-        self._leave(kv, self._machine.committed.since(0)[: self._machine.kv_length], ends)
+        held = self._machine.kv_length
+        if not self._machine.target_passes and not self._thread.fault:
+            # It is left in the midst of its prompt. Whoever resumes it goes on after the chunks
+            # that are computed; only the engine thread changes a length, and never to less.
+            held = max(held, kv.length)
+        self._leave(kv, self._machine.committed.since(0)[:held], ends)
 
     def _submit_due(self) -> None:
         """Hand the pass that is due to the engine, one at a time, and drafts that are due to the
