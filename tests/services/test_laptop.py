@@ -57,7 +57,7 @@ def asking(
     return GenerationRequest(prompt, preset, params, lost_cloud=lost_cloud)
 
 
-async def quick_text(request: GenerationRequest) -> tuple[int, ...]:
+async def quick_text(request: GenerationRequest) -> list[int]:
     """The answer of the same model where it is quick."""
     async with scripted_suite() as suite:
         return (await suite.client.generate(request)).token_ids
