@@ -2,10 +2,10 @@
 al. 2023).
 
 A chunk is as long as others may be kept waiting, by what a row of this engine takes. Invariants:
-chunks end at multiples of one number of rows for each engine, whatever runs beside a request, and
-where the blocks of its attention end too if its bits depend on those, so that a text does not
-depend on other requests; the logits that are asked for come with the last chunk. A session's length
-says which chunks have run."""
+chunks end at multiples of one number of rows, whatever runs beside a request; if an engine's bits
+depend on those alone, it is the same for all requests, and where the blocks of its attention end
+too, so that a text does not depend on others; the logits that are asked for come with the last
+chunk. A session's length says which chunks have run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ LEAST_CHUNK_ROWS = 8
 CHUNK_S = 0.25
 """What a chunk may add to the pass of other sessions, which wait for it."""
 
+_FOLLOW = 0.2
+
 CHUNKS_ALONE = 8
 """In a pass where nobody else waits. Bounds how late a session that comes then may be."""
 
@@ -29,18 +31,42 @@ PREFILL_SHARE = 0.5
 """Of the time, at most so much goes to passes with a chunk of a prompt while others run."""
 
 
-def chunk_rows(pass_times: PassTimes | None, capabilities: Capabilities) -> int:
-    """Return the rows of an engine's chunks: the largest power of two, CHUNK_ROWS at most, with
-    which they add no more than CHUNK_S to a pass. But no part of a block of kept keys and values
-    where others in a pass change no bit of a sequence and such a part would."""
-    rows = CHUNK_ROWS
-    if pass_times is None:
+class ChunkRows:
+    """The rows of an engine's chunks: the largest power of two, CHUNK_ROWS at most, with which they
+    add no more than CHUNK_S to a pass. Where others in a pass change no bit of a sequence and a
+    part of a block of kept keys and values would, they are whole blocks, and stay as they were
+    measured at first; elsewhere they follow what passes take. Pure: seconds go in."""
+
+    def __init__(self, pass_times: PassTimes | None, capabilities: Capabilities) -> None:
+        """Begin with what was measured; None: nothing was."""
+        self._by_block = capabilities.same_bits and not capabilities.batch_invariant
+        self._least = KV_BLOCK if self._by_block else LEAST_CHUNK_ROWS
+        self._first_s = self._row_s = 0.0
+        if pass_times is not None:
+            self._first_s = pass_times.first_s
+            self._row_s = pass_times.prompt_row_s
+        self.rows = self._fitting()
+
+    def passed(self, rows: int, seconds: float) -> None:
+        """Record a pass over `rows` rows."""
+        if self._by_block:
+            return
+        if rows < LEAST_CHUNK_ROWS:
+            self._first_s = _mixed(self._first_s, seconds)
+        else:
+            row_s = max(0.0, seconds - self._first_s) / (rows - 1)
+            self._row_s = _mixed(self._row_s, row_s)
+            self.rows = self._fitting()
+
+    def _fitting(self) -> int:
+        rows = CHUNK_ROWS
+        while rows > self._least and rows * self._row_s > CHUNK_S:
+            rows //= 2
         return rows
-    by_block = capabilities.same_bits and not capabilities.batch_invariant
-    least = KV_BLOCK if by_block else LEAST_CHUNK_ROWS
-    while rows > least and rows * pass_times.prompt_row_s > CHUNK_S:
-        rows //= 2
-    return rows
+
+
+def _mixed(usual_s: float, seconds: float) -> float:
+    return usual_s + _FOLLOW * (seconds - usual_s) if usual_s else seconds
 
 
 def is_long(requests: Sequence[ForwardRequest], chunk_rows: int = CHUNK_ROWS) -> bool:
@@ -59,8 +85,8 @@ class ChunkedPrefill:
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
         """Start with nothing fed. `read_rows` receives the logits of every token of the only
-        request, chunk by chunk, each time with the index of the first token. No chunk is then
-        longer than `chunk_rows`, since each of its rows has logits of the whole vocabulary."""
+        request, chunk by chunk, each time with the index of the first token. One at a time is
+        then fed, since each of its rows has logits of the whole vocabulary."""
         assert read_rows is None or len(requests) == 1, "rows are read of one request"
         self._read_rows = read_rows
         self._chunk_rows = chunk_rows
@@ -74,14 +100,14 @@ class ChunkedPrefill:
         """True if all chunks but the last have run."""
         return self._unfed() is None
 
-    def next_chunk(self, rows: int) -> tuple[ForwardRequest]:
-        """Return a request for at most `rows` more rows, a multiple of `chunk_rows`; the same again
-        until they are `done`."""
+    def next_chunk(self, chunks: int = 1) -> tuple[ForwardRequest]:
+        """Return a request for at most so many chunks more; the same again until they are
+        `done`."""
         number = self._unfed()
         assert number is not None, "all chunks but the last have run"
         request = self._requests[number]
         fed = self._fed[number]
-        most = rows if self._read_rows is None else self._chunk_rows
+        most = self._chunk_rows * (chunks if self._read_rows is None else 1)
         self._chunk = number, min(most, _before_last(request, self._chunk_rows) - fed)
         request.session.rollback(self._starts[number] + fed)
         wanted = 0 if self._read_rows is None else self._chunk[1]

@@ -35,7 +35,7 @@ from tandem.core.errors import TandemError, Unavailable
 from tandem.core.processors import Pending
 from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
-from tandem.runtime.chunked_prefill import CHUNKS_ALONE, PrefillTurns, chunk_rows
+from tandem.runtime.chunked_prefill import CHUNKS_ALONE, ChunkRows, PrefillTurns
 from tandem.runtime.coming_jobs import ComingJobs
 from tandem.runtime.engine_jobs import (
     ASIDE_S,
@@ -123,7 +123,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._handover = threading.Lock()
-        self._chunk_rows = chunk_rows(pass_times, engine.capabilities)
+        self._chunks = ChunkRows(pass_times, engine.capabilities)
         self._watchdog = Watchdog(stuck_after_s, learns=not engine.capabilities.skips)
         if pass_times is not None:
             self._watchdog.knows(1, pass_times.first_s)
@@ -155,7 +155,7 @@ class EngineThread:
 
     def submit_group(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
         """Submit like `submit`; all requests of the job are in the same pass."""
-        handle = JobHandle(job, asyncio.get_running_loop(), low_priority, self._chunk_rows)
+        handle = JobHandle(job, asyncio.get_running_loop(), low_priority, self._chunks.rows)
         self._submitted += 1
         # The thread never looks at the result's type.
         self._put(partial(self._admit, handle))  # type: ignore[arg-type]
@@ -366,7 +366,7 @@ class EngineThread:
         if prompt is None or (jobs and not self._prefill_turns.is_due(time.perf_counter())):
             return _Batch(jobs)
         assert prompt.prefill is not None, "only a long prompt feeds nothing by itself"
-        chunk = prompt.prefill.next_chunk(self._chunk_rows * (1 if jobs else CHUNKS_ALONE))
+        chunk = prompt.prefill.next_chunk(1 if jobs else CHUNKS_ALONE)
         return _Batch([*jobs, (prompt, chunk)], shares_chunk=bool(jobs))
 
     def _forward(self, batch: _Batch) -> list[Logits]:
@@ -423,6 +423,7 @@ class EngineThread:
         self._on_pass(pass_s, jobs, tokens)
         self._watchdog.ended()
         self._delay.passed(pass_s, tokens, jobs)
+        self._chunks.passed(tokens, pass_s)
         self._await_reactions(batch.jobs[0][0].loop, ended)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
         self._notifier.send()

@@ -111,7 +111,7 @@ def test_a_long_prompt_s_states_go_with_its_chunks(whole: Engine) -> None:
     prefill = ChunkedPrefill([request])
     fed = []
     while not prefill.is_fed:
-        (chunk,) = prefill.next_chunk(CHUNK_ROWS)
+        (chunk,) = prefill.next_chunk()
         assert chunk.hidden is not None
         assert chunk.first_layer == 2
         fed += chunk.hidden[:, 0].tolist()

@@ -11,12 +11,13 @@ import pytest
 from tandem.backends.interface import KV_BLOCK, Capabilities, ForwardRequest, Logits, Session, never
 from tandem.runtime.chunked_prefill import (
     CHUNK_ROWS,
+    CHUNK_S,
     CHUNKS_ALONE,
     LEAST_CHUNK_ROWS,
     PREFILL_SHARE,
     ChunkedPrefill,
+    ChunkRows,
     PrefillTurns,
-    chunk_rows,
     is_long,
 )
 from tandem.runtime.engine_thread import EngineThread
@@ -207,7 +208,7 @@ def test_the_logits_asked_for_come_with_the_last_piece(engine: Recorded) -> None
         assert is_long([request]) == (before > 0)
         prefill, fed_rows = ChunkedPrefill([request]), 0
         while not prefill.is_fed:
-            (piece,) = prefill.next_chunk(CHUNK_ROWS)
+            (piece,) = prefill.next_chunk()
             assert piece.logits_to_keep == 0
             fed_rows += len(piece.token_ids)
             prefill.done(engine.forward([piece]))
@@ -242,14 +243,38 @@ def test_a_chunk_takes_no_longer_than_others_may_wait(
 ) -> None:
     """But never less than a block, where a part of one would change bits."""
     times = PassTimes(first_s=0.5, further_s=0.0, longest_rows=17, longest_s=0.5 + 16 * row_s)
-    assert chunk_rows(times, capabilities) == rows
-    assert chunk_rows(None, capabilities) == CHUNK_ROWS
+    assert ChunkRows(times, capabilities).rows == rows
+    assert ChunkRows(None, capabilities).rows == CHUNK_ROWS
+
+
+@pytest.mark.parametrize("capabilities", [FREE, NEITHER])
+def test_chunks_follow_what_passes_take(capabilities: Capabilities) -> None:
+    """An engine that was measured while the machine was busy."""
+    times = PassTimes(first_s=2.0, further_s=0.6, longest_rows=5, longest_s=4.6)
+    chunks = ChunkRows(times, capabilities)
+    assert chunks.rows == LEAST_CHUNK_ROWS
+    for _ in range(40):
+        chunks.passed(1, 0.05)
+        chunks.passed(8 * chunks.rows, 0.05 + 8 * chunks.rows * 0.002)
+    assert chunks.rows == 64
+    assert chunks.rows * 0.002 <= CHUNK_S < 2 * chunks.rows * 0.002
+    for _ in range(40):
+        chunks.passed(1, 0.05)
+    assert chunks.rows == 64, "decoding says nothing of prompts"
+
+
+def test_chunks_of_an_engine_whose_bits_depend_on_them_stay_as_they_are() -> None:
+    chunks = ChunkRows(None, EXACT)
+    for _ in range(40):
+        chunks.passed(256, 60.0)
+    assert chunks.rows == CHUNK_ROWS
 
 
 async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
     engine: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PrefillTurns, "is_due", always)
+    monkeypatch.setattr(ChunkRows, "passed", lambda self, rows, seconds: None)
     slow = PassTimes(first_s=0.5, further_s=0.0, longest_rows=17, longest_s=0.9)
     thread = EngineThread(engine, "test-engine", pass_times=slow)
     try:
