@@ -2,7 +2,8 @@
 
 The same weights by this engine and, one token at a time, by Hugging Face's own code with its
 `DynamicCache`. A pass is timed from its token ids to the logits in the computer's memory, so that
-on a GPU nothing is left running when the clock stops.
+on a GPU nothing is left running when the clock stops. llama.cpp computes a GGUF file, as usual
+and batch-invariant.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from lab.bench.harness.report import Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.speculation.draft_step import random_ids
+from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest, Session
+from tandem.backends.model_source import ModelChoice, is_gguf
 from tandem.backends.torch.loading import load_engine
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
@@ -56,9 +59,18 @@ def run(report: Report, models: Models, device: str | None = None) -> None:
 
 
 def _rows(model: str, side: str, plan: Plan) -> Iterator[Row]:
+    if is_gguf(model):
+        for invariant in (False, True):
+            how = "batch-invariant" if invariant else "as usual"
+            progress(f"{side} {how}")
+            engine = load_model(ModelChoice(model, batch_invariant=invariant)).engine
+            for tokens, durations in _own_passes(engine, plan):
+                yield _row(model, "llamacpp", how, tokens, durations, plan)
+        return
     for dtype in DTYPES:
         progress(f"{side} in {dtype}")
-        for tokens, durations in _own_passes(model, dtype, drafts=side == "draft", plan=plan):
+        engine = load_engine(model, device=plan.device, dtype=dtype, drafts=side == "draft")
+        for tokens, durations in _own_passes(engine, plan):
             yield _row(model, "tandem", dtype, tokens, durations, plan)
         if dtype in BY_HUGGING_FACE:
             durations = _reference_passes(model, dtype, plan)
@@ -81,12 +93,9 @@ def _row(
     )
 
 
-def _own_passes(
-    model: str, dtype: str, *, drafts: bool, plan: Plan
-) -> Iterator[tuple[int, list[float]]]:
+def _own_passes(engine: Engine, plan: Plan) -> Iterator[tuple[int, list[float]]]:
     """Yield each number of tokens with the seconds of passes over that many tokens, by this
     engine."""
-    engine = load_engine(model, device=plan.device, dtype=dtype, drafts=drafts)
     ids = tuple(random_ids(plan.context, engine.vocabulary_size, plan.seed))
     for tokens in plan.tokens:
         session = engine.open(plan.context + tokens)

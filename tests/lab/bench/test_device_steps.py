@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from lab.bench.harness.report import Report
@@ -10,6 +13,7 @@ from lab.bench.speculation import device_steps
 from lab.bench.speculation.device_steps import BY_HUGGING_FACE, DTYPES, Plan
 from lab.machine import this_machine
 from tandem.core.errors import InvalidArgument
+from tests.unit.backends.gguf_files import draft_gguf
 
 TOKENS = (1, 3)
 
@@ -38,3 +42,20 @@ def test_every_kind_of_pass_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_that_is_not_there_is_named() -> None:
     with pytest.raises(InvalidArgument, match="device: 'tpu'"):
         device_steps.run(new_report(), Models(), device="tpu")
+
+
+def test_llama_cpp_computes_a_gguf_file_as_usual_and_batch_invariant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shortest = partial(Plan, tokens=TOKENS, context=8, passes=1)
+    monkeypatch.setattr(device_steps, "quick_plan", shortest)
+    draft = str(draft_gguf(tmp_path, "Q8_0"))
+    report = new_report()
+    device_steps.run(report, Models(draft=draft, target=draft))
+    for table in report.tables:
+        kinds = [(row["engine"], row["dtype"], row["tokens"]) for row in table.rows]
+        assert kinds == [
+            ("llamacpp", how, tokens)
+            for how in ("as usual", "batch-invariant")
+            for tokens in TOKENS
+        ]
