@@ -29,7 +29,14 @@ async def test_texts_are_the_target_s_bit_for_bit(kind: str, tmp_path: Path) -> 
         for side in sides
         for name, value in (("device", "cpu"), ("dtype", "float32"), ("engine", "auto"))
     }
-    options = {**files, **defaults, "exits": "none", "demo": False, "batch_invariant": True}
+    options = {
+        **files,
+        **defaults,
+        "exits": "none",
+        "demo": False,
+        "threads": 0,
+        "batch_invariant": True,
+    }
     pair = load_pair(*choose_pair(options))
     assert pair.target.capabilities.batch_invariant
     asked = tuple(tuple(pair.tokenizer.encode(text)) for text in prompts(2))

@@ -180,6 +180,7 @@ def test_profile_measures_both_sides_and_stores_the_lines(tmp_path: Path) -> Non
         **{
             "draft": draft,
             "demo": False,
+            "threads": 0,
             "device_draft": "cpu",
             "dtype_draft": "float32",
             "engine_draft": "torch",

@@ -47,7 +47,15 @@ def flags(**given: Any) -> dict[str, Any]:
         for field, value in (("engine", "auto"), ("device", "cpu"), ("dtype", None))
         for side in ("draft", "target")
     }
-    return {"draft": None, "target": None, "demo": False, "exits": "none", **sides, **given}
+    return {
+        "draft": None,
+        "target": None,
+        "demo": False,
+        "threads": 0,
+        "exits": "none",
+        **sides,
+        **given,
+    }
 
 
 def generate(*arguments: str) -> Result:
