@@ -41,7 +41,7 @@ def demonstration() -> Iterator[Demonstration]:
     if not model.is_dir():
         pytest.skip("needs the weights: make real-pair")
     settings = LocalSuiteSettings(ModelChoice(str(model)), ModelChoice(str(model)))
-    *_, of_documents = parts_of(settings, real=True)
+    *_, of_documents = parts_of(settings)
     documents = demo_documents()
     with tandem.embedded(
         model,
