@@ -134,7 +134,7 @@ model_options = together(
     click.option(
         "--batch-invariant",
         is_flag=True,
-        help="With a GGUF target on llama.cpp: compute each token in a pass of its own. Texts are"
+        help="With a GGUF target on llama.cpp: compute each token alone. Texts are"
         " then the target's bit for bit; a prompt takes about twice as long.",
     ),
 )

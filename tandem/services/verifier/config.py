@@ -88,8 +88,8 @@ class VerifierSettings(ModelSettings):
     batch_invariant: bool = Field(
         default=False,
         description="Engine llamacpp: compute each token to the same bits in every pass, so that"
-        " texts are the target's bit for bit. Each token has a pass of its own then, and a"
-        " prompt takes about twice as long.",
+        " texts are the target's bit for bit. Each token is computed alone then, and a prompt"
+        " takes about twice as long.",
     )
     max_sessions: int = Field(default=64, ge=1, description="Maximum open sessions.")
     kv_budget_bytes: int = Field(

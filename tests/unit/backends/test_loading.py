@@ -194,7 +194,7 @@ def test_an_unusable_folder_is_refused_with_the_reason(
         ({"device": "abacus"}, "device"),
         ({"device": "meta"}, "device"),
         ({"device": "cuda:999"}, "device"),
-        ({"threads": 0}, "threads"),
+        ({"threads": -1}, "threads"),
     ],
 )
 def test_bad_arguments_are_named(folder: Path, arguments: dict[str, Any], field: str) -> None:
