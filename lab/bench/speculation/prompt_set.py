@@ -118,7 +118,7 @@ def run(
         ),
         with_link=rtt_ms > 0 or mbps is not None,
         shares_cores=True,
-        target_threads=1,
+        target_threads=0,
         keeps_prefixes=False,
         cloud_draft=True,
     ) as suite:
