@@ -1,11 +1,14 @@
 """The command `tandem`, also as `python -m tandem`. Invariant: Ctrl-C is one line and exit code
 130, also while the command line is being imported."""
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line; exits."""
+    # For processes that a library starts: `python -c` and `-m` import from the working directory.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         from tandem.cli import main as command_line
     except KeyboardInterrupt:

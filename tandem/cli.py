@@ -86,7 +86,7 @@ def main(debug: bool) -> None:
 @click.pass_context
 def serve(ctx: click.Context, service: str, flags: tuple[str, ...]) -> None:
     """Run one service until a signal; it then drains and exits. FLAGS are the service's own: see
-    'tandem serve SERVICE --help'. The same as 'python -m tandem.services.SERVICE FLAGS'. Writes
+    'tandem serve SERVICE --help'. The same as 'python -P -m tandem.services.SERVICE FLAGS'. Writes
     'listening HOST:PORT' to standard output once it serves."""
     if {*flags} & {*HELP, HELP_ALL}:
         write_service_help(ctx, service, everything=HELP_ALL in flags)

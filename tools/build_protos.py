@@ -60,6 +60,7 @@ def build(proto_root: Path, out: Path) -> list[Path]:
 def _run_protoc(proto_root: Path, sources: Sequence[Path], target: Path) -> None:
     command = [
         sys.executable,
+        "-P",
         "-m",
         "grpc_tools.protoc",
         f"--proto_path={proto_root}",

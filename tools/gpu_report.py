@@ -92,8 +92,8 @@ def missing_device(device: str) -> str | None:
 
 def sections(options: argparse.Namespace) -> list[Section]:
     """Return what there is to run on this machine."""
-    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    bench = (sys.executable, "-m", "lab.bench.main")
+    pytest = (sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    bench = (sys.executable, "-P", "-m", "lab.bench.main")
     pair: tuple[str, ...] = ()
     if options.draft and options.target:
         pair = ("--draft", options.draft, "--target", options.target)
@@ -101,7 +101,7 @@ def sections(options: argparse.Namespace) -> list[Section]:
     wanted = [Section("tests", "CUDA tests", (*pytest, "-m", "gpu", "tests/gpu"))]
     if options.vllm.exists():
         tests = ("-k", "vllm", "tests/vllm", "tests/unit/backends/test_contract.py")
-        command = (str(options.vllm), "-m", "pytest", "-q", *tests)
+        command = (str(options.vllm), "-P", "-m", "pytest", "-q", *tests)
         wanted.append(Section("vllm", "vLLM's tests", command))
     wanted.append(Section("steps", "Step times", (*bench, "steps", *shared)))
     vllm = ("--vllm", str(options.vllm)) if options.vllm.exists() else ()

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
-_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+_PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--quiet")
 _CHUNK_BYTES = 2**22
 _PART = re.compile(r"[^/]+/data/part(\d+)\.bin")
 

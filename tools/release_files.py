@@ -118,7 +118,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def _build(target: str, source: Path, folder: Path) -> None:
-    command = (sys.executable, "-m", "hatchling", "build", "--target", target)
+    command = (sys.executable, "-P", "-m", "hatchling", "build", "--target", target)
     _run(*command, "--directory", folder.absolute(), where=source)
 
 

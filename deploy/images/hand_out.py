@@ -21,7 +21,7 @@ AUTHORITY = OUT / "authority"
 
 
 def main(flags: list[str]) -> int:
-    command = [sys.executable, "-m", "tandem.cli", "certs", "--out", str(AUTHORITY), *flags]
+    command = [sys.executable, "-P", "-m", "tandem.cli", "certs", "--out", str(AUTHORITY), *flags]
     if (status := subprocess.run(command, check=False).returncode) != 0:
         return status
     if not (AUTHORITY / "http-key").exists():
@@ -43,7 +43,9 @@ def make_http_key() -> None:
 
 def http_keys(*flags: str) -> None:
     where = ("--file", str(AUTHORITY / "http-keys"), "--scope", "generate")
-    subprocess.run([sys.executable, "-m", "tandem.cli", "keys", "http", *where, *flags], check=True)
+    subprocess.run(
+        [sys.executable, "-P", "-m", "tandem.cli", "keys", "http", *where, *flags], check=True
+    )
 
 
 def hand_out(side: str, folder: Path) -> None:

@@ -96,7 +96,7 @@ def install_dependencies(extras: Sequence[str]) -> None:
     # An extra that names another ("tandem-edge[…]") comes with it on the command line.
     for extra in sorted(set(extras) - BARE_EXTRAS):
         wanted += (one for one in optional[extra] if not one.startswith("tandem-edge["))
-    _run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
+    _run(sys.executable, "-P", "-m", "venv", "--without-pip", str(VENV))
     # torch first and alone, so that the extra index is asked for nothing else; where it cannot be
     # reached, pip warns and takes what its own index, or a local wheel folder, offers.
     index = environ.get("TORCH_INDEX", "")
@@ -150,7 +150,7 @@ def install_project() -> None:
     script.write_text(f"#!{VENV}/bin/python\n{code}")
 
 
-_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
+_PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
 
 
 def known_files(folder: Path, lock: str) -> list[Path]:

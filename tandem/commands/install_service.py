@@ -116,7 +116,7 @@ class Unit:
 
     def _service(self) -> list[str]:
         state = f"tandem/{self.service}"
-        command = [sys.executable, "-m", f"tandem.services.{self.service}", *self.flags]
+        command = [sys.executable, "-P", "-m", f"tandem.services.{self.service}", *self.flags]
         lines = [
             "Type=exec",
             f"ExecStart={' '.join(map(_quoted, command))}",

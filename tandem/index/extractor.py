@@ -173,7 +173,8 @@ class Extractor:
     def _started(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).parents[2])
         paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        command = (sys.executable, "-m", WORKER, str(self._limits.memory_bytes))
+        # -P: a folder of somebody else, in which a command was started, must not be searched.
+        command = (sys.executable, "-P", "-m", WORKER, str(self._limits.memory_bytes))
         try:
             return subprocess.Popen(
                 command,

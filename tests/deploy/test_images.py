@@ -101,6 +101,7 @@ def test_an_image_runs_without_root_shell_or_models(
     assert settings["User"] == "10001:10001"
     assert settings["StopSignal"] == "SIGTERM"
     assert settings["Entrypoint"][:2] == ["python", "-m"]
+    assert "PYTHONSAFEPATH=1" in settings["Env"]
     assert settings["Healthcheck"]["Test"] == ["CMD", "python", "-m", "tandem.net.probe"]
     assert (inside(image)["user"], inside(image)["models"]) == (10001, [])
 

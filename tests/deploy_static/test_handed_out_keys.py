@@ -40,7 +40,7 @@ def handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     places |= {"OUT": tmp_path, "AUTHORITY": tmp_path / "authority"}
 
     def run(command: list[str], check: bool) -> Any:
-        outcome = CliRunner().invoke(main, command[3:])
+        outcome = CliRunner().invoke(main, command[4:])
         assert outcome.exit_code == 0, outcome.output
         return type("Done", (), {"returncode": 0})
 

@@ -45,7 +45,7 @@ def started(*arguments: str, environment: Mapping[str, str] | None = None) -> It
     shell has background jobs and their children ignore; not by a preexec_fn, since gRPC's threads
     do not survive a fork."""
     with subprocess.Popen(
-        [sys.executable, "-c", HEED_CTRL_C, TANDEM, *arguments],
+        [sys.executable, "-P", "-c", HEED_CTRL_C, TANDEM, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -22,7 +22,6 @@ from tandem.index.records import Document
 
 IDS = 12
 COMPACTED_EVERY = 7
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Lost(TandemError):
@@ -58,10 +57,9 @@ def kill_trial(folder: Path, seed: int, after: int) -> int:
     acknowledged when it died. Raises Lost if the folder then holds anything else, or if the writer
     ended by itself."""
     writer = subprocess.Popen(
-        [sys.executable, "-m", "lab.bench.documents.retriever_kill", str(folder), str(seed)],
+        [sys.executable, "-P", "-m", __name__, str(folder), str(seed)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
     )
     with writer:
         assert writer.stdout is not None

@@ -55,9 +55,11 @@ def _check_version() -> None:
 def _prepare(threads: int) -> None:
     """Set the variables that vLLM reads; those that are set already stay. vLLM logs to standard
     error, since callers wait for the first line of the service's standard output, and spawns its
-    workers, since a forked worker would share the service's locks and connections."""
+    workers, since a forked worker would share the service's locks and connections; none of its
+    processes looks for modules in the working directory."""
     for variable, text in {
         "OMP_NUM_THREADS": str(threads),
+        "PYTHONSAFEPATH": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",

@@ -39,8 +39,8 @@ def test_the_command_is_the_services_own_with_its_flags() -> None:
     unit = dry("drafter", "--verifier", "a:50051,b:50051", "--model", 'a "b" 5% of $x')
     (command,) = values(unit, "ExecStart")
     read = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(command)]
-    assert read[:3] == [sys.executable, "-m", "tandem.services.drafter"]
-    assert read[3:] == ["--verifier", "a:50051,b:50051", "--model", 'a "b" 5% of $x']
+    assert read[:4] == [sys.executable, "-P", "-m", "tandem.services.drafter"]
+    assert read[4:] == ["--verifier", "a:50051,b:50051", "--model", 'a "b" 5% of $x']
 
 
 def test_a_service_is_confined_started_again_and_given_time_to_drain() -> None:
