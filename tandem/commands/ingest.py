@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
 from tandem.suite.source_files import (
+    File,
     Signature,
     Source,
     files_below,
@@ -53,6 +54,8 @@ class Tally:
     seen: set[str] = field(default_factory=set)
     """Names of the documents of all files, the refused included."""
     deleted: int = 0
+    not_deleted: list[str] = field(default_factory=list)
+    """Why documents whose files are gone were kept; a line for each folder."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Outcome), 0))
     refusals: list[Refusal] = field(default_factory=list)
     bytes: int = 0
@@ -112,6 +115,11 @@ class Tally:
     help="Also delete documents whose files are gone from the folders among PATHS.",
 )
 @click.option(
+    "--force",
+    is_flag=True,
+    help="With --sync or --watch: also delete more than half of a folder's documents.",
+)
+@click.option(
     "--watch",
     is_flag=True,
     help="Ingest again, as with --sync, whenever a file changes, until Ctrl-C.",
@@ -129,8 +137,9 @@ def ingest(**options: Any) -> None:
 
     PATHS are files, or folders whose files of these kinds are taken. A document is known by its
     path as given here: the same again costs nothing, a changed one replaces the old. A document
-    that cannot be read is reported, the others are stored, and the exit code is 1. What a folder
-    holds besides is listed with the reason why it was not taken.
+    that cannot be read is reported, the others are stored, and the exit code is 1; --sync deletes
+    nothing below a folder that cannot be read. What a folder holds besides is listed with the
+    reason why it was not taken.
 
     With --delete, PATHS are names of documents, as searches give them, whether or not there are
     such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
@@ -152,6 +161,8 @@ def ingest(**options: Any) -> None:
     configure_logging("critical")
     if options["endpoint"] is not None:
         refuse_flags(options, *_FOLDER_FLAGS)
+    if options["force"] and not (options["sync"] or options["watch"]):
+        raise click.UsageError("--force needs --sync or --watch")
     if options["sync"] or options["watch"]:
         _check_prefixes(options["paths"])
     if options["watch"]:
@@ -166,8 +177,10 @@ def _ingest(options: dict[str, Any]) -> Tally:
     """Bring what is below the paths into the index once."""
     selection = files_below(options["paths"], follow_links=options["follow_links"])
     with progress_bar(silent=options["as_json"]) as bar:
-        bar.add_task("ingesting", total=sum(map(_size, selection.files)))
+        bar.add_task("ingesting", total=sum(_size(file.path) for file in selection.files))
         tally = Tally(bar, selection.passed)
+        for unread in selection.unread:
+            tally.refused(unread)
         try:
             if options["endpoint"] is None:
                 _into_folder(selection.files, options, tally)
@@ -199,8 +212,10 @@ def _watch(options: dict[str, Any]) -> None:
                 click.echo(f"{error}; trying again in {RETRY_S:g} s", err=True)
                 time.sleep(RETRY_S)
                 continue
-            if tally.changed or tally.refusals or not reported:
+            if tally.changed or tally.refusals or tally.not_deleted or not reported:
                 _report(tally, time.perf_counter() - began_s, options["as_json"])
+                for why in tally.not_deleted:
+                    click.echo(why, err=True)
                 if not reported:
                     click.echo("watching for changes; Ctrl-C ends it", err=True)
                 reported = True
@@ -208,15 +223,34 @@ def _watch(options: dict[str, Any]) -> None:
         time.sleep(WATCH_S)
 
 
-def _gone(names: Iterable[str], paths: Iterable[Path], seen: Set[str]) -> list[str]:
-    """Return the stored names that belong to files below the folders among `paths`, but to none
-    that was seen there now."""
-    prefixes = [f"{path.as_posix().rstrip('/')}/" for path in paths if path.is_dir()]
-    return [
-        name
-        for name in names
-        if name not in seen and any(name.startswith(prefix) for prefix in prefixes)
-    ]
+def _gone(names: Iterable[str], options: dict[str, Any], tally: Tally) -> list[str]:
+    """Return the stored names to delete: those that belong to files below the folders among the
+    paths, but to none that was seen there now, nor to anything that could not be read. A folder
+    most of whose documents are gone keeps them, unless that is forced: it may be a disk that is not
+    mounted."""
+    stored = list(names)
+    unknown = tuple(f"{place}{end}" for place in _unknown(tally.refusals) for end in "/#")
+    gone: list[str] = []
+    for path in filter(Path.is_dir, options["paths"]):
+        theirs = [name for name in stored if name.startswith(f"{path.as_posix().rstrip('/')}/")]
+        missing = [n for n in theirs if n not in tally.seen and not n.startswith(unknown)]
+        if len(missing) * 2 > len(theirs) and not options["force"]:
+            tally.not_deleted.append(
+                f"{len(missing)} of {len(theirs)} documents of {path} have no file there any more;"
+                " they were kept, since the folder may be incomplete: --force deletes them"
+            )
+        else:
+            gone += missing
+    return list(dict.fromkeys(gone))
+
+
+def _unknown(refusals: Iterable[Refusal]) -> Iterator[str]:
+    """Yield the names of files and folders that may hold any document: what was refused, and files
+    of JSON lines with a refused line, since that may be the line of any of them."""
+    for refusal in refusals:
+        yield refusal.id
+        if file := refusal.id.rpartition("#")[0]:
+            yield file
 
 
 def _check_prefixes(paths: Iterable[Path]) -> None:
@@ -236,7 +270,7 @@ def _size(file: Path) -> int:
         return 0
 
 
-def _into_folder(files: Sequence[Path], options: dict[str, Any], tally: Tally) -> None:
+def _into_folder(files: Sequence[File], options: dict[str, Any], tally: Tally) -> None:
     folder = options["folder"] or DEFAULT_FOLDER
     embedding = options["embedding"] or "auto"
     with (
@@ -261,11 +295,11 @@ def _into_folder(files: Sequence[Path], options: dict[str, Any], tally: Tally) -
             for document, outcome, size in zip(documents, outcomes, sizes, strict=True):
                 tally.done(document.id, str(outcome), size)
         if options["sync"]:
-            gone = _gone(index.names(), options["paths"], tally.seen)
+            gone = _gone(index.names(), options, tally)
             tally.deleted = sum(index.remove(gone))
 
 
-async def _into_retriever(files: Sequence[Path], options: dict[str, Any], tally: Tally) -> None:
+async def _into_retriever(files: Sequence[File], options: dict[str, Any], tally: Tally) -> None:
     sizes: list[int] = []
 
     def uploads() -> Iterator[Upload]:
@@ -283,7 +317,7 @@ async def _into_retriever(files: Sequence[Path], options: dict[str, Any], tally:
                 tally.done(answer.document_id, outcome, size)
         if options["sync"]:
             stored = await _names_at_retriever(client, options)
-            gone = _gone(stored, options["paths"], tally.seen)
+            gone = _gone(stored, options, tally)
             for start in range(0, len(gone), DELETED_AT_ONCE):
                 part = gone[start : start + DELETED_AT_ONCE]
                 tally.deleted += sum(await client.delete(part, options["timeout"]))
@@ -303,7 +337,7 @@ def _commits(sources: Iterator[Source]) -> Iterator[list[Source]]:
         yield group
 
 
-def _taken(files: Iterable[Path], tally: Tally) -> Iterator[Source]:
+def _taken(files: Iterable[File], tally: Tally) -> Iterator[Source]:
     """Return the documents that could be read; the others are refused here."""
     for source in read_sources(files):
         if isinstance(source, Refusal):
@@ -412,7 +446,9 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
 
 
 def _fail_if_refused(tally: Tally) -> None:
-    """Raise TandemError when something was refused."""
+    """Raise TandemError when something was refused, or not deleted."""
+    if tally.not_deleted:
+        raise TandemError("; ".join(tally.not_deleted))
     if tally.refusals:
         first = tally.refusals[0]
         count = len(tally.refusals)

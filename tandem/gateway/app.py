@@ -136,7 +136,7 @@ def make_app(
     return CORSMiddleware(
         guarded,
         allow_origins=[ANY] if ANY in settings.names.origins else sorted(settings.names.origins),
-        allow_methods=["GET", "POST", "DELETE"],
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["X-Request-Id", "Retry-After"],
     )

@@ -66,9 +66,12 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        asks_headers = scope["method"] == "HEAD"
+        if asks_headers:  # every route that answers GET answers this, as GET without a body
+            scope = {**scope, "method": "GET"}
         began_s, number = time.monotonic(), secrets.token_hex(8)
         trace = [("traceparent", value) for value in Headers(scope=scope).getlist("traceparent")]
-        answer = _Answer(send, number)
+        answer = _Answer(send, number, asks_headers)
         with log_context(request=number), called_with(trace):
             try:
                 await self._handle(scope, receive, answer)
@@ -158,11 +161,13 @@ class Guard:
 
 
 class _Answer:
-    """Notes the status of what is sent, and gives it the request's number."""
+    """Notes the status of what is sent, and gives it the request's number; of bodies whose headers
+    alone were asked for it sends nothing."""
 
-    def __init__(self, send: Send, number: str) -> None:
+    def __init__(self, send: Send, number: str, headers_only: bool = False) -> None:
         self._send = send
         self._number = number
+        self._headers_only = headers_only
         self.status: int | None = None
 
     async def send(self, message: Message) -> None:
@@ -170,6 +175,8 @@ class _Answer:
             self.status = message["status"]
             headers = [*message.get("headers", ()), (b"x-request-id", self._number.encode())]
             message = {**message, "headers": headers}
+        elif self._headers_only:
+            message = {**message, "body": b""}
         await self._send(message)
 
 
@@ -177,11 +184,11 @@ def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
     """Return the scopes that open a route; one of them is enough. A key that asks for answers may
     not change documents, slow or cut everybody's link, or read metrics, which name the other
     tenants and what they ask for."""
-    if path == METRICS_PATH or (path == LINK_PATH and method not in ("GET", "HEAD")):
+    if path == METRICS_PATH or (path == LINK_PATH and method != "GET"):
         return (KeyScope.ADMIN,)
     if path != DOCUMENTS_PATH and not path.startswith(f"{DOCUMENTS_PATH}/"):
         return (KeyScope.GENERATE,)
-    if method in ("GET", "HEAD"):
+    if method == "GET":
         return (KeyScope.DOCUMENTS_READ, KeyScope.DOCUMENTS_WRITE)
     return (KeyScope.DOCUMENTS_WRITE,)
 

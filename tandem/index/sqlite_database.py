@@ -58,6 +58,7 @@ _NO_ROOM = {
     sqlite3.SQLITE_FULL,
     # What a quota and a limit on file sizes look like. A failing disk does too.
     sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
     sqlite3.SQLITE_IOERR_SHMSIZE,
     sqlite3.SQLITE_IOERR_TRUNCATE,
 }
@@ -84,19 +85,24 @@ def create_database(path: Path, manifest: Manifest) -> None:
     sync_folder(path.parent)
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path, *, reading: bool = False) -> sqlite3.Connection:
     """Return a connection to a database of the newest schema whose structure is whole, with an
-    empty write-ahead log. Raises FolderDamaged, or FolderMismatch for a newer schema."""
-    database = connect(path)
+    empty write-ahead log; if it is for `reading` alone, as `connect_to_read`, the log is left as it
+    is. Raises FolderDamaged, or FolderMismatch for a newer schema."""
+    database = connect_to_read(path) if reading else connect(path)
     try:
         version = schema_version(database, path)
         _check_structure(database, path)
         if version < len(MIGRATIONS):
+            if reading:
+                why = f"no room to bring it from version {version} to {len(MIGRATIONS)}"
+                raise ResourceExhausted(f"{path}: {why}")
             with transaction(database):
                 _apply_migrations(database, version)
         if _schema(database) != _newest_schema():
             raise FolderDamaged(f"{path}: its tables are not those of version {len(MIGRATIONS)}")
-        fold_log(database)
+        if not reading:
+            fold_log(database)
     except BaseException:
         database.close()
         raise
@@ -106,18 +112,36 @@ def open_database(path: Path) -> sqlite3.Connection:
 def connect(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     """Open a connection, for one thread at a time, not always the same. Each statement is a
     transaction by itself."""
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-    for pragma in (
+    return _connected(
+        path,
         f"journal_mode = {journal}",
         "synchronous = FULL",
         "wal_autocheckpoint = 0",
         "secure_delete = ON",  # zeros where a deleted text was
         "foreign_keys = ON",
-        "temp_store = MEMORY",
-        "cell_size_check = ON",
-    ):
-        database.execute(f"PRAGMA {pragma}")
+    )
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open the only connection there is to a database, which changes nothing. Unlike those of
+    `connect` it needs no room: these share a file of memory, which a full disk has no place for."""
+    return _connected(path, "locking_mode = EXCLUSIVE", "query_only = ON")
+
+
+def lacks_room(error: sqlite3.Error) -> bool:
+    """Return whether the disk is full, or what looks like it."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) in _NO_ROOM
+
+
+def _connected(path: Path, *pragmas: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in (*pragmas, "temp_store = MEMORY", "cell_size_check = ON"):
+            database.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        database.close()
+        raise
     return database
 
 

@@ -9,6 +9,7 @@ reference, and refuses a folder that is not whole.
 
 import json
 import sqlite3
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -33,9 +34,11 @@ from tandem.index.owners import (
 from tandem.index.records import Content, FolderDamaged, FolderMismatch
 from tandem.index.sqlite_database import (
     connect,
+    connect_to_read,
     create_database,
     errors_of,
     fold_log,
+    lacks_room,
     meta,
     open_database,
     schema_version,
@@ -85,7 +88,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     FolderDamaged."""
     path = folder / DATABASE
     if path.exists():
-        with errors_of(path), closing(connect(path)) as database:
+        with errors_of(path), closing(_connect_somehow(path)) as database:
             schema_version(database, path)
             return Manifest(**json.loads(meta(database, "manifest", path)))
     names = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
@@ -94,6 +97,16 @@ def read_manifest(folder: Path) -> Manifest | None:
         why = f"is not empty ({strangers[0]}) and has no {DATABASE}, so it is not an index"
         raise FolderMismatch(f"{folder}: {why}; choose another folder")
     return None
+
+
+def _connect_somehow(path: Path) -> sqlite3.Connection:
+    """Return a connection, without room on the disk one that only reads."""
+    try:
+        return connect(path)
+    except sqlite3.Error as error:
+        if not lacks_room(error):
+            raise
+        return connect_to_read(path)
 
 
 def verify_folder(folder: Path) -> StoreSize:
@@ -108,7 +121,9 @@ def verify_folder(folder: Path) -> StoreSize:
 
 
 class SqliteStore:
-    """See `IndexStore`. `commit`, `compact` and `close` are for one caller at a time."""
+    """See `IndexStore`. `commit`, `compact` and `close` are for one caller at a time. A folder that
+    is opened on a full disk can be read; the first change for which there is room makes it as
+    others."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         """Open the store in a folder, which is created if there is none. Raises FolderInUse,
@@ -122,6 +137,8 @@ class SqliteStore:
         self._path = folder / DATABASE
         self._lexical = LexicalIndex()
         self._idle: list[sqlite3.Connection] = []
+        self._only_connection = threading.RLock()
+        self._reads_only = False  # all share `_writer` then, one at a time
         self._documents = self._contents = self._generation = self._next = 0
         try:
             if (stored := read_manifest(folder)) is not None:
@@ -131,7 +148,7 @@ class SqliteStore:
                     create_database(self._path, manifest)
                 for file in folder.glob(f"{DATABASE}*"):
                     make_private(file, 0o600)
-                self._writer = open_database(self._path)
+                self._writer = self._opened()
                 self._count()
         except BaseException:
             self._lock.close()
@@ -166,6 +183,7 @@ class SqliteStore:
     ) -> bool:
         firsts = np.cumsum([self._next, *map(room_of, contents)]).tolist()
         new = list(zip(firsts[:-1], contents, strict=True))
+        self._allow_changes()
         with errors_of(self._path), transaction(self._writer):
             before = OwnerUsage() if quota is None else _usage(self._writer, owner)
             left = [self._remove(owner, document_id) for document_id in chain(removed, puts)]
@@ -235,6 +253,7 @@ class SqliteStore:
         )
 
     def compact(self) -> None:
+        self._allow_changes()
         with errors_of(self._path):
             self._writer.execute("PRAGMA incremental_vacuum").fetchall()
         self._fold_log()
@@ -248,6 +267,31 @@ class SqliteStore:
         self._writer.close()
         self._lexical.close()
         self._lock.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        """Open the database, on a full disk for reading alone."""
+        try:
+            return open_database(self._path)
+        except sqlite3.Error as error:
+            if not lacks_room(error):
+                raise
+            log.warning("no room: documents can be read, but not changed", path=str(self._path))
+            self._reads_only = True
+            return open_database(self._path, reading=True)
+
+    def _allow_changes(self) -> None:
+        """Open the database for changes, if it was opened on a full disk. Raises ResourceExhausted
+        while that still is."""
+        if not self._reads_only:
+            return
+        with errors_of(self._path), self._only_connection:
+            self._writer.close()
+            try:
+                self._writer = open_database(self._path)
+            except BaseException:
+                self._writer = open_database(self._path, reading=True)
+                raise
+            self._reads_only = False
 
     def _count(self) -> None:
         database = self._writer
@@ -399,6 +443,11 @@ class SqliteStore:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection that no other thread uses meanwhile."""
+        if self._reads_only:
+            with self._only_connection:
+                if self._reads_only:
+                    yield self._writer
+                    return
         try:
             database = self._idle.pop()
         except IndexError:

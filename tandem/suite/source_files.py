@@ -1,5 +1,8 @@
 """Files to ingest. One document is read at a time; one that cannot be read is a Refusal."""
 
+import errno
+import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,12 +24,23 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """What is below some paths: the files to ingest, and the names of all other files, or of whole
-    folders, with the reasons why they are not taken."""
+class File:
+    """A file to ingest. `root`: the given folder below which it was found without a link on the
+    way; None if the file itself was given, or links are followed."""
 
-    files: Sequence[Path]
+    path: Path
+    root: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is below some paths: the files to ingest; the names of all other files, or of whole
+    folders, with the reasons why they are not taken; and those that could not be looked at, so that
+    nobody knows what is there."""
+
+    files: Sequence[File]
     passed: Sequence[Refusal]
+    unread: Sequence[Refusal]
 
 
 def files_below(paths: Iterable[Path], *, follow_links: bool = False) -> Selection:
@@ -34,20 +48,24 @@ def files_below(paths: Iterable[Path], *, follow_links: bool = False) -> Selecti
     ones. Links within a folder are not followed unless asked for: they may lead out of it, to what
     nobody meant to have answers from. A path that is itself given is, whatever it is called.
     InvalidArgument for a path that does not exist."""
-    files: dict[Path, None] = {}
+    files: dict[Path, File] = {}
     passed: dict[str, Refusal] = {}
+    unread: dict[str, Refusal] = {}
     for path in paths:
         if path.is_dir():
-            for file in _below(path, follow_links, frozenset((path.resolve(),))):
-                if isinstance(file, Refusal):
-                    passed[file.id] = file
+            root = None if follow_links else path
+            for found in _below(path, root, frozenset((path.resolve(),))):
+                if isinstance(found, File):
+                    files[found.path] = found
+                elif isinstance(found, _Unread):
+                    unread[found.id] = found
                 else:
-                    files[file] = None
+                    passed[found.id] = found
         elif path.exists():
-            files[path] = None
+            files[path] = File(path)
         else:
             raise InvalidArgument("paths", f"{path} does not exist")
-    return Selection(list(files), list(passed.values()))
+    return Selection([*files.values()], [*passed.values()], [*unread.values()])
 
 
 Signature = dict[str, tuple[int, int, int]]
@@ -59,57 +77,101 @@ def signature_of(paths: Iterable[Path], *, follow_links: bool = False) -> Signat
     signature: Signature = {}
     for file in files_below(paths, follow_links=follow_links).files:
         with suppress(OSError):  # it is gone since
-            status = file.stat()
-            signature[file.as_posix()] = (status.st_mtime_ns, status.st_size, status.st_ino)
+            status = file.path.stat()
+            signature[file.path.as_posix()] = (status.st_mtime_ns, status.st_size, status.st_ino)
     return signature
 
 
-def _below(folder: Path, follow_links: bool, above: frozenset[Path]) -> Iterator[Path | Refusal]:
-    """Yield the files to read below a folder, and a refusal for all others. `above`: the folders
-    that this one is in, itself included, so that links do not lead in a circle."""
+class _Unread(Refusal):
+    """What could not be looked at: it may hold any file."""
+
+
+def _below(
+    folder: Path, root: Path | None, above: frozenset[Path]
+) -> Iterator[File | _Unread | Refusal]:
+    """Yield the files to read below a folder, and a refusal for all others. `root`: as in `File`.
+    `above`: the folders that this one is in, itself included, so that links do not lead in a
+    circle."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
-        yield Refusal(folder.as_posix(), f"cannot be read: {error.strerror}")
+        yield _Unread(folder.as_posix(), f"cannot be read: {error.strerror}")
         return
     for entry in entries:
-        name = entry.as_posix()
         if entry.name.startswith("."):
-            yield Refusal(name, "is hidden")
-        elif entry.is_symlink() and not follow_links:
-            yield Refusal(name, "is a link; 'tandem ingest --follow-links' takes what it leads to")
-        elif entry.is_dir():
-            if (real := entry.resolve()) in above:
-                yield Refusal(name, "leads to a folder that it is in")
-            else:
-                yield from _below(entry, follow_links, above | {real})
-        elif not entry.is_file():
-            yield Refusal(name, "is no regular file" if entry.exists() else "leads nowhere")
-        elif format_of(entry.name) is None:
-            kind = f"files ending in {entry.suffix}" if entry.suffix else "files without an ending"
-            yield Refusal(
-                name, f"{kind} are not read from folders; name it to have it read as text"
-            )
+            yield Refusal(entry.as_posix(), "is hidden")
+            continue
+        try:
+            mode = entry.lstat().st_mode
+            if stat.S_ISLNK(mode) and root is None:
+                mode = entry.stat().st_mode
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP) and os.path.lexists(entry):
+                # Perhaps to a disk that is not mounted now.
+                yield _Unread(entry.as_posix(), "is a link that leads nowhere")
+            elif error.errno != errno.ENOENT:
+                yield _Unread(entry.as_posix(), f"cannot be read: {error.strerror}")
         else:
-            yield entry
+            yield from _entry(entry, mode, root, above)
 
 
-def read_sources(files: Iterable[Path]) -> Iterator[Source | Refusal]:
+def _entry(
+    entry: Path, mode: int, root: Path | None, above: frozenset[Path]
+) -> Iterator[File | _Unread | Refusal]:
+    name = entry.as_posix()
+    if stat.S_ISLNK(mode):
+        yield Refusal(name, "is a link; 'tandem ingest --follow-links' takes what it leads to")
+    elif stat.S_ISDIR(mode):
+        if (real := entry.resolve()) in above:
+            yield Refusal(name, "leads to a folder that it is in")
+        else:
+            yield from _below(entry, root, above | {real})
+    elif not stat.S_ISREG(mode):
+        yield Refusal(name, "is no regular file")
+    elif format_of(entry.name) is None:
+        kind = f"files ending in {entry.suffix}" if entry.suffix else "files without an ending"
+        yield Refusal(name, f"{kind} are not read from folders; name it to have it read as text")
+    else:
+        yield File(entry, root)
+
+
+def read_sources(files: Iterable[File]) -> Iterator[Source | Refusal]:
     """Yield every document, named by its path as given; a file of JSON lines is several. A file
     that cannot be read gives a refusal."""
-    for path in files:
-        form = format_of(path.name) or Format.TEXT
+    for listed in files:
+        name = listed.path.as_posix()
+        form = format_of(listed.path.name) or Format.TEXT
         try:
-            if not path.is_file():  # a pipe would be waited for, and a device has no end
-                yield Refusal(path.as_posix(), "is no regular file")
-                continue
-            with path.open("rb") as file:
-                if form is Format.JSONL:
-                    yield from _lines(file, path.as_posix())
+            with open(_opened(listed), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    yield Refusal(name, "is no regular file")  # a device has no end
+                elif form is Format.JSONL:
+                    yield from _lines(file, name)
                 else:
-                    yield _whole(file, path.as_posix(), form)
+                    yield _whole(file, name, form)
         except OSError as error:
-            yield Refusal(path.as_posix(), f"cannot be read: {error.strerror}")
+            if listed.root is not None and error.errno in (errno.ELOOP, errno.ENOTDIR):
+                yield Refusal(name, "a link was put on the way to it, and is not followed")
+            else:
+                yield Refusal(name, f"cannot be read: {error.strerror}")
+
+
+def _opened(file: File) -> int:
+    """Open a file and return its descriptor. Where links are not followed, they are on no part of
+    the way below the root: somebody may have put one there since the file was found."""
+    reading = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would be waited for
+    if file.root is None:
+        return os.open(file.path, reading)
+    *folders, name = file.path.relative_to(file.root).parts
+    place = os.open(file.root, reading | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            inner = os.open(folder, reading | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
+            os.close(place)
+            place = inner
+        return os.open(name, reading | os.O_NOFOLLOW, dir_fd=place)
+    finally:
+        os.close(place)
 
 
 def _whole(file: BinaryIO, name: str, form: Format) -> Source | Refusal:

@@ -5,6 +5,7 @@ Invariant: a document that is stored already is not stored again: filling at eac
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from tandem.core.errors import TandemError
@@ -124,7 +125,8 @@ def _uploads(paths: Iterable[Path]) -> Iterator[Upload]:
     """Yield the documents, named by their paths below `paths`."""
     for path in paths:
         root = path if path.is_dir() else path.parent
-        for source in read_sources(files_below([path]).files):
+        selection = files_below([path])
+        for source in chain(selection.unread, read_sources(selection.files)):
             if isinstance(source, Refusal):
                 raise TandemError(f"{source.id}: {source.why}")
             name = source.upload.id.removeprefix(f"{root.as_posix()}/")

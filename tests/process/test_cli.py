@@ -359,3 +359,13 @@ def test_a_service_has_its_own_flags() -> None:
     refused = tandem("serve", "aggregator", "--port", "x")
     assert refused.returncode == 2
     assert "--port" in one_line(refused.stderr)
+
+
+@pytest.mark.parametrize(("encoding", "written"), [("latin-1", b"?\xe9?\n"), ("ascii", b"???\n")])
+def test_text_that_a_narrow_encoding_has_no_letters_for_is_written_with_marks(
+    encoding: str, written: bytes
+) -> None:
+    command = (TANDEM, "generate", "--demo", "--prompt", "A", "--regex", "🎉é日")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    ended = subprocess.run(command, env=environment, capture_output=True, timeout=TIMEOUT_S)
+    assert (ended.returncode, ended.stdout) == (0, written), ended.stderr

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,9 @@ from click.testing import CliRunner
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import open_index
-from tandem.index.extraction import MAX_DOCUMENT_BYTES
+from tandem.index.extraction import MAX_DOCUMENT_BYTES, Refusal
 from tandem.index.records import Document
-from tandem.suite.source_files import files_below
+from tandem.suite.source_files import Source, files_below, read_sources
 from tests.process.service_process import ServiceProcess
 
 
@@ -261,13 +263,100 @@ def test_links_lead_out_of_a_folder_only_when_that_is_asked_for(
     assert answer("search", "quokka")["hits"] == []
     links = [name for name, why in reasons(counts["passed"]).items() if "is a link" in why]
     assert links == ["notes/circle", "notes/file.txt", "notes/nowhere.txt", "notes/way"]
-    counts = answer("ingest", "notes", "--follow-links")
-    passed = reasons(counts["passed"])
-    assert passed["notes/circle"] == "leads to a folder that it is in"
-    assert passed["notes/nowhere.txt"] == "leads nowhere"
+    code, out, _ = run("ingest", "notes", "--follow-links", "--json")
+    counts = json.loads(out)
+    assert reasons(counts["passed"])["notes/circle"] == "leads to a folder that it is in"
+    assert (code, counts["refused"]) == (
+        1,
+        [{"id": "notes/nowhere.txt", "reason": "is a link that leads nowhere"}],
+    )
     assert counts["added"] == 2
     found = {hit["document_id"] for hit in answer("search", "quokka")["hits"]}
     assert found == {"notes/file.txt", "notes/way/secret.txt"}
+
+
+@pytest.mark.parametrize("replaced", ["deep", "deep/b.html"])
+def test_a_link_put_there_after_the_listing_is_not_followed(
+    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: str
+) -> None:
+    """Whoever may write to the folder may put one there at any moment."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "b.html").write_text("secret quokka")
+    selection = files_below([Path("notes")])
+    (notes / replaced).rename(tmp_path / "moved")
+    (notes / replaced).symlink_to(tmp_path / "outside" / Path(replaced).relative_to("deep"))
+    assert b"secret" in (notes / "deep" / "b.html").read_bytes()
+    read = {one.id: one.why for one in read_sources(selection.files) if isinstance(one, Refusal)}
+    assert read == {"notes/deep/b.html": "a link was put on the way to it, and is not followed"}
+    # A link may be a part of what is named itself.
+    (notes.parent / "way").symlink_to(notes)
+    below = read_sources(files_below([Path("way")]).files)
+    assert {one.upload.id for one in below if isinstance(one, Source)} == {
+        "way/a.md",
+        "way/lines.jsonl#z",
+    }
+
+
+@contextmanager
+def unreadable(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    """What a disk of the network that fails, and a lack of rights, look like."""
+    fails = OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def or_fails(path: Any, *more: Any, **named: Any) -> Any:
+            if not isinstance(path, int) and name in os.fspath(path):
+                raise fails
+            return call(path, *more, **named)
+
+        return or_fails
+
+    with monkeypatch.context() as patched:
+        for function in ("listdir", "scandir", "open"):
+            patched.setattr(os, function, guarded(getattr(os, function)))
+        yield
+
+
+@pytest.mark.parametrize("name", ["deep", "lines.jsonl"])
+def test_what_cannot_be_read_is_not_gone(
+    notes: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for number in range(4):
+        (notes / f"{number}.txt").write_text(f"note {number}")
+    answer("ingest", "notes", "--embedding", "lexical")
+    before = answer("ingest", "--list")["documents"]
+    (notes / "a.md").unlink()
+    with unreadable(monkeypatch, name):
+        code, _, err = run("ingest", "notes", "--sync")
+    assert code == 1
+    assert f"refused notes/{name}: cannot be read: Input/output error" in err
+    assert answer("ingest", "--list")["documents"] == [one for one in before if one != "notes/a.md"]
+
+
+def test_a_line_that_cannot_be_read_may_be_that_of_any_document_of_its_file(notes: Path) -> None:
+    answer("ingest", "notes", "--embedding", "lexical")
+    (notes / "lines.jsonl").write_text('{"id": "z", "text": "zebra\n')
+    code, _, err = run("ingest", "notes", "--sync")
+    assert (code, "refused notes/lines.jsonl#1" in err) == (1, True)
+    assert "notes/lines.jsonl#z" in answer("ingest", "--list")["documents"]
+
+
+def test_most_documents_of_a_folder_are_deleted_only_by_force(notes: Path) -> None:
+    """A disk that is not mounted is an empty folder."""
+    (notes.parent / "others").mkdir()
+    for number in range(9):
+        (notes.parent / "others" / f"{number}.txt").write_text(f"note {number}")
+    answer("ingest", "notes", "others", "--embedding", "lexical")
+    before = answer("ingest", "--list")["documents"]
+    notes.rename(notes.parent / "elsewhere")
+    notes.mkdir()
+    (notes.parent / "others" / "0.txt").unlink()
+    code, out, err = run("ingest", "notes", "others", "--sync")
+    assert (code, out.split(" (")[0]) == (1, "8 unchanged, 1 deleted")
+    assert "3 of 3 documents of notes have no file there any more" in err
+    assert "--force" in err
+    assert answer("ingest", "--list")["documents"] == [b for b in before if b != "others/0.txt"]
+    assert answer("ingest", "notes", "others", "--sync", "--force")["deleted"] == 3
+    assert run("ingest", "notes", "--force")[0] == 2
 
 
 def test_a_pipe_is_not_waited_for(notes: Path) -> None:

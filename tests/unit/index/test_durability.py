@@ -245,6 +245,41 @@ def test_a_disk_that_fills_up_after_the_commit_loses_nothing(tmp_path: Path) -> 
     assert texts_of(tmp_path / "index") == texts | {"e": "small"}
 
 
+@pytest.mark.parametrize("room", [0, 10])
+def test_a_folder_is_read_on_a_full_disk_and_changed_once_there_is_room(
+    tmp_path: Path, room: int
+) -> None:
+    filled(tmp_path)
+    with full_disk(room):
+        index = opened(tmp_path)
+        with pytest.raises(ResourceExhausted, match=r"no room.*this change was not made"):
+            index.add([Document("d", "small")])
+        with pytest.raises(ResourceExhausted, match="no room"):
+            index.compact()
+        assert index.texts() == TEXTS
+        assert index.search("small", mode=SearchMode.LEXICAL) == []
+    with closing(index):
+        index.add([Document("d", "small")])
+        assert len(index.search("small", mode=SearchMode.LEXICAL)) == 1
+    with full_disk(room):
+        assert texts_of(tmp_path) == TEXTS | {"d": "small"}
+        assert verify_folder(tmp_path).documents == len(TEXTS) + 1
+
+
+def test_what_only_the_log_holds_is_read_on_a_full_disk(tmp_path: Path) -> None:
+    index = opened(tmp_path / "index")
+    index.add([Document("large", "large " * 20_000)])
+    with full_disk(index.stats().snapshot_bytes):
+        index.add([Document("d", "much " * 4000)])
+    copy = crashed(index, tmp_path / "index", tmp_path / "copy")
+    index.close()
+    for left in copy.glob("*-shm"):
+        left.unlink()
+    with full_disk(0):
+        assert texts_of(copy).keys() == {"large", "d"}
+    assert texts_of(copy)["d"] == "much " * 4000
+
+
 def test_a_new_schema_is_reached_by_migrations_and_a_newer_one_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
