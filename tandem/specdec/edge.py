@@ -322,7 +322,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             case Opened():
                 check_opened(message, self.request)
                 self.target_name = message.model_name
-                self._drafting.opened(message)
+                interrupts = map(Interrupt, self._drafting.opened(message))
                 self._choose_exits(message.exits)
                 if self._round_chooser is not None:
                     most = most_drafts(message.max_draft_length, self.request)
@@ -334,6 +334,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                     model_in_cloud=message.cloud_drafts is CloudDrafts.MODEL,
                 )
                 self._text.take_eos(message.eos_token_ids)
+                return [*interrupts]
             case PromptLogprobs():
                 check_prompt_tokens(message, self.request)
                 self.prompt_logprobs.take(message)
