@@ -157,8 +157,8 @@ class Drafting:
     # What the machine is told of the session.
 
     def opened(self, opened: Opened) -> list[DraftTask]:
-        """Note how many drafts the cloud judges at once. Returns the task to interrupt, if it drafts
-        more than may leave."""
+        """Note how many drafts the cloud judges at once. Returns the task to interrupt, if that
+        drafts more than may leave."""
         self.longest = self.allowed = max(1, min(opened.max_draft_length, MAX_DRAFT_LENGTH))
         self.schedule = self._within(self.schedule)
         if self.sent or not (self.schedule.stop_and_wait and self._exceeds()):

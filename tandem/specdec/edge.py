@@ -15,6 +15,7 @@ the committed text."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -90,6 +91,8 @@ ALONE_CHUNK = 8
 LEAST_STRETCH = 4
 """Remembered tokens in a row for which a schedule is left that has no room for them: fewer are over
 before they arrive."""
+MEDIAN_OF = 1024
+"""Rounds, the last ones: an answer may have any number."""
 _DRAWING = "drawing a recovered token"
 OnTargetProbs = Callable[[int, FullPayload | SparsePayload, Array], None]
 
@@ -142,6 +145,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
         self._leaving = False
+        self._stream_opened = False
         predicted = request.predicted if request.preset.drafts_chains else None
         self._texts = AnswerTexts(predicted, request.recalled)
 
@@ -218,6 +222,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _open_stream(self, now: float) -> list[EdgeOutput]:
         """Open the session at the committed prefix, and send what is in flight again."""
+        self._stream_opened = False
         self._drafting.reconnected()
         self._split.begin_stream()
         self.controller.connected(now)
@@ -251,6 +256,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def switched(self, now: float) -> None:
         """Note that the cloud that was sent `frames_beside` answered first: its stream is the one
         that is open now."""
+        self._stream_opened = False
         self.controller.switched()
         self._liveness.connected(now)
         self.stats.switch_stream()
@@ -320,7 +326,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _react(self, message: CloudMessage, now: float, size_bytes: int) -> list[EdgeOutput]:
         match message:
             case Opened():
+                if self._stream_opened:
+                    raise ProtocolError(self.phase, "Opened a second time")
                 check_opened(message, self.request)
+                self._stream_opened = True
                 self.target_name = message.model_name
                 interrupts = map(Interrupt, self._drafting.opened(message))
                 self._choose_exits(message.exits)
@@ -883,7 +892,7 @@ class EdgeStats:
     verify_s: float = 0.0
     queue_s: float = 0.0
     round_s: float = 0.0
-    round_overheads_s: list[float] = field(default_factory=list)
+    round_overheads_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
     _stream_passes: int = 0
     _streams: int = 0
     _round_started_s: float | None = None
@@ -911,7 +920,7 @@ class EdgeStats:
 
     @property
     def round_overhead_median_s(self) -> float:
-        """Median over rounds of round time minus model time on both sides."""
+        """Median over the last rounds of round time minus model time on both sides."""
         return median(self.round_overheads_s) if self.round_overheads_s else 0.0
 
     def begin_stream(self) -> None:
@@ -1091,8 +1100,12 @@ def check_early_verdict(
 
 
 def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedTokens) -> None:
-    """Check that these are tokens of the vocabulary that follow the committed ones."""
+    """Check that these are tokens of the vocabulary that follow the committed ones, no more of them
+    than the answer has room for."""
     _check_base(message, committed)
+    room = len(request.prompt_ids) + request.max_tokens - len(committed)
+    if not 1 <= len(message.token_ids) <= room:
+        raise ProtocolError(f"1…{room} tokens expected", f"Tokens with {len(message.token_ids)}")
     for token in message.token_ids:
         _check_token(token, request, "Tokens")
     _check_cloud_drafts(message, request)

@@ -52,6 +52,9 @@ third would begin with the same text once more, and nothing says that it would e
 ANOTHER_CLOUD_S = 0.4
 """For what a replica that works takes to answer. Connecting anew begins at once."""
 
+MOST_PINGS = 8
+"""That may be under way: over a slow link some are, each of which tells its round trip."""
+
 UNHURRIED_BYTES = 256 * 1024
 SLOW_UPLINK_BYTES_PER_S = 250_000
 MAX_UPLOAD_S = 5.0
@@ -71,7 +74,7 @@ class Liveness:
         self._ticked_s = now
         self._pinged_s: float | None = None
         self._nonce = 0
-        self._ping_sent_s = 0.0
+        self._pings_sent_s: dict[int, float] = {}
         self._heard = False
         self._stuck_streams = 0
 
@@ -86,6 +89,7 @@ class Liveness:
         self._quiet_since_s = now
         self._uploaded_s = self._received_s
         self._pinged_s = None
+        self._pings_sent_s.clear()
         self._heard = False
 
     def uploading(self, size_bytes: int, now: float) -> None:
@@ -127,17 +131,24 @@ class Liveness:
             self._uploaded_s = _later(self._uploaded_s, missed_s, now)
 
     def ping_due(self, now: float, wanted: bool = False) -> int | None:
-        """Return the nonce of a ping that is due, once per silence, or that is `wanted` anyway."""
+        """Return the nonce of a ping that is due, once per silence, or that is `wanted` anyway and
+        not under way."""
         silent = self._silent_s(now) >= self._times.ping_after_s
-        if not wanted and (self._pinged_s is not None or not silent):
+        asks = silent and self._pinged_s is None
+        if not asks and (not wanted or self._pings_sent_s):
             return None
-        self._pinged_s = self._ping_sent_s = now
+        self._pinged_s = now
         self._nonce += 1
+        self._pings_sent_s[self._nonce] = now
+        if len(self._pings_sent_s) > MOST_PINGS:
+            del self._pings_sent_s[min(self._pings_sent_s)]
         return self._nonce
 
     def ponged(self, nonce: int, now: float) -> float | None:
-        """Return the round trip of the last ping in seconds; None for an older one."""
-        return now - self._ping_sent_s if nonce == self._nonce else None
+        """Return the round trip of a ping in seconds; None for one that this stream did not send,
+        or long ago."""
+        sent_s = self._pings_sent_s.pop(nonce, None)
+        return None if sent_s is None else now - sent_s
 
     def is_dead(self, now: float) -> bool:
         return self._silent_s(now) >= self._times.dead_after_s

@@ -251,8 +251,22 @@ def test_a_ping_that_is_wanted_tells_the_round_trip() -> None:
     alive = liveness()
     alive.connected(100.0)
     first = alive.ping_due(100.1, wanted=True)
-    second = alive.ping_due(100.2, wanted=True)
-    assert (first, second) == (1, 2)
-    assert alive.ponged(1, 100.3) is None, "of an older one"
-    assert alive.ponged(2, 100.25) == pytest.approx(0.05)
-    assert alive.ping_due(100.9) is None
+    assert (first, alive.ping_due(100.2, wanted=True)) == (1, None), "it is under way"
+    alive.received(100.3)
+    assert alive.ping_due(101.3) == 2, "a silent cloud is asked all the same"
+    assert alive.ponged(1, 101.4) == pytest.approx(1.3)
+    assert alive.ponged(1, 101.4) is None
+    assert alive.ponged(2, 101.5) == pytest.approx(0.2)
+    assert alive.ping_due(101.6, wanted=True) == 3
+    alive.connected(102.0)
+    assert alive.ponged(3, 102.1) is None, "of another stream"
+
+
+def test_no_more_pings_are_remembered_than_may_be_under_way() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    for silence in range(100):
+        alive.received(100.0 + silence)
+        assert alive.ping_due(101.0 + silence) == silence + 1
+    assert alive.ponged(1, 300.0) is None
+    assert alive.ponged(100, 300.0) == pytest.approx(100.0)
