@@ -277,6 +277,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
         waits = self._drafting.sent > 0 or self._recovery.waits
+        self._liveness.awaits(waits or self._decodes_alone, len(self.committed), now)
         wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now, waits=waits)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
@@ -288,6 +289,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self._texts.on:
             ahead += self._drafting.discard_from_texts()
         return [*map(Interrupt, ahead), *self._commit_alone()]
+
+    @property
+    def _decodes_alone(self) -> bool:
+        """True if the cloud goes on without a draft: nothing that this end owes holds it up."""
+        preset = self.request.preset
+        goes_on = preset.schedule.decode_when_idle or not preset.drafts
+        owes = self._split.on and self._split.sent < len(self.committed)
+        return goes_on and not owes and not self.controller.held
 
     @property
     def _sends_parts(self) -> bool:
@@ -317,9 +326,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.received(now)
-        if isinstance(message, Verdict | Tokens | PromptLogprobs):
-            self._liveness.answered()
         outputs = self._react(message, now, size_bytes)
+        if isinstance(message, Verdict | Tokens | PromptLogprobs | FullDistribution):
+            self._liveness.answered(now)
         outputs += map(Interrupt, self._predrafting.forget_committed())
         return [*outputs, *self._flush(now), *self._ping(now)]
 

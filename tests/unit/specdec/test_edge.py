@@ -283,6 +283,39 @@ def test_giving_up_also_when_streams_open_that_stay_silent() -> None:
     assert outputs[-1] == Finish(FinishReason.ERROR)
 
 
+@pytest.mark.parametrize("name", ["auto", "coupled", "dsd", "ar", "stream"])
+@pytest.mark.parametrize("policy", LostCloud)
+def test_a_cloud_that_answers_pings_alone_is_lost(name: str, policy: LostCloud) -> None:
+    """It held the request to its deadline, whatever the policy."""
+    edge = edge_of(PRESETS[name], policy, max_tokens=40)
+    pongs: list[int] = []
+    streams = 0
+    for step in range(3_000):  # ten minutes
+        now = step / 5
+        if edge.phase is Phase.CONNECTING:
+            streams += 1
+            outputs = edge.connect(now)
+            opened = Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted")
+            outputs += edge.receive(opened, now)
+        else:
+            outputs = edge.tick(now)
+        while (task := edge.work(now)) is not None:
+            drafts = drafts_of(*range(1, task.count + 1))
+            outputs += edge.drafted(task, drafts, task.position + task.count - 1, 0.01, now)
+        pongs += [each.nonce for each in sent(outputs) if isinstance(each, Ping)]
+        while pongs and edge.phase is Phase.RUNNING:
+            edge.receive(Pong(*frame_of(edge), nonce=pongs.pop()), now)
+        if edge.phase is Phase.DONE:
+            break
+    if policy is LostCloud.WAIT:
+        assert edge.phase is Phase.RUNNING
+        assert streams > 2
+    else:
+        assert streams == 2
+        ends = FinishReason.LENGTH if policy is LostCloud.EDGE else FinishReason.ERROR
+        assert edge.finish_reason is ends
+
+
 def test_alone_the_edge_commits_what_it_drafted() -> None:
     edge = edge_of(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
     edge.connect(0.0)
