@@ -153,6 +153,11 @@ class Controller:
         drafts = self.schedule.window > 0
         return drafts or (self.on and self.decision is None)
 
+    @property
+    def held(self) -> bool:
+        """True if the frame that was sent last makes the cloud wait for the next one."""
+        return self._held
+
     def connected(self, now: float) -> None:
         """Record that a stream begins: what was sent on the one before will not be answered."""
         if not self._began:

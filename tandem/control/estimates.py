@@ -23,6 +23,10 @@ Aged = tuple[tuple[float, float], ...]
 """Readings as (age in seconds, value), oldest first."""
 
 
+TRIPS_TOLD = 1024
+"""Round trips that one answer tells of: it may take any number."""
+
+
 class Recent:
     """The last readings of one quantity."""
 
@@ -315,8 +319,8 @@ class Estimates:
         """Whether the cloud may draft in this session; None before a stream opened: it may, if it
         did so in the answers before."""
         self.acceptance = AcceptanceRate(config, warm_start.acceptance)
-        self.trips_s: list[float] = []
-        """Round trips that this request measured."""
+        self.trips_s = deque[float](maxlen=TRIPS_TOLD)
+        """Round trips that this request measured, the last ones."""
         self._trips = deque(((now - age, value) for age, value in warm_start.trip), config.readings)
         self._slope = LineFit(config.keep)
         self._earlier_share = self._share = warm_start.row_share

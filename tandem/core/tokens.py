@@ -3,7 +3,8 @@ prefix, by which two ends notice that their texts differ.
 
 Invariant: committed tokens are only appended; extending a hash by a sequence equals extending it by
 its parts in order. A mismatch is a fault to report and resynchronise from, never text. The hash is
-not cryptographic: it finds bugs, not forgeries."""
+not cryptographic: it finds bugs, not forgeries. It is a polynomial modulo 2^64 over the mixed ids,
+hash · FACTOR + mix(id), so that those of a whole text are one cumulative sum."""
 
 from __future__ import annotations
 
@@ -11,15 +12,20 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tandem.core.errors import DataLoss, InvalidArgument
-from tandem.core.hashing import GOLDEN, mix
+from tandem.core.hashing import GOLDEN, MASK, hash_ids, mix
 
 PrefixHash = int
 """In [0, 2^64)."""
 
 EMPTY_PREFIX: PrefixHash = GOLDEN
+_FACTOR = mix(GOLDEN) | 1
+_INVERSE = pow(_FACTOR, -1, MASK + 1)
+_MANY = 32
+"""Tokens from which on arrays are quicker than a loop."""
 
 
 class TokenSource(StrEnum):
@@ -55,11 +61,34 @@ def check_token_ids(ids: Sequence[int] | NDArray[Any], vocabulary_size: int, fie
             raise InvalidArgument(field, f"[{index}] = {token} is not in [0, {vocabulary_size})")
 
 
-def extend_prefix(prefix: PrefixHash, token_ids: Iterable[int]) -> PrefixHash:
+def extend_prefix(prefix: PrefixHash, token_ids: Sequence[int] | NDArray[Any]) -> PrefixHash:
     """Return the hash of the prefix with `token_ids` appended. Order, length and every id count."""
-    for token in token_ids:
-        prefix = mix(prefix + (int(token) + 1) * GOLDEN)  # int: numpy integers overflow
+    if len(token_ids) >= _MANY:
+        return int(prefix_hashes(token_ids, prefix)[-1])
+    for token in token_ids:  # int: numpy integers overflow
+        prefix = (prefix * _FACTOR + mix((int(token) + 1) * GOLDEN)) & MASK
     return prefix
+
+
+def prefix_hashes(
+    token_ids: Sequence[int] | NDArray[Any], before: PrefixHash = EMPTY_PREFIX
+) -> NDArray[np.uint64]:
+    """Return the hashes [n + 1] of a text up to each of its n tokens; the first one is `before`,
+    that of what comes before them."""
+    words = hash_ids(0, np.asarray(token_ids, dtype=np.int64))
+    hashes = np.empty(len(words) + 1, np.uint64)
+    hashes[0] = before
+    # hash[n] = FACTOR^n · (before + the sum of word[i] / FACTOR^(i + 1)): FACTOR is odd.
+    words *= _powers(_INVERSE, len(words))
+    np.cumsum(words, out=hashes[1:])
+    hashes[1:] += np.uint64(before)
+    hashes[1:] *= _powers(_FACTOR, len(words))
+    return hashes
+
+
+def _powers(factor: int, count: int) -> NDArray[np.uint64]:
+    """Return factor^1 … factor^count, modulo 2^64."""
+    return np.multiply.accumulate(np.full(count, factor, np.uint64), dtype=np.uint64)
 
 
 class PrefixMismatch(DataLoss):
@@ -74,9 +103,11 @@ class PrefixedTokens:
     """A growing token sequence; `start`: its length when it was made (prompt and resume point)."""
 
     def __init__(self, token_ids: Iterable[int]) -> None:
-        self._token_ids: list[int] = []
-        self._prefixes = [EMPTY_PREFIX]
-        self.extend(token_ids)
+        self._token_ids = list(token_ids)
+        self._first_prefixes = prefix_hashes(self._token_ids)
+        self._prefixes: list[int] = []  # those after them
+        self.prefix: PrefixHash = int(self._first_prefixes[-1])
+        """Hash of the whole sequence."""
         self.start = len(self._token_ids)
 
     def __len__(self) -> int:
@@ -89,18 +120,14 @@ class PrefixedTokens:
     def last(self) -> int:
         return self._token_ids[-1]
 
-    @property
-    def prefix(self) -> int:
-        """Hash of the whole sequence."""
-        return self._prefixes[-1]
-
     def since(self, position: int) -> tuple[int, ...]:
         """Return the tokens from an absolute position on."""
         return tuple(self._token_ids[position:])
 
     def append(self, token_id: int) -> None:
         self._token_ids.append(token_id)
-        self._prefixes.append(extend_prefix(self._prefixes[-1], (token_id,)))
+        self.prefix = extend_prefix(self.prefix, (token_id,))
+        self._prefixes.append(self.prefix)
 
     def extend(self, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:
@@ -108,9 +135,12 @@ class PrefixedTokens:
 
     def prefix_at(self, position: int) -> int:
         """Return the hash of the ids before an absolute position."""
-        return self._prefixes[position]
+        known = len(self._first_prefixes)
+        if position < known:
+            return int(self._first_prefixes[position])
+        return self._prefixes[position - known]
 
-    def prefix_with(self, token_ids: Iterable[int]) -> int:
+    def prefix_with(self, token_ids: Sequence[int]) -> int:
         """Return the hash of the whole sequence followed by `token_ids`."""
         return extend_prefix(self.prefix, token_ids)
 
@@ -118,7 +148,7 @@ class PrefixedTokens:
         """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond`:
         tokens that follow this sequence."""
         if position <= len(self):
-            computed = self._prefixes[position]
+            computed = self.prefix_at(position)
         else:
             computed = self.prefix_with(beyond[: position - len(self)])
         if computed != prefix:

@@ -109,6 +109,7 @@ class EngineThread:
         self._aside_s = aside_s
         self.engine = engine
         self._on_pass = on_pass
+        self._telling_failed = False
         # What the thread is to do between passes; None: end.
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._active: list[JobHandle[object]] = []
@@ -420,13 +421,22 @@ class EngineThread:
             self._prefill_turns.shared(ended_s, pass_s)
         jobs = len(batch.jobs)
         tokens = batch.tokens
-        self._on_pass(pass_s, jobs, tokens)
+        self._tell(pass_s, jobs, tokens)
         self._watchdog.ended()
         self._delay.passed(pass_s, tokens, jobs)
         self._chunks.passed(tokens, pass_s)
         self._await_reactions(batch.jobs[0][0].loop, ended)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
         self._notifier.send()
+
+    def _tell(self, pass_s: float, jobs: int, tokens: int) -> None:
+        """Tell whoever counts passes of this one; if that fails, the sessions go on."""
+        try:
+            self._on_pass(pass_s, jobs, tokens)
+        except Exception as error:
+            if not self._telling_failed:  # it may fail with every pass
+                log.error("a pass could not be counted", error=repr(error))
+            self._telling_failed = True
 
     def _take(self, passed: list[tuple[JobHandle[object], list[Logits]]]) -> None:
         """Have the jobs take their logits, and end those that are done; set those aside that await

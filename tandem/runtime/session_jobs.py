@@ -84,11 +84,14 @@ class DraftJob:
         self._texts = request.texts
         self._token_ids: tuple[int, ...] = ()  # all that were drafted
         self._fed: int | None = None  # of these; None before the first pass
+        self._held = 0  # tokens in the session after the last pass that brought logits
         self._drafts: list[Drafted] = []
         self._since_s = 0.0
 
     def request(self) -> ForwardRequest:
         if self._fed is not None:
+            # A pass that failed for others may have fed these here.
+            self._session.rollback(self._held)
             unfed = self._token_ids[self._fed :]
             return ForwardRequest(self._session, unfed, logits_to_keep=1)
         self._since_s = time.perf_counter()
@@ -100,6 +103,7 @@ class DraftJob:
 
     def take(self, logits: Logits) -> bool:
         self._fed = len(self._token_ids)
+        self._held = self._session.length
         self._add(self._drawn(logits[0], self._work.position + self._fed))
         if self._drafts[-1].ends_chunk:
             return True

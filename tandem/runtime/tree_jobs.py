@@ -33,15 +33,18 @@ class TreeDraftJob(DraftJob):
         growth = self._growth
         if not growth.nodes:
             return super().request()
-        newest = growth.newest
         if self._rows is not None:
             self._rows.prepare(growth.contexts)
+        # A pass that failed for others may have fed the newest here: then all are fed anew.
+        held = len(self._session.tree or ())
+        first = held if held == growth.newest.start else 0
+        nodes = growth.nodes[first:]
         return ForwardRequest(
             self._session,
-            growth.newest_token_ids,
-            logits_to_keep=len(newest),
-            parents=growth.newest_parents,
-            extends_tree=newest.start > 0,
+            tuple(node.token_id for node in nodes),
+            logits_to_keep=len(growth.newest),
+            parents=tuple(node.parent for node in nodes),
+            extends_tree=first > 0,
         )
 
     def take(self, logits: Logits) -> bool:

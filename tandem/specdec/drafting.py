@@ -62,7 +62,9 @@ class Drafting:
         self._kv_length = 0
         self.task: DraftTask | None = None
         self.ahead: list[Drafted] | None = None
-        self.schedule = request.preset.schedule
+        self.allowed = request.longest_draft
+        """Drafts that the cloud takes in a frame; 0 while that is not known, and none may leave."""
+        self.schedule = self._within(request.preset.schedule)
         self.feeds_few = True
         """Whether what was taken last tells what a draft step takes: no prompt was fed with it."""
         self._in_flight = DraftsInFlight()
@@ -154,9 +156,27 @@ class Drafting:
 
     # What the machine is told of the session.
 
-    def opened(self, opened: Opened) -> None:
-        """Note how many drafts the cloud judges at once."""
-        self.longest = min(opened.max_draft_length, MAX_DRAFT_LENGTH)
+    def opened(self, opened: Opened) -> list[DraftTask]:
+        """Note how many drafts the cloud judges at once. Returns the task to interrupt, if that
+        drafts more than may leave."""
+        self.longest = self.allowed = max(1, min(opened.max_draft_length, MAX_DRAFT_LENGTH))
+        self.schedule = self._within(self.schedule)
+        if self.sent or not (self.schedule.stop_and_wait and self._exceeds()):
+            return []
+        return self.discard()  # the same are drafted again
+
+    def _exceeds(self) -> bool:
+        """Return whether more is drafted for one round, or being drafted, than the cloud takes."""
+        begun = self.task.count if self.task is not None else 0
+        return max(begun, self._in_flight.unsent) > self.allowed
+
+    def _within(self, schedule: Schedule) -> Schedule:
+        """Return a schedule with no longer chunks than the cloud takes."""
+        chunk = min(schedule.chunk, self.allowed or schedule.chunk)
+        if chunk == schedule.chunk:
+            return schedule
+        window = chunk if schedule.stop_and_wait else schedule.window
+        return replace(schedule, window=window, chunk=chunk)
 
     def reconnected(self) -> None:
         """Note that nothing was sent on the stream that is open now."""
@@ -164,7 +184,7 @@ class Drafting:
         self._chunk.sent = 0
         self._chunk.forced = 0
         if not self._request.preset.chooses_rounds:  # else what is in flight is one round
-            self.schedule = self._request.preset.schedule
+            self.schedule = self._within(self._request.preset.schedule)
 
     @property
     def kv_length(self) -> int:
@@ -186,7 +206,7 @@ class Drafting:
     def follow(self, schedule: Schedule, drafts_ahead: bool) -> None:
         """Continue with another schedule, unless a chunk is begun: that is finished first."""
         if self.may_follow:
-            self.schedule = schedule
+            self.schedule = self._within(schedule)
         self._drafts_ahead = drafts_ahead
 
     def follow_round(self, setting: RoundSetting) -> None:
@@ -194,7 +214,7 @@ class Drafting:
         if self.task is not None or self._in_flight:
             return
         length = len(setting.widths)
-        self.schedule = replace(self.schedule, window=length, chunk=length)
+        self.schedule = self._within(replace(self.schedule, window=length, chunk=length))
         if self._tails:
             self._truncation = Truncation(top_k=setting.kept)
 
@@ -365,7 +385,7 @@ class Drafting:
         """Return the frames that are to leave now, whole chunks or what there is of one; they count
         as sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Draft] = []
-        while self._in_flight.unsent:
+        while self._in_flight.unsent and self.allowed:
             # A window that was closed still lets out what had been drafted for this outcome.
             left = max(1, self.schedule.chunk) - self._chunk.sent + self._chunk.forced
             piece = self._in_flight.next_chunk(left)

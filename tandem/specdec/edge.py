@@ -15,6 +15,7 @@ the committed text."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -90,6 +91,8 @@ ALONE_CHUNK = 8
 LEAST_STRETCH = 4
 """Remembered tokens in a row for which a schedule is left that has no room for them: fewer are over
 before they arrive."""
+MEDIAN_OF = 1024
+"""Rounds, the last ones: an answer may have any number."""
 _DRAWING = "drawing a recovered token"
 OnTargetProbs = Callable[[int, FullPayload | SparsePayload, Array], None]
 
@@ -142,6 +145,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.prompt_logprobs = PromptLogprobsBuffer(params.prompt_logprobs, len(request.prompt_ids))
         self._split = SplitUplink(request.preset.split_layers > 0, self.committed)
         self._leaving = False
+        self._stream_opened = False
         predicted = request.predicted if request.preset.drafts_chains else None
         self._texts = AnswerTexts(predicted, request.recalled)
 
@@ -218,6 +222,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _open_stream(self, now: float) -> list[EdgeOutput]:
         """Open the session at the committed prefix, and send what is in flight again."""
+        self._stream_opened = False
         self._drafting.reconnected()
         self._split.begin_stream()
         self.controller.connected(now)
@@ -251,6 +256,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def switched(self, now: float) -> None:
         """Note that the cloud that was sent `frames_beside` answered first: its stream is the one
         that is open now."""
+        self._stream_opened = False
         self.controller.switched()
         self._liveness.connected(now)
         self.stats.switch_stream()
@@ -271,6 +277,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
         waits = self._drafting.sent > 0 or self._recovery.waits
+        self._liveness.awaits(waits or self._decodes_alone, len(self.committed), now)
         wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now, waits=waits)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
@@ -282,6 +289,14 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self._texts.on:
             ahead += self._drafting.discard_from_texts()
         return [*map(Interrupt, ahead), *self._commit_alone()]
+
+    @property
+    def _decodes_alone(self) -> bool:
+        """True if the cloud goes on without a draft: nothing that this end owes holds it up."""
+        preset = self.request.preset
+        goes_on = preset.schedule.decode_when_idle or not preset.drafts
+        owes = self._split.on and self._split.sent < len(self.committed)
+        return goes_on and not owes and not self.controller.held
 
     @property
     def _sends_parts(self) -> bool:
@@ -311,18 +326,21 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.received(now)
-        if isinstance(message, Verdict | Tokens | PromptLogprobs):
-            self._liveness.answered()
         outputs = self._react(message, now, size_bytes)
+        if isinstance(message, Verdict | Tokens | PromptLogprobs | FullDistribution):
+            self._liveness.answered(now)
         outputs += map(Interrupt, self._predrafting.forget_committed())
         return [*outputs, *self._flush(now), *self._ping(now)]
 
     def _react(self, message: CloudMessage, now: float, size_bytes: int) -> list[EdgeOutput]:
         match message:
             case Opened():
+                if self._stream_opened:
+                    raise ProtocolError(self.phase, "Opened a second time")
                 check_opened(message, self.request)
+                self._stream_opened = True
                 self.target_name = message.model_name
-                self._drafting.opened(message)
+                interrupts = map(Interrupt, self._drafting.opened(message))
                 self._choose_exits(message.exits)
                 if self._round_chooser is not None:
                     most = most_drafts(message.max_draft_length, self.request)
@@ -334,6 +352,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                     model_in_cloud=message.cloud_drafts is CloudDrafts.MODEL,
                 )
                 self._text.take_eos(message.eos_token_ids)
+                return [*interrupts]
             case PromptLogprobs():
                 check_prompt_tokens(message, self.request)
                 self.prompt_logprobs.take(message)
@@ -882,7 +901,7 @@ class EdgeStats:
     verify_s: float = 0.0
     queue_s: float = 0.0
     round_s: float = 0.0
-    round_overheads_s: list[float] = field(default_factory=list)
+    round_overheads_s: deque[float] = field(default_factory=lambda: deque(maxlen=MEDIAN_OF))
     _stream_passes: int = 0
     _streams: int = 0
     _round_started_s: float | None = None
@@ -910,7 +929,7 @@ class EdgeStats:
 
     @property
     def round_overhead_median_s(self) -> float:
-        """Median over rounds of round time minus model time on both sides."""
+        """Median over the last rounds of round time minus model time on both sides."""
         return median(self.round_overheads_s) if self.round_overheads_s else 0.0
 
     def begin_stream(self) -> None:
@@ -1090,8 +1109,12 @@ def check_early_verdict(
 
 
 def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedTokens) -> None:
-    """Check that these are tokens of the vocabulary that follow the committed ones."""
+    """Check that these are tokens of the vocabulary that follow the committed ones, no more of them
+    than the answer has room for."""
     _check_base(message, committed)
+    room = len(request.prompt_ids) + request.max_tokens - len(committed)
+    if not 1 <= len(message.token_ids) <= room:
+        raise ProtocolError(f"1…{room} tokens expected", f"Tokens with {len(message.token_ids)}")
     for token in message.token_ids:
         _check_token(token, request, "Tokens")
     _check_cloud_drafts(message, request)

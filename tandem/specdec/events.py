@@ -45,6 +45,8 @@ class EdgeRequest:
     """See `Open`."""
     logprobs_are_optional: bool = False
     """Whether a cloud that knows nothing of `params.logprobs` will do: the caller did not ask."""
+    longest_draft: int = MAX_DRAFT_LENGTH
+    """Drafts that the cloud takes in a frame; 0: only the cloud knows, and says when it opens."""
 
     @property
     def max_tokens(self) -> int:

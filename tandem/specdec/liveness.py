@@ -49,8 +49,22 @@ MOST_STUCK = 2
 """Streams that were admitted, and ended because the engine was stuck before it answered anything: a
 third would begin with the same text once more, and nothing says that it would end otherwise."""
 
+FIRST_ANSWER_S = 120.0
+FIRST_ANSWER_ROW_S = 0.1
+"""What the first answer of a stream may take, and more for each token of the text, which the cloud
+computes before it, perhaps after the texts of others."""
+ANSWER_S = 30.0
+TIMES_AS_LONG = 10.0
+"""What each later answer may take: so many times as long as the longest of this request did, and
+never less than those seconds. A cloud whose passes take a minute has shown so."""
+MOST_LOST_ROUNDS = 2
+"""In a row, after which a cloud is given up that is there, but answers nothing."""
+
 ANOTHER_CLOUD_S = 0.4
 """For what a replica that works takes to answer. Connecting anew begins at once."""
+
+MOST_PINGS = 8
+"""That may be under way: over a slow link some are, each of which tells its round trip."""
 
 UNHURRIED_BYTES = 256 * 1024
 SLOW_UPLINK_BYTES_PER_S = 250_000
@@ -71,9 +85,14 @@ class Liveness:
         self._ticked_s = now
         self._pinged_s: float | None = None
         self._nonce = 0
-        self._ping_sent_s = 0.0
+        self._pings_sent_s: dict[int, float] = {}
         self._heard = False
         self._stuck_streams = 0
+        self._awaited_since_s: float | None = None
+        self._awaits_first = True
+        self._text_tokens = 0
+        self._longest_answer_s = 0.0
+        self._lost_rounds = 0
 
     @property
     def goes_on_alone(self) -> bool:
@@ -86,7 +105,10 @@ class Liveness:
         self._quiet_since_s = now
         self._uploaded_s = self._received_s
         self._pinged_s = None
+        self._pings_sent_s.clear()
         self._heard = False
+        self._awaited_since_s = None
+        self._awaits_first = True
 
     def uploading(self, size_bytes: int, now: float) -> None:
         """Record that a large frame was handed to the stream."""
@@ -101,15 +123,30 @@ class Liveness:
         self._pinged_s = None
         self._heard = True
 
-    def answered(self) -> None:
+    def awaits(self, waits: bool, text_tokens: int, now: float) -> None:
+        """Note whether the cloud owes an answer. Called regularly. `text_tokens`: what it computes
+        before its first one."""
+        self._text_tokens = text_tokens
+        if not waits:
+            self._awaited_since_s = None
+        elif self._awaited_since_s is None:
+            self._awaited_since_s = now
+
+    def answered(self, now: float) -> None:
         """Record that the cloud's engine computed something for the request."""
-        self._stuck_streams = 0
+        self._stuck_streams = self._lost_rounds = 0
+        if self._awaited_since_s is not None:
+            answer_s = now - self._awaited_since_s
+            self._longest_answer_s = max(self._longest_answer_s, answer_s)
+        self._awaited_since_s = None
+        self._awaits_first = False
 
     def lost(self, now: float, stuck_s: float = 0.0) -> float:
         """Record that the stream is gone; return for how many seconds the cloud had been silent. A
         cloud that ended it because its engine was stuck for `stuck_s` answered pings all the while:
         its outage began with that. A moment is left to find another cloud."""
         self._stuck_streams += self._heard and stuck_s > 0
+        self._lost_rounds += self._round_is_lost(now)
         began_s = now - min(stuck_s, self._times.give_up_after_s - ANOTHER_CLOUD_S)
         self._received_s = min(self._received_s, began_s)
         self._uploaded_s = self._received_s
@@ -125,22 +162,43 @@ class Liveness:
             self._received_s = _later(self._received_s, missed_s, now)
             self._quiet_since_s = _later(self._quiet_since_s, missed_s, now)
             self._uploaded_s = _later(self._uploaded_s, missed_s, now)
+            if self._awaited_since_s is not None:
+                self._awaited_since_s = _later(self._awaited_since_s, missed_s, now)
 
     def ping_due(self, now: float, wanted: bool = False) -> int | None:
-        """Return the nonce of a ping that is due, once per silence, or that is `wanted` anyway."""
+        """Return the nonce of a ping that is due, once per silence, or that is `wanted` anyway and
+        not under way."""
         silent = self._silent_s(now) >= self._times.ping_after_s
-        if not wanted and (self._pinged_s is not None or not silent):
+        asks = silent and self._pinged_s is None
+        if not asks and (not wanted or self._pings_sent_s):
             return None
-        self._pinged_s = self._ping_sent_s = now
+        self._pinged_s = now
         self._nonce += 1
+        self._pings_sent_s[self._nonce] = now
+        if len(self._pings_sent_s) > MOST_PINGS:
+            del self._pings_sent_s[min(self._pings_sent_s)]
         return self._nonce
 
     def ponged(self, nonce: int, now: float) -> float | None:
-        """Return the round trip of the last ping in seconds; None for an older one."""
-        return now - self._ping_sent_s if nonce == self._nonce else None
+        """Return the round trip of a ping in seconds; None for one that this stream did not send,
+        or long ago."""
+        sent_s = self._pings_sent_s.pop(nonce, None)
+        return None if sent_s is None else now - sent_s
 
     def is_dead(self, now: float) -> bool:
-        return self._silent_s(now) >= self._times.dead_after_s
+        return self._silent_s(now) >= self._times.dead_after_s or self._round_is_lost(now)
+
+    def _round_is_lost(self, now: float) -> bool:
+        """Return whether an answer is so late that none will come, whatever else is heard. Where
+        the cloud is waited for without limit, each try has twice as long as the one before."""
+        if self._awaited_since_s is None:
+            return False
+        allowed_s = max(ANSWER_S, TIMES_AS_LONG * self._longest_answer_s)
+        if self._awaits_first:
+            prompt_s = FIRST_ANSWER_S + FIRST_ANSWER_ROW_S * self._text_tokens
+            allowed_s = max(allowed_s, prompt_s)
+        allowed_s *= 2 ** max(0, self._lost_rounds - 1)
+        return now - max(self._awaited_since_s, self._uploaded_s) >= allowed_s
 
     def _silent_s(self, now: float) -> float:
         return now - max(self._quiet_since_s, self._uploaded_s)
@@ -150,6 +208,8 @@ class Liveness:
             return True
         if self.policy is LostCloud.WAIT:
             return False
+        if self._lost_rounds >= MOST_LOST_ROUNDS:
+            return True
         return now - max(self._received_s, self._uploaded_s) >= self._times.give_up_after_s
 
 

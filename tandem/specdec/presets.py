@@ -552,10 +552,20 @@ def _check_expansion(expansion: tuple[int, ...]) -> None:
 def _of_length(expansion: tuple[int, ...], length: int) -> tuple[int, ...]:
     """Return the expansion with `length` layers, single candidates at the end; if the nodes are too
     many, the deepest branches are given up."""
-    wanted = [*expansion[:length], *(1 for _ in range(length - len(expansion)))]
-    while expansion_nodes(wanted) > MAX_DRAFT_LENGTH:
-        deepest = max(layer for layer, width in enumerate(wanted) if width > 1)
-        wanted[deepest] -= 1
+    wanted = (*expansion[:length], *(1 for _ in range(length - len(expansion))))
+    return expansion_within(wanted, MAX_DRAFT_LENGTH)
+
+
+def expansion_within(expansion: tuple[int, ...], most_nodes: int) -> tuple[int, ...]:
+    """Return the expansion without its deepest branches, and then layers, that make it more than
+    `most_nodes` nodes."""
+    wanted = list(expansion)
+    while expansion_nodes(wanted) > most_nodes:
+        branching = [layer for layer, width in enumerate(wanted) if width > 1]
+        if branching:
+            wanted[branching[-1]] -= 1
+        else:
+            wanted.pop()
     return tuple(wanted)
 
 

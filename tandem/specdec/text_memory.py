@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.core.hashing import GOLDEN, MASK, hash_ids, mix
+from tandem.core.tokens import prefix_hashes
 
 SHORTEST_MATCH = 3
 """Tokens that a text must share with an earlier one; fewer recur by chance."""
@@ -53,7 +54,6 @@ _BETWEEN = -1
 """No token; as many of it as a context has stand before each text."""
 _GAP = array("i", [_BETWEEN] * _ENDS[-1])
 _FACTORS = [mix(number) | 1 for number in range(_ENDS[-1])]
-_PREFIX_FACTOR = mix(_ENDS[-1]) | 1
 
 Tokens = Sequence[int]
 
@@ -238,21 +238,6 @@ def _matched(tokens: Tokens, place: int, tail: Tokens) -> int:
     return length
 
 
-def prefix_hashes(token_ids: Tokens, before: int = 0, position: int = 0) -> NDArray[np.uint64]:
-    """Return the hashes [n + 1] of a text up to each of its tokens, `before` first. `position`: how
-    many tokens of the text come before these."""
-    factors = np.full(len(token_ids), _PREFIX_FACTOR, np.uint64)
-    if len(factors):
-        factors[0] = pow(_PREFIX_FACTOR, position, 2**64)
-        factors = np.multiply.accumulate(factors, dtype=np.uint64)
-    words = np.asarray(token_ids, dtype=np.int64).astype(np.uint64) + np.uint64(2)
-    hashes = np.zeros(len(token_ids) + 1, np.uint64)
-    hashes[0] = before
-    np.cumsum(words * factors, out=hashes[1:])
-    hashes[1:] += np.uint64(before)
-    return hashes
-
-
 class TextMemory:
     """The texts of one tenant. One thread changes it; `blocks` may be read on any."""
 
@@ -341,7 +326,7 @@ class TextMemory:
                     block.touch(place, self._now)
 
     def _unknown(self, whole: array[int], prompt_tokens: int) -> Text | None:
-        hashes = prefix_hashes(whole)
+        hashes = prefix_hashes(whole, before=0)
         if self._known.get(int(hashes[-1]), 0) >= MOST_COPIES:
             return None
         position = 0
@@ -356,7 +341,7 @@ class TextMemory:
         return Text(whole[position:], prompt_tokens, position, int(hashes[position]))
 
     def _count(self, text: Text) -> None:
-        hashes = prefix_hashes(text.token_ids, text.before, text.position)
+        hashes = prefix_hashes(text.token_ids, text.before)
         first = -text.position % PREFIX_BLOCK or PREFIX_BLOCK
         for each in {*hashes[first::PREFIX_BLOCK].tolist(), int(hashes[-1])}:
             self._known[each] = self._known.get(each, 0) + 1

@@ -12,11 +12,11 @@ from tandem.control.round_cost import RoundSetting
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens
-from tandem.core.tree import children, depths
+from tandem.core.tree import children, depths, expansion_nodes
 from tandem.specdec.drafting import Drafting, DraftsInFlight, RoundOutcome, draft_frame
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Draft, Frame, Verdict
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, expansion_within
 from tandem.specdec.rules import AcceptanceRule
 from tandem.specdec.text_drafts import TextDraft
 
@@ -115,8 +115,13 @@ class TreeDrafting(Drafting):
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         super().__init__(request, committed)
         self._in_flight: TreeInFlight = TreeInFlight()
-        self._expansion = request.preset.expansion
+        self._wanted = request.preset.expansion
         self._kept: tuple[int, ...] = ()
+
+    @property
+    def _expansion(self) -> tuple[int, ...]:
+        """The next tree: the wanted one, or what the cloud takes of it."""
+        return expansion_within(self._wanted, self.allowed or MAX_DRAFT_LENGTH)
 
     @property
     def draftable(self) -> int:
@@ -125,7 +130,7 @@ class TreeDrafting(Drafting):
     def follow_round(self, setting: RoundSetting) -> None:
         super().follow_round(setting)
         if self.task is None and not self._in_flight:
-            self._expansion = setting.widths
+            self._wanted = setting.widths
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` layers, unbranched if more than the preset
@@ -162,6 +167,10 @@ class TreeDrafting(Drafting):
         self._in_flight.add(drafts)
         return True
 
+    def _exceeds(self) -> bool:
+        planned = expansion_nodes(self.task.expansion) if self.task is not None else 0
+        return max(planned, len(self._in_flight.all)) > self.allowed
+
     def positions(self, drafts: Sequence[Drafted]) -> int:
         return layers(drafts)
 
@@ -180,7 +189,7 @@ class TreeDrafting(Drafting):
         return self._whole(epoch) if self._in_flight.sent else []
 
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
-        if not self._in_flight.unsent:
+        if not (self._in_flight.unsent and self.allowed):
             return []
         self._in_flight.sent = len(self._in_flight)
         return self._whole(epoch)

@@ -367,7 +367,7 @@ class ManySidesMachine(Resumable[ToPeer[ToLink] | ToDecoder | Commit]):
         other.trips.received(now)
         match message:
             case SideDraftFrame():
-                other.liveness.answered()
+                other.liveness.answered(now)
                 return self._receive_draft(message, other, now)
             case CollaborationOpened():
                 return self._receive_opened(message, other, now)

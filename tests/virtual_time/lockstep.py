@@ -208,7 +208,11 @@ class Lockstep:
         predicted: TokenIds | None = None,
         remembered: Sequence[TokenIds] = (),
         remembered_in_cloud: Sequence[TokenIds] = (),
+        longest_draft: int = 64,
+        known_longest: int = 64,
     ) -> None:
+        """`longest_draft`: drafts that the cloud takes in a frame; `known_longest`: what the edge
+        has heard of that before; 0: nothing."""
         request = request_for(
             chosen,
             models,
@@ -218,6 +222,7 @@ class Lockstep:
             predicted=predicted,
             remembered=remembered,
         )
+        request = replace(request, longest_draft=known_longest)
         if remembered_in_cloud:
             request = replace(request, allows_memory=True)
         liveness = Liveness(LostCloud.WAIT, LivenessTimes(), now=0.0)
@@ -225,7 +230,8 @@ class Lockstep:
         self.cloud: CloudMachine | None = None
         self.committed: list[int] = []
         self._models = models
-        self._model = model_for(models, ends if target_ends is None else target_ends)
+        model = model_for(models, ends if target_ends is None else target_ends)
+        self._model = replace(model, max_draft_length=longest_draft)
         self._rng = rng
         self._remembered_in_cloud = remembered_in_cloud
         self._pace = pace or Pace()

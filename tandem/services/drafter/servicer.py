@@ -672,6 +672,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             allows_memory=memory is not None
             and not request.payer
             and is_told_apart(checked.tenant, checked.payer),
+            longest_draft=self._clouds.longest_draft,
         )
         return edge_request, thinking
 

@@ -125,7 +125,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._spans.heard(message)
         if not self._link.heard(message, now):
             return []
-        if isinstance(message, Opened) and not self._link.admits(message.model_name):
+        if isinstance(message, Opened) and not self._link.admits(message):
             code = grpc.StatusCode.FAILED_PRECONDITION
             if not self.peer_failed(code) and not self.machine.goes_on_alone:
                 raise Rejected(code, f"the cloud serves another model now: {message.model_name}")

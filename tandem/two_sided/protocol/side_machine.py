@@ -206,7 +206,7 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
         if self._liveness is not None:
             self._liveness.received(now)
             if isinstance(message, SideDraftFrame | TargetFrame):
-                self._liveness.answered()
+                self._liveness.answered(now)
         self._counters.trips.received(now)
         match message:
             case SideDraftFrame():

@@ -34,7 +34,8 @@ from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 
 log = get_logger(__name__)
 
-MAX_REOPENS = 3
+MAX_LOSSES = 3
+"""In a row, without a draft or a text between them."""
 SIGN_OF_LIFE_S = 2.0
 """A decoder leaves aggregators that say nothing; this one may have to wait long for the cloud."""
 
@@ -74,7 +75,8 @@ class DecoderLink:
         self._opened: DecodingOpened | None = None
         self._unanswered: deque[DecodingTarget] = deque()
         self._committed_ids = list(opening.committed_ids)
-        self._reopens = 0
+        self._losses = self._attempts = 0
+        """Since the decoder last made anything; an attempt is a stream after the first."""
         self._closed = False
         self._retry: asyncio.TimerHandle | None = None
         self._stream: FrameStream[DecodeRequestMessage, DecodeResponseMessage] | None = self._open()
@@ -130,13 +132,17 @@ class DecoderLink:
                     self._opened = message
                     self._events.opened(message)
             case DecodingDraft():
+                self._losses = self._attempts = 0
                 self._events.drafted(message)
             case DecodingText():
+                self._losses = self._attempts = 0
                 if self._unanswered:
                     self._committed_ids.extend(self._unanswered.popleft().token_ids)
                 self._events.text(message)
+            case GoingAway() if self._opened is not None:
+                self._reopen(self._opened, lost=False)
             case GoingAway():
-                self._reopen("the decoder is about to stop")
+                pass  # it takes the request, or ends the stream
             case Pong():
                 pass
 
@@ -155,23 +161,27 @@ class DecoderLink:
         if code in FATAL or self._opened is None:
             self._events.failed(upstream_rejection(code, details or "the decoder ended the stream"))
             return
-        self._reopen(f"{code.name}: {details}")
-
-    def _reopen(self, reason: str) -> None:
-        """Begin again from the committed text, unless that was tried often enough: at first at
-        once, then after a while, as a decoder that restarts has lost all its sessions."""
-        self._reopens += 1
-        log.warning("decoder lost", reason=reason, reopens=self._reopens)
-        if self._reopens > MAX_REOPENS or self._opened is None:
-            why = f"decoder: lost {self._reopens} times; the last time: {reason}"
+        self._losses += 1
+        reason = f"{code.name}: {details}"
+        log.warning("decoder lost", reason=reason, losses=self._losses)
+        if self._losses > MAX_LOSSES:
+            why = f"decoder: lost {self._losses} times; the last time: {reason}"
             self._events.failed(upstream_rejection(grpc.StatusCode.UNAVAILABLE, why))
             return
+        self._reopen(self._opened, lost=True)
+
+    def _reopen(self, opened: DecodingOpened, lost: bool) -> None:
+        """Begin again from the committed text: at first at once, then after a while, as a decoder
+        that restarts has lost all its sessions. Only a stream that is `lost` takes its channel out
+        of use: the one of a decoder that is about to stop is shared by other answers, and goes on
+        to another replica by itself."""
         if self._stream is not None:
-            self._stream.close_in_background(self._closing_tasks, lost=True)
+            self._stream.close_in_background(self._closing_tasks, lost=lost)
             self._stream = None
-        delay_s = backoff_s(self._reopens - 1, self._opening.session)
+        delay_s = backoff_s(self._attempts, self._opening.session)
+        self._attempts += 1
         loop = asyncio.get_running_loop()
-        self._retry = loop.call_later(delay_s, self._open_again, self._opened)
+        self._retry = loop.call_later(delay_s, self._open_again, opened)
 
     def _open_again(self, opened: DecodingOpened) -> None:
         self._opening = replace(

@@ -2,6 +2,7 @@
 however they were cut, and others do not."""
 
 import random
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from tandem.core.tokens import (
     PrefixMismatch,
     check_token_ids,
     extend_prefix,
+    prefix_hashes,
 )
 
 
@@ -38,6 +40,30 @@ def test_cutting_does_not_matter() -> None:
         assert parts == extend_prefix(EMPTY_PREFIX, tokens)
 
 
+def test_a_text_is_hashed_at_once_as_token_by_token() -> None:
+    source = random.Random(0)
+    tokens = [source.randrange(-1, 2**31) for _ in range(300)]
+    whole = prefix_hashes(tokens)
+    prefix = EMPTY_PREFIX
+    for position, token in enumerate(tokens):
+        assert int(whole[position]) == prefix
+        prefix = extend_prefix(prefix, (token,))
+    assert prefix == int(whole[-1]) == extend_prefix(EMPTY_PREFIX, tokens)
+    assert np.array_equal(prefix_hashes(tokens[37:], int(whole[37])), whole[37:])
+    swapped = [*tokens[:5], tokens[261], *tokens[6:261], tokens[5], *tokens[262:]]
+    assert extend_prefix(EMPTY_PREFIX, swapped) != prefix
+
+
+def test_a_long_prompt_is_hashed_in_no_time_that_others_notice() -> None:
+    prompt = tuple(range(100_000))
+    took_s = []
+    for _ in range(5):
+        began_s = time.thread_time()
+        PrefixedTokens(prompt)
+        took_s.append(time.thread_time() - began_s)
+    assert min(took_s) < 0.02, "one by one they took 170 ms"
+
+
 def test_near_misses_differ() -> None:
     prefixes: list[list[int]] = [
         [], [0], [0, 0], [1], [0, 1], [1, 0], [65_536], [256], [131_072], [2**31], [1, 0, 0]
@@ -55,9 +81,9 @@ def test_hashes_fit_an_unsigned_64_bit_field_and_use_it_all() -> None:
 
 def test_the_hash_is_pinned_and_takes_any_integer_type() -> None:
     # Both ends of a link must agree on it, so it is part of the protocol.
-    assert extend_prefix(EMPTY_PREFIX, [1, 2, 3]) == 0x422B7C52DE20EA55
+    assert extend_prefix(EMPTY_PREFIX, [1, 2, 3]) == 0xDF3EDB33C0E6539C
     for kind in (np.int64, np.int32, np.uint32):
-        assert extend_prefix(EMPTY_PREFIX, np.array([1, 2, 3], dtype=kind)) == 0x422B7C52DE20EA55
+        assert extend_prefix(EMPTY_PREFIX, np.array([1, 2, 3], dtype=kind)) == 0xDF3EDB33C0E6539C
 
 
 def test_hashes_follow_the_tokens() -> None:

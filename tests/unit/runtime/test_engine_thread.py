@@ -14,10 +14,16 @@ import pytest
 
 from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, Session, never
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.probs import SamplingParams
+from tandem.core.randomness import SeededRandom
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.engine_jobs import Done
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.pass_times import PassTimes
+from tandem.runtime.session_jobs import DraftJob, DraftRequest
+from tandem.specdec.events import DraftTask
+from tandem.specdec.presets import PRESETS
+from tandem.specdec.rules import RejectionRule
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 VOCABULARY = 8
@@ -244,6 +250,47 @@ async def test_a_failing_pass_fails_its_jobs_and_no_others(
         assert (await thread.submit(Steps(bad)).future).value
         for session in sessions:
             await thread.call(session.close)
+
+
+async def test_a_draft_token_is_fed_once_though_a_pass_of_its_batch_failed(
+    watched: Watched, thread: EngineThread
+) -> None:
+    """An engine runs a batch as several passes, and what has run stands: the second one fails."""
+    work = DraftTask(keep=0, token_ids=(1, 2), position=2, count=4)
+    request = DraftRequest(work, SamplingParams(), RejectionRule(SeededRandom(3)), PRESETS["dssd"])
+
+    def fails_late(batch: Sequence[ForwardRequest]) -> Exception | None:
+        if len(batch) == 1:
+            return None
+        watched.engine.forward([part for part in batch if part.session is not bad])
+        return MemoryError("too large")
+
+    async with thread.session(8) as bad, thread.session(8) as session:
+        watched.fails = fails_late
+        async with held(watched, thread):
+            steps = thread.submit(Steps(bad, 5))
+            handle = thread.submit(DraftJob(session, request))
+        drafts, kv_length = (await handle.future).value
+        await steps.future
+        token_ids = tuple(drafted.token_id for drafted in drafts)
+        assert kv_length == session.length == 5
+        fed: Any = session
+        assert fed.token_ids == (1, 2, *token_ids[:3])
+
+
+async def test_a_callback_that_fails_ends_no_thread(watched: Watched) -> None:
+    def on_pass(seconds: float, jobs: int, tokens: int) -> None:
+        raise ZeroDivisionError("of whoever counts passes")
+
+    engine: Any = watched
+    thread = EngineThread(engine, "test-engine", on_pass)
+    try:
+        async with thread.session(8) as session:
+            assert len((await thread.submit(Steps(session, 2)).future).value) == 2
+            assert len((await thread.submit(Steps(session, 2)).future).value) == 2
+        assert thread.fault == ""
+    finally:
+        thread.stop()
 
 
 async def test_every_job_of_a_broken_engine_fails_and_the_thread_lives(

@@ -78,7 +78,8 @@ def drafts_of(
     )
     job = DraftJob(session, request)
     while True:
-        job.request()  # asked again where a pass is repeated
+        # A pass that failed for others may have fed this session, and is repeated.
+        engine.forward([job.request()])
         (logits,) = engine.forward([job.request()])
         passes += 1
         if job.take(logits):

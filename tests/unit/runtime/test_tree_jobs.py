@@ -112,6 +112,22 @@ def test_a_pass_that_is_repeated_keeps_the_path_once() -> None:
     assert session.token_ids == (1, 2, nodes[0].token_id, 3)
 
 
+def test_a_layer_that_a_failed_pass_fed_is_not_fed_twice() -> None:
+    """An engine that runs a batch as several passes may feed this session's part, and then fail."""
+    engine = Counted()
+    session = engine.open(20, spare=20)
+    job = TreeDraftJob(session, DraftRequest(WORK, SamplingParams(), RULE, PRESET))
+    done = False
+    while not done:
+        engine.forward([job.request()])
+        (logits,) = engine.forward([job.request()])
+        done = job.take(logits)
+    nodes, kv_length = job.result()
+    assert (kv_length, session.length, session.tree) == (2, 2, (-1, -1, 0, 0, 1, 1))
+    undisturbed = drafted(engine.open(20, spare=14), engine)
+    assert [node.token_id for node in nodes] == [node.token_id for node in undisturbed]
+
+
 def test_a_token_that_ends_the_text_is_not_expanded() -> None:
     engine = Counted()
     first = drafted(engine.open(20, spare=14), engine)[0].token_id

@@ -283,6 +283,39 @@ def test_giving_up_also_when_streams_open_that_stay_silent() -> None:
     assert outputs[-1] == Finish(FinishReason.ERROR)
 
 
+@pytest.mark.parametrize("name", ["auto", "coupled", "dsd", "ar", "stream"])
+@pytest.mark.parametrize("policy", LostCloud)
+def test_a_cloud_that_answers_pings_alone_is_lost(name: str, policy: LostCloud) -> None:
+    """It held the request to its deadline, whatever the policy."""
+    edge = edge_of(PRESETS[name], policy, max_tokens=40)
+    pongs: list[int] = []
+    streams = 0
+    for step in range(3_000):  # ten minutes
+        now = step / 5
+        if edge.phase is Phase.CONNECTING:
+            streams += 1
+            outputs = edge.connect(now)
+            opened = Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted")
+            outputs += edge.receive(opened, now)
+        else:
+            outputs = edge.tick(now)
+        while (task := edge.work(now)) is not None:
+            drafts = drafts_of(*range(1, task.count + 1))
+            outputs += edge.drafted(task, drafts, task.position + task.count - 1, 0.01, now)
+        pongs += [each.nonce for each in sent(outputs) if isinstance(each, Ping)]
+        while pongs and edge.phase is Phase.RUNNING:
+            edge.receive(Pong(*frame_of(edge), nonce=pongs.pop()), now)
+        if edge.phase is Phase.DONE:
+            break
+    if policy is LostCloud.WAIT:
+        assert edge.phase is Phase.RUNNING
+        assert streams > 2
+    else:
+        assert streams == 2
+        ends = FinishReason.LENGTH if policy is LostCloud.EDGE else FinishReason.ERROR
+        assert edge.finish_reason is ends
+
+
 def test_alone_the_edge_commits_what_it_drafted() -> None:
     edge = edge_of(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
     edge.connect(0.0)
@@ -795,7 +828,7 @@ def test_a_round_begins_with_its_drafting() -> None:
     answer = replace(verdict_of(edge, 2, outcome=2), work=Work(verify_s=0.25))
     edge.receive(answer, 2.0)
     assert edge.stats.round_s == 1.0
-    assert edge.stats.round_overheads_s == [0.25]
+    assert list(edge.stats.round_overheads_s) == [0.25]
 
 
 def test_auto_asks_for_the_round_trip_once_a_second() -> None:
@@ -804,7 +837,7 @@ def test_auto_asks_for_the_round_trip_once_a_second() -> None:
     asked = sent(edge.receive(Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted"), 0.1))
     assert asked == [Ping(*frame_of(edge), nonce=1)]
     assert edge.receive(Pong(*frame_of(edge), nonce=1), 0.13) == []
-    assert edge.controller.estimates.trips_s == pytest.approx([0.03])
+    assert list(edge.controller.estimates.trips_s) == pytest.approx([0.03])
     assert edge.tick(0.2) == []
     assert [type(message) for message in sent(edge.tick(1.15))] == [Ping]
     assert edge.receive(Pong(*frame_of(edge), nonce=1), 1.16) == [], "of an older ping"
@@ -812,6 +845,50 @@ def test_auto_asks_for_the_round_trip_once_a_second() -> None:
     assert edge.controller.estimates.rtt_s == pytest.approx(0.02)
     edge.lost(1.3)
     assert sent(edge.connect(1.4))[1:] == []
+
+
+def test_a_round_trip_longer_than_the_time_between_pings_is_measured() -> None:
+    edge = edge_of(PRESETS["auto"], max_tokens=200)
+    pongs: list[tuple[float, int]] = []
+
+    def hear(outputs: list[EdgeOutput], now: float) -> None:
+        for message in sent(outputs):
+            if isinstance(message, Ping):
+                pongs.append((now + 1.7, message.nonce))
+
+    edge.connect(0.0)
+    opened = Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted")
+    hear(edge.receive(opened, 1.7), 1.7)
+    for tenth in range(18, 80):
+        now = tenth / 10
+        hear(edge.tick(now), now)
+        while pongs and pongs[0][0] <= now + 1e-9:
+            at, nonce = pongs.pop(0)
+            hear(edge.receive(Pong(*frame_of(edge), nonce=nonce), at), at)
+    assert len(edge.controller.estimates.trips_s) >= 3
+    assert edge.controller.estimates.rtt_s == pytest.approx(1.7)
+
+
+def test_opened_comes_once_on_a_stream() -> None:
+    edge = edge_of(PRESETS["auto"])
+    edge.connect(0.0)
+    opened = Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted")
+    edge.receive(opened, 0.1)
+    with pytest.raises(ProtocolError, match="a second time"):
+        edge.receive(opened, 0.2)
+    edge.lost(0.3)
+    edge.connect(0.4)
+    edge.receive(opened, 0.5)
+
+
+def test_an_answer_of_many_rounds_remembers_the_last_ones() -> None:
+    edge = edge_of(PRESETS["auto"])
+    for _ in range(5_000):
+        edge.controller.ponged(0.03, 0.0)
+        edge.stats.begin_round(0.0)
+        edge.stats.end_round(Work(), 0.5)
+    assert len(edge.controller.estimates.trips_s) < 2_000
+    assert len(edge.stats.round_overheads_s) < 2_000
 
 
 def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:

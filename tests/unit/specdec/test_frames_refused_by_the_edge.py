@@ -86,7 +86,15 @@ BAD_TOKENS: dict[str, BadFrame] = {
     **BAD_FRAMES,
     "token V": (lambda m: replace(m, token_ids=(V,)), ProtocolError),
     "token -1": (lambda m: replace(m, token_ids=(-1,)), ProtocolError),
-    "tokens not hashed": (lambda m: replace(m, token_ids=(*m.token_ids, 0)), PrefixMismatch),
+    "no tokens": (lambda m: replace(m, token_ids=()), ProtocolError),
+    "more tokens than the answer has room for": (
+        lambda m: replace(m, token_ids=(*m.token_ids, *(0,) * 64)),
+        ProtocolError,
+    ),
+    "tokens not hashed": (
+        lambda m: replace(m, token_ids=((m.token_ids[0] + 1) % V, *m.token_ids[1:])),
+        PrefixMismatch,
+    ),
     "drafts of the cloud that stand and were not judged": (
         lambda m: replace(m, accepted=m.work.drafts + 1),
         ProtocolError,

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tandem.specdec.liveness import ANOTHER_CLOUD_S, TICK_S, Liveness, LivenessTimes, LostCloud
+from tandem.specdec.liveness import (
+    ANOTHER_CLOUD_S,
+    ANSWER_S,
+    FIRST_ANSWER_ROW_S,
+    FIRST_ANSWER_S,
+    TICK_S,
+    Liveness,
+    LivenessTimes,
+    LostCloud,
+)
 
 TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
 
@@ -74,7 +83,7 @@ def test_a_cloud_that_answers_may_be_stuck_again_and_one_that_refuses_may_be_ask
     for stream in range(5):
         alive.connected(100.0 + stream)
         alive.received(100.5 + stream)
-        alive.answered()
+        alive.answered(100.5 + stream)
         alive.lost(100.6 + stream, stuck_s=0.1)
         for refused_s in (0.7, 0.8, 0.9):  # while it is stuck
             alive.connected(100.0 + stream + refused_s)
@@ -251,8 +260,100 @@ def test_a_ping_that_is_wanted_tells_the_round_trip() -> None:
     alive = liveness()
     alive.connected(100.0)
     first = alive.ping_due(100.1, wanted=True)
-    second = alive.ping_due(100.2, wanted=True)
-    assert (first, second) == (1, 2)
-    assert alive.ponged(1, 100.3) is None, "of an older one"
-    assert alive.ponged(2, 100.25) == pytest.approx(0.05)
-    assert alive.ping_due(100.9) is None
+    assert (first, alive.ping_due(100.2, wanted=True)) == (1, None), "it is under way"
+    alive.received(100.3)
+    assert alive.ping_due(101.3) == 2, "a silent cloud is asked all the same"
+    assert alive.ponged(1, 101.4) == pytest.approx(1.3)
+    assert alive.ponged(1, 101.4) is None
+    assert alive.ponged(2, 101.5) == pytest.approx(0.2)
+    assert alive.ping_due(101.6, wanted=True) == 3
+    alive.connected(102.0)
+    assert alive.ponged(3, 102.1) is None, "of another stream"
+
+
+def test_no_more_pings_are_remembered_than_may_be_under_way() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    for silence in range(100):
+        alive.received(100.0 + silence)
+        assert alive.ping_due(101.0 + silence) == silence + 1
+    assert alive.ponged(1, 300.0) is None
+    assert alive.ponged(100, 300.0) == pytest.approx(100.0)
+
+
+def waited(alive: Liveness, since_s: float, until_s: float, text_tokens: int = 0) -> bool:
+    """Whether the answer that a cloud owes, which has answered pings meanwhile, is lost."""
+    for second in range(int(since_s), int(until_s) + 1):
+        for tick in range(5):
+            alive.tick(second + tick / 5)
+        alive.awaits(True, text_tokens, float(second))
+        alive.received(float(second))
+    return alive.is_dead(until_s)
+
+
+@pytest.mark.parametrize("text_tokens", [10, 10_000])
+def test_the_first_answer_may_take_as_long_as_its_text_does(text_tokens: int) -> None:
+    limit_s = FIRST_ANSWER_S + FIRST_ANSWER_ROW_S * text_tokens
+    alive = liveness()
+    alive.connected(100.0)
+    assert not waited(alive, 100.0, 99.0 + limit_s, text_tokens)
+    assert waited(alive, 100.0 + limit_s, 101.0 + limit_s, text_tokens)
+
+
+def test_a_later_answer_is_lost_after_ten_times_the_longest() -> None:
+    quick, slow = liveness(), liveness()
+    for alive, pass_s in ((quick, 0.1), (slow, 60.0)):
+        alive.connected(100.0)
+        now = 100.0
+        for _ in range(3):
+            alive.awaits(True, 10, now)
+            now += pass_s
+            alive.answered(now)
+        alive.tick(now)
+        assert not waited(alive, now, now + max(ANSWER_S, 10 * pass_s) - 2)
+        assert waited(alive, now, now + max(ANSWER_S, 10 * pass_s) + 1)
+
+
+def test_a_cloud_that_owes_nothing_may_take_any_time() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.answered(100.0)
+    for second in range(100, 2000):
+        alive.tick(float(second))
+        alive.received(float(second))
+        alive.awaits(False, 10, float(second))
+    assert not alive.is_dead(1999.5)
+
+
+def test_a_process_that_did_not_run_lost_no_answer() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.answered(100.0)
+    alive.tick(100.0)
+    alive.awaits(True, 10, 100.0)
+    alive.tick(1000.0)
+    alive.received(1000.0)
+    assert not alive.is_dead(1000.0)
+
+
+@pytest.mark.parametrize("policy", LostCloud)
+def test_two_rounds_in_a_row_that_are_lost_give_a_cloud_up(policy: LostCloud) -> None:
+    alive = liveness(policy)
+    now = 100.0
+    for stream in range(4):
+        alive.connected(now)
+        assert alive.is_given_up(now) is (policy is not LostCloud.WAIT and stream >= 2)
+        began_s = now
+        while not alive.is_dead(now):
+            now += 0.2
+            alive.tick(now)
+            alive.received(now)
+            alive.awaits(True, 0, now)
+        doubled = 2 ** max(0, stream - 1)
+        assert now - began_s == pytest.approx(doubled * FIRST_ANSWER_S, abs=1.0)
+        alive.lost(now)
+    alive.connected(now)
+    alive.answered(now)
+    alive.tick(now)
+    alive.received(now)
+    assert not alive.is_given_up(now)

@@ -23,7 +23,6 @@ from tandem.specdec.text_memory import (
     TextMemory,
     find,
     make_text,
-    prefix_hashes,
 )
 
 VOCABULARY = 1000
@@ -220,14 +219,6 @@ def test_texts_come_back_from_what_was_kept_of_them() -> None:
         assert followers(again.blocks, text[:place]) == followers(memory.blocks, text[:place])
     assert again.learn([*prompt, *words(50, 2)], words(60, 3))[0].position > 100  # type: ignore[union-attr]
     assert len(again.texts()) == 3
-
-
-def test_hashes_of_a_text_go_on_from_those_of_its_beginning() -> None:
-    text = words(100)
-    whole = prefix_hashes(text)
-    rest = prefix_hashes(text[37:], int(whole[37]), 37)
-    assert np.array_equal(rest, whole[37:])
-    assert int(prefix_hashes([*text[:50], 1, *text[51:]])[-1]) != int(whole[-1])
 
 
 def test_a_token_takes_few_bytes() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tandem.specdec.messages import Cancel
+from tandem.specdec.messages import Cancel, GoingAway
 from tandem.two_sided.protocol.decoder_messages import (
+    DecodingDraft,
     DecodingOpen,
     DecodingOpened,
     DecodingTarget,
@@ -18,6 +19,8 @@ from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tests.unit.two_sided.decoder_frames import SESSION, opening
 
 OPENED = DecodingOpened(SESSION, 0, 0, 0, "m", "", 8, 64, frozenset(), (1, 2), 0.0, 0, 9)
+
+DRAFT = DecodingDraft(SESSION, 0, 2, 0, 5, probs=None, log_mass=0.0, committed=2)
 
 
 class Stream:
@@ -29,6 +32,7 @@ class Stream:
         self.on_frame = on_frame
         self.on_end = on_end
         self.sent: list[Any] = []
+        self.closed_as_lost: bool | None = None
         self.opened_s = asyncio.get_running_loop().time()
         self.all.append(self)
 
@@ -36,8 +40,8 @@ class Stream:
         self.sent.append(message)
         return 0
 
-    def close_in_background(self, *how: Any, **more: Any) -> None:
-        pass
+    def close_in_background(self, *how: Any, lost: bool = False, **more: Any) -> None:
+        self.closed_as_lost = lost
 
 
 @pytest.fixture
@@ -88,6 +92,44 @@ async def test_each_new_stream_to_a_decoder_comes_later_than_the_one_before(
     streams[-1].on_end(None)
     assert "lost 4 times" in str(failures[0])
     assert len(streams) == 4
+
+
+async def test_any_number_of_decoders_may_stop_gracefully_under_an_answer(
+    streams: list[Stream],
+) -> None:
+    """As in a rolling update: the channel is shared by other answers, and no loss is counted."""
+    failures: list[Exception] = []
+    link(failures)
+    for count in range(1, 9):
+        streams[-1].on_frame(OPENED, 0)
+        streams[-1].on_frame(DRAFT, 0)
+        streams[-1].on_frame(GoingAway(SESSION, 0, 2, 0, grace_s=2.5), 0)
+        assert streams[-1].closed_as_lost is False
+        await until(streams, count + 1)
+    assert not failures
+
+
+async def test_a_decoder_that_is_about_to_stop_again_and_again_is_not_hammered(
+    streams: list[Stream],
+) -> None:
+    link([])
+    for count in range(1, 4):
+        left_s = asyncio.get_running_loop().time()
+        streams[-1].on_frame(OPENED, 0)
+        streams[-1].on_frame(GoingAway(SESSION, 0, 2, 0, grace_s=2.5), 0)
+        await until(streams, count + 1)
+    assert streams[-1].opened_s - left_s >= 0.1
+
+
+async def test_losses_with_drafts_between_them_are_not_added_up(streams: list[Stream]) -> None:
+    failures: list[Exception] = []
+    link(failures)
+    for count in range(1, 9):
+        streams[-1].on_frame(OPENED, 0)
+        streams[-1].on_frame(DRAFT, 0)
+        streams[-1].on_end(None)
+        await until(streams, count + 1)
+    assert not failures
 
 
 async def test_a_link_that_is_closed_opens_no_further_stream(streams: list[Stream]) -> None:

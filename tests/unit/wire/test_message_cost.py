@@ -75,7 +75,7 @@ def empty(of: int) -> bytes:
 
 def head(text: bytes) -> bytes:
     """Of a frame with these ids, of one byte each: base and prefix are right."""
-    return number(3, len(text)) + fixed(4, extend_prefix(EMPTY_PREFIX, text), 8)
+    return number(3, len(text)) + fixed(4, extend_prefix(EMPTY_PREFIX, list(text)), 8)
 
 
 IDS = many(b"\1", N - 100)

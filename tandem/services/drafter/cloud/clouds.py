@@ -69,6 +69,7 @@ class Clouds:
         """By address: a number may be another cloud's later."""
         self.has_draft_model = True
         """Whether the cloud that was described last has one; before that, nobody knows."""
+        self._longest_drafts: dict[str, int] = {}
         for each in listed.current() if isinstance(listed, Reloaded) else listed:
             self._know(each)
 
@@ -90,6 +91,15 @@ class Clouds:
         """Return the times of a silent peer: if there is another cloud, it is left before it would
         be given up."""
         return times.with_others() if self.count > 1 else times
+
+    @property
+    def longest_draft(self) -> int:
+        """Drafts in a frame that every cloud takes which has said so; 0 while none has."""
+        return min(self._longest_drafts.values(), default=0)
+
+    def takes(self, cloud: int, longest_draft: int) -> None:
+        """Note how many drafts a cloud takes in a frame."""
+        self._longest_drafts[self.addresses[cloud]] = longest_draft
 
     def begin(self) -> None:
         """Ask each cloud from now on."""
@@ -143,6 +153,7 @@ class Clouds:
 
     async def _forget(self, cloud: int) -> None:
         del self._listed[cloud]
+        self._longest_drafts.pop(self.addresses[cloud], None)
         self.routing.forget(cloud, time.monotonic())
         await self._checks.end(cloud)
         self.series.forgets(self.addresses[cloud])
@@ -222,12 +233,15 @@ class Clouds:
                 stranger = f"the cloud at {address}"
                 raise Rejected(error.code(), details_of(error, stranger)) from None
         self.has_draft_model = verifier_pb2.CLOUD_DRAFTS_MODEL in answer.cloud_drafts
+        self.takes(cloud, answer.max_draft_length)
         return _shown(answer.model)
 
     async def _ask(self, cloud: int, channel: grpc.aio.Channel) -> CloudReport:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
         describe = stub.Describe(verifier_pb2.DescribeRequest(), timeout=ANSWER_WITHIN_S)
-        report = report_of(await asked_health(channel), await describe)
+        health, answer = await asked_health(channel), await describe
+        report = report_of(health, answer)
+        self.takes(cloud, answer.max_draft_length)
         if price := self._listed[cloud].price:
             report = replace(report, price=price)
         self.series.asked(self.addresses[cloud], report.round_trip_s)

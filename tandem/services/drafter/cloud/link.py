@@ -113,9 +113,10 @@ class CloudLink:
         """Return why its cloud does not answer; empty if it does."""
         return await self._route.why_silent()
 
-    def admits(self, model: str) -> bool:
-        """Return whether the connected cloud, which serves `model`, may continue the text."""
-        return self._route.admits(model)
+    def admits(self, opened: Opened) -> bool:
+        """Return whether the connected cloud, which says this of itself, may continue the text."""
+        self._route.opened(opened.max_draft_length)
+        return self._route.admits(opened.model_name)
 
     def failed(self, code: StatusCode) -> bool:
         """Record that the stream ended with `code`, or was silent for too long, and return whether

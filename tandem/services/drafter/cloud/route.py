@@ -97,6 +97,10 @@ class CloudRoute:
         self._model = self._model or model
         return self._place is None or self._model == model
 
+    def opened(self, longest_draft: int) -> None:
+        """Record how many drafts the connected cloud takes in a frame."""
+        self._clouds.takes(0 if self._place is None else self._place.cloud, longest_draft)
+
     def why_leave(self, now: float) -> MoveReason | None:
         """Return why a session with a working stream should move, if it should."""
         if self._place is None or not self._model:
