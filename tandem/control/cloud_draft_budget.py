@@ -69,6 +69,12 @@ class CloudDraftBudget:
         already, and cost their rows alone."""
         return tokens_per_pass(acceptance_rate, count) / (1 + count * self._cost(made=made))
 
+    def texts_before_try(self, count: int, least: float) -> float:
+        """Return after how many texts that are not worth drafts `count` that are there already are
+        tried: `least` where they cost little, and more where their rows would take more than a
+        small share of the passes."""
+        return max(least, count * self._cost(made=True) / self._config.try_share)
+
     def _cost(self, *, made: bool) -> float:
         """Return what a draft costs, as a share of a pass over one token of each session; nothing
         before a pass was seen."""

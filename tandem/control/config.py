@@ -98,6 +98,13 @@ class ControllerConfig:
     trial_share: float = 0.015
     """Share of an answer's time that trials may lose. The gate for `auto` against the cloud alone
     is 2 %; it leaves room for a choice that was wrong."""
+    reading_share: float = 0.02
+    """Share of the longest answer's time that a draft model may take to read the prompt for a
+    trial, where it reads on the processors that the cloud computes with. With a draft of 14 million
+    parameters that is nothing, with one of half a billion a tenth of a short answer."""
+    try_share: float = 0.01
+    """Share of a cloud's passes that drafts may cost which are tried although they are not expected
+    to pay, before any of them is accepted."""
     choose_every_s: float = 0.06
     """Seconds between two choices at least: a choice takes 0.3 to 1 ms of the edge's event loop, on
     the processors that a cloud on the same machine computes with."""

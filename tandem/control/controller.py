@@ -96,6 +96,7 @@ class Controller:
         objective: Objective | None = None,
         drafts_ahead: bool = True,
         max_tokens: int = 0,
+        prompt_tokens: int = 0,
         warm_start: WarmStart = NO_WARM_START,
         weighs_frames: bool = False,
         config: ControllerConfig = DEFAULT_CONFIG,
@@ -106,6 +107,7 @@ class Controller:
             limits: the preset's schedule, whose window and chunk are never exceeded.
             drafts_ahead: whether the edge drafts before verdicts.
             max_tokens: the longest that the answer may be.
+            prompt_tokens: what the draft model has to read before its first draft.
             weighs_frames: whether the time that the bytes of its frames add must be known apart
                 from the link's latency, which takes pings."""
         self._tells_latency = weighs_frames
@@ -128,6 +130,7 @@ class Controller:
         self._may_rest = self._objective.idle_weight >= 1
         """A cloud that may wait for drafts would wait for ever if none came."""
         self._max_tokens = max_tokens
+        self._reading_s = prompt_tokens * warm_start.prompt_row_s
         self._warm_start = warm_start
         self._began = self._held = False
         self._model_in_cloud = False
@@ -150,8 +153,9 @@ class Controller:
     @property
     def may_draft(self) -> bool:
         """True if the draft model should be ready: something is drafted, or soon may be."""
-        drafts = self.schedule.window > 0
-        return drafts or (self.on and self.decision is None)
+        if self.schedule.window > 0:
+            return True
+        return self.on and self.decision is None and self._may_read()
 
     @property
     def held(self) -> bool:
@@ -578,6 +582,8 @@ class Controller:
                 if hoped_s < gain * best_s and few * (alone_s - best_s) <= allowance_s
                 else None
             )
+        if not self._may_read():
+            return None
         hoped = self.estimates.conditions(self._now, hope=True)
         assert hoped is not None
         promising = [
@@ -588,6 +594,17 @@ class Controller:
             and self._factor(plan) * token_cost(plan, hoped, self._config).tpot_s < gain * alone_s
         ]
         return min(promising, key=lambda timed: timed[0])[1] if promising else None
+
+    def _may_read(self) -> bool:
+        """Return whether the draft model has read the prompt, or may for a trial: on the cloud's
+        processors it holds up the answer. A target whose time is not known takes no less for a
+        token than its draft model."""
+        shares = (self.estimates.rtt_s or 0.0) < self._config.same_machine_s
+        if not shares or not self._reading_s or self.estimates.acceptance.judged:
+            return True
+        draft = self.estimates.draft.seconds()
+        token_s = self.estimates.alone_s or (draft[0] if draft else 0.0)
+        return self._reading_s <= self._config.reading_share * self._max_tokens * token_s
 
     def _allowance_s(self, alone_s: float) -> float:
         """Return the seconds that trials may still lose. Where earlier answers showed what drafts

@@ -247,7 +247,8 @@ class WarmStart:
     """Measurements of earlier answers of a pair and its cloud; times as aged readings, in seconds.
     `row_share`: the time that a further row of a pass adds, relative to the first; `jumps`: when
     passes became much longer (1) or shorter (-1). `untried_tokens`: tokens of earlier answers that
-    still bear a trial; see `Controller.measured`."""
+    still bear a trial; see `Controller.measured`. `prompt_row_s`: what the draft model takes for a
+    token of a prompt, measured before it was used; 0: not known."""
 
     draft: Aged = ()
     draft_busy: Aged = ()
@@ -268,6 +269,7 @@ class WarmStart:
     cloud_tokens: Aged = ()
     cloud_acceptance: AcceptanceKnown | None = None
     untried_tokens: int = 0
+    prompt_row_s: float = 0.0
 
     def later(self, by_s: float) -> WarmStart:
         """Return the same readings, so much later."""

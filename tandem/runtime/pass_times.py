@@ -12,8 +12,9 @@ from math import inf
 
 from tandem.backends.interface import Engine, ForwardRequest
 
-ROWS = 5
-"""Tokens of the longer pass: four drafts and the token before them."""
+DRAFT_ROWS = (2, 5)
+"""Tokens of the longer passes: one draft, or four, and the token before them. An engine that
+computes one row by other code than several charges most for the first further one."""
 PROMPT_ROWS = (16, 64, 256)
 """Tokens of the passes that are measured for what a prompt takes, until one is long enough."""
 _LONG_ENOUGH_S = 0.1
@@ -47,12 +48,13 @@ class PassTimes:
 def measure_pass_times(
     engine: Engine, clock: Callable[[], float] = time.perf_counter
 ) -> PassTimes | None:
-    """Time passes of an engine that nobody uses yet, in turn over one token and over `ROWS`, then
-    over a prompt's. The shortest of each counts, as other programs only make passes longer. Returns
-    None where the context is shorter than that, or the clock too coarse."""
-    if engine.context_length < ROWS:
+    """Time passes of an engine that nobody uses yet, in turn over one token and over `DRAFT_ROWS`,
+    then over a prompt's. The shortest of each counts, as other programs only make passes longer; of
+    the further rows the dearest do. Returns None where the context is shorter than that, or the
+    clock too coarse."""
+    if engine.context_length < max(DRAFT_ROWS):
         return None
-    shortest_s = {1: inf, ROWS: inf}
+    shortest_s = dict.fromkeys((1, *DRAFT_ROWS), inf)
     began_s = clock()
     for _ in range(_REPEATS):
         for rows in shortest_s:
@@ -62,8 +64,9 @@ def measure_pass_times(
     first_s = shortest_s[1]
     if first_s <= 0:
         return None
-    further_s = (shortest_s[ROWS] - first_s) / (ROWS - 1)
-    longest_rows, longest_s = ROWS, shortest_s[ROWS]
+    further_s = max((shortest_s[rows] - first_s) / (rows - 1) for rows in DRAFT_ROWS)
+    longest_rows = max(DRAFT_ROWS)
+    longest_s = shortest_s[longest_rows]
     for rows in PROMPT_ROWS:
         if longest_s - first_s >= _LONG_ENOUGH_S or rows > engine.context_length:
             break

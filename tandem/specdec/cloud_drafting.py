@@ -404,7 +404,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         budget = self._budgets.lookup
         count = budget.drafts(self._lookup_acceptance.next_rate, budget.longest(self._longest))
         self._lookup_rested = 0 if count else self._lookup_rested + 1
-        if self._lookup_rested >= RETRY_AFTER:
+        if self._lookup_rested >= budget.texts_before_try(RETRY_LENGTH, RETRY_AFTER):
             self._lookup_rested = 0
             count = RETRY_LENGTH
         return self._text.followers(max(0, min(count, self.room)))

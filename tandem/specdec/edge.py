@@ -724,6 +724,7 @@ def _controller_of(request: EdgeRequest) -> Controller:
         objective=Objective(preset.idle_weight, preset.energy_weight, request.prices),
         drafts_ahead=preset.predraft is not Predraft.OFF,
         max_tokens=request.max_tokens,
+        prompt_tokens=len(request.prompt_ids),
         warm_start=request.warm_start,
         weighs_frames=preset.chooses_rounds or preset.chooses_truncation,
     )

@@ -198,7 +198,7 @@ class Liveness:
             prompt_s = FIRST_ANSWER_S + FIRST_ANSWER_ROW_S * self._text_tokens
             allowed_s = max(allowed_s, prompt_s)
         allowed_s *= 2 ** max(0, self._lost_rounds - 1)
-        return now - max(self._awaited_since_s, self._uploaded_s) >= allowed_s
+        return bool(now - max(self._awaited_since_s, self._uploaded_s) >= allowed_s)
 
     def _silent_s(self, now: float) -> float:
         return now - max(self._quiet_since_s, self._uploaded_s)

@@ -221,7 +221,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         )
         self._prometheus = prometheus
         samples = prometheus.read if prometheus else tuple[Sample, ...]
-        self._warm_starts = WarmStarts(engine.model_name, instance, samples)
+        self._warm_starts = WarmStarts(
+            engine.model_name,
+            instance,
+            samples,
+            pass_times=pass_times,
+        )
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
         self._target_context = 0

@@ -13,6 +13,7 @@ from typing import Any
 
 from tandem.control.config import DEFAULT_CONFIG
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Aged, WarmStart
+from tandem.runtime.pass_times import PassTimes
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.prometheus_server import (
@@ -47,7 +48,8 @@ It weighs little, so that a few wrong drafts outweigh it."""
 
 class WarmStarts:
     """Warm starts of the draft model `engine`, at the drafter's latest target. `samples` are the
-    server's; `instance` is how it calls this process, "" where nobody said."""
+    server's; `instance` is how it calls this process, "" where nobody said. `pass_times`: what the
+    draft model's passes took before it was used."""
 
     def __init__(
         self,
@@ -55,8 +57,10 @@ class WarmStarts:
         instance: str = "",
         samples: Callable[[], Sequence[Sample]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
+        pass_times: PassTimes | None = None,
     ) -> None:
         self._engine = engine
+        self._pass_times = pass_times
         self._instance = instance
         self._samples = samples
         self._clock = clock
@@ -95,7 +99,16 @@ class WarmStarts:
         now = self._clock()
         rate = self._acceptance.get((PRESETS[preset].acceptance, predicted))
         known = self._last.later(now - self._ended_s)
-        known = replace(known, acceptance=rate.aged(now) if rate else None)
+        known = replace(
+            known,
+            acceptance=rate.aged(now) if rate else None,
+        )
+        if self._pass_times is not None:
+            known = replace(
+                known,
+                draft=known.draft or ((0.0, self._pass_times.first_s),),
+                prompt_row_s=self._pass_times.prompt_row_s,
+            )
         if predicted:
             acceptance = known.acceptance or _PREDICTION
             known = self._with_samples(known, preset, 0.0)

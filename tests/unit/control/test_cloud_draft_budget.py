@@ -106,3 +106,12 @@ def test_rows_that_no_pass_had_yet_cost_what_the_engine_measured() -> None:
         drafts[row_share] = CloudDraftBudget(passes).drafts(0.7, 10)
     assert drafts[None] == 10
     assert drafts[0.375] <= 2
+
+
+def test_drafts_that_do_not_pay_are_tried_less_often_where_their_rows_are_dear() -> None:
+    cheap, dear = PassBudget(row_share=0.05), PassBudget(row_share=0.75)
+    for passes in (cheap, dear):
+        for _ in range(50):
+            passes.passed(0.03, 1, 1)
+    assert CloudDraftBudget(cheap).texts_before_try(2, 32) == 32
+    assert CloudDraftBudget(dear).texts_before_try(2, 32) > 90

@@ -120,6 +120,39 @@ def test_it_begins_with_the_cloud_alone_and_measures_it() -> None:
     assert controller.decision.alone_measured
 
 
+def reading(prompt_row_s: float) -> Session:
+    """An answer of at most 200 tokens to a prompt of 40, of which the draft model reads each so
+    long: nothing else is known of drafts."""
+    controller = Controller(
+        Control.LEAST_COST,
+        LIMITS,
+        warm_start=WarmStart(draft=((0.0, 0.005),), prompt_row_s=prompt_row_s),
+        max_tokens=200,
+        prompt_tokens=40,
+    )
+    controller.connected(0.0)
+    return Session(controller)
+
+
+@pytest.mark.parametrize(
+    ("prompt_row_s", "rtt_s", "reads"),
+    [(0.0005, 0.001, True), (0.01, 0.001, False), (0.01, 0.04, True)],
+)
+def test_no_trial_where_reading_the_prompt_holds_up_the_answer_on_the_same_processors(
+    prompt_row_s: float, rtt_s: float, reads: bool
+) -> None:
+    session = reading(prompt_row_s)
+    session.ping(rtt_s)
+    for _ in range(60):
+        session.token()
+    assert (session.controller.decisions[Reason.TRIAL] > 0) is reads
+
+
+def test_the_draft_model_does_not_begin_with_a_prompt_that_it_would_read_for_long() -> None:
+    assert reading(0.0005).controller.may_draft
+    assert not reading(0.01).controller.may_draft
+
+
 @pytest.mark.parametrize(("window", "drafts"), [(1, 1), (2, 2), (32, 2)])
 def test_drafts_before_anything_is_known_stay_within_the_window(window: int, drafts: int) -> None:
     """There were two whatever the window was, more than the cloud had been told of."""
