@@ -599,7 +599,8 @@ class Controller:
         """Return whether the draft model has read the prompt, or may for a trial: on the cloud's
         processors it holds up the answer. A target whose time is not known takes no less for a
         token than its draft model."""
-        shares = (self.estimates.rtt_s or 0.0) < self._config.same_machine_s
+        near = (self.estimates.rtt_s or 0.0) < self._config.same_machine_s
+        shares = near or self._warm_start.beside_cloud
         if not shares or not self._reading_s or self.estimates.acceptance.judged:
             return True
         draft = self.estimates.draft.seconds()

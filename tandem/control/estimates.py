@@ -248,7 +248,8 @@ class WarmStart:
     `row_share`: the time that a further row of a pass adds, relative to the first; `jumps`: when
     passes became much longer (1) or shorter (-1). `untried_tokens`: tokens of earlier answers that
     still bear a trial; see `Controller.measured`. `prompt_row_s`: what the draft model takes for a
-    token of a prompt, measured before it was used; 0: not known."""
+    token of a prompt, measured before it was used; 0: not known. `beside_cloud`: the cloud is known
+    to be on this machine, whatever a link between them takes."""
 
     draft: Aged = ()
     draft_busy: Aged = ()
@@ -270,6 +271,7 @@ class WarmStart:
     cloud_acceptance: AcceptanceKnown | None = None
     untried_tokens: int = 0
     prompt_row_s: float = 0.0
+    beside_cloud: bool = False
 
     def later(self, by_s: float) -> WarmStart:
         """Return the same readings, so much later."""

@@ -667,7 +667,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
-            warm_start=self._warm_starts.known(request.preset, predicted is not None),
+            warm_start=replace(
+                self._warm_starts.known(request.preset, predicted is not None),
+                beside_cloud=self._clouds.on_this_machine,
+            ),
             prices=self._limits.aim.prices,
             tenant=self._tenants.id_of(checked.tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),

@@ -120,13 +120,15 @@ def test_it_begins_with_the_cloud_alone_and_measures_it() -> None:
     assert controller.decision.alone_measured
 
 
-def reading(prompt_row_s: float) -> Session:
+def reading(prompt_row_s: float, *, beside_cloud: bool = False) -> Session:
     """An answer of at most 200 tokens to a prompt of 40, of which the draft model reads each so
     long: nothing else is known of drafts."""
     controller = Controller(
         Control.LEAST_COST,
         LIMITS,
-        warm_start=WarmStart(draft=((0.0, 0.005),), prompt_row_s=prompt_row_s),
+        warm_start=WarmStart(
+            draft=((0.0, 0.005),), prompt_row_s=prompt_row_s, beside_cloud=beside_cloud
+        ),
         max_tokens=200,
         prompt_tokens=40,
     )
@@ -135,13 +137,18 @@ def reading(prompt_row_s: float) -> Session:
 
 
 @pytest.mark.parametrize(
-    ("prompt_row_s", "rtt_s", "reads"),
-    [(0.0005, 0.001, True), (0.01, 0.001, False), (0.01, 0.04, True)],
+    ("prompt_row_s", "rtt_s", "beside_cloud", "reads"),
+    [
+        (0.0005, 0.001, False, True),
+        (0.01, 0.001, False, False),
+        (0.01, 0.04, False, True),
+        (0.01, 0.04, True, False),
+    ],
 )
 def test_no_trial_where_reading_the_prompt_holds_up_the_answer_on_the_same_processors(
-    prompt_row_s: float, rtt_s: float, reads: bool
+    prompt_row_s: float, rtt_s: float, beside_cloud: bool, reads: bool
 ) -> None:
-    session = reading(prompt_row_s)
+    session = reading(prompt_row_s, beside_cloud=beside_cloud)
     session.ping(rtt_s)
     for _ in range(60):
         session.token()

@@ -19,6 +19,7 @@ from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
 from tandem.net.connection import Connection
 from tandem.net.health_checks import ANSWER_WITHIN_S, HealthChecks, asked_health
+from tandem.net.own_side import is_loopback
 from tandem.net.reloaded import Reloaded
 from tandem.net.status import Rejected, details_of, upstream_rejection
 from tandem.net.tenant import Tenant
@@ -72,6 +73,11 @@ class Clouds:
         self._longest_drafts: dict[str, int] = {}
         for each in listed.current() if isinstance(listed, Reloaded) else listed:
             self._know(each)
+
+    @property
+    def on_this_machine(self) -> bool:
+        """True if every cloud is reached without leaving the machine."""
+        return all(is_loopback(address.rpartition(":")[0]) for address in self.addresses)
 
     @property
     def count(self) -> int:
