@@ -17,7 +17,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tandem.backends.model_files import (
     MOST_ADDED_TOKENS,
@@ -196,7 +196,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     class Generation(Extension):
         """A tag of transformers', around what an assistant wrote."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
             next(parser.stream)

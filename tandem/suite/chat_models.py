@@ -71,9 +71,15 @@ def _parameters_in(path: Path) -> int:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, HEADER_BYTES)))
         return sum(math.prod(header[name]["shape"]) for name in header if name != "__metadata__")
-    except (OSError, ValueError, struct.error, LookupError, TypeError, AttributeError):
-        return 0
-    except RecursionError:
+    except (
+        OSError,
+        ValueError,
+        struct.error,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):
         return 0
 
 
