@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from tandem.core.errors import InvalidArgument, TandemError
 
-_LONGEST = 300
+_LONGEST = 500
 
 
 @contextmanager

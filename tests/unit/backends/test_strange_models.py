@@ -287,17 +287,20 @@ TEMPLATES = {
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("where", ["chat_template.jinja", "tokenizer_config.json"])
 @pytest.mark.parametrize("kind", TEMPLATES)
-def test_a_chat_template_that_takes_too_much_is_refused(
-    folder: Path, kind: str, where: str
-) -> None:
+def test_a_chat_template_that_takes_too_much_is_refused(folder: Path, kind: str) -> None:
     template, why = TEMPLATES[kind]
-    if where == "chat_template.jinja":
-        (folder / where).write_text(template)
-    else:
-        (folder / "chat_template.jinja").unlink(missing_ok=True)
-        change(folder, where, chat_template=template)
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(InvalidArgument, match=f"stranger: its {why}"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_wherever_it_lies(folder: Path, several: bool) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    template, why = TEMPLATES["a long text"]
+    named = [{"name": name, "template": template} for name in ("default", "tool_use")]
+    change(folder, "tokenizer_config.json", chat_template=named if several else template)
     with pytest.raises(InvalidArgument, match=f"stranger: its {why}"):
         load_tokenizer(folder)
 
