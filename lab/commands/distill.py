@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandem.backends.model_trial import check_folder
 from tandem.commands.options import FILE, FOLDER, json_option
 from tandem.core.errors import InvalidArgument
 from tandem.suite.models import choose_model
@@ -117,6 +118,8 @@ def distill(**options: Any) -> None:
     use_threads(options["threads"])
     settings = _settings(target, options)
     try:
+        for folder in filter(None, (settings.target, settings.draft_from)):
+            check_folder(folder)
         maker = DraftMaker(settings, started_s)
         if options["estimate"] or not options["as_json"]:
             _show_estimate(maker.estimate(), options)

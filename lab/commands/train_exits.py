@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tandem.backends.model_trial import check_folder
 from tandem.commands.options import ANY_PATH, FOLDER, json_option
 from tandem.core.errors import InvalidArgument
 from tandem.suite.models import choose_model
@@ -89,6 +90,7 @@ def train_exits(**options: Any) -> None:
     change. After an interruption the same command resumes."""
     training_options = _checked(options)
     source = Path(choose_model(options["target"]).source)
+    check_folder(source)
     texts = [text for path in options["texts"] for text in read_texts(path)]
     pictures = [picture for path in options["pictures"] for picture in read_pictures(path)]
     if not texts and not pictures:

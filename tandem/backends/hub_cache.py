@@ -65,12 +65,12 @@ def holds_weights(folder: Path) -> bool:
         return False
     index = folder / WEIGHTS_INDEX
     try:
-        parts = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        parts = set(json.loads(index.read_bytes())["weight_map"].values())
+        return all((folder / part).exists() for part in parts)
     except FileNotFoundError:
         return (folder / "model.safetensors").exists()
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return False
-    return all((folder / part).exists() for part in parts)
 
 
 def why_unreachable() -> str:

@@ -1,6 +1,5 @@
 """The model that a setting names, and what a back end makes of it."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from tandem.backends.hub_cache import (
     why_unreachable,
 )
 from tandem.backends.interface import Engine
+from tandem.backends.model_files import CONFIG, check_model_folder
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.text import Tokenizer
@@ -140,6 +140,8 @@ def _is_cached(name: str, commit: str) -> bool:
     """Return whether a hub model is to be read from the cache alone: it is whole there, or nothing
     else can be had. Raises InvalidArgument("model") where it is neither there nor to be had."""
     snapshot = cached_snapshot(name, commit)
+    if snapshot is not None and (snapshot / CONFIG).exists():
+        check_model_folder(snapshot)
     if snapshot is not None and holds_weights(snapshot):
         return True
     unreachable = why_unreachable()
@@ -147,21 +149,3 @@ def _is_cached(name: str, commit: str) -> bool:
         why = f"is not on this machine, and {hub_endpoint()} cannot be reached ({unreachable})"
         raise InvalidArgument("model", f"{name}@{commit} {why}")
     return bool(unreachable)
-
-
-def check_model_folder(folder: Path) -> None:
-    """Raise InvalidArgument("model") unless a model's configuration can be read there; needs no
-    torch."""
-    if not folder.is_dir():
-        raise InvalidArgument("model", f"{folder} is a file; give the folder of a model")
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InvalidArgument(
-            "model", f"{folder} has no config.json; give the folder of a model"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise InvalidArgument("model", f"{path} has no model_type")

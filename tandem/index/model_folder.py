@@ -8,12 +8,14 @@ be used is refused before that costs anything.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.backends import model_files
+from tandem.backends.model_trial import try_model
 from tandem.core.errors import InvalidArgument
+from tandem.core.reading import reading
 
 _STEPS = ("Transformer", "Pooling", "Normalize")
 
@@ -33,10 +35,12 @@ class ModelFolder:
     def read(cls, path: Path) -> ModelFolder:
         """Read the folder of an embedding model. Raises InvalidArgument("embedding") saying what is
         wrong with it."""
-        pools_first_token = _pools_first_token(path)
+        with reading(path, "embedding"):
+            pools_first_token = _pools_first_token(path)
         config = read_json(path / "config.json")
         if not isinstance(config, dict):
             raise InvalidArgument("embedding", f"{path / 'config.json'}: is not an object")
+        check_untrusted(path, config, "embedding")
         return cls(
             path=path,
             name=f"{_base_name(path)}:{_fingerprint(path)}",
@@ -49,15 +53,19 @@ class ModelFolder:
 def read_json(path: Path) -> Any:
     """Return the content of a file of the model. Raises InvalidArgument naming it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return model_files.read_json(path)
     except (OSError, ValueError) as error:
         raise InvalidArgument("embedding", f"{path}: cannot be read: {error}") from error
 
 
-def cannot_load(path: Path, error: Exception) -> InvalidArgument:
-    """Return the error for a folder whose model a library refuses."""
-    why = " ".join(str(error).split())[:300]
-    return InvalidArgument("embedding", f"{path} cannot be loaded: {why}")
+def check_untrusted(folder: Path, config: Any, field: str) -> None:
+    """Raise InvalidArgument(field) for a model that names code, or whose tokenizer takes too
+    much."""
+    try:
+        model_files.check_settings(folder / "config.json", config)
+        try_model(folder, *model_files.tokenizer_parts(folder))
+    except InvalidArgument as error:
+        raise InvalidArgument(field, error.why) from error
 
 
 def _pools_first_token(folder: Path) -> bool:

@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 from threadpoolctl import ThreadpoolController
 from tokenizers import Tokenizer
 
+from tandem.core.reading import reading
 from tandem.index.bert_encoder import BertEncoder
-from tandem.index.model_folder import ModelFolder, cannot_load
+from tandem.index.model_folder import ModelFolder
 from tandem.index.records import Vectors
 
 MOST_TOKENS_TOGETHER = 4096
@@ -31,14 +32,12 @@ class NumpyEmbedder:
         self._first_token = folder.pools_first_token
         ThreadpoolController().select(internal_api="openblas").limit(limits=threads)
         files = sorted(folder.path.glob("*.safetensors"))
-        try:
+        with reading(folder.path, "embedding"):
             if not files:
                 raise FileNotFoundError("it has no file *.safetensors")
             weights = {name: each for file in files for name, each in load_file(file).items()}
             self._encoder = BertEncoder(folder.config, weights)
             self._tokenizer = Tokenizer.from_file(str(folder.path / "tokenizer.json"))
-        except Exception as error:  # the tokenizer's errors are of no narrower class
-            raise cannot_load(folder.path, error) from error
         # Set once and for all: encoding may then run on several threads.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tandem.backends.model_files import read_json
 from tandem.core.errors import InvalidArgument
+from tandem.core.reading import reading
+from tandem.index.model_folder import check_untrusted
 
 _BATCH = 16
-_LOADING_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class Reranker(Protocol):
@@ -53,14 +55,15 @@ class CrossEncoder:
 
         torch.set_num_threads(threads)
         logging.disable_progress_bar()
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        with reading(folder, "reranker"):
+            config = read_json(Path(folder) / "config.json")
+            check_untrusted(Path(folder), config, "reranker")
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, **options)
+            options |= {"use_safetensors": True, "attn_implementation": None}
             loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
+                folder, **options, output_loading_info=True
             )
-        except _LOADING_ERRORS as error:
-            why = " ".join(str(error).split())[:300]
-            raise InvalidArgument("reranker", f"{folder} cannot be loaded: {why}") from error
         model, report = loaded
         if report["missing_keys"]:
             missing = ", ".join(sorted(report["missing_keys"])[:3])

@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from tandem.index.model_folder import ModelFolder, cannot_load
+from tandem.core.reading import reading
+from tandem.index.model_folder import ModelFolder
 from tandem.index.records import Vectors
 
 _BATCH = 32
-_LOADING_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class TorchEmbedder:
@@ -29,14 +29,12 @@ class TorchEmbedder:
         self.name = folder.name
         torch.set_num_threads(threads)
         logging.disable_progress_bar()
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder.path, local_files_only=True)
-            model: Any = AutoModel.from_pretrained(
-                folder.path, local_files_only=True, use_safetensors=True, dtype=torch.float32
-            )
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        with reading(folder.path, "embedding"):
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder.path, **options)
+            options |= {"use_safetensors": True, "attn_implementation": None}
+            model: Any = AutoModel.from_pretrained(folder.path, **options, dtype=torch.float32)
             self._model = model.eval().to(device)
-        except _LOADING_ERRORS as error:
-            raise cannot_load(folder.path, error) from error
         limits = (folder.max_length, model.config.max_position_embeddings)
         self._longest = min(limit for limit in limits if limit)
         self.dimension = int(model.config.hidden_size)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.backends.gguf_engines import gguf_engine
+from tandem.backends.model_files import read_json
 from tandem.backends.model_source import only_drafts
 from tandem.suite.gguf_header import HEADER_BYTES, gguf_header
 from tandem.suite.local_models import LocalModel
@@ -54,7 +55,7 @@ def _folder_model(model: LocalModel) -> ChatModel | None:
     folder = model.source
     if not any((folder / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         try:
-            tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+            tokenizer = read_json(folder / "tokenizer_config.json")
         except (OSError, ValueError):
             return None
         if not isinstance(tokenizer, dict) or not tokenizer.get("chat_template"):
@@ -70,7 +71,15 @@ def _parameters_in(path: Path) -> int:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, HEADER_BYTES)))
         return sum(math.prod(header[name]["shape"]) for name in header if name != "__metadata__")
-    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError):
+    except (
+        OSError,
+        ValueError,
+        struct.error,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):
         return 0
 
 

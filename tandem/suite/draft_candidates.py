@@ -9,12 +9,18 @@ what was gained.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tandem.backends.model_files import (
+    CONFIG,
+    MOST_FILE_BYTES,
+    TOKENIZER,
+    open_file,
+    read_json,
+)
 from tandem.core.errors import InvalidArgument
 from tandem.suite.gguf_header import gguf_header
 from tandem.suite.known_models import (
@@ -128,7 +134,8 @@ class _Vocabulary:
         """The vocabulary as the model's file has it; equal bytes are equal tokens."""
         try:
             if not self._is_gguf:
-                return (self._source / "tokenizer.json").read_bytes()
+                with open_file(self._source / TOKENIZER) as file:
+                    return file.read(MOST_FILE_BYTES)
             with gguf_header(self._source) as header:
                 return header.tokens
         except (OSError, ValueError, struct.error):
@@ -141,7 +148,7 @@ class _Vocabulary:
             if self._is_gguf:
                 with gguf_header(self._source) as header:
                     return header.token_count
-            config = json.loads((self._source / "config.json").read_text("utf-8"))
+            config = read_json(self._source / CONFIG)
         except (OSError, ValueError, struct.error):
             return None
         size = config.get("vocab_size") if isinstance(config, dict) else None

@@ -9,16 +9,16 @@ to name a model is read: file names and small JSON files, never weights.
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from tandem.backends.hub_cache import PULLED_REF, WEIGHTS_INDEX, holds_weights, hub_cache
+from tandem.backends.model_files import open_file, read_json
 from tandem.backends.model_source import GGUF
 from tandem.core.errors import TandemError
 from tandem.demo import checkout, is_demo
@@ -28,6 +28,10 @@ GGUF_MODEL_LAYER = "application/vnd.ollama.image.model"
 _GGUF_PART = re.compile(r"-(\d{5})-of-\d{5}$")
 """How the names of files end that one model is split into; the first of them names the model."""
 
+_DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_LONGEST_COMMIT = 64
+"""Bytes of a file that holds one."""
 _OF_HUB = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 """What a name of the hub looks like."""
 
@@ -82,7 +86,7 @@ def local_models(
         *_of_folder(home / ".lmstudio" / "models", "LM Studio"),
         *_of_folder(home / ".cache" / "lm-studio" / "models", "LM Studio"),
     ]
-    listed = (model for model in models if not is_demo(model.source))
+    listed = (model for model in models if _can_be_shown(model) and not is_demo(model.source))
     return sorted(listed, key=lambda model: (model.place, model.name.lower(), model.source))
 
 
@@ -99,8 +103,12 @@ def model_at(path: Path) -> LocalModel:
 def models_in(folder: Path) -> list[LocalModel]:
     """Return the models in a folder of one's own, called by their paths."""
     found = _of_folder(folder, str(folder))
-    listed = (replace(model, name=str(model.source)) for model in found)
-    return sorted((model for model in listed if not is_demo(model.source)), key=lambda m: m.name)
+    listed = (
+        replace(model, name=str(model.source))
+        for model in found
+        if _can_be_shown(model) and not is_demo(model.source)
+    )
+    return sorted(listed, key=lambda model: model.name)
 
 
 def models_beside(model: LocalModel) -> list[LocalModel]:
@@ -183,10 +191,11 @@ def _snapshot(repository: Path) -> Path | None:
     snapshots = repository / "snapshots"
     for ref in (PULLED_REF, "main"):
         try:
-            commit = (repository / "refs" / ref).read_text("ascii").strip()
+            with open_file(repository / "refs" / ref) as file:
+                commit = file.read(_LONGEST_COMMIT).decode("ascii").strip()
         except (OSError, ValueError):
             continue
-        if commit and (snapshots / commit).is_dir():
+        if _COMMIT.fullmatch(commit) and (snapshots / commit).is_dir():
             return snapshots / commit
     return max(_folders(snapshots), key=lambda folder: folder.stat().st_mtime, default=None)
 
@@ -203,8 +212,9 @@ def _of_ollama(store: Path) -> Iterator[LocalModel]:
         for layer in layers:
             if not isinstance(layer, dict) or layer.get("mediaType") != GGUF_MODEL_LAYER:
                 continue
-            weights = store / "blobs" / str(layer.get("digest", "")).replace(":", "-")
-            if weights.is_file():
+            digest = str(layer.get("digest", ""))
+            weights = store / "blobs" / digest.replace(":", "-")
+            if _DIGEST.fullmatch(digest) and weights.is_file():
                 names = [part for part in parts[1:-1] if part != "library"]
                 name = f"{'/'.join(names)}:{parts[-1]}"
                 yield LocalModel(name, weights, "Ollama", weights.stat().st_size)
@@ -242,14 +252,14 @@ def _transformers_model(folder: Path, name: str, place: str) -> LocalModel | Non
         str(name).endswith(_TEXT_MODELS) for name in architectures
     ):
         return None
-    size = sum(path.stat().st_size for path in weights if path.is_file())
     length = config.get("max_position_embeddings")
+    family = str(config["model_type"])
     return LocalModel(
         name,
         folder,
         place,
-        size,
-        family=str(config["model_type"]),
+        _size(weights),
+        family=family if family.isprintable() else None,
         context_length=length if isinstance(length, int) else None,
     )
 
@@ -266,8 +276,7 @@ def _gguf_files(folder: Path, prefix: str, place: str) -> Iterator[LocalModel]:
         parts = (
             [path] if part is None else folder.glob(f"{glob.escape(stem[: part.start()])}-*{GGUF}")
         )
-        size = sum(each.stat().st_size for each in parts)
-        yield LocalModel(f"{prefix}{stem}", path, place, size)
+        yield LocalModel(f"{prefix}{stem}", path, place, _size(parts))
 
 
 def _children(folder: Path) -> list[Path]:
@@ -282,18 +291,33 @@ def _folders(folder: Path) -> list[Path]:
     return [path for path in _children(folder) if path.is_dir() and not path.name.startswith(".")]
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path, depth: int = 5) -> Iterator[Path]:
+    """Yield the files in a folder and `depth` levels below it. Links may lead in circles, and are
+    not followed."""
     for path in _children(folder):
-        if path.is_dir():
-            yield from _files(path)
+        if path.is_symlink():
+            continue
+        if path.is_dir() and depth:
+            yield from _files(path, depth - 1)
         elif path.is_file():
             yield path
+
+
+def _size(files: Iterable[Path]) -> int:
+    """Return the bytes of those that there are: a link may lead nowhere."""
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _can_be_shown(model: LocalModel) -> bool:
+    """Return whether a terminal shows the name as it is: one that could give it commands is no
+    name that anybody types."""
+    return model.name.isprintable() and str(model.source).isprintable()
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one if there is none."""
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        value = read_json(path)
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -10,14 +10,8 @@ from typing import Any
 from tandem.backends import factory
 from tandem.backends.gguf_engines import gguf_engine
 from tandem.backends.interface import Engine
-from tandem.backends.model_source import (
-    AUTO,
-    LoadedModel,
-    ModelChoice,
-    check_model_folder,
-    is_gguf,
-    only_drafts,
-)
+from tandem.backends.model_files import check_model_folder
+from tandem.backends.model_source import AUTO, LoadedModel, ModelChoice, is_gguf, only_drafts
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.demo import demo_folder, is_demo
 from tandem.net.process import nothing_collected

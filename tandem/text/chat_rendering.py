@@ -9,9 +9,18 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.reading import words_of
 
-OF_VALUES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What a template raises for variables of a kind that it was not made for."""
+OF_VALUES = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+"""What a template raises for values of a kind, or of a size, that it was not made for."""
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 FIELD = "chat_template_kwargs"
 MAX_CHARACTERS = 2**14
@@ -91,4 +100,5 @@ def not_rendered(rendering: ChatRendering, error: Exception) -> InvalidArgument:
     if rendering.continue_final_message and isinstance(error, ValueError):
         why = "the chat template does not write the last message in a way that can be continued"
         return InvalidArgument(_CONTINUE, why)
-    return InvalidArgument(FIELD, f"refused by the chat template: {str(error)[:200]}")
+    field = FIELD if rendering.variables else "messages"
+    return InvalidArgument(field, f"refused by the chat template: {words_of(error)}")

@@ -9,6 +9,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.reading import reading
 from tandem.core.tokens import check_token_ids
 from tandem.text.chat_rendering import (
     NO_VARIABLES,
@@ -57,7 +58,7 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Encode a prompt, with the beginning-of-text token if the model is used to one."""
-        return cast(list[int], self._tokenizer.encode(text))
+        return self._encoded(text)
 
     def chat(
         self,
@@ -99,7 +100,7 @@ class TextTokenizer:
 
     def mark_ids(self, text: str) -> list[int]:
         """Encode text inside a text; special tokens written out in it become special tokens."""
-        return cast(list[int], self._tokenizer.encode(text, add_special_tokens=False))
+        return self._encoded(text, add_special_tokens=False)
 
     def chat_with_tools(
         self,
@@ -115,10 +116,16 @@ class TextTokenizer:
             if not all(isinstance(message.get(field), str) for field in ("role", "content")):
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
         rendering = ChatRendering.of(variables)
+        with reading("the model's tokenizer", "messages", "cannot encode them"):
+            return self._rendered(_with_images(messages, images), list(tools) or None, rendering)
+
+    def _rendered(
+        self, messages: list[dict[str, Any]], tools: list[Any] | None, rendering: ChatRendering
+    ) -> list[int]:
         try:
             ids = self._tokenizer.apply_chat_template(
-                _with_images(messages, images),
-                tools=list(tools) or None,
+                messages,
+                tools=tools,
                 add_generation_prompt=rendering.add_generation_prompt,
                 continue_final_message=rendering.continue_final_message,
                 sanitize_control_tokens=True,
@@ -128,15 +135,16 @@ class TextTokenizer:
         except TemplateError as error:
             raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
         except OF_VALUES as error:
-            if not variables:
-                raise
             raise not_rendered(rendering, error) from error
         return cast(list[int], ids)
 
     def encode_piece(self, text: str) -> list[int]:
         """Encode text inside a text; control tokens written out in it are text."""
-        options = {"add_special_tokens": False, "split_special_tokens": True}
-        return cast(list[int], self._tokenizer.encode(text, **options))
+        return self._encoded(text, add_special_tokens=False, split_special_tokens=True)
+
+    def _encoded(self, text: str, **options: bool) -> list[int]:
+        with reading("the model's tokenizer", "prompt", "cannot encode this"):
+            return cast(list[int], self._tokenizer.encode(text, **options))
 
     def fill_in(self, prompt: str, suffix: str) -> list[int]:
         """Return the ids after which the text between `prompt` and `suffix` follows. Raises

@@ -8,8 +8,8 @@ import asyncio
 import shutil
 import tempfile
 import unicodedata
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from typing import Any
 from starlette.requests import Request
 
 from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer
+from tandem.backends.gguf_check import read_templates
 from tandem.backends.image_files import decode_image, image_sizes
 from tandem.backends.interface import KvFileRefused, KvOrigin
+from tandem.backends.model_files import check_model_folder, check_weights, tokenizer_parts
+from tandem.backends.model_trial import try_model
 from tandem.core.errors import InvalidArgument
 from tandem.core.foreign_words import MOST_CHARACTERS, cleaned, in_quotes
 from tandem.core.processors import Grammar, GrammarKind, Processors
@@ -217,6 +220,48 @@ def grammar(raw: bytes) -> None:
             answer = (*answer, int(allowed.argmax()))
 
 
+def gguf_header(raw: bytes) -> None:
+    with _model_file("model.gguf", raw) as path, suppress(InvalidArgument):
+        read_templates(path)
+
+
+def safetensors_header(raw: bytes) -> None:
+    with _model_file("model.safetensors", raw) as path, suppress(InvalidArgument):
+        (path.parent / "config.json").write_text('{"model_type": "llama", "vocab_size": 8}')
+        check_weights(path.parent)
+
+
+def model_config(raw: bytes) -> None:
+    with _model_file("config.json", raw) as path, suppress(InvalidArgument):
+        check_model_folder(path.parent)
+
+
+def tokenizer_config(raw: bytes) -> None:
+    with _model_file("tokenizer_config.json", raw) as path, suppress(InvalidArgument):
+        tokenizer_parts(path.parent)
+
+
+def tokenizer_file(raw: bytes) -> None:
+    """In a process of its own, so that a second has a few runs."""
+    with _model_file("tokenizer.json", raw) as path, suppress(InvalidArgument):
+        try_model(path.parent, path, ())
+
+
+def chat_template(raw: bytes) -> None:
+    with suppress(InvalidArgument):
+        try_model(MEMORY, None, [raw.decode(errors="replace")])
+
+
+@contextmanager
+def _model_file(name: str, raw: bytes) -> Iterator[Path]:
+    folder = _in_memory()
+    try:
+        (folder / name).write_bytes(raw)
+        yield folder / name
+    finally:
+        shutil.rmtree(folder)
+
+
 STORED_TARGETS: Mapping[str, Target] = {
     target.__name__: target
     for target in (
@@ -239,5 +284,11 @@ STORED_TARGETS: Mapping[str, Target] = {
         kv_file,
         image_file,
         grammar,
+        gguf_header,
+        safetensors_header,
+        model_config,
+        tokenizer_config,
+        tokenizer_file,
+        chat_template,
     )
 }

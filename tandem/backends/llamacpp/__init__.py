@@ -7,11 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tandem.backends.gguf_check import check_gguf
 from tandem.backends.llamacpp.library import LIBRARY_VARIABLE
 from tandem.backends.llamacpp.library import library as loaded_library
-from tandem.backends.model_source import GGUF_MAGIC, LoadedModel, ModelChoice
+from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command
+from tandem.core.reading import reading
 from tandem.text import ComparableTokenizer
 
 
@@ -20,7 +22,9 @@ def load(choice: ModelChoice) -> LoadedModel:
     check_gguf(Path(choice.source))
     if choice.exits not in ("none", "auto"):
         raise InvalidArgument("exits", "llama.cpp's models have no early exits; use 'none'")
-    loaded: LoadedModel = _library_module("gguf_model").load_chosen(choice)
+    module = _library_module("gguf_model")
+    with reading(choice.source, "model"):
+        loaded: LoadedModel = module.load_chosen(choice)
     return loaded
 
 
@@ -28,8 +32,10 @@ def load_tokenizer(source: str) -> ComparableTokenizer:
     """Return the tokenizer of a GGUF file; its weights are not read. Raises
     InvalidArgument("model")."""
     check_gguf(Path(source))
-    model = _library_module("native").LlamaModel(Path(source), vocabulary_only=True)
-    tokenizer: ComparableTokenizer = _library_module("gguf_tokenizer").GgufTokenizer(model)
+    native, text = _library_module("native"), _library_module("gguf_tokenizer")
+    with reading(source, "model"):
+        model = native.LlamaModel(Path(source), vocabulary_only=True)
+        tokenizer: ComparableTokenizer = text.GgufTokenizer(model)
     return tokenizer
 
 
@@ -47,20 +53,3 @@ def _library_module(name: str) -> Any:
                 f"'llamacpp' needs the system's OpenMP library ({error}): apt-get install libgomp1"
             )
         raise InvalidArgument("engine", why) from error
-
-
-def check_gguf(path: Path) -> None:
-    """Raise InvalidArgument("model") for what is no GGUF file."""
-    if not path.is_file():
-        raise InvalidArgument("model", f"{path} is not a file; llama.cpp needs a .gguf file")
-    try:
-        with path.open("rb") as file:
-            begin = file.read(12)
-    except OSError as error:
-        raise InvalidArgument("model", f"{path} cannot be read: {error.strerror}") from error
-    if begin == b"version http":
-        raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
-    if not begin.startswith(GGUF_MAGIC):
-        raise InvalidArgument(
-            "model", f"{path} is not a GGUF file; convert the model to GGUF first"
-        )

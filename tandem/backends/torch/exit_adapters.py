@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tandem.backends.interface import ExitCheck, Logits
+from tandem.backends.model_files import read_json
 from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.core.errors import InvalidArgument
 
@@ -252,7 +253,7 @@ def read_description(folder: Path) -> ExitsDescription:
     """Read what a folder says of itself. Raises InvalidArgument("exits")."""
     path = folder / DESCRIPTION
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise InvalidArgument("exits", f"{path} cannot be read: {error}") from error
     return _described(content, path)
@@ -349,5 +350,13 @@ def _tensor_hashes(path: Path) -> Iterable[tuple[str, str]]:
                     content.update(block)
                     begin += len(block)
                 yield name, content.hexdigest()
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        struct.error,
+    ) as error:
         raise InvalidArgument("model", f"{path} cannot be read: {error}") from error

@@ -20,8 +20,10 @@ from transformers import (
     Qwen3Config,
 )
 
+from tandem.backends.gguf_check import check_gguf
 from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command
+from tandem.core.reading import reading
 from tandem.text.tokenizer import TextTokenizer
 
 _CONFIGS: dict[str, type[PreTrainedConfig]] = {
@@ -60,10 +62,9 @@ class GgufFile:
         except ImportError as error:
             why = f"GGUF files in the engine torch need another package: {install_command('gguf')}"
             raise InvalidArgument("model", why) from error
-        try:
+        check_gguf(path)
+        with reading(path, "model", "cannot be read"):
             self._reader = GGUFReader(path)
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
         self._architecture = self._metadata("general.architecture")
         if self._architecture not in _CONFIGS:
             why = f"{path} has the architecture {self._architecture!r}, which is not one of"
@@ -75,6 +76,8 @@ class GgufFile:
             self._name(tensor.name): self._weight(tensor, dtype) for tensor in self._reader.tensors
         }
         config = self._config(weights)
+        if config.num_hidden_layers > len(weights):
+            raise InvalidArgument("model", f"{self.path} says that it has more layers than tensors")
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
         if config.tie_word_embeddings:
@@ -95,12 +98,10 @@ class GgufFile:
 
     def own_tokenizer(self) -> Any:
         """Return transformers' own tokenizer of the file. Raises InvalidArgument("model")."""
-        place = {"gguf_file": self.path.name, "local_files_only": True}
-        try:
+        place: dict[str, Any] = {"gguf_file": self.path.name, "local_files_only": True}
+        place["trust_remote_code"] = False
+        with reading(f"the tokenizer of {self.path}", "model", "cannot be read"):
             return AutoTokenizer.from_pretrained(str(self.path.parent), **place)
-        except (ImportError, KeyError, OSError, TypeError, ValueError) as error:
-            why = f"the tokenizer of {self.path} cannot be read: {error}"
-            raise InvalidArgument("model", why) from error
 
     def _metadata(self, key: str, default: Any = None) -> Any:
         field = self._reader.get_field(key)
@@ -145,10 +146,10 @@ class GgufFile:
 
     def _rows(self) -> int:
         """Return for how many tokens there are logits."""
-        (embedding,) = (
-            tensor for tensor in self._reader.tensors if tensor.name == "token_embd.weight"
-        )
-        return int(embedding.shape[1])
+        for tensor in self._reader.tensors:
+            if tensor.name == "token_embd.weight":
+                return int(tensor.shape[1])
+        raise InvalidArgument("model", f"{self.path} has no token_embd.weight")
 
     def _name(self, name: str) -> str:
         """Return transformers' name of a tensor. Raises InvalidArgument("model")."""

@@ -10,14 +10,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
+from tandem.backends.hub_cache import cached_snapshot, holds_weights
+from tandem.backends.model_files import (
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    check_model_folder,
+    check_weights,
+    tokenizer_parts,
+)
 from tandem.backends.model_source import (
     GGUF,
     LoadedModel,
@@ -26,6 +33,7 @@ from tandem.backends.model_source import (
     find_source,
     is_gguf,
 )
+from tandem.backends.model_trial import try_model
 from tandem.backends.processors import machine_threads
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import (
@@ -44,6 +52,7 @@ from tandem.backends.torch.reduced_head import read_head_tokens
 from tandem.core.default_sampling import NO_DEFAULTS, DefaultSampling
 from tandem.core.errors import InvalidArgument
 from tandem.core.extras import install_command
+from tandem.core.reading import reading
 from tandem.telemetry.logging import get_logger
 from tandem.text.tokenizer import TextTokenizer
 
@@ -52,8 +61,6 @@ log = get_logger(__name__)
 BAR_AFTER_S = 1.0
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_PYTHON_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
-_LOADING_ERRORS = (*_PYTHON_ERRORS, SafetensorError)
 
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
@@ -61,6 +68,11 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     float32, bfloat16 or float16, whatever the file holds, or int8 or int4 for quantised weights.
     `threads` is how many CPU threads torch uses in this process. Raises InvalidArgument naming the
     field."""
+    with reading(choice.source, "model"):
+        return _load(choice)
+
+
+def _load(choice: ModelChoice) -> LoadedModel:
     folder_or_name = choice.source
     revision = choice.revision
     dtype = choice.dtype
@@ -152,21 +164,24 @@ def load_model(
     precision = _precision(dtype)
     place = _device(device)
     source = find_source(folder_or_name, revision)
-    if source.local:
-        _check_weights(Path(folder_or_name))
+    folder = _folder(source)
+    if folder is not None and (source.local or holds_weights(folder)):
+        check_weights(folder)
     logging.set_tqdm_hook(_bar_on_terminals)
     logging.enable_progress_bar()
-    try:
-        loaded: Any = _model_class(source).from_pretrained(
+    with reading(folder_or_name, "model"):
+        kind = _model_class(source)
+        if (fetched := _folder(source)) is not None:
+            check_model_folder(fetched)
+        loaded: Any = kind.from_pretrained(
             source.name,
             **source.options,
             dtype=precision or "auto",
             use_safetensors=True,
+            attn_implementation=None,  # as transformers likes, whatever the folder says
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except _LOADING_ERRORS as error:
-        _refuse(folder_or_name, error)
     model, report = loaded
     _check_complete(folder_or_name, report)
     return model.to(place)
@@ -235,12 +250,29 @@ def _head_tokens(source: ModelSource, vocabulary_size: int) -> torch.Tensor | No
 def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:
     """Return the tokenizer of the model in a folder, or of that name and commit."""
     source = find_source(folder_or_name, revision)
-    try:
+    with reading(folder_or_name, "model"):
+        _try_tokenizer(source)
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
-    except _LOADING_ERRORS as error:
-        _refuse(folder_or_name, error)
-    config = AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
-    return TextTokenizer(tokenizer, eos_token_ids_of(source), getattr(config, "vocab_size", None))
+        config = AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
+        size = getattr(config, "vocab_size", None)
+        return TextTokenizer(tokenizer, eos_token_ids_of(source), size)
+
+
+def _try_tokenizer(source: ModelSource) -> None:
+    """Try the tokenizer and the chat templates of a model, once they are on this machine."""
+    if not source.local:
+        for name in (TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja"):
+            with suppress(OSError):  # not every model has each
+                cached_file(source.name, name, **source.options)
+    if (folder := _folder(source)) is not None:
+        try_model(folder, *tokenizer_parts(folder))
+
+
+def _folder(source: ModelSource) -> Path | None:
+    """Return where a model's files lie; None for one of the hub of which nothing is here."""
+    if source.local:
+        return Path(source.name)
+    return cached_snapshot(source.name, source.options["revision"])
 
 
 def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
@@ -272,23 +304,9 @@ def _vision(source: ModelSource, model: Any) -> QwenVision | None:
     except ImportError as error:
         why = f"reads images, which needs pillow: {install_command('vision')}"
         raise InvalidArgument("model", why) from error
-    try:
+    with reading(source.name, "model"):
         processor = Qwen2VLImageProcessorPil.from_pretrained(source.name, **source.options)
-    except _LOADING_ERRORS as error:
-        _refuse(source.name, error)
     return QwenVision(model, processor)
-
-
-def _check_weights(folder: Path) -> None:
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        raise InvalidArgument(
-            "model", f"{folder} has no .safetensors file; other formats are not supported"
-        )
-    for path in weights:
-        with path.open("rb") as file:
-            if file.read(12) == b"version http":
-                raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
 
 
 def _check_complete(folder_or_name: str | Path, report: dict[str, Any]) -> None:
@@ -299,11 +317,6 @@ def _check_complete(folder_or_name: str | Path, report: dict[str, Any]) -> None:
             kind = fault.removesuffix("_keys")
             why = f"{folder_or_name}: {len(names)} {kind} tensors in the weights, e.g. {names[0]}"
             raise InvalidArgument("model", why)
-
-
-def _refuse(folder_or_name: str | Path, error: Exception) -> NoReturn:
-    reason = next((line for line in str(error).splitlines() if line), type(error).__name__)
-    raise InvalidArgument("model", f"{folder_or_name} cannot be loaded: {reason}") from error
 
 
 def _has_tokenizer(source: ModelSource) -> bool:

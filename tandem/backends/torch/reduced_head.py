@@ -6,13 +6,13 @@ truncation of the draft's distribution like any other: verification stays exact.
 has its whole head.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tandem.backends.model_files import read_json
 from tandem.backends.model_source import HEAD_TOKENS
 from tandem.backends.torch.linear import Linear
 from tandem.core.errors import InvalidArgument
@@ -27,7 +27,7 @@ def read_head_tokens(folder: Path, vocabulary_size: int) -> Tensor | None:
     if not path.exists():
         return None
     try:
-        named = json.loads(path.read_text("utf-8"))
+        named = read_json(path)
     except (OSError, ValueError) as error:
         raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
     numbers = isinstance(named, list) and all(type(token) is int for token in named)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from vllm.engine.arg_utils import EngineArgs
@@ -15,6 +16,7 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from tandem.backends.model_files import check_weights
 from tandem.backends.model_source import LoadedModel, ModelChoice, ModelSource, find_source
 from tandem.backends.request_checks import check_sessions
 from tandem.backends.torch.loading import (
@@ -38,6 +40,8 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     """Return the model on its workers. `device` must be what this build of vLLM computes on. Raises
     InvalidArgument naming the field."""
     source = find_source(choice.source, choice.revision)
+    if source.local:
+        check_weights(Path(source.name))
     _check_device(choice.device)
     tokenizer = find_tokenizer(choice.source, choice.revision)
     core = _start(choice, source)

@@ -18,6 +18,7 @@ from tools.write_gguf import write_gguf
 
 OLD = "1" * 40
 NEW = "2" * 40
+FIRST, SECOND = (f"sha256:{digit * 64}" for digit in "ab")
 WEIGHTS = b"GGUF" + bytes(60)
 
 
@@ -37,11 +38,11 @@ def hub_snapshot(home: Path, repository: str, revision: str, *, main: str | None
     return transformers_folder(place / "snapshots" / revision)
 
 
-def ollama_model(store: Path, *names: str, digest: str = "sha256:abc") -> Path:
+def ollama_model(store: Path, *names: str, digest: str = FIRST) -> Path:
     manifest = store.joinpath("manifests", "registry.example", *names)
     manifest.parent.mkdir(parents=True, exist_ok=True)
     layers = [
-        {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:def"},
+        {"mediaType": "application/vnd.ollama.image.license", "digest": f"sha256:{'d' * 64}"},
         {"mediaType": "application/vnd.ollama.image.model", "digest": digest},
     ]
     manifest.write_text(json.dumps({"layers": layers}))
@@ -91,7 +92,7 @@ def test_variables_move_the_stores(home: Path, tmp_path: Path) -> None:
 
 def test_ollama_keeps_weights_under_their_digest(home: Path) -> None:
     blob = ollama_model(home / ".ollama/models", "library", "llama3.2", "1b")
-    mine = ollama_model(home / ".ollama/models", "me", "tuned", "latest", digest="sha256:123")
+    mine = ollama_model(home / ".ollama/models", "me", "tuned", "latest", digest=SECOND)
     found = names(home)
     assert found["llama3.2:1b"].source == blob
     assert found["me/tuned:latest"].source == mine
@@ -123,6 +124,42 @@ def test_what_is_no_model_that_writes_text_is_not_listed(home: Path) -> None:
     manifest.parent.mkdir(parents=True)
     manifest.write_text("[]")
     assert names(home) == {}
+
+
+def test_what_strangers_put_into_a_store_is_passed_over(home: Path) -> None:
+    """Circles of links, pipes, names and digests that lead elsewhere, links to nothing."""
+    store = home / ".ollama/models"
+    ollama_model(store, "library", "good", "1b")
+    for number, digest in enumerate(("../../secret", "sha256:abc")):
+        ollama_model(store, "library", f"bad{number}", "1b", digest=digest)
+    for number in range(4):
+        for place in ("manifests", "manifests/registry.example"):
+            (store / place / f"circle{number}").symlink_to(store / "manifests")
+    hub = hub_snapshot(home, "a/b", OLD, main="../../../../models--c--d").parents[1]
+    transformers_folder(home / ".cache/models--c--d")
+    os.mkfifo(hub / "refs" / "tandem-pull")
+    odd = home / "models/odd"
+    odd.mkdir(parents=True)
+    os.mkfifo(odd / "config.json")
+    (odd / "model.safetensors").symlink_to(odd / "nothing")
+    os.mkfifo(odd / "pipe.gguf")
+    (odd / "part-00001-of-00002.gguf").write_bytes(WEIGHTS)
+    (odd / "part-00002-of-00002.gguf").symlink_to(odd / "nothing")
+    found = names(home)
+    assert set(found) == {"good:1b", "a/b", "odd/part-00001-of-00002"}
+    assert found["a/b"].source == hub / "snapshots" / OLD
+
+
+def test_no_name_gives_orders_to_the_terminal(home: Path) -> None:
+    for name in ("evil\x1b]52;c;cm0gLXJm\x07", "evil\u202egpj", "evil\nmodel", "evil\udc9b0m"):
+        transformers_folder(home / "models" / name)
+    plain = transformers_folder(home / "models" / "plain")
+    (plain / "config.json").write_text(json.dumps({"model_type": "\x1b]0;title\x07"}))
+    ended = CliRunner().invoke(main, ["models", str(home / "models")])
+    assert ended.exit_code == 0
+    assert "plain" in ended.stdout
+    assert "evil" not in ended.stdout
+    assert ended.stdout.replace("\n", "").isprintable()
 
 
 MODELS = [
