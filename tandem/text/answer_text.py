@@ -53,9 +53,7 @@ class AnswerText:
             self._unread.append(token_id)  # read when the text is asked for: a round waits for this
             return is_stop
         self._tokens += 1
-        piece = self._pushed((token_id,))
-        if self._tokens > self._min_tokens:
-            piece, self._stopped = self._stops.push(piece)
+        piece, self._stopped = self._stops.push(self._pushed((token_id,)), may_end=self._may_end)
         self._pieces.append(piece)
         return self._stopped or is_stop
 
@@ -93,8 +91,13 @@ class AnswerText:
         """Return what was held back, once no token follows."""
         if self._stopped:
             return ""
-        piece, stopped = self._stops.push(self._detokenizer.finish())
+        piece, stopped = self._stops.push(self._detokenizer.finish(), may_end=self._may_end)
         return piece if stopped else piece + self._stops.flush()
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether a stop string that the last token completes ends the text."""
+        return self._tokens > self._min_tokens
 
 
 class ThinkingCount:
