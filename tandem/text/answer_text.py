@@ -26,16 +26,17 @@ class AnswerText:
         includes_stop: bool = False,
         detokenizer: IncrementalText | None = None,
         single: IncrementalText | None = None,
+        after: Sequence[int] = (),
         splitter: ThinkingSplitter | None = None,
     ) -> None:
-        """Stop strings are looked for after `min_tokens` tokens; the text ends with the one that
-        is found, if `includes_stop`, and else before it. `detokenizer`: the one that makes the
-        text, if it is not the tokenizer's usual one; `single`: likewise, of what single tokens
-        spell. `splitter`: of an answer that may think;
+        """The text ends with the first stop string that is complete after `min_tokens` tokens, if
+        `includes_stop`, and else before it. `after`: the tokens whose text it goes on with.
+        `detokenizer`: the one that makes the text, if it is not the tokenizer's usual one;
+        `single`: likewise, of what single tokens spell. `splitter`: of an answer that may think;
         without one no token is counted as thinking."""
-        self._detokenizer = detokenizer or tokenizer.detokenizer()
+        self._detokenizer = detokenizer or tokenizer.detokenizer(after)
         self._thinking = ThinkingCount(splitter) if splitter is not None else None
-        self._spelling = Spelling(tokenizer, single)
+        self._spelling = Spelling(tokenizer, single or tokenizer.detokenizer(after))
         self._stops = StopStrings(stops, includes_stop)
         self._min_tokens = min_tokens
         self._tokens = 0
