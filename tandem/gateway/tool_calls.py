@@ -167,6 +167,8 @@ class ToolCallReader:
         self._state = _State.TEXT
         self._depth = 0
         self._in_string = self._escaped = False
+        self._said = False
+        """Whether the text since the last mark is more than space: between calls space is none."""
 
     def push(self, text: str) -> list[str | CallPiece]:
         """Return what is certain now: texts, and pieces of calls."""
@@ -203,14 +205,21 @@ class ToolCallReader:
         if places:
             place, mark = min(places)
             before, self._held = self._held[:place], self._held[place + len(mark) :]
+            left_out = self._is_left_out(before)
+            self._said = False
             if mark == self._format.mark:
                 self._state = _State.HEAD
-        else:
-            end = len(self._held) - unfinished(self._held, self._marks)
-            before, self._held = self._held[:end], self._held[end:]
-            if not before:
-                return None
-        return [] if self.calls and before.isspace() else [before]
+            return [] if left_out else [before]
+        end = len(self._held) - unfinished(self._held, self._marks)
+        before = self._held[:end]
+        if not before or self._is_left_out(before):  # which more text may change
+            return None
+        self._held = self._held[end:]
+        self._said = self._said or not before.isspace()
+        return [before]
+
+    def _is_left_out(self, text: str) -> bool:
+        return self.calls > 0 and not self._said and text.isspace()
 
     def _head(self) -> list[str | CallPiece] | None:
         head = self._head_pattern.match(self._held)
@@ -218,6 +227,7 @@ class ToolCallReader:
         if tail_at >= 0 and (head is None or tail_at < head.end()):  # it only looked like a call
             before, tail, self._held = self._held.partition(self._format.tail)
             self._state = _State.TEXT
+            self._said = True
             return [self._format.mark + before + tail]
         if head is None or head.end() == len(self._held):  # more space may follow
             return None
