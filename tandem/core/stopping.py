@@ -44,12 +44,14 @@ class StopStrings:
         self._held = ""
         self._matched = False
 
-    def push(self, text_delta: str) -> tuple[str, bool]:
-        """Take more text; return (text now safe to emit, whether a stop string is complete)."""
+    def push(self, text_delta: str, *, may_end: bool = True) -> tuple[str, bool]:
+        """Take more text; return (text now safe to emit, whether a stop string is complete). One
+        that is complete with this text counts only if the text `may_end` here; it may have begun
+        where that could not be."""
         if self._matched:
             return "", True
         text = self._held + text_delta
-        if (match := self._first_match(text)) is not None:
+        if may_end and (match := self._first_match(text, len(self._held))) is not None:
             end, start = match
             self._held = ""
             self._matched = True
@@ -65,9 +67,12 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str) -> tuple[int, int] | None:
-        """Return where the first stop string ends, and where it starts."""
-        positions = ((text.find(stop), len(stop)) for stop in self._stops)
+    def _first_match(self, text: str, seen: int) -> tuple[int, int] | None:
+        """Return where the first stop string that ends after the first `seen` letters ends, and
+        where it starts."""
+        positions = (
+            (text.find(stop, max(0, seen - len(stop) + 1)), len(stop)) for stop in self._stops
+        )
         ends = [(start + length, start) for start, length in positions if start >= 0]
         return min(ends) if ends else None
 

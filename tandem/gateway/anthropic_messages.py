@@ -17,7 +17,7 @@ from tandem.gateway.event_stream import StreamForm, server_sent
 from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.gateway.responses import Ignored
 from tandem.gateway.schema import ChatCompletionRequest, Count, Seed, Stops, TandemOptions
-from tandem.gateway.tool_calls import MAX_TOOLS, ToolName, complete_calls
+from tandem.gateway.tool_calls import MAX_TOOLS, STRICT, ToolName, complete_calls
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use"]
 
@@ -83,7 +83,7 @@ class MessageTool(Strict):
     input_schema: dict[str, Any] = Field(description="JSON schema of the input.")
     description: str | None = None
     type: Literal["custom"] | None = None
-    strict: bool | None = Field(default=None, description="Ignored: inputs always match.")
+    strict: bool | None = Field(default=None, description=STRICT)
     cache_control: Ignored = None
 
 
@@ -326,7 +326,7 @@ def _text(content: str | Sequence[MessageText]) -> str:
 
 
 def _function(tool: MessageTool) -> dict[str, Any]:
-    function = {"name": tool.name, "parameters": tool.input_schema}
+    function = {"name": tool.name, "parameters": tool.input_schema, "strict": tool.strict}
     described = {} if tool.description is None else {"description": tool.description}
     return {"type": "function", "function": {**function, **described}}
 

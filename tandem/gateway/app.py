@@ -63,6 +63,7 @@ from tandem.gateway.schema import (
     TandemOptions,
 )
 from tandem.gateway.text_endpoints import TextEndpoints
+from tandem.gateway.tool_schemas import refusal_of_schema
 from tandem.gateway.translated import AnswerWriter, Translate
 from tandem.gateway.web_page import WebPage
 from tandem.generation.request import LONGEST_ANSWER_S, GenerationRequest
@@ -285,8 +286,7 @@ class _Gateway:
         form: Form,
         translate: Translate | None = None,
     ) -> Response:
-        if grammar := body.named_grammar():
-            request.state.grammar = grammar[0]
+        _note_grammar(request, body)
         fingerprint = await self.catalog.fingerprint(body.model)
         generation_requests = requests_of(body, self._limits)
         chat = body if isinstance(body, ChatCompletionRequest) else None
@@ -355,8 +355,7 @@ class _Gateway:
         raw = await unless_ending(self.ending, self.bodies.read(request))
         body = parse_body(raw, ResponsesRequest, self.catalog.context_length)
         chat = as_chat(body)
-        if grammar := chat.named_grammar():
-            request.state.grammar = grammar[0]
+        _note_grammar(request, chat)
         await self.catalog.fingerprint(body.model)
         generation_requests = self._chat_requests(chat, self._limits)
         writer = ResponseWriter(
@@ -429,12 +428,22 @@ def _route(app: FastAPI, method: str, path: str, handler: Any) -> None:
     app.add_api_route(path, handler, methods=[method], response_model=None)
 
 
+def _note_grammar(request: Request, body: CommonParameters) -> None:
+    """Note which parameter of a body a grammar that is refused comes from."""
+    if grammar := body.named_grammar():
+        request.state.grammar = grammar[0]
+    if isinstance(body, ChatCompletionRequest):
+        request.state.tools = [tool.function.name for tool in body.offered]
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     refused = api_error(error, _TANDEM_FIELDS)
     if request.url.path == CHAT_PATH and refused.body["param"] == "prompt":
         refused.body["param"] = "messages"  # which the suite made its prompt of
     if refused.body["param"] in ("grammar", "processors"):
         refused.body["param"] = getattr(request.state, "grammar", None)
+        names = getattr(request.state, "tools", ())
+        refused.body["message"] = refusal_of_schema(refused.body["message"], names)
     if request.url.path == RESPONSES_PATH and refused.body["param"] is not None:
         name, dot, rest = refused.body["param"].partition(".")
         refused.body["param"] = RESPONSE_NAMES.get(name) or name + dot + rest

@@ -25,7 +25,13 @@ from tandem.gateway.schema import (
     Seed,
     TandemOptions,
 )
-from tandem.gateway.tool_calls import MAX_TOOLS, CallPiece, ToolCallReader, ToolName
+from tandem.gateway.tool_calls import (
+    MAX_TOOLS,
+    STRICT,
+    CallPiece,
+    ToolCallReader,
+    ToolName,
+)
 from tandem.generation.figures import answer_figures
 from tandem.specdec.messages import GenerationParams
 from tandem.text.families import CallFormat
@@ -119,9 +125,7 @@ class ResponseTool(Strict):
     parameters: dict[str, Any] | None = Field(
         default=None, description="JSON schema of the arguments."
     )
-    strict: bool | None = Field(
-        default=None, description="Ignored: arguments always match the schema."
-    )
+    strict: bool | None = Field(default=None, description=STRICT)
 
 
 class NamedResponseTool(Strict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.core.errors import listen_words
 from tandem.gateway.caller_connection import CallerConnection, ConnectionLimits
@@ -21,6 +21,7 @@ from tandem.net.reloaded import Reloaded, read_file
 BACKLOG = 1024
 CLOSE_S = 2
 """What the last answers get to reach their callers."""
+_LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
 HANDSHAKE_S = 10.0
 """What a caller gets for TLS's handshake."""
 
@@ -67,7 +68,7 @@ class HttpServer:
         self.url = f"{'http' if certificate is None else 'https'}://{shown}:{self.port}"
         self._server = _Server(
             _Config(
-                _ended_quietly(app),
+                _ended_quietly(_last_after_two_lengths(app)),
                 http=CallerConnection,
                 ws="none",
                 lifespan="off",
@@ -162,6 +163,23 @@ def _ended_quietly(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
 
     return ended_quietly
+
+
+def _last_after_two_lengths(app: ASGIApp) -> ASGIApp:
+    """Wrap `app` so that a request that states its length in two ways is the last of its connection
+    (RFC 9112, 6.1): a proxy before this server may take what follows for a part of it."""
+
+    async def last_after_two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        ambiguous = _LENGTHS.issubset(name for name, _ in scope.get("headers", ()))
+        await app(scope, receive, closing if ambiguous else send)
+
+    return last_after_two_lengths
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,7 +2,8 @@
 tools follows, and the calls in its text.
 
 Invariant: however a text is cut into pieces, its pieces joined are the same calls; arguments are
-JSON that fits the tool's schema once the answer ended by itself.
+JSON once the answer ended by itself, and fit what is enforced of the tool's schema
+(`tandem.gateway.tool_schemas`).
 
 In the text a call stands as the model's family writes it (`tandem.text.families`); where that is
 not known as Hermes does: `<tool_call>`, an object with name and arguments, `</tool_call>`. The
@@ -19,18 +20,20 @@ from pydantic import Field
 
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import Strict
+from tandem.gateway.tool_schemas import enforced_schema
 from tandem.text.families import HERMES, CallFormat
 from tandem.text.thinking import unfinished
 
 MAX_TOOLS = 128
 MAX_CALLS = 8
 """Of one answer: a model that does not know when to stop calling would go on for ever."""
-_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
-_COMPACT = {"x-guidance": {"whitespace_flexible": False}}
-"""llguidance's own keyword: a model that may write spaces for ever would."""
-
 LINE_ENDS = "\\n{0,2}"
 """Between thinking and what follows it, as a regular expression."""
+
+STRICT = (
+    "True: a schema with keywords that cannot be enforced is refused. Otherwise these are left out,"
+    " and the arguments match the rest."
+)
 
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
@@ -39,7 +42,7 @@ class ToolFunction(Strict):
     name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="A JSON schema.")
-    strict: bool | None = Field(default=None, description="Ignored: arguments always match.")
+    strict: bool | None = Field(default=None, description=STRICT)
 
 
 class Tool(Strict):
@@ -102,9 +105,14 @@ def tool_grammar(
     written. `after_thinking`: line ends may come before them, as models write them there."""
     more = f"({_literal(calls.between)} next_call){{0,{MAX_CALLS - 1}}}" if parallel else ""
     begin, end = calls.first + calls.begin, _literal(calls.end)
+    schemas = [
+        enforced_schema(one.function.parameters, one.function.strict is True) for one in tools
+    ]
     # One lexeme with what may stand before it: a text may begin in the same way, up to a place.
     first = f"/{LINE_ENDS}{_escaped(begin)}/" if after_thinking else _literal(begin)
     rules = [
+        # First, so that a line's number in a refusal says which tool's it is.
+        *(f"a{index}: %json {json.dumps(schema)}" for index, schema in enumerate(schemas)),
         "start: calls" if must_call else f"start: {'json' if text else 'TEXT'} | calls",
         " ".join(filter(None, ("calls: call", more, _literal(calls.last)))),
         f"call: BEGIN function {end}",
@@ -114,9 +122,7 @@ def tool_grammar(
     if parallel:
         rules.append(f"next_call: {_literal(calls.begin)} function {end}")
     for index, tool in enumerate(tools):
-        parameters = _NO_PARAMETERS | (tool.function.parameters or {}) | _COMPACT
         rules.append(f"f{index}: {_literal(tool.function.name + calls.middle)} a{index}")
-        rules.append(f"a{index}: %json {json.dumps(parameters)}")
     if not must_call:
         rules.append(f"json: %json {text.source}" if text else _plain(calls))
     return Grammar(GrammarKind.LARK, "\n".join(rules) + "\n")
@@ -167,6 +173,8 @@ class ToolCallReader:
         self._state = _State.TEXT
         self._depth = 0
         self._in_string = self._escaped = False
+        self._said = False
+        """Whether the text since the last mark is more than space: between calls space is none."""
 
     def push(self, text: str) -> list[str | CallPiece]:
         """Return what is certain now: texts, and pieces of calls."""
@@ -203,14 +211,21 @@ class ToolCallReader:
         if places:
             place, mark = min(places)
             before, self._held = self._held[:place], self._held[place + len(mark) :]
+            left_out = self._is_left_out(before)
+            self._said = False
             if mark == self._format.mark:
                 self._state = _State.HEAD
-        else:
-            end = len(self._held) - unfinished(self._held, self._marks)
-            before, self._held = self._held[:end], self._held[end:]
-            if not before:
-                return None
-        return [] if self.calls and before.isspace() else [before]
+            return [] if left_out else [before]
+        end = len(self._held) - unfinished(self._held, self._marks)
+        before = self._held[:end]
+        if not before or self._is_left_out(before):  # which more text may change
+            return None
+        self._held = self._held[end:]
+        self._said = self._said or not before.isspace()
+        return [before]
+
+    def _is_left_out(self, text: str) -> bool:
+        return self.calls > 0 and not self._said and text.isspace()
 
     def _head(self) -> list[str | CallPiece] | None:
         head = self._head_pattern.match(self._held)
@@ -218,6 +233,7 @@ class ToolCallReader:
         if tail_at >= 0 and (head is None or tail_at < head.end()):  # it only looked like a call
             before, tail, self._held = self._held.partition(self._format.tail)
             self._state = _State.TEXT
+            self._said = True
             return [self._format.mark + before + tail]
         if head is None or head.end() == len(self._held):  # more space may follow
             return None

@@ -6,6 +6,7 @@ is told, even if it was refused."""
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -33,6 +34,8 @@ MAX_LEXER_STATES = 10_000
 """Of 1 to 2 kB, so that a grammar takes some 20 MB at most."""
 MAX_GRAMMAR_SYMBOLS = 10_000
 """Some thousand properties; what is larger is refused after half a second at most."""
+
+_IN_SCHEMA = "failed to compile JSON schema: "  # how llguidance begins what is wrong with one
 
 WAITING = 64
 WAITING_OF_TENANT = 8
@@ -263,4 +266,22 @@ def _native_grammar(matcher: type[LLMatcher], grammar: Grammar) -> str:
 
 
 def _brief(error: object) -> str:
-    return str(error).partition("\n")[0][:300]
+    """Return what is wrong with a grammar, in words for whoever wrote it; within a grammar in
+    Lark's syntax with the line of the schema that it is about."""
+    before, mark, inside = str(error).partition(_IN_SCHEMA)
+    line = re.match(r"at (\d+)\(", before)
+    words = _what_is_wrong(inside if mark else before)
+    return (f"line {line[1]}: {words}" if mark and line else words)[:300]
+
+
+def _what_is_wrong(said: str) -> str:
+    if unknown := re.match(r"Unimplemented keys: \[(.*?)\]", said):
+        names = unknown[1].replace('"', "'")
+        return f"not supported in a JSON schema: {names}"
+    if unknown := re.match(r"Unknown format: (.*)", said):
+        return f"not supported in a JSON schema: the format '{unknown[1]}'"
+    if said.startswith("oneOf constraints"):
+        return "not supported in a JSON schema: this 'oneOf'; use 'anyOf'"
+    if broken := re.match(r"regex parse error:\n *(.*)\n(?:.*\n)*?error: (.*)", said):
+        return f"the pattern {broken[1]} is not supported: {broken[2]}"
+    return said.partition("\n")[0]

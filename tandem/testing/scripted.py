@@ -178,7 +178,7 @@ class ScriptedTokenizer:
     ) -> list[int]:
         return self.encode("".join(message["content"] for message in messages))
 
-    def detokenizer(self) -> ScriptedText:
+    def detokenizer(self, after: Sequence[int] = ()) -> ScriptedText:
         return ScriptedText()
 
 

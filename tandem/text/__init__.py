@@ -37,7 +37,9 @@ class Tokenizer(Protocol):
         `images` images, one placeholder each. `variables` are the chat template's
         (`tandem.text.chat_rendering`)."""
 
-    def detokenizer(self) -> IncrementalText: ...
+    def detokenizer(self, after: Sequence[int] = ()) -> IncrementalText:
+        """Begin a text, or go on with that of `after`: some tokenizers put a space before every
+        text, which is none of the text's where it begins, and is where it goes on."""
 
 
 @runtime_checkable
@@ -56,7 +58,9 @@ class SpecialTokenizer(Protocol):
     @property
     def eos_token_ids(self) -> frozenset[int]: ...
 
-    def special_detokenizer(self, ends: Collection[int] = ()) -> IncrementalText:
+    def special_detokenizer(
+        self, ends: Collection[int] = (), after: Sequence[int] = ()
+    ) -> IncrementalText:
         """Return a detokenizer like `detokenizer`, but with all special tokens as text; one of
         `ends` only if another token follows it."""
 
@@ -100,7 +104,7 @@ class FamilyTokenizer(Protocol):
     def mark_ids(self, text: str) -> list[int]:
         """Encode text inside a text; special tokens written out in it become special tokens."""
 
-    def marked_detokenizer(self) -> IncrementalText:
+    def marked_detokenizer(self, after: Sequence[int] = ()) -> IncrementalText:
         """Return a detokenizer like `detokenizer`, but with the family's marks as text, even where
         they are special tokens."""
 

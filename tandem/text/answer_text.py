@@ -26,16 +26,17 @@ class AnswerText:
         includes_stop: bool = False,
         detokenizer: IncrementalText | None = None,
         single: IncrementalText | None = None,
+        after: Sequence[int] = (),
         splitter: ThinkingSplitter | None = None,
     ) -> None:
-        """Stop strings are looked for after `min_tokens` tokens; the text ends with the one that
-        is found, if `includes_stop`, and else before it. `detokenizer`: the one that makes the
-        text, if it is not the tokenizer's usual one; `single`: likewise, of what single tokens
-        spell. `splitter`: of an answer that may think;
+        """The text ends with the first stop string that is complete after `min_tokens` tokens, if
+        `includes_stop`, and else before it. `after`: the tokens whose text it goes on with.
+        `detokenizer`: the one that makes the text, if it is not the tokenizer's usual one;
+        `single`: likewise, of what single tokens spell. `splitter`: of an answer that may think;
         without one no token is counted as thinking."""
-        self._detokenizer = detokenizer or tokenizer.detokenizer()
+        self._detokenizer = detokenizer or tokenizer.detokenizer(after)
         self._thinking = ThinkingCount(splitter) if splitter is not None else None
-        self._spelling = Spelling(tokenizer, single)
+        self._spelling = Spelling(tokenizer, single or tokenizer.detokenizer(after))
         self._stops = StopStrings(stops, includes_stop)
         self._min_tokens = min_tokens
         self._tokens = 0
@@ -53,9 +54,7 @@ class AnswerText:
             self._unread.append(token_id)  # read when the text is asked for: a round waits for this
             return is_stop
         self._tokens += 1
-        piece = self._pushed((token_id,))
-        if self._tokens > self._min_tokens:
-            piece, self._stopped = self._stops.push(piece)
+        piece, self._stopped = self._stops.push(self._pushed((token_id,)), may_end=self._may_end)
         self._pieces.append(piece)
         return self._stopped or is_stop
 
@@ -93,8 +92,13 @@ class AnswerText:
         """Return what was held back, once no token follows."""
         if self._stopped:
             return ""
-        piece, stopped = self._stops.push(self._detokenizer.finish())
+        piece, stopped = self._stops.push(self._detokenizer.finish(), may_end=self._may_end)
         return piece if stopped else piece + self._stops.flush()
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether a stop string that the last token completes ends the text."""
+        return self._tokens > self._min_tokens
 
 
 class ThinkingCount:

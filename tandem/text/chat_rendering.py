@@ -3,12 +3,13 @@ template. Invariant: a variable never stands for what rendering itself gives a t
 messages, or tells it, such as which template to use."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.prompt import Prompt, is_conversation
 from tandem.core.reading import words_of
 
 OF_VALUES = (
@@ -88,6 +89,17 @@ def read_variables(text: str) -> Mapping[str, Any]:
         raise InvalidArgument(FIELD, "must be a JSON object")
     ChatRendering.of(variables)
     return variables
+
+
+def continued_tokens(
+    prompt: Prompt, chat_template_kwargs: str, prompt_ids: Sequence[int]
+) -> Sequence[int]:
+    """Return the tokens whose text the answer to a prompt goes on with: the prompt's, but none
+    where the answer begins a turn of a conversation."""
+    begins = is_conversation(prompt)
+    if begins and not ChatRendering.of(read_variables(chat_template_kwargs)).continue_final_message:
+        return ()
+    return prompt_ids
 
 
 def tells_date(template: str) -> bool:

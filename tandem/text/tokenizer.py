@@ -31,7 +31,8 @@ _FILLING = (
 """Tokens before a text, before what is to follow, and before what comes between them: Qwen and
 others, StarCoder, DeepSeek."""
 _PROMPT_END = 64
-"""Tokens of a prompt's end that may tell whether it opens the thinking; marks have ten at most."""
+"""Tokens of a prompt's end that may tell how its answer begins: whether it opens the thinking,
+whose marks have ten at most, and whether there is any text before it."""
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
 
 
@@ -186,18 +187,30 @@ class TextTokenizer:
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         return cast(str, self._tokenizer.decode(list(token_ids), **options))
 
-    def detokenizer(self) -> "Detokenizer":
-        return Detokenizer(self)
+    def detokenizer(self, after: Sequence[int] = ()) -> "Detokenizer":
+        """Begin a text, or go on with that of `after`."""
+        return Detokenizer(self, after=self._context(after))
 
-    def marked_detokenizer(self) -> "Detokenizer":
+    def marked_detokenizer(self, after: Sequence[int] = ()) -> "Detokenizer":
         """Return a detokenizer like `detokenizer`, but with the family's marks as text, even where
         they are special tokens."""
-        return Detokenizer(self, self._special_marks)
+        return Detokenizer(self, self._special_marks, after=self._context(after))
 
-    def special_detokenizer(self, ends: Collection[int] = ()) -> "Detokenizer":
+    def special_detokenizer(
+        self, ends: Collection[int] = (), after: Sequence[int] = ()
+    ) -> "Detokenizer":
         """Return a detokenizer like `detokenizer`, but with all special tokens as text; one of
         `ends` only if another token follows it."""
-        return Detokenizer(self, self._special_tokens, ends)
+        return Detokenizer(self, self._special_tokens, ends, after=self._context(after))
+
+    def _context(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """Return the last tokens of a text, as many as tell what the next one adds to it: up to one
+        that has text, but without half a character, which nothing completes."""
+        tail = token_ids[-_PROMPT_END:]
+        while tail and self.decode(tail[-1:]).endswith(_INCOMPLETE):
+            tail = tail[:-1]
+        starts = range(len(tail) - 1, -1, -1)
+        return tail[next((start for start in starts if self.decode(tail[start:])), 0) :]
 
     @cached_property
     def _special_tokens(self) -> dict[int, str]:
@@ -230,15 +243,16 @@ class Detokenizer:
         tokenizer: TextTokenizer,
         shown: Mapping[int, str] | None = None,
         ends: Collection[int] = (),
+        after: Sequence[int] = (),
     ) -> None:
-        """Begin a text. `shown`: special tokens that are text here, with what they spell; one of
-        `ends` only if another token follows it."""
+        """Begin a text, or go on with that of the tokens `after`. `shown`: special tokens that are
+        text here, with what they spell; one of `ends` only if another token follows it."""
         self._tokenizer = tokenizer
         self._shown = shown or {}
         self._ends = frozenset(ends)
         self._end = ""  # spelt by the last token, if that may be the end
-        self._ids: list[int] = []  # settled tokens kept for context, then unsettled ones
-        self._settled = 0
+        self._ids = [*after]  # settled tokens kept for context, then unsettled ones
+        self._settled = len(self._ids)
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take more ids, and return the text that they complete; half a character waits for its

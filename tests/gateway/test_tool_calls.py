@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -51,7 +52,11 @@ def joined(text: str, step: int) -> tuple[str | None, list[tuple[str, str, str]]
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize(
     "text",
-    ["", "plain", "a < b <tool", "so: " + CALLS, CALLS, CALLS[:40], CALLS[:90], CALLS[:-5]],
+    [
+        *("", "plain", "a < b <tool", "so: " + CALLS, CALLS, CALLS[:40], CALLS[:90], CALLS[:-5]),
+        *(CALLS + "One.\n\nTwo words. \n", CALLS + "\n\nOne\n" + CALLS + " \n", CALLS + "\n \n"),
+        CALLS + "\n<tool_call> none</tool_call>\n" + CALLS,
+    ],
 )
 def test_deltas_joined_are_the_message_however_the_text_is_cut(text: str, step: int) -> None:
     message = ToolAnswer("a").message(text)["message"]
@@ -73,6 +78,19 @@ def test_calls_are_read_as_they_were_written() -> None:
     assert found == [("weather", ODD), ("now", "{}")]
     assert len({call["id"] for call in message["tool_calls"]}) == 2
     assert ToolAnswer("a").message(CALLS)["message"]["content"] is None
+
+
+@pytest.mark.parametrize("step", [1, 2, 1000])
+@pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
+def test_space_within_the_text_after_a_call_is_text(family: ModelFamily, step: int) -> None:
+    calls, after = family.calls.written([("now", "{}")]), "One.\n\nTwo words."
+    answer = ToolAnswer("a", family.calls)
+    content = "".join(
+        answer.delta(piece, place == 0, False)["delta"].get("content", "")
+        for place, piece in enumerate([calls, *re.findall(f"(?s).{{1,{step}}}", after)])
+    )
+    assert content == after
+    assert ToolAnswer("a", family.calls).message(calls + after)["message"]["content"] == after
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])

@@ -215,3 +215,26 @@ async def test_vllms_words_mean_the_same(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await client.chat.completions.create(**asking(tools=bad))
     assert refused.value.param == "tools"
+
+
+async def test_a_tool_with_an_unusual_schema_takes_no_other_with_it(client: AsyncOpenAI) -> None:
+    """As pydantic writes a set and a path, and zod an address; `strict` asks for all of it."""
+    unusual = {
+        "type": "object",
+        "properties": {
+            "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
+            "file": {"type": "string", "format": "path", "maxLength": 8},
+            "mail": {"type": "string", "pattern": r"^(?!\.)[a-z]+@x\.org$", "maxLength": 12},
+        },
+        "required": [],
+        "additionalProperties": False,
+    }
+    function: dict[str, Any] = {"name": "file", "parameters": unusual}
+    tools: Any = [*TOOLS, {"type": "function", "function": function}]
+    answer = await client.chat.completions.create(**asking(tools=tools), tool_choice=NAMED)
+    assert answer.choices[0].message.tool_calls
+    function["strict"] = True
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.chat.completions.create(**asking(tools=tools))
+    assert refused.value.param == "tools"
+    assert "tools: the schema of 'file': not supported in a JSON schema" in refused.value.message

@@ -244,5 +244,5 @@ class MadeUpTokenizer:
     ) -> list[int]:
         raise NotImplementedError("nobody talks to it")
 
-    def detokenizer(self) -> IncrementalText:
+    def detokenizer(self, after: Sequence[int] = ()) -> IncrementalText:
         raise NotImplementedError("nobody reads it")

@@ -40,7 +40,8 @@ _OPEN, _CLOSE = "\ue0f0", "\ue0f1"  # private use; around control tokens that a 
 _CONTINUED = "\ue0f2 "  # private use; where the last message ends that an answer continues
 _NONE = -1
 _PROMPT_END = 64
-"""Tokens of a prompt's end that may tell whether it opens the thinking."""
+"""Tokens of a prompt's end that may tell how its answer begins: whether it opens the thinking, and
+whether there is any text before it."""
 
 
 class GgufTokenizer:
@@ -193,10 +194,11 @@ class GgufTokenizer:
         text = self.detokenizer()
         return text.push(list(token_ids)) + text.finish()
 
-    def detokenizer(self) -> "GgufText":
-        return GgufText(self)
+    def detokenizer(self, after: Sequence[int] = ()) -> "GgufText":
+        """Begin a text, or go on with that of `after`."""
+        return GgufText(self, after=after)
 
-    def marked_detokenizer(self) -> "GgufText":
+    def marked_detokenizer(self, after: Sequence[int] = ()) -> "GgufText":
         """Return what `detokenizer` returns, except that the family's marks are text, even where
         they are control tokens."""
         marks = self.family.marks
@@ -205,13 +207,15 @@ class GgufTokenizer:
             for token, name in self._names.items()
             if name in self._control and any(name in mark for mark in marks)
         }
-        return GgufText(self, shown)
+        return GgufText(self, shown, after=after)
 
-    def special_detokenizer(self, ends: Collection[int] = ()) -> "GgufText":
+    def special_detokenizer(
+        self, ends: Collection[int] = (), after: Sequence[int] = ()
+    ) -> "GgufText":
         """Return what `detokenizer` returns, except that all control tokens are text; one of `ends`
         only if another token follows it."""
         shown = {t: name.encode() for t, name in self._names.items() if name in self._control}
-        return GgufText(self, shown, ends)
+        return GgufText(self, shown, ends, after)
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text; none for a control token."""
@@ -295,15 +299,18 @@ class GgufText:
         tokenizer: GgufTokenizer,
         shown: Mapping[int, bytes] | None = None,
         ends: Collection[int] = (),
+        after: Sequence[int] = (),
     ) -> None:
-        """Begin an empty text. `shown`: the control tokens that are text here, with what each
-        spells; one of `ends` is text only if another token follows it."""
+        """Begin an empty text, or go on with that of the tokens `after`. `shown`: the control
+        tokens that are text here, with what each spells; one of `ends` is text only if another
+        token follows it."""
         self._tokenizer = tokenizer
         self._shown = shown or {}
         self._ends = frozenset(ends) & self._shown.keys()
         self._end = b""  # spelt by the last token, if that may be the end
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
-        self._first = tokenizer.drops_first_space
+        goes_on = any(tokenizer.piece(token) for token in reversed(after[-_PROMPT_END:]))
+        self._first = tokenizer.drops_first_space and not goes_on
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Return the text that these tokens complete. Raises InvalidArgument("token_ids") for an id

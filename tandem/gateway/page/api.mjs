@@ -1,4 +1,5 @@
-// The HTTP API, as this page uses it. The key is kept for this tab alone.
+// The HTTP API, as this page uses it: by relative paths, so that a proxy may serve all below a prefix.
+// The key is kept for this tab alone.
 
 const KEY = "tandem-key";
 
@@ -20,7 +21,7 @@ export const setKey = (key) =>
 export async function features() {
   let response;
   try {
-    response = await fetch("/page/features.json");
+    response = await fetch("page/features.json");
   } catch {
     throw unreachable();
   }
@@ -30,18 +31,18 @@ export async function features() {
 
 // The one model: its name, its draft model, and the presets.
 export async function model() {
-  return (await ask("/v1/models")).data[0];
+  return (await ask("v1/models")).data[0];
 }
 
-export const link = (change) => ask("/v1/tandem/link", change);
+export const link = (change) => ask("v1/tandem/link", change);
 
 // Adds a file as a document; the server reads its text by the extension of its name.
 export const addDocument = (name, content) =>
-  ask("/v1/tandem/documents", { name, content, encoding: "base64" });
+  ask("v1/tandem/documents", { name, content, encoding: "base64" });
 
 // The chunks of a streamed answer, until it ends. Throws ApiError, also for one that breaks off.
 export async function* stream(body, signal) {
-  const response = await send("/v1/chat/completions", { ...body, stream: true }, signal);
+  const response = await send("v1/chat/completions", { ...body, stream: true }, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let unread = "";
   let complete = false;

@@ -314,7 +314,7 @@ function Page() {
   const canCompare = Boolean(served?.tandem.presets.includes(ALONE));
   return html`<div class="frame">
     <header class="top">
-      <img src="/page/icon.svg" alt="" />
+      <img src="page/icon.svg" alt="" />
       <h1>Tandem</h1>
       ${served && html`<p class="pair"><b>${served.tandem.draft}</b> ${say("draftsOnEdge")} <b>${served.id}</b> ${say("verifiesInCloud")}</p>`}
       <div class="tools">

@@ -12,6 +12,7 @@ from tandem.core.prompt import Turn
 from tandem.generation.request import GenerationRequest
 from tandem.text import FamilyTokenizer, SpecialTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
+from tandem.text.chat_rendering import continued_tokens
 from tandem.text.families import PLAIN, ModelFamily, ThinkingFormat
 from tandem.text.thinking import ThinkingSplitter, ThinkingStart, thinking_start
 
@@ -31,17 +32,20 @@ class AnswerThinking:
         """Return the processors that a caller asked for, with the thinking added."""
         return asked if self.tokens is None else replace(asked, thinking=self.tokens)
 
-    def text(self, tokenizer: Tokenizer, request: GenerationRequest) -> AnswerText:
+    def text(
+        self, tokenizer: Tokenizer, request: GenerationRequest, prompt_ids: Sequence[int]
+    ) -> AnswerText:
         """Begin the text of the answer, with the family's marks in it, or with all special tokens
         if the request asks for those."""
+        after = continued_tokens(request.prompt, request.chat_template_kwargs, prompt_ids)
         detokenizer = single = None
         if request.spell_special_tokens and isinstance(tokenizer, SpecialTokenizer):
             ends = {*tokenizer.eos_token_ids, *request.stop_token_ids}
             shows_end = request.include_stop_str_in_output
-            detokenizer = tokenizer.special_detokenizer(() if shows_end else ends)
-            single = tokenizer.special_detokenizer()
+            detokenizer = tokenizer.special_detokenizer(() if shows_end else ends, after)
+            single = tokenizer.special_detokenizer(after=after)
         elif self.family is not PLAIN and isinstance(tokenizer, FamilyTokenizer):
-            detokenizer = tokenizer.marked_detokenizer()
+            detokenizer = tokenizer.marked_detokenizer(after)
         thinks = self.start is not ThinkingStart.NONE
         return AnswerText(
             tokenizer,
@@ -51,6 +55,7 @@ class AnswerThinking:
             includes_stop=request.include_stop_str_in_output,
             detokenizer=detokenizer,
             single=single,
+            after=after,
             splitter=ThinkingSplitter(self.family.thinking, self.start) if thinks else None,
         )
 

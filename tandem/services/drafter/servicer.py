@@ -428,7 +428,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         until it ends."""
         request = admitted.checked.request
         await stream.write(pb.GenerateResponse(started=admitted.started))
-        text = admitted.thinking.text(self._tokenizer, request)
+        prompt_ids = admitted.edge_request.prompt_ids
+        text = admitted.thinking.text(self._tokenizer, request, prompt_ids)
         log.info("request started", prompt_tokens=len(admitted.edge_request.prompt_ids))
         learned = await self._learning.begin(admitted.checked.payer)
         if not request.no_memory:

@@ -30,7 +30,7 @@ from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
 from tandem.text import ConversationTokenizer, Tokenizer
 from tandem.text.answer_text import AnswerText
-from tandem.text.chat_rendering import read_variables
+from tandem.text.chat_rendering import continued_tokens, read_variables
 from tandem.text.document_place import document_head, with_system_turn
 from tandem.text.tool_prompt import conversation_ids
 from tandem.two_sided.decoding.document_files import DocumentFiles, open_document_files
@@ -211,7 +211,8 @@ class DocumentDecoder:
         text = None
         if tokenizer and opening.wants_text:
             least = opening.processors.min_tokens
-            text = AnswerText(tokenizer, opening.stop, min_tokens=least)
+            after = continued_tokens(opening.prompt, opening.chat_template_kwargs, prompt_ids)
+            text = AnswerText(tokenizer, opening.stop, min_tokens=least, after=after)
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
         store = self._store
         estimate = self._estimate

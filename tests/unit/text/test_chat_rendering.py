@@ -13,7 +13,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Turn
-from tandem.text.chat_rendering import ChatRendering, read_variables
+from tandem.text.chat_rendering import ChatRendering, continued_tokens, read_variables
 from tandem.text.tokenizer import TextTokenizer
 from tandem.text.tool_prompt import conversation_ids
 from tests.unit.backends.tiny_folders import SPECIAL, write_model, write_tokenizer
@@ -115,3 +115,15 @@ def test_no_variable_stands_for_a_parameter_of_rendering() -> None:
 def test_what_a_caller_cannot_say_is_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidArgument, match=why):
         read_variables(text)
+
+
+def test_an_answer_goes_on_with_its_prompt_unless_it_begins_a_turn() -> None:
+    turns = (Turn("user", "hello"), Turn("assistant", "well"))
+    for prompt, variables, goes_on in (
+        ("hello", "", True),
+        ((1, 2), "", True),
+        (turns[:1], "", False),
+        (turns, '{"add_generation_prompt": false}', False),
+        (turns, '{"continue_final_message": true}', True),
+    ):
+        assert continued_tokens(prompt, variables, (1, 2)) == ((1, 2) if goes_on else ())

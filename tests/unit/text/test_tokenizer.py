@@ -7,6 +7,7 @@ import pytest
 
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
+from tandem.text.answer_text import AnswerText
 from tandem.text.tokenizer import TextTokenizer
 from tandem.text.vocabulary import hash_vocabulary
 from tests.unit.backends.tiny_folders import (
@@ -62,6 +63,54 @@ def test_the_text_does_not_depend_on_the_pieces_it_came_in(
                 pieces = [detokenizer.push(ids[at : at + step]) for at in range(0, 24, step)]
                 texts.add("".join(pieces) + detokenizer.finish())
             assert len(texts) == 1
+
+
+@pytest.mark.parametrize("text", [each for each in TEXTS if each])
+@pytest.mark.parametrize("between", [(), (2,), (1, 2)])
+def test_a_text_goes_on_with_its_prompt_s_as_transformers_has_it(
+    tokenizer: TextTokenizer, tmp_path: Path, text: str, between: tuple[int, ...]
+) -> None:
+    """A sentencepiece tokenizer puts a space before every word, and takes away the first one. What
+    is `between`, control tokens, is no text."""
+    other = load_tokenizer(write_sentencepiece_tokenizer(write_model(tmp_path, "llama", size=400)))
+    for kind in (tokenizer, other):
+        ids = kind.encode(text)
+        for at in range(len(ids)):
+            prompt, answer = [*ids[:at], *between], ids[at:]
+            before = kind.decode(prompt)
+            if before.endswith("\N{REPLACEMENT CHARACTER}"):
+                continue
+            detokenizer = kind.detokenizer(prompt)
+            first = detokenizer.preview(answer[0])
+            pieces = [detokenizer.push([token]) for token in answer]
+            assert pieces[0] == first
+            assert before + "".join(pieces) + detokenizer.finish() == kind.decode(prompt + answer)
+
+
+def test_half_a_character_before_a_text_takes_nothing_from_it(
+    tokenizer: TextTokenizer, tmp_path: Path
+) -> None:
+    other = load_tokenizer(write_sentencepiece_tokenizer(write_model(tmp_path, "llama", size=400)))
+    for kind in (tokenizer, other):
+        prompt = kind.encode("fox 日")[:-1]
+        detokenizer = kind.detokenizer(prompt)
+        assert detokenizer.push(kind.encode("fox the")[-4:]).endswith("the")
+
+
+def test_a_stop_string_may_begin_with_a_prompt_s_next_space(tmp_path: Path) -> None:
+    kind = load_tokenizer(write_sentencepiece_tokenizer(write_model(tmp_path, "llama", size=400)))
+    ids = kind.encode("quick brown fox")
+    at = next(n for n in range(len(ids)) if kind.decode(ids[:n]) == "quick")
+    goes_on = AnswerText(kind, (" brown",), after=ids[:at])
+    begins = AnswerText(kind, (" brown",))
+    stopped = [goes_on.completes_stop(token) for token in ids[at:]]
+    assert any(stopped)
+    assert goes_on.take(len(ids)) + goes_on.rest() == ""
+    assert not any(begins.completes_stop(token) for token in ids[at:])
+    assert begins.take(len(ids)) + begins.rest() == "brown fox"
+    spelt, _ = AnswerText(kind, (), after=ids[:at]).spelt(ids[at:])
+    assert "".join(each.text for each in spelt) == " brown fox"
+    assert b"".join(each.token_bytes for each in spelt) == b" brown fox"
 
 
 def test_a_preview_is_what_a_push_would_give_and_takes_nothing(tokenizer: TextTokenizer) -> None:
