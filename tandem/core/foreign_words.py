@@ -16,6 +16,10 @@ _ESCAPES = re.compile(
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # its title, links
     r"|\x1b[ -/]*[0-~]?"
 )
+_HOST = r"(?:\[[\w:.%]+\]|[\w.-]+):\d{1,5}(?!\w|\.\w)"
+_AT = re.compile(rf" at (?:dns:///)?{_HOST}")
+_UNREACHABLE = re.compile(rf"(?<![\w.:/\[-])(?:dns:///)?{_HOST}(?= cannot be reached)")
+_OF_GRPC = re.compile(rf"(?:dns:///|ipv[46]:){_HOST}")
 
 
 def cleaned(words: str, most: int = MOST_CHARACTERS) -> str:
@@ -36,6 +40,13 @@ def quoted(speaker: str, words: str) -> str:
     """Return `words` of `speaker`, cleaned: `the cloud at 192.0.2.1:50051 says: "no room"`."""
     line = in_quotes(words)
     return f"{speaker} says: {line}" if line else f"{speaker} gives no reason"
+
+
+def without_addresses(words: str) -> str:
+    """Return `words` of this software for whoever has no business with where its services are:
+    `the cloud says: "no room"`."""
+    words = _UNREACHABLE.sub("a service behind this one", _AT.sub("", words))
+    return _OF_GRPC.sub("an address", words)
 
 
 def in_quotes(words: str) -> str:

@@ -4,50 +4,70 @@ through the origin would be at the mean."""
 from __future__ import annotations
 
 from math import isinf
+from typing import NamedTuple
+
+
+class _Sums(NamedTuple):
+    """Of the points of the group under way, by weight, and of the distances from the means of all
+    groups before it."""
+
+    weight: float = 0.0
+    x: float = 0.0
+    xx: float = 0.0
+    y: float = 0.0
+    xy: float = 0.0
+    apart_xx: float = 0.0
+    apart_xy: float = 0.0
+
+    def apart(self) -> tuple[float, float]:
+        """Return the sums of x·x and x·y, where x and y are distances from the mean of a point's
+        group."""
+        if not self.weight:
+            return self.apart_xx, self.apart_xy
+        xx = self.xx - self.x**2 / self.weight
+        xy = self.xy - self.x * self.y / self.weight
+        return self.apart_xx + (xx if xx > 0 else 0.0), self.apart_xy + xy
 
 
 class LineFit:
     """y = first + further·x, by least squares; each point weighs `keep` times as much as the one
-    after it. Points may come in groups of different height, which share the slope."""
+    after it. Points may come in groups of different height, which share the slope. One thread adds
+    them; others may ask meanwhile, since the sums are replaced as a whole."""
 
-    __slots__ = ("_apart_xx", "_apart_xy", "_keep", "_x", "_xx", "_xy", "_y", "weight")
+    __slots__ = ("_keep", "_sums")
 
     def __init__(self, keep: float) -> None:
-        self.weight = 0.0
-        self._apart_xx = self._apart_xy = 0.0
         self._keep = keep
-        self._x = self._xx = self._y = self._xy = 0.0
+        self._sums = _Sums()
+
+    @property
+    def weight(self) -> float:
+        """Of the points of the group under way."""
+        return self._sums.weight
 
     def add(self, x: float, y: float) -> None:
         keep = self._keep
-        self.weight = keep * self.weight + 1
-        self._x = keep * self._x + x
-        self._xx = keep * self._xx + x * x
-        self._y = keep * self._y + y
-        self._xy = keep * self._xy + x * y
-        self._apart_xx *= keep
-        self._apart_xy *= keep
+        weight, xs, xxs, ys, xys, apart_xx, apart_xy = self._sums
+        self._sums = _Sums(
+            keep * weight + 1,
+            keep * xs + x,
+            keep * xxs + x * x,
+            keep * ys + y,
+            keep * xys + x * y,
+            keep * apart_xx,
+            keep * apart_xy,
+        )
 
     def regroup(self) -> None:
         """Begin another group of points. It needs at least one point before `fit`."""
-        self._apart_xx, self._apart_xy = self._apart()
-        self.weight = self._x = self._xx = self._y = self._xy = 0.0
-
-    def _apart(self) -> tuple[float, float]:
-        """Return the sums of x·x and x·y, where x and y are distances from the mean of a point's
-        group."""
-        weight = self.weight
-        x = self._x
-        if not weight:
-            return self._apart_xx, self._apart_xy
-        xx = self._xx - x**2 / weight
-        xy = self._xy - x * self._y / weight
-        return self._apart_xx + (xx if xx > 0 else 0.0), self._apart_xy + xy
+        apart_xx, apart_xy = self._sums.apart()
+        self._sums = _Sums(apart_xx=apart_xx, apart_xy=apart_xy)
 
     @property
     def mean(self) -> float:
         """The mean of y; needs a point."""
-        return self._y / self.weight
+        sums = self._sums
+        return sums.y / sums.weight
 
     def fit(self, prior_ratio: float = 0.0, prior_weight: float = 0.0) -> tuple[float, float]:
         """Fit a line by weighted least squares, with an optional prior on its slope. The slope is
@@ -64,11 +84,12 @@ class LineFit:
         Raises:
             ZeroDivisionError: no point was added.
         """
-        mean_x = self._x / self.weight
-        mean_y = self._y / self.weight
-        sxx, sxy = self._apart()
+        sums = self._sums
+        mean_x = sums.x / sums.weight
+        mean_y = sums.y / sums.weight
+        sxx, sxy = sums.apart()
         # Points at nearly one x say nothing about the slope: the quotient would be noise.
-        slope = sxy / sxx if sxx > 0.05 * self.weight else 0.0
+        slope = sxy / sxx if sxx > 0.05 * sums.weight else 0.0
         if prior_weight:
             prior_slope = prior_ratio * mean_y / (1 + prior_ratio * mean_x)
             trust = 1.0 if isinf(prior_weight) else prior_weight / (sxx + prior_weight)

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from tandem.core.errors import TandemError
+from tandem.core.foreign_words import without_addresses
 from tandem.core.version import __version__
 from tandem.gateway.anthropic_messages import (
     CountTokensRequest,
@@ -262,7 +263,7 @@ class _Gateway:
         try:
             await self.catalog.reach()
         except TandemError as error:
-            return json_response({"status": "not ready", "reason": str(error)}, 503)
+            return json_response({"status": "not ready", "reason": without_addresses(str(error))}, 503)
         return json_response(
             {"status": "ready", **({"warning": keys.warning} if keys.warning else {})}
         )

@@ -15,9 +15,13 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 from starlette.responses import Response
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.foreign_words import without_addresses
 from tandem.index.owners import DocumentQuotaExceeded
 from tandem.net.quotas import HolderRefused
 from tandem.net.status import status_of
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
 
 RETRY_AFTER_S = 1
 """What a refused caller is told to wait: a slot comes free when one answer of many ends."""
@@ -116,7 +120,10 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
         return ApiError(413, str(error), code="document_quota_exceeded")
     if isinstance(error, HolderRefused):
         return too_many(str(error), error.retry_after_s)
-    code, details = status_of(error)
+    code, whole = status_of(error)
+    details = without_addresses(whole)
+    if details != whole:
+        log.warning("an error named an address", details=whole)
     known = _BY_STATUS.get(code.name)
     if known is None:
         return ApiError(500, details, kind="server_error", code="internal_error")

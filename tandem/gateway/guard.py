@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -149,7 +150,7 @@ class Guard:
         caller, refusal = self._refusal(scope)
         if caller is not None:
             add_log_context(caller=caller.holder)
-            note_caller(caller)
+            note_caller(replace(caller, over_http=True))
         if refusal is not None:
             raise refusal
         holder = current_caller().holder

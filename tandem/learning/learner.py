@@ -104,7 +104,7 @@ class Learner:
         if not self.failed:
             try:
                 learning = await self._learning_of(tenant)
-            except OSError as error:
+            except Exception as error:  # whatever it is, answers go on
                 self._stop(error)
         return None if learning is None else learning.chosen
 
@@ -134,7 +134,7 @@ class Learner:
             async with self._lock:
                 await asyncio.to_thread(learning.record, text)
             self._show(learning)
-        except OSError as error:
+        except Exception as error:  # likewise
             self._stop(error)
         self._woken.set()  # there may be enough to learn from now
 
@@ -248,7 +248,7 @@ class Learner:
         try:
             async with self._lock:
                 await asyncio.to_thread(learning.keep_training)
-        except OSError as error:
+        except Exception as error:  # likewise
             self._stop(error)
 
     def _stop(self, error: Exception) -> None:

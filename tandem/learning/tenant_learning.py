@@ -8,6 +8,7 @@ cancelled. Invariant: a step that is cancelled, or killed with the process, chan
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,6 @@ from tandem.backends.adaptation import (
     Overlap,
     Weights,
 )
-from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import Purpose, SeededRandom
 from tandem.learning.adoption import (
     Judgement,
@@ -78,6 +78,19 @@ class UsedAdapter:
     placed: object
     weights: Weights
     identity: bytes
+    _broken: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def works(self) -> bool:
+        """False once it was set aside."""
+        return not self._broken.is_set()
+
+    def set_aside(self) -> None:
+        """Begin no further answer with it: the logits that it gives are no numbers. Called on any
+        thread."""
+        if self.works:
+            self._broken.set()
+            log.warning("an adapter is set aside", reason="its logits are not finite")
 
 
 @dataclass(slots=True)
@@ -161,7 +174,7 @@ class TenantLearning:
     def chosen(self) -> UsedAdapter | None:
         """What sessions that begin now use: the adapter in use, unless the newest texts are of a
         kind that it harms."""
-        return None if self.set_aside else self.used
+        return None if self.used is None or self.set_aside or not self.used.works else self.used
 
     @property
     def set_aside(self) -> bool:
@@ -364,10 +377,10 @@ class TenantLearning:
             return None
         try:
             placed = self._setup.adaptation.place(weights)
-        except InvalidArgument as error:
-            log.warning("an adapter is left out", version=number, reason=error.why)
+            self._setup.adaptation.merge(placed)
+        except Exception as error:  # whatever the file had, answers go on
+            log.warning("an adapter is left out", version=number, reason=str(error) or repr(error))
             return None
-        self._setup.adaptation.merge(placed)
         return _used(placed, weights)
 
     def _resume(self, state: LearningState) -> None:
@@ -377,11 +390,11 @@ class TenantLearning:
         numbers = kept.pop(_SCHEDULE, None)
         if kept and numbers is not None and numbers.shape == (5,):
             try:
-                self._trainer = self._setup.adaptation.trainer(None, kept)
-            except InvalidArgument as error:
-                log.warning("training is begun anew", reason=error.why)
-            else:
                 backlog, unjudged, failures, *counts = map(int, numbers)
+                self._trainer = self._setup.adaptation.trainer(None, kept)
+            except Exception as error:  # likewise
+                log.warning("training is begun anew", reason=str(error) or repr(error))
+            else:
                 self._trained_tokens, self._steps = counts
                 self.schedule = TrainingSchedule(backlog, unjudged, failures)
                 return

@@ -16,7 +16,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -197,12 +197,29 @@ def read_state(folder: Path) -> LearningState | None:
         if content.pop("format") != _FORMAT:
             raise ValueError("another format")
         versions = tuple(Version(**each) for each in content.pop("versions"))
-        return LearningState(**content, versions=versions)
+        state = LearningState(**content, versions=versions)
+        for record in (state, *versions):
+            _check_types(record)
+        return state
     except FileNotFoundError:
         return None
-    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    except Exception as error:  # such as RecursionError: whatever a file has, answers go on
         log.warning("what was learned is left out", file=str(path), reason=repr(error))
         return None
+
+
+_KINDS: dict[object, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
+
+
+def _check_types(record: LearningState | Version) -> None:
+    """Raise TypeError for a text or a number that is something else, or a number below 0."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if (kinds := _KINDS.get(field.type)) is None:
+            continue
+        fits = type(value) in kinds  # True is no number here
+        if not fits or (kinds != (str,) and not value >= 0):
+            raise TypeError(f"{field.name} is {value!r:.40}")
 
 
 def _begins(state: LearningState) -> str:
@@ -219,14 +236,13 @@ def _packed(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         return load(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except Exception as error:  # as above
         log.warning("an adapter is left out", file=str(path), reason=repr(error))
         return {}
 

@@ -85,6 +85,15 @@ class Caller:
     scopes: frozenset[Scope]
     quota: Quota = NO_QUOTA
     """What the key says of limits; where it says nothing, the service's own hold."""
+    over_http: bool = False
+    """Whether the key is one of the HTTP API. Those are in a file of their own, in which a name may
+    stand for somebody else."""
+
+    @property
+    def name(self) -> str:
+        """The holder, unlike any of the same name at the other door; "" where nobody is known. No
+        holder's name has a space."""
+        return f"{self.holder} over HTTP" if self.over_http and self.holder else self.holder
 
 
 ANYONE = Caller("", frozenset(Scope))

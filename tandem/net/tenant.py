@@ -43,14 +43,16 @@ def calling_tenant(given_id: bytes, sharing: Sharing) -> Tenant:
     """Return the tenant of the current call, which sent this id. Callers that share do so with what
     is theirs, and what they call public: what one of them keeps apart for a tenant stays apart,
     even from another that gives the same id."""
-    name = current_caller().holder
-    return Tenant(sharing.group_of(name), name.encode() + b"\0" + given_id if given_id else b"")
+    caller = current_caller()
+    group = sharing.group_of(caller.holder)
+    shared = caller.name if group == caller.holder else group
+    return Tenant(shared, caller.name.encode() + b"\0" + given_id if given_id else b"")
 
 
 def paying_tenant(given_id: bytes = b"") -> Tenant:
     """Return the tenant that pays for the current call, and takes turns with others. Callers that
     share what is kept do not share that."""
-    return Tenant(current_caller().holder, given_id)
+    return Tenant(current_caller().name, given_id)
 
 
 def is_told_apart(tenant: Tenant, payer: Tenant) -> bool:

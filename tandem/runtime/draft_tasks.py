@@ -55,12 +55,15 @@ class DraftTaskRunner:
         kv: Session,
         on_drafted: OnDrafted,
         processor: LogitsProcessor | None = None,
+        on_broken: Callable[[], None] | None = None,
     ) -> None:
+        """Start with nothing under way. `on_broken`: see `DraftRequest`."""
         self._machine = machine
         self._thread = thread
         self._kv = kv
         self._on_drafted = on_drafted
         self._processor = processor
+        self._on_broken = on_broken
         self._running: dict[int, tuple[DraftTask, DraftHandle | None]] = {}
 
     @property
@@ -78,6 +81,7 @@ class DraftTaskRunner:
             on_draft=self._reporter(task),
             rows=self._rows(task),
             texts=self._machine.texts(task),
+            on_broken=self._on_broken,
         )
         if self._start_forced(request):
             return

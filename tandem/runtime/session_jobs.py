@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
 
 from tandem.backends.interface import Engine, ExitCheck, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
@@ -31,6 +34,7 @@ from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule
 from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
 
+Drawn = TypeVar("Drawn")
 OnDraft = Callable[[Drafted, int, float], None]
 OnEarly = Callable[[EarlyVerdict], None]
 
@@ -47,7 +51,8 @@ def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
 class DraftRequest:
     """A draft task and how its tokens are drawn. `rows`: how the text before changes the model's
     logits; None where it does not. `texts`: what is drafted from texts after it. `on_draft`: see
-    `DraftJob`."""
+    `DraftJob`. `on_broken`: called on the engine thread where logits are no numbers, in place of
+    which any draft will do; None: then the task fails."""
 
     task: DraftTask
     sampling: SamplingParams
@@ -56,6 +61,7 @@ class DraftRequest:
     on_draft: OnDraft | None = None
     rows: RowsAfter | None = None
     texts: TextDrafts = NO_TEXTS
+    on_broken: Callable[[], None] | None = None
 
     @property
     def by_token(self) -> bool:
@@ -82,6 +88,7 @@ class DraftJob:
         self._on_draft = request.on_draft if request.task.stepwise else None
         self._rows = request.rows
         self._texts = request.texts
+        self._on_broken = request.on_broken
         self._token_ids: tuple[int, ...] = ()  # all that were drafted
         self._fed: int | None = None  # of these; None before the first pass
         self._held = 0  # tokens in the session after the last pass that brought logits
@@ -104,7 +111,8 @@ class DraftJob:
     def take(self, logits: Logits) -> bool:
         self._fed = len(self._token_ids)
         self._held = self._session.length
-        self._add(self._drawn(logits[0], self._work.position + self._fed))
+        position = self._work.position + self._fed
+        self._add(self._from_logits(logits[0], lambda row: self._drawn(row, position)))
         if self._drafts[-1].ends_chunk:
             return True
         self._draft_forced(self._work.count - len(self._token_ids))
@@ -115,6 +123,17 @@ class DraftJob:
             return True
         self._hand_over()
         return False
+
+    def _from_logits(self, logits: Array, draw: Callable[[Array], Drawn]) -> Drawn:
+        """Return what `draw` makes of logits [V]. Where they are no numbers it is given even ones:
+        drafts may be drawn from any distribution, so that the answer goes on."""
+        try:
+            return draw(logits)
+        except InvalidArgument as error:
+            if error.field != "logits" or self._on_broken is None:
+                raise
+            self._on_broken()
+            return draw(np.zeros_like(logits))
 
     def _drawn(self, logits: Array, position: int) -> Drafted:
         scores = logits if self._rows is None else self._rows.processed(logits, self._token_ids)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -48,8 +49,12 @@ class TreeDraftJob(DraftJob):
         )
 
     def take(self, logits: Logits) -> bool:
-        pairs = zip(logits, self._growth.contexts, strict=True)
-        return self._growth.grow([self._after(row, context) for row, context in pairs])
+        return self._growth.grow(
+            [
+                self._from_logits(row, partial(self._after, context))
+                for row, context in zip(logits, self._growth.contexts, strict=True)
+            ]
+        )
 
     def result(self) -> tuple[list[Drafted], int]:
         """Return the tree, and the length of the draft KV without it."""
@@ -59,7 +64,7 @@ class TreeDraftJob(DraftJob):
     def _draft_forced(self, most: int) -> None:
         """Draft nothing: a tree grows layer by layer."""
 
-    def _after(self, logits: Array, context: tuple[int, ...]) -> Array:
+    def _after(self, context: tuple[int, ...], logits: Array) -> Array:
         """Return the distribution that candidates after a node are drawn from."""
         scores = logits if self._rows is None else self._rows.processed(logits, context)
         branches = self._texts.after(context, confirmed=False).branches

@@ -277,7 +277,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
         waits = self._drafting.sent > 0 or self._recovery.waits
-        self._liveness.awaits(waits or self._decodes_alone, len(self.committed), now)
+        self._liveness.awaits(self._is_owed, len(self.committed), now)
         wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now, waits=waits)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
@@ -291,12 +291,17 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return [*map(Interrupt, ahead), *self._commit_alone()]
 
     @property
-    def _decodes_alone(self) -> bool:
-        """True if the cloud goes on without a draft: nothing that this end owes holds it up."""
+    def _is_owed(self) -> bool:
+        """True if the cloud owes an answer: it waits for nothing that this end still has to
+        send."""
+        if self._split.on and self._split.sent < len(self.committed):
+            return False
         preset = self.request.preset
         goes_on = preset.schedule.decode_when_idle or not preset.drafts
-        owes = self._split.on and self._split.sent < len(self.committed)
-        return goes_on and not owes and not self.controller.held
+        if goes_on and not self.controller.held:
+            return True
+        whole = self._drafting.sent > 0 and not self._drafting.chunk_is_open
+        return whole or self._recovery.waits
 
     @property
     def _sends_parts(self) -> bool:

@@ -45,7 +45,7 @@ def handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return type("Done", (), {"returncode": 0})
 
     monkeypatch.setattr(places["subprocess"], "run", run)
-    for side in ("authority", "edge", "cloud"):
+    for side in ("authority", "edge", "cloud", "grafana"):
         (tmp_path / side).mkdir()
     assert program["main"](["--edge=drafter", "--cloud=the-verifier"]) == 0
     assert program["main"](["--edge=drafter", "--cloud=the-verifier"]) == 0
@@ -59,6 +59,46 @@ def test_compose_gives_each_side_the_keys_of_its_own_callers(handed_out: Path) -
     files = {side: {path.name for path in (handed_out / side).iterdir()} for side in LET_IN}
     shared = {"ca.crt", "tls.crt", "tls.key", "keys", "call-key"}
     assert files == {"cloud": shared, "edge": shared | {"cloud-key", "http-key", "http-keys"}}
+
+
+def test_grafana_s_password_is_drawn_once_and_known_to_nobody(handed_out: Path) -> None:
+    """It was admin."""
+    password = handed_out / "grafana" / "password"
+    assert len(password.read_text()) >= 24
+    assert password.read_text() == (handed_out / "authority" / "grafana-password").read_text()
+    assert password.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in password.parent.iterdir()] == ["password"]
+    grafana = SERVICES["grafana"]
+    assert grafana["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/access/password"
+    assert "grafana-access:/access:ro" in grafana["volumes"]
+    assert "admin" not in grafana["environment"].values()
+
+
+@pytest.mark.parametrize(
+    ("environment", "refused"),
+    [
+        ({}, False),
+        ({"BIND_ADDRESS": "127.0.0.1"}, False),
+        ({"BIND_ADDRESS": "[::1]"}, False),
+        ({"BIND_ADDRESS": "0.0.0.0"}, True),
+        ({"BIND_ADDRESS": ""}, True),
+        ({"BIND_ADDRESS": "192.0.2.7", "HTTP_OPEN": ""}, True),
+        ({"BIND_ADDRESS": "0.0.0.0", "HTTP_OPEN": "true"}, False),
+        ({"BIND_ADDRESS": "0.0.0.0", "TANDEM_HTTP_KEYS_FILE": "/access/http-keys"}, False),
+    ],
+)
+def test_an_address_that_others_reach_needs_keys_or_a_word(
+    environment: dict[str, str], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = runpy.run_path(str(IMAGES / "hand_out.py"))
+    for name in ("BIND_ADDRESS", "HTTP_OPEN", "TANDEM_HTTP_KEYS_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert bool(program["open_to_strangers"](environment)) is refused
+    if refused:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert program["main"]([]) == 2
+    assert set(environment) <= set(SERVICES["access"]["environment"])
 
 
 def test_a_side_s_own_key_opens_nothing_at_the_other(handed_out: Path) -> None:

@@ -101,7 +101,7 @@ async def test_an_answer_under_way_ends_soon_after_its_key_was_revoked(begins: b
     serving = asyncio.create_task(guard(scope, receive, send))
     await asyncio.sleep(3 * RECHECK_S)
     assert not serving.done()
-    assert app.caller == Caller("app", frozenset({Scope.GENERATE}))
+    assert app.caller == Caller("app", frozenset({Scope.GENERATE}), over_http=True)
     ring = KeyRing()
     await asyncio.wait_for(serving, 30)
     assert app.ended

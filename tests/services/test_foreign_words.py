@@ -134,7 +134,7 @@ async def test_a_field_that_a_cloud_refuses_is_still_named() -> None:
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
     said = '"9000 tokens; the context holds 4096"'
-    assert error["message"] == f"prompt: the cloud at {cloud.address} says: {said}"
+    assert error["message"] == f"prompt: the cloud says: {said}"
 
 
 async def test_readiness_and_models_show_nothing_unfit() -> None:
@@ -145,7 +145,8 @@ async def test_readiness_and_models_show_nothing_unfit() -> None:
             answer = await served.http.get(path)
             assert answer.status_code in (429, 503)
             assert list(unfit(str(answer.json()))) == []
-            assert f"the cloud at {cloud.address} says" in str(answer.json())
+            assert "the cloud says" in str(answer.json())
+            assert cloud.address not in str(answer.json()), "the operator's, not a tenant's"
     name = "m\x1b[31model\u202e\n" + "words " * 900
     async with http_suite(path=RudeCloud(name=name, refusing=0).before) as served:
         (card,) = (await served.http.get("/v1/models")).json()["data"]

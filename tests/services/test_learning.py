@@ -4,6 +4,7 @@ answers."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from tandem.backends.context_engine import ContextEngine
 from tandem.backends.interface import Engine
@@ -147,6 +149,38 @@ async def test_answers_stay_and_acceptance_rises(
     assert first == 0 < again
     assert before == again, "keys and values without an adapter are not found with one"
     assert adapted_hits > before, "those with the same adapter are"
+
+
+async def test_an_adapter_of_huge_numbers_is_set_aside_and_fails_no_answer(
+    draft: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its logits are NaN: `dssd` answered with 400."""
+    monkeypatch.setattr(adapter_training, "LEARNING_RATE", 4e-3)
+    monkeypatch.setattr(adapter_training, "BATCH_TOKENS", 32)
+    monkeypatch.setattr(schedule, "PASSES", 4)
+    later = range(1000, 1000 + TOLD)
+    async with learning_suite(draft, None) as suite:
+        frozen = await ask(suite, later)
+    async with learning_suite(draft, tmp_path) as suite:
+        for begin in range(0, QUESTIONS, 12):
+            await ask(suite, range(begin, begin + 12))
+        await learned(suite)
+    (folder,) = tenant_folders(tmp_path)
+    state = read_state(folder)
+    assert state is not None
+    assert state.used
+    adapter = folder / f"adapter-{state.used}.safetensors"
+    weights = load(adapter.read_bytes())["adapter"]
+    adapter.write_bytes(save({"adapter": np.full_like(weights, 1e38)}))
+    async with learning_suite(draft, tmp_path) as suite:
+        with caplog.at_level(logging.WARNING):
+            answers = await ask(suite, later, "dssd")
+        assert [len(text) for text in texts(answers)] == [TOKENS] * TOLD
+        assert "an adapter is set aside" in caplog.text
+        assert texts(await ask(suite, later)) == texts(frozen)
 
 
 def test_a_draft_that_cannot_learn_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -249,10 +249,11 @@ class Requests:
         """Return the request with the ids of its tenant from here on; with one of who pays for it
         too, where the tenant shares what is kept."""
         payer = paying_tenant(request.payer or request.tenant)
-        shares = bool(request.payer) or self._sharing.group_of(payer.caller) != payer.caller
+        tenant = calling_tenant(request.tenant, self._sharing)
+        shares = bool(request.payer) or tenant.caller != payer.caller
         return replace(
             request,
-            tenant=self._tenant_id(request.tenant),
+            tenant=self._tenants.id_of(tenant),
             payer=self._tenants.id_of(payer) if shares else b"",
         )
 

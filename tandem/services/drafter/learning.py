@@ -126,6 +126,12 @@ class AnswerLearning:
         """Return as what the keys and values of the text are found and kept."""
         return self.learning.found_as(self.tenant, text, self.used)
 
+    @property
+    def on_broken(self) -> Callable[[], None] | None:
+        """What to call if the draft model gives no distribution; None where no adapter is to
+        blame."""
+        return None if self.used is None else self.used.set_aside
+
     async def adapt(self, session: Session) -> None:
         """Have the answer's fresh session use its adapter, if there is one."""
         if self.used is not None:

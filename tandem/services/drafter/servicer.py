@@ -487,6 +487,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 processor=admitted.processor,
                 tells_rounds=request.rounds,
                 layers=layers_kv,
+                on_broken=learned.on_broken,
             )
             try:
                 yield session

@@ -53,9 +53,11 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         processor: LogitsProcessor | None = None,
         tells_rounds: bool = False,
         layers: LayersSession | None = None,
+        on_broken: Callable[[], None] | None = None,
     ) -> None:
         """Set up the session. `closing_tasks`: see `SessionRunner`. `tells_rounds`: whether
-        `take_rounds` will be called. `layers`: those of the target, if the request is split."""
+        `take_rounds` will be called. `layers`: those of the target, if the request is split.
+        `on_broken`: see `DraftRequest`."""
         super().__init__(
             open_stream=link.open_stream,
             opened=Opened,
@@ -68,7 +70,12 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self.traffic = traffic
         self._machine = machine
         self._draft_tasks = DraftTaskRunner(
-            machine, thread, kv, on_drafted=self._drafts_ready, processor=processor
+            machine,
+            thread,
+            kv,
+            on_drafted=self._drafts_ready,
+            processor=processor,
+            on_broken=on_broken,
         )
         self._layers = (
             None

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.core.foreign_words import MOST_CHARACTERS, cleaned, in_quotes, quoted
+from tandem.core.foreign_words import (
+    MOST_CHARACTERS,
+    cleaned,
+    in_quotes,
+    quoted,
+    without_addresses,
+)
 
 
 @pytest.mark.parametrize(
@@ -62,3 +68,26 @@ def test_200_characters_are_shown_of_the_first_8192() -> None:
     assert cleaned("\0" * 8191 + "a") == "a"
     assert cleaned("\0" * 8192 + "a") == "", "whatever was sent, no more is looked at"
     assert len(cleaned("\0" * 10 + "a" * 9000, 9000)) == 8182
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ('the cloud at localhost:57010 says: "no"', 'the cloud says: "no"'),
+        ('the cloud at [::1]:57010 says: "no"', 'the cloud says: "no"'),
+        ("the call to the cloud at 127.0.0.1:5 ended with: x", "the call to the cloud ended with: x"),
+        ("the service at dns:///cloud.svc:50051 gives no reason", "the service gives no reason"),
+        (
+            "the cloud is lost: 127.0.0.1:1 cannot be reached: Connection refused",
+            "the cloud is lost: a service behind this one cannot be reached: Connection refused",
+        ),
+        ("b:2 cannot be reached", "a service behind this one cannot be reached"),
+        ("last error: ipv4:127.0.0.1:1: reset", "last error: an address: reset"),
+        ("at the end, the cloud at a:1.", "at the end, the cloud."),
+        ("the model llama3:8 is unknown", "the model llama3:8 is unknown"),
+        ("a verdict at 17", "a verdict at 17"),
+        ("http://hub.example:80 cannot be reached", "http://hub.example:80 cannot be reached"),
+    ],
+)
+def test_callers_are_told_no_addresses(words: str, shown: str) -> None:
+    assert without_addresses(words) == shown

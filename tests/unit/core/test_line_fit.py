@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,31 @@ def test_points_on_a_line_give_it() -> None:
     line = fitted((0, 6), (1, 8), (4, 14))
     assert line.fit() == pytest.approx((6, 2))
     assert line.mean == pytest.approx(28 / 3)
+
+
+@pytest.mark.parametrize("change", ["add", "regroup"])
+def test_who_asks_on_another_thread_sees_a_change_wholly_or_not_at_all(change: str) -> None:
+    """Asked between any two lines of the change."""
+    line = fitted((0, 6), (1, 8), (40, 14), keep=0.5)
+    seen: set[tuple[float, float, float]] = set()
+
+    def look(frame: FrameType, event: str, arg: object) -> Any:
+        if line.weight:
+            seen.add((line.weight, *line.fit()))
+        return look
+
+    before = (line.weight, *line.fit())
+    tracing = sys.gettrace()
+    sys.settrace(look)
+    try:
+        if change == "add":
+            line.add(9, 100)
+        else:
+            line.regroup()
+    finally:
+        sys.settrace(tracing)
+    assert before in seen
+    assert seen <= {before} | ({(line.weight, *line.fit())} if line.weight else set())
 
 
 def test_of_one_place_only_the_height_is_known() -> None:

@@ -17,7 +17,7 @@ from tandem.backends.adaptation import JudgedText
 from tandem.learning import schedule
 from tandem.learning.learner import Learner, adapted_tenant
 from tandem.learning.tenant_folders import TenantFolders, tenant_folders
-from tandem.learning.versions import TEXTS, TRAINING, AdapterVersions, read_state
+from tandem.learning.versions import STATE, TEXTS, TRAINING, AdapterVersions, read_state
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -290,6 +290,41 @@ async def test_a_full_disk_ends_learning_and_no_answer(
         # With the adapter it is the kind of the texts that changes: it may be set aside.
         assert after is None or after.identity == used.identity
         assert (await device.thread.call(lambda: 5)) == 5
+
+
+async def test_a_state_file_that_nests_deeply_fails_no_answer(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        assert await device.learner.used_by(ME) is not None
+        (folder,) = tenant_folders(tmp_path)
+        (folder / STATE).write_text("[" * 100_000)
+        assert await device.learner.used_by(ME) is None
+        assert not device.learner.failed, "others learn on"
+
+
+@pytest.mark.parametrize("place", ["place", "merge"])
+async def test_an_adapter_that_cannot_be_placed_fails_no_answer(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+
+    def fails(self: Unigrams, weights: object) -> object:
+        raise MemoryError("whatever")
+
+    monkeypatch.setattr(Unigrams, place, fails)
+    async with drafter(tmp_path) as device:
+        assert await device.learner.used_by(ME) is None
+
+
+async def test_an_adapter_whose_logits_are_no_numbers_is_set_aside(tmp_path: Path) -> None:
+    async with drafter(tmp_path) as device:
+        await device.hear(answers(COUNT))
+        used = await device.learner.used_by(ME)
+        assert used is not None
+        used.set_aside()
+        assert await device.learner.used_by(ME) is None
+        await device.hear(answers(2 * COUNT)[COUNT:])
 
 
 async def test_a_step_that_fails_ends_learning_and_no_answer(

@@ -136,7 +136,17 @@ def test_files_that_are_not_whole_are_left_out(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "versions": [{"number": 1}]}']
+    "content",
+    [
+        *("", "{", "[]", '{"format": 2}', '{"format": 1, "versions": [{"number": 1}]}'),
+        pytest.param("[" * 100_000, id="nests deeply"),
+        pytest.param('{"a":' * 100_000, id="objects nest deeply"),
+        '{"format": 1, "model": "m", "generation": "g", "used": "1", "versions": []}',
+        '{"format": 1, "model": "m", "generation": "g", "used": [1], "versions": []}',
+        '{"format": 1, "model": "m", "generation": "g", "used": true, "versions": []}',
+        '{"format": 1, "model": "m", "generation": "g", "newest": -1, "versions": []}',
+        '{"format": 1, "model": "m", "generation": 7, "versions": []}',
+    ],
 )
 def test_a_state_that_cannot_be_read_is_an_empty_one(
     content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -150,6 +160,14 @@ def test_a_state_that_cannot_be_read_is_an_empty_one(
     assert len(caplog.records) == 1
     assert versions.add(state, weights(1), VERSION) is not None
     assert json.loads((tmp_path / STATE).read_text())["used"] == 1
+
+
+def test_a_version_of_another_type_is_not_rolled_back_to(tmp_path: Path) -> None:
+    versions, _ = added(tmp_path, 2)
+    path = tmp_path / STATE
+    path.write_text(path.read_text().replace('"number": 1', '"number": "1"'))
+    assert versions.read().versions == ()
+    assert versions.roll_back() is None
 
 
 def test_each_tenant_has_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -93,9 +93,11 @@ def test_a_changed_key_makes_other_ids() -> None:
     assert ids.id_of(ALICE) != before
 
 
-async def tenant_of(caller: str, given_id: bytes, sharing: Sharing) -> Tenant:
+async def tenant_of(
+    caller: str, given_id: bytes, sharing: Sharing, over_http: bool = False
+) -> Tenant:
     async def served() -> Tenant:
-        note_caller(Caller(caller, frozenset(Scope)))
+        note_caller(Caller(caller, frozenset(Scope), over_http=over_http))
         return calling_tenant(given_id, sharing)
 
     return await asyncio.create_task(served())
@@ -105,6 +107,19 @@ async def tenant_of(caller: str, given_id: bytes, sharing: Sharing) -> Tenant:
 async def test_an_id_counts_for_the_caller_that_gave_it_alone(shared: str) -> None:
     sharing = parse_sharing(shared)
     assert await tenant_of("a", b"x", sharing) != await tenant_of("b", b"x", sharing)
+
+
+@pytest.mark.parametrize("given_id", [b"", b"x"])
+async def test_a_name_in_the_file_of_the_other_door_is_somebody_else(given_id: bytes) -> None:
+    alone, group = parse_sharing(""), parse_sharing("alice,bob")
+    over_grpc = await tenant_of("alice", given_id, alone)
+    over_http = await tenant_of("alice", given_id, alone, over_http=True)
+    assert over_grpc != over_http
+    ids = TenantIds(lambda: CALL_KEY)
+    assert ids.id_of(over_grpc) != ids.id_of(over_http)
+    together = [await tenant_of("alice", b"", group, over_http=door) for door in (False, True)]
+    assert together[0] == together[1], "the operator names both"
+    assert await tenant_of("", b"", alone, over_http=True) == await tenant_of("", b"", alone)
 
 
 async def test_callers_that_share_are_one_tenant_where_they_name_none() -> None:

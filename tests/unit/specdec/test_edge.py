@@ -316,6 +316,25 @@ def test_a_cloud_that_answers_pings_alone_is_lost(name: str, policy: LostCloud) 
         assert edge.finish_reason is ends
 
 
+@pytest.mark.parametrize("drafts", [1, 4])
+def test_a_cloud_that_waits_for_the_rest_of_a_chunk_owes_no_answer(drafts: int) -> None:
+    """As beside a draft model whose engine embeds somebody's images for a minute."""
+    edge = edge_of(PRESETS["picospec-preverify"], LostCloud.FAIL, max_tokens=40)
+    edge.connect(0.0)
+    edge.receive(Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted"), 0.1)
+    task = edge.work(0.1)
+    assert task is not None
+    for number in range(drafts):
+        edge.drafted(task, drafts_of(1 + number), task.position + number, 0.01, 0.1)
+    for tick in range(1, 2_000):
+        now = tick / 5
+        asked = [each for each in sent(edge.tick(now)) if isinstance(each, Ping)]
+        for ping in asked:
+            edge.receive(Pong(*frame_of(edge), nonce=ping.nonce), now)
+    lost = drafts == 4
+    assert (edge.phase is not Phase.RUNNING) is lost
+
+
 def test_alone_the_edge_commits_what_it_drafted() -> None:
     edge = edge_of(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
     edge.connect(0.0)
