@@ -263,7 +263,9 @@ class _Gateway:
         try:
             await self.catalog.reach()
         except TandemError as error:
-            return json_response({"status": "not ready", "reason": without_addresses(str(error))}, 503)
+            return json_response(
+                {"status": "not ready", "reason": without_addresses(str(error))}, 503
+            )
         return json_response(
             {"status": "ready", **({"warning": keys.warning} if keys.warning else {})}
         )

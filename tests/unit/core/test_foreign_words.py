@@ -75,7 +75,10 @@ def test_200_characters_are_shown_of_the_first_8192() -> None:
     [
         ('the cloud at localhost:57010 says: "no"', 'the cloud says: "no"'),
         ('the cloud at [::1]:57010 says: "no"', 'the cloud says: "no"'),
-        ("the call to the cloud at 127.0.0.1:5 ended with: x", "the call to the cloud ended with: x"),
+        (
+            "the call to the cloud at 127.0.0.1:5 ended with: x",
+            "the call to the cloud ended with: x",
+        ),
         ("the service at dns:///cloud.svc:50051 gives no reason", "the service gives no reason"),
         (
             "the cloud is lost: 127.0.0.1:1 cannot be reached: Connection refused",

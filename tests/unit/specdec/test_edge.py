@@ -325,7 +325,7 @@ def test_a_cloud_that_waits_for_the_rest_of_a_chunk_owes_no_answer(drafts: int) 
     task = edge.work(0.1)
     assert task is not None
     for number in range(drafts):
-        edge.drafted(task, drafts_of(1 + number), task.position + number, 0.01, 0.1)
+        edge.drafted(task, drafts_of(1), task.position + number, 0.01, 0.1)
     for tick in range(1, 2_000):
         now = tick / 5
         asked = [each for each in sent(edge.tick(now)) if isinstance(each, Ping)]

@@ -199,7 +199,9 @@ class Clouds:
             except Rejected as error:
                 address = self.addresses[cloud]
                 words = f"{error.code.name} {error}"
-                refused.append((error.code, words if address in words else f"the cloud at {address}: {words}"))
+                refused.append(
+                    (error.code, words if address in words else f"the cloud at {address}: {words}")
+                )
         raise Rejected(refused[0][0], "; ".join(why for _, why in refused))
 
     async def why_silent(self, cloud: int) -> str:
