@@ -186,7 +186,7 @@ def test_a_truncated_model_is_refused(folder: Path, gguf: LoadedModel, tmp_path:
     path = tmp_path / "model.gguf"
     for size in (100, 5000, len(whole) // 2, len(whole) - 1000):
         path.write_bytes(whole[:size])
-        with pytest.raises(InvalidArgument, match="cannot be (read|loaded)") as caught:
+        with pytest.raises(InvalidArgument, match=r"cannot be (read|loaded)") as caught:
             load_model(ModelChoice(str(path), engine="llamacpp"))
         assert "\n" not in str(caught.value)
 

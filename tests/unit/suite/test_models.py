@@ -63,7 +63,7 @@ def test_damaged_weights(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     code, words = refusal("--draft", str(folder))
     assert code == 1
-    assert f"error: draft: {folder} cannot be loaded" in words
+    assert f"error: draft: {weights} cannot be loaded" in words
 
 
 def test_a_device_that_is_not_there() -> None:
