@@ -446,7 +446,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if refused.body["param"] in ("grammar", "processors"):
         refused.body["param"] = getattr(request.state, "grammar", None)
         names = getattr(request.state, "tools", ())
-        refused.body["message"] = refusal_of_schema(refused.body["message"], names)
+        refused.body["message"] = refusal_of_schema(str(refused.body["message"]), names)
     if request.url.path == RESPONSES_PATH and refused.body["param"] is not None:
         name, dot, rest = refused.body["param"].partition(".")
         refused.body["param"] = RESPONSE_NAMES.get(name) or name + dot + rest

@@ -206,7 +206,7 @@ class TextTokenizer:
     def _context(self, token_ids: Sequence[int]) -> Sequence[int]:
         """Return the last tokens of a text, as many as tell what the next one adds to it: up to one
         that has text, but without half a character, which nothing completes."""
-        tail = token_ids[-_PROMPT_END:]
+        tail = [each for each in token_ids[-_PROMPT_END:] if each not in self._special_tokens]
         while tail and self.decode(tail[-1:]).endswith(_INCOMPLETE):
             tail = tail[:-1]
         starts = range(len(tail) - 1, -1, -1)

@@ -108,7 +108,8 @@ def test_of_a_schema_only_what_is_unknown_is_left_out() -> None:
     )
     assert left["patternProperties"] == {"^y": {"type": "integer"}}
     assert "additionalProperties" not in left, "what it forbade may be of the first pattern"
-    for odd in ({"patternProperties": 5}, {"properties": []}, {"pattern": 1}):
+    odds: list[dict[str, Any]] = [{"patternProperties": 5}, {"properties": []}, {"pattern": 1}]
+    for odd in odds:
         assert enforced_schema(odd, strict=False).items() >= odd.items()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.model_source import ModelChoice
+from tandem.backends.torch.loading import load_tokenizer
 from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import shape_from
@@ -263,3 +267,27 @@ def test_a_suite_of_processes_tells_its_drafter(byte_level: Path, tmp_path: Path
     assert flag("elsewhere", ModelChoice("name/of-hub", "0" * 40)) == "name/of-hub@" + "0" * 40
     assert flag(str(byte_level), ModelChoice(str(byte_level))) is None
     assert flag("elsewhere", ModelChoice(str(tmp_path))) is None
+
+
+async def test_a_completion_goes_on_with_the_text_of_its_prompt(sentencepiece: Path) -> None:
+    """As transformers decodes both together: the first word keeps its space, and ends the text
+    where a stop string begins with it."""
+    tokenizer = load_tokenizer(sentencepiece)
+    model = choose_model(str(sentencepiece))
+    prompt_ids = tokenizer.encode("The quick brown fox")
+    pieces = tokenizer.vocabulary().pieces.items()
+    word, spelt = next((i, p.decode()) for i, p in pieces if re.fullmatch(rb" [a-z]+", p))
+    forced = Processors(allowed_token_ids=(word,))
+    params = GenerationParams(
+        sampling=SamplingParams(0.0), max_tokens=3, ignore_eos=True, processors=forced
+    )
+    asked = GenerationRequest("The quick brown fox", "ar", params)
+    async with (
+        EmbeddedSuite(load_pair(model, model)) as suite,
+        AggregatorClient(suite.target) as client,
+    ):
+        whole = await client.generate(asked)
+        stopped = await client.generate(replace(asked, stop=(spelt,)))
+    together = tokenizer.decode([*prompt_ids, *whole.token_ids])
+    assert "The quick brown fox" + whole.text == together == "The quick brown fox" + spelt * 3
+    assert stopped.text == ""
