@@ -198,8 +198,9 @@ def read_state(folder: Path) -> LearningState | None:
             raise ValueError("another format")
         versions = tuple(Version(**each) for each in content.pop("versions"))
         state = LearningState(**content, versions=versions)
-        for record in (state, *versions):
-            _check_types(record)
+        _check_types(state)
+        for version in versions:
+            _check_types(version)
         return state
     except FileNotFoundError:
         return None
