@@ -41,7 +41,7 @@ class Ending:
 
 
 def prefix_of(token_ids: Iterable[int]) -> int:
-    return extend_prefix(EMPTY_PREFIX, token_ids)
+    return extend_prefix(EMPTY_PREFIX, tuple(token_ids))
 
 
 def opening(
