@@ -40,7 +40,8 @@ def demonstration() -> Iterator[Demonstration]:
     model = Path(demo_folder("real")) / "smollm2"
     if not model.is_dir():
         pytest.skip("needs the weights: make real-pair")
-    settings = LocalSuiteSettings(ModelChoice(str(model)), ModelChoice(str(model)))
+    draft = model.with_name("smollm2-draft")
+    settings = LocalSuiteSettings(ModelChoice(str(draft)), ModelChoice(str(model)))
     *_, of_documents = parts_of(settings)
     documents = demo_documents()
     with tandem.embedded(
