@@ -32,7 +32,7 @@ def complaints(command: Command) -> Iterator[str]:
             yield from path_complaints(word)
 
 
-MADE_BY_COMMANDS = ("models/real/", "report/")
+MADE_BY_COMMANDS = ("models/real/", "models/large", "report/")
 """Folders that git ignores and that stand among others."""
 
 
