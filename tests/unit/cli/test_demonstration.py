@@ -90,15 +90,17 @@ def test_the_suite_is_told_whose_sampling_settings_count(
 
 
 @pytest.mark.parametrize(
-    ("own", "alone", "told"),
+    ("own", "alone", "same_bits", "told"),
     [
-        ("eight", "eight", "the cloud alone: the same text\n"),
-        ("eight", "nine", "the cloud alone: A DIFFERENT TEXT\n"),
+        ("eight", "eight", True, "the cloud alone: the same text\n"),
+        ("eight", "nine", True, "the cloud alone: A DIFFERENT TEXT\n"),
+        ("eight", "nine", False, "another text; this model's texts are equal up to rounding"),
     ],
 )
 def test_the_cloud_alone_is_asked_the_same(
     own: str,
     alone: str,
+    same_bits: bool,
     told: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -106,6 +108,7 @@ def test_the_cloud_alone_is_asked_the_same(
     async def asked(endpoint: str, request: GenerationRequest, *_: object) -> Generated:
         is_alone = request.preset == "ar"
         summary = Summary(preset=request.preset, tokens=5, drafted=0 if is_alone else 4, accepted=2)
+        summary.same_bits = same_bits
         text, tpot_s = (alone, 0.03) if is_alone else (own, 0.02)
         return Generated(text=text, tpot_s=tpot_s, summary=summary)
 
