@@ -40,6 +40,7 @@ class ChunkRows:
     def __init__(self, pass_times: PassTimes | None, capabilities: Capabilities) -> None:
         """Begin with what was measured; None: nothing was."""
         self._by_block = capabilities.same_bits and not capabilities.batch_invariant
+        self.may_join = not self._by_block
         self._least = KV_BLOCK if self._by_block else LEAST_CHUNK_ROWS
         self._first_s = self._row_s = 0.0
         if pass_times is not None:
@@ -94,11 +95,19 @@ class ChunkedPrefill:
         self._starts = [request.session.length for request in requests]
         self._fed = [0 for _ in requests]
         self._chunk = (0, 0)
+        self._joined = False
 
     @property
     def is_fed(self) -> bool:
-        """True if all chunks but the last have run."""
-        return self._unfed() is None
+        """True if what is left is for the last pass."""
+        return self._joined or self._unfed() is None
+
+    def join(self, chunks: int) -> bool:
+        """Leave everything to the last pass, if that is then no longer than so many chunks. Return
+        whether it is. A pass less is worth it only where no bit depends on where chunks end."""
+        left = sum(len(request.token_ids) for request in self._requests) - sum(self._fed)
+        self._joined = self._read_rows is None and left <= chunks * self._chunk_rows
+        return self._joined
 
     def next_chunk(self, chunks: int = 1) -> tuple[ForwardRequest]:
         """Return a request for at most so many chunks more; the same again until they are

@@ -367,6 +367,9 @@ class EngineThread:
         if prompt is None or (jobs and not self._prefill_turns.is_due(time.perf_counter())):
             return _Batch(jobs)
         assert prompt.prefill is not None, "only a long prompt feeds nothing by itself"
+        alone = len(feeding) == 1
+        if alone and self._chunks.may_join and prompt.prefill.join(CHUNKS_ALONE):
+            return _Batch([(prompt, prompt.prefill.rest())])
         chunk = prompt.prefill.next_chunk(1 if jobs else CHUNKS_ALONE)
         return _Batch([*jobs, (prompt, chunk)], shares_chunk=bool(jobs))
 

@@ -23,7 +23,7 @@ _SLOWED = 1.5
 """A pass this many times as slow as usual tells that something else runs now."""
 _PAUSE_S = 0.5
 """After a pause as long as this, all threads are used again: whoever made them slow may be gone."""
-_SOONEST_FEWER, _LATEST_FEWER = 16, 512
+_SOONEST_FEWER, _LATEST_FEWER = 32, 512
 _SOONEST_MORE, _LATEST_MORE = 8, 64
 """Passes before the next trial of fewer threads without a reason, and of more. Each trial that lost
 doubles the number."""

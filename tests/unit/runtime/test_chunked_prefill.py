@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -140,12 +141,23 @@ def always(self: PrefillTurns, now_s: float) -> bool:
     return True
 
 
+@pytest.mark.parametrize(
+    ("same_bits", "ends"),
+    [(False, [[300]]), (True, [[CHUNK_ROWS], [300 - CHUNK_ROWS]])],
+    ids=["any cut", "bits depend on cuts"],
+)
 async def test_alone_a_long_prompt_is_bounded_by_rows(
-    engine: Recorded, thread: EngineThread
+    engine: Recorded, same_bits: bool, ends: list[list[int]]
 ) -> None:
+    """And its end takes no pass more, where bits do not depend on that."""
+    engine.capabilities = replace(engine.capabilities, same_bits=same_bits)
+    thread = EngineThread(engine, "test-engine")
     prompt = tuple(token % VOCABULARY for token in range(2 * ROWS_ALONE + 300))
-    (logits,) = await fed(thread, (prompt, 1))
-    assert engine.passes == [[ROWS_ALONE], [ROWS_ALONE], [CHUNK_ROWS], [300 - CHUNK_ROWS]]
+    try:
+        (logits,) = await fed(thread, (prompt, 1))
+    finally:
+        thread.stop()
+    assert engine.passes == [[ROWS_ALONE], [ROWS_ALONE], *ends]
     assert np.array_equal(logits, whole(prompt))
 
 
@@ -279,7 +291,7 @@ async def test_a_slow_engine_s_prompts_are_cut_finely_whoever_runs_beside(
     thread = EngineThread(engine, "test-engine", pass_times=slow)
     try:
         (alone,) = await fed(thread, (PROMPT[:100], 1))
-        assert engine.passes == [[64], [32], [4]]
+        assert engine.passes == [[64], [36]]
         engine.passes.clear()
         _, beside = await fed(thread, ((1, 2), 20), (PROMPT[:100], 1))
     finally:
