@@ -20,7 +20,7 @@ class CloudDraftBudget:
     """Of one source of drafts, for all sessions of a verifier. `usual`: the acceptance rate of its
     drafts in all sessions; `passes`: the budget of the target's passes."""
 
-    __slots__ = ("_config", "_passes", "_step_s", "usual")
+    __slots__ = ("_config", "_passes", "_reading_row_s", "_step_s", "usual")
 
     def __init__(self, passes: PassBudget, config: ControllerConfig = DEFAULT_CONFIG) -> None:
         # Drafts cost the cloud's time even where they are bad: the guess is soon given up.
@@ -28,6 +28,13 @@ class CloudDraftBudget:
         self._config = config
         self._passes = passes
         self._step_s = 0.0
+        self._reading_row_s = 0.0
+
+    def knows(self, step_s: float, reading_row_s: float) -> None:
+        """Record what a step of the draft model takes, and what each token of a prompt adds to it,
+        as the engine measured them before it was used."""
+        self._step_s = step_s
+        self._reading_row_s = reading_row_s
 
     def drafted(self, seconds: float, tokens: int, sessions: int) -> None:
         """Record a draft step over `tokens` tokens of `sessions` sessions, and its seconds. May be
@@ -69,11 +76,26 @@ class CloudDraftBudget:
         already, and cost their rows alone."""
         return tokens_per_pass(acceptance_rate, count) / (1 + count * self._cost(made=made))
 
-    def texts_before_try(self, count: int, least: float) -> float:
-        """Return after how many texts that are not worth drafts `count` that are there already are
-        tried: `least` where they cost little, and more where their rows would take more than a
-        small share of the passes."""
-        return max(least, count * self._cost(made=True) / self._config.try_share)
+    def texts_before_try(
+        self, count: int, least: float, *, made: bool, unread_tokens: int = 0
+    ) -> float:
+        """Return after how many texts that are not worth drafts `count` are tried: `least` where
+        that costs little, and more where it would take more than a small share of the passes.
+
+        Args:
+            count: drafts of a try.
+            least: texts before a try at least.
+            made: whether they are there already, and cost their rows alone.
+            unread_tokens: of the text, which the draft model would read first."""
+        cost = count * self._cost(made=made) + self._reading_cost(unread_tokens)
+        return max(least, cost / self._config.try_share)
+
+    def _reading_cost(self, tokens: int) -> float:
+        """Return what it costs to read `tokens` tokens, as a share of a pass as below."""
+        times_s = self._passes.shared_times_s
+        if times_s is None:
+            return 0.0
+        return tokens * self._reading_row_s / max(times_s[0], TINY)
 
     def _cost(self, *, made: bool) -> float:
         """Return what a draft costs, as a share of a pass over one token of each session; nothing

@@ -211,10 +211,21 @@ class CloudDrafting:
     def _or_a_try(self, count: int) -> int:
         """Return `count`, or a few now and then where that is none."""
         self._rested = 0 if count else self._rested + 1
-        if self._rested < tries_after(self._budget):
+        least = tries_after(self._budget)
+        if self._budget is not None:
+            least = self._budget.texts_before_try(
+                RETRY_LENGTH, least, made=False, unread_tokens=self._unread_tokens
+            )
+        if self._rested < least:
             return count
         self._rested = 0
         return min(RETRY_LENGTH, self._longest)
+
+    @property
+    def _unread_tokens(self) -> int:
+        """Tokens of the text that the draft model has to read before it drafts, but for the last
+        few."""
+        return 0
 
     def _prefill(self) -> DraftTask:
         """Return the task that computes the text so far but for its last token, which the first
@@ -362,6 +373,10 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         return speed > budget.speed(acceptance_rate, others, made=True)
 
     @property
+    def _unread_tokens(self) -> int:
+        return len(self._committed) if self._unread else 0
+
+    @property
     def _looks_up(self) -> bool:
         return self._looked_up and self.is_over
 
@@ -404,7 +419,7 @@ class CloudDraftsOfAnyKind(CloudDrafting):
         budget = self._budgets.lookup
         count = budget.drafts(self._lookup_acceptance.next_rate, budget.longest(self._longest))
         self._lookup_rested = 0 if count else self._lookup_rested + 1
-        if self._lookup_rested >= budget.texts_before_try(RETRY_LENGTH, RETRY_AFTER):
+        if self._lookup_rested >= budget.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=True):
             self._lookup_rested = 0
             count = RETRY_LENGTH
         return self._text.followers(max(0, min(count, self.room)))

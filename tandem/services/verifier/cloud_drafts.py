@@ -154,6 +154,8 @@ class CloudDrafters:
     def _started(self, engine: Engine, pass_times: PassTimes | None) -> CloudDrafter:
         check_vocabulary(engine, self._target)
         budget = self._budgets[CloudDrafts.MODEL]
+        if pass_times is not None:
+            budget.knows(pass_times.first_s, pass_times.prompt_row_s)
 
         def passed(pass_s: float, jobs: int, tokens: int) -> None:
             budget.drafted(pass_s, tokens, jobs)

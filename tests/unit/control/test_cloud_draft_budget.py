@@ -113,5 +113,21 @@ def test_drafts_that_do_not_pay_are_tried_less_often_where_their_rows_are_dear()
     for passes in (cheap, dear):
         for _ in range(50):
             passes.passed(0.03, 1, 1)
-    assert CloudDraftBudget(cheap).texts_before_try(2, 32) == 32
-    assert CloudDraftBudget(dear).texts_before_try(2, 32) > 90
+    assert CloudDraftBudget(cheap).texts_before_try(2, 32, made=True) == 32
+    assert CloudDraftBudget(dear).texts_before_try(2, 32, made=True) > 90
+
+
+def test_a_draft_model_that_is_slow_or_has_to_read_first_is_tried_less_often() -> None:
+    """The engine measured it, so it holds before the first try."""
+    passes = PassBudget(row_share=0.05)
+    for _ in range(50):
+        passes.passed(0.03, 1, 1)
+    texts = []
+    for step_s, reading_row_s, unread_tokens in ((0.0003, 0, 0), (0.02, 0, 0), (0.02, 0.005, 60)):
+        budget = CloudDraftBudget(passes)
+        budget.knows(step_s, reading_row_s)
+        texts.append(budget.texts_before_try(2, 32, made=False, unread_tokens=unread_tokens))
+        assert (budget.drafts(0.5, 8) > 0) is (step_s < 0.001)
+    assert texts[0] == 32
+    assert texts[1] > 100
+    assert texts[2] - texts[1] == pytest.approx(60 * 0.005 / 0.03 / 0.01, rel=0.05)

@@ -327,11 +327,13 @@ def test_a_cloud_whose_drafts_do_not_pay_tries_a_few_now_and_then() -> None:
     budget = CloudDraftBudget(passes)
     for number in range(20):
         passes.passed(0.01, 1 + number % 2, 1)
-        budget.drafted(0.05, 1, 1)
-    cloud = CloudMachine(opening(ALONE, max_tokens=60), model_for(MODELS), draft_budget=budget)
+        budget.drafted(0.02, 1, 1)
+    cloud = CloudMachine(opening(ALONE, max_tokens=600), model_for(MODELS), draft_budget=budget)
     pass_of(prefilled(cloud))
+    after = budget.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=False)
+    assert after > 10 * RETRY_AFTER, "a try takes as long as four passes, and is rare"
     tried = []
-    for _ in range(RETRY_AFTER + 3):
+    for _ in range(int(after) + 3):
         if task := cloud.draft_task():
             tried.append(task.count)
             draft(cloud, *(0,) * task.count)
