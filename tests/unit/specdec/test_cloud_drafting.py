@@ -3,6 +3,7 @@ way to an edge's drafts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -328,7 +329,8 @@ def test_a_cloud_whose_drafts_do_not_pay_tries_a_few_now_and_then() -> None:
     for number in range(20):
         passes.passed(0.01, 1 + number % 2, 1)
         budget.drafted(0.02, 1, 1)
-    cloud = CloudMachine(opening(ALONE, max_tokens=600), model_for(MODELS), draft_budget=budget)
+    model = replace(model_for(MODELS), context_length=1000)
+    cloud = CloudMachine(opening(ALONE, max_tokens=600), model, draft_budget=budget)
     pass_of(prefilled(cloud))
     after = budget.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=False)
     assert after > 10 * RETRY_AFTER, "a try takes as long as four passes, and is rare"

@@ -3,6 +3,7 @@ edge's drafts before its own where these are faster."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ class Verifier:
     def open(self, *, has_model: bool = True, **changes: Any) -> CloudMachine:
         return CloudMachine(
             opening(ANY, **changes),
-            model_for(MODELS),
+            replace(model_for(MODELS), context_length=1000),
             budget=self.passes,
             draft_budget=self.model,
             lookup_budget=self.lookup,
