@@ -153,7 +153,7 @@ def test_what_was_said_before_is_looked_up_without_a_step_of_the_draft_model(
 def test_a_draft_model_that_does_not_pay_computes_no_prompt() -> None:
     """Under load that would take time from everybody."""
     slow = Verifier(step_s=0.02)
-    cloud = slow.open(max_tokens=600)
+    cloud = slow.open(max_tokens=900)
     assert cloud.draft_task() is None
     pass_of(cloud)
     least = slow.model.texts_before_try(RETRY_LENGTH, RETRY_AFTER, made=False)
