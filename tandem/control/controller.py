@@ -171,7 +171,8 @@ class Controller:
             self._fit()
         self._held = False
         self._apply()
-        self.switched()
+        self._sent.clear()
+        self._begin_stretch()
 
     def opened(
         self,
@@ -193,12 +194,6 @@ class Controller:
             self.decision = self._trial = None
             self._chose_at = -inf
             self._fit()
-
-    def switched(self) -> None:
-        """Note that the answers are another stream's from now on; they are not timed by when frames
-        left."""
-        self._sent.clear()
-        self._begin_stretch()
 
     def drafted(self, count: int, draft_s: float, now: float, usual: bool = True) -> None:
         """Record draft steps and their seconds; `usual`: nothing but draft steps took that time."""

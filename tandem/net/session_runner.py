@@ -179,12 +179,6 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         """Send a frame; return its size in bytes, 0 where there is no stream for it."""
         return 0 if self._stream is None else self._stream.send(message)
 
-    def take_over(self, stream: OpenedStream[Out]) -> None:
-        """Go on with a stream that was opened beside this one, and has been admitted."""
-        self._leave_stream()
-        self._stream = stream
-        self._is_admitted = True
-
     def connect(self) -> None:
         """Open a stream where the machine waits for one."""
         if self._open_stream is not None and self._stream is None:

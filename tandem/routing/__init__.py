@@ -1,2 +1,1 @@
-"""Routing (pure): which of several services a session uses, when it moves, and when it asks a
-second one."""
+"""Routing (pure): which of several services a session uses, and when it moves."""

@@ -50,8 +50,6 @@ class MoveReason(StrEnum):
     LOST = "lost"
     NOT_SERVING = "not_serving"
     REFUSED = "refused"
-    STALLED = "stalled"
-    """Another was asked beside it, and answered first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +162,6 @@ class Router:
         first = near.pop(place)
         second = near[rest % len(near)] if near else first
         return min(first, second, key=lambda cloud: self.clouds[cloud].load)
-
-    def beside(self, clouds: Collection[int], model: str) -> int | None:
-        """Return the cloud to ask for what one of `clouds` does not answer: none of these, or
-        None."""
-        usable = self._usable(model, clouds)
-        return min(usable, key=lambda n: self.clouds[n].cost_s, default=None)
 
     def why_leave(
         self, place: Placement, spread: int, now: float, model: str = ""

@@ -401,21 +401,6 @@ class Drafting:
                 self._chunk.sent += len(piece)
         return frames
 
-    def resent(self, epoch: int) -> list[Draft]:
-        """Return the drafts that are sent, for another stream beside the one that is open now. How
-        they are cut decides no text, but what is judged as a whole stays whole."""
-        sent = self._in_flight.sent
-        begun = min(self._chunk.sent, sent)
-        chunk = sent if self.schedule.stop_and_wait else max(1, self.schedule.chunk)
-        ends = [*range(chunk, sent - begun, chunk), sent - begun, sent] if sent else []
-        frames: list[Draft] = []
-        self._in_flight.sent = 0
-        for end in ends:
-            if piece := self._in_flight.next_chunk(end - self._in_flight.sent):
-                frames.append(self._frame(piece, epoch, whole=end <= sent - begun))
-                self._in_flight.sent += len(piece)
-        return frames
-
     def _frame(self, piece: list[Drafted], epoch: int, whole: bool) -> Draft:
         before = self.sent_token_ids
         frame = Frame(

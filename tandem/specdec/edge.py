@@ -177,13 +177,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         return self._drafting.context[: self._drafting.kv_length]
 
     @property
-    def awaits_answer(self) -> bool:
-        """True if the cloud's answer, or a token of its own, is awaited."""
-        preset = self.request.preset
-        goes_on = preset.schedule.decode_when_idle or not preset.drafts
-        return self._drafting.sent > 0 or goes_on
-
-    @property
     def may_prefill(self) -> bool:
         """True if drafts are wanted and none is under way: the draft KV may be filled first."""
         if self.phase is Phase.DONE:
@@ -243,24 +236,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _count_loss(self, silent_s: float) -> None:
         self.stats.count_loss(silent_s)
-
-    def frames_beside(self) -> list[EdgeMessage]:
-        """Return the frames that a second cloud needs to answer in place of the first, in addition
-        to all later ones: none while no answer is awaited that both would give."""
-        if self.phase is not Phase.RUNNING or self.paused or not self.awaits_answer:
-            return []
-        if self.request.preset.timing_dependent or self._split.on:
-            return []
-        return [self._opening(), *self._drafting.resent(self.epoch)]
-
-    def switched(self, now: float) -> None:
-        """Note that the cloud that was sent `frames_beside` answered first: its stream is the one
-        that is open now."""
-        self._stream_opened = False
-        self.controller.switched()
-        self._liveness.connected(now)
-        self.stats.switch_stream()
-        self.prompt_logprobs.begin_stream()
 
     def leave(self) -> list[EdgeOutput]:
         """Leave for a better cloud as after GoingAway."""
@@ -942,10 +917,6 @@ class EdgeStats:
         """Begin to count the cloud's passes, which it counts from the start of a stream."""
         self._stream_passes = 0
         self._streams += 1
-
-    def switch_stream(self) -> None:
-        """Switch like `begin_stream`, to a stream that was open beside the first."""
-        self._stream_passes = 0
 
     def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
         """Record what the cloud promises, and how much of the prompt it had cached when the first

@@ -185,9 +185,6 @@ class TreeDrafting(Drafting):
         self._kept = tuple(node for node in verdict.path if node < self._in_flight.fed)
         self._in_flight.clear()
 
-    def resent(self, epoch: int) -> list[Draft]:
-        return self._whole(epoch) if self._in_flight.sent else []
-
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
         if not (self._in_flight.unsent and self.allowed):
             return []

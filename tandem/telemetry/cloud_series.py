@@ -4,7 +4,7 @@ from prometheus_client import Counter, Gauge
 
 from tandem.telemetry.metric import OTHER, Metric, Series
 
-MOVE_REASONS = ("better", "draining", "lost", "not_serving", "refused", "stalled")
+MOVE_REASONS = ("better", "draining", "lost", "not_serving", "refused")
 """Why sessions move to another cloud."""
 
 
@@ -32,14 +32,8 @@ class CloudSeries(Series):
         Counter,
         "cloud_moves_total",
         "Sessions moved to another cloud, by reason: better, draining, lost,"
-        " not_serving, refused, or stalled (a second cloud answered the hedged"
-        " round first).",
+        " not_serving, or refused.",
         more=("reason",),
-    )
-    hedged_rounds = Metric(
-        Counter,
-        "hedged_rounds_total",
-        "Rounds also sent to a second cloud because the first took longer than usual.",
     )
 
     def knows(self, cloud: str) -> None:
@@ -48,7 +42,6 @@ class CloudSeries(Series):
         self.works(cloud, False)
         for reason in MOVE_REASONS:  # at 0 from the start, so that the first move is a change
             CloudSeries.cloud_moves.child(self, reason=reason)
-        CloudSeries.hedged_rounds.child(self)
 
     def forgets(self, cloud: str) -> None:
         """End the series of a cloud that is named no more."""

@@ -16,7 +16,7 @@ from tools.observability.dashboards import DASHBOARDS, substituted
 PRESETS = ("dssd", "fsd", "stream", "dragon", "auto", "ar", "cloud-draft")
 """A split answer, early exits and pre-drafts, a window, documents of both sides, a chosen schedule,
 the cloud alone, and drafting by itself."""
-NOT_COMPOSED = ("tandem_cloud_", "tandem_hedged_rounds_", "tandem_other_side_", "tandem_learning_")
+NOT_COMPOSED = ("tandem_cloud_", "tandem_other_side_", "tandem_learning_")
 """What only drafters that know several clouds export, devices with more than one other side, and
 drafters that learn; compose has one of each, and its drafter does not learn."""
 

@@ -18,7 +18,6 @@ from tandem.commands.check_suite import judge_suite
 from tandem.commands.keys import PUBLIC, replace_file
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
-from tandem.net.connection import Connection
 from tandem.net.lifecycle import RunningService
 from tandem.net.reloaded import BadFile
 from tandem.netem.link_model import LinkSettings
@@ -26,7 +25,6 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.routing import router
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_in, clouds_of
-from tandem.services.drafter.cloud.route import CloudRoute
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -150,7 +148,6 @@ async def two_clouds(
     relays: Sequence[Path] = (),
     file: FilePath | None = None,
     first: Engine | None = None,
-    hedge_share: float = 0.0,
     draft: Engine | None = None,
 ) -> AsyncIterator[TwoClouds]:
     """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
@@ -185,7 +182,7 @@ async def two_clouds(
                 emulators.append(await stack.enter_async_context(emulator))
             yield ",".join(f"127.0.0.1:{each.address[1]}" for each in emulators)
 
-    drafts = DrafterLimits(hedge_share=hedge_share, liveness=PATIENT)
+    drafts = DrafterLimits(liveness=PATIENT)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(router, "NEAR_S", WAIT_S)
@@ -348,53 +345,6 @@ async def test_a_cloud_of_another_model_is_not_used() -> None:
         assert clouds.sessions(1) == 0
         assert clouds.value("tandem_cloud_usable", cloud=clouds.addresses[1]) == 1
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
-
-
-@pytest.mark.parametrize("share", [1.0, 0.0])
-async def test_what_a_cloud_is_silent_about_another_one_answers(share: float) -> None:
-    """Its engine stands still in the middle of answers, while it goes on to answer pings. Whoever
-    must not ask another one waits for it."""
-    asked, still = requests(4), Standstill(20)
-    engines = CloudEngine(still), CloudEngine(still)
-    async with two_clouds(first=engines[0], second=engines[1], hedge_share=share) as clouds:
-        under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])
-        try:
-            await still.begun()
-            if share:
-                await asyncio.gather(*under_way)
-            else:
-                _, waiting = await asyncio.wait(under_way, timeout=0.6)
-                assert waiting
-        finally:
-            still.go_on()
-        together = await asyncio.gather(*under_way)
-        hedged, moved = clouds.value("tandem_hedged_rounds_total"), clouds.moves("stalled")
-        assert hedged >= moved >= 1 if share else hedged == 0
-        alone = await expected(clouds.suite, asked)
-        assert [each.token_ids[:60] for each in together] == alone
-
-
-async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its answer was lost with the session, though it came in the end."""
-
-    def unusable(route: CloudRoute, cloud: int) -> Connection:
-        raise BadFile(FilePath("ca.crt"), "cannot be read")
-
-    monkeypatch.setattr(CloudRoute, "connection", unusable)
-    asked, still = requests(4), Standstill(20)
-    engines = CloudEngine(still), CloudEngine(still)
-    async with two_clouds(first=engines[0], second=engines[1], hedge_share=1.0) as clouds:
-        under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])
-        try:
-            await still.begun()
-            await clouds.until(lambda: clouds.value("tandem_hedged_rounds_total") > 0)
-        finally:
-            still.go_on()
-        together = await asyncio.gather(*under_way)
-        alone = await expected(clouds.suite, asked)
-        assert [each.token_ids[:60] for each in together] == alone
 
 
 async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:

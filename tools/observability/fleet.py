@@ -188,13 +188,9 @@ _LINKS = Row(
         ),
         Panel(
             "Moves between clouds",
-            "Sessions that moved to another cloud, by reason, and rounds that were also "
-            "sent to a second cloud because the first was silent. Their text is the same.",
+            "Sessions that moved to another cloud, by reason. Their text is the same.",
             "ops",
-            (
-                Query(rate(Cloud.cloud_moves, "reason", {}), "{{reason}}"),
-                Query(rate(Cloud.hedged_rounds, "", {}), "a second cloud was asked"),
-            ),
+            (Query(rate(Cloud.cloud_moves, "reason", {}), "{{reason}}"),),
             width=12,
         ),
     ),

@@ -59,7 +59,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         ),
         aim=aim_of(settings),
         price_weight=settings.price_weight,
-        hedge_share=settings.hedge_share,
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads or 1)
     return DrafterServicer(

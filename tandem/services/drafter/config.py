@@ -43,14 +43,6 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         " price must be twice as fast. 0: ignore prices.",
     )
 
-    hedge_share: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="Maximum share of rounds that are also sent to a second verifier because"
-        " the first one takes longer than usual. 0: never.",
-    )
-
     @field_validator("verifier")
     @classmethod
     def _several(cls, text: str) -> str:

@@ -103,7 +103,6 @@ class DrafterLimits(EngineLimits):
     liveness: LivenessTimes = field(default_factory=LivenessTimes)
     aim: Aim = field(default_factory=Aim)
     price_weight: float = 1.0
-    hedge_share: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +206,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             access=access or ClientAccess(),
             series=metrics.clouds(),
             price_weight=limits.price_weight,
-            hedge_share=limits.hedge_share,
         )
         known = documents or Documents(tokenizer)
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)

@@ -27,7 +27,6 @@ from tandem.specdec.messages import (
     CloudMessage,
     EdgeMessage,
     Opened,
-    Tokens,
     Verdict,
 )
 from tandem.telemetry.logging import get_logger
@@ -66,7 +65,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             spread=machine.request.session,
         )
         self._link = link
-        link.attach(self)
+        link.attach(self._dispatch_from_stream)
         self.traffic = traffic
         self._machine = machine
         self._draft_tasks = DraftTaskRunner(
@@ -140,8 +139,6 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         outputs = self.machine.receive(message, now, size_bytes)
         if isinstance(message, Verdict) and self._rounds is not None:
             self._rounds.ended(message, self.machine.drafts_sent)
-        if isinstance(message, Verdict | Tokens):
-            self._link.answered(now)
         return outputs
 
     def take_rounds(self) -> list[pb.RoundFigures]:
@@ -160,15 +157,6 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._link.reconnects()
         super().apply(outputs)
 
-    def dispatch_from_cloud(self, event: Callable[[], Sequence[EdgeOutput]]) -> None:
-        self._dispatch_from_stream(event)
-
-    def frame_arrived(self, message: CloudMessage, size_bytes: int) -> Sequence[EdgeOutput]:
-        return self._receive(message, size_bytes)
-
-    def stream_ended(self, error: BaseException | None) -> Sequence[EdgeOutput]:
-        return self._stream_ended(error)
-
     def peer_failed(self, code: grpc.StatusCode) -> bool:
         return self._link.failed(code)
 
@@ -176,7 +164,6 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         match output:
             case Send(message):
                 self._machine.carried(message, self.send(message), time.monotonic())
-                self._link.sent(message)
             case Commit():
                 self._commits.append(output)
             case Interrupt(task):

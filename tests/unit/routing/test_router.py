@@ -379,17 +379,6 @@ def test_a_forgotten_cloud_is_left_and_its_number_may_be_another_s() -> None:
     assert clouds.choose(1, "a", leaving=1) == 0
 
 
-def test_beside_a_silent_cloud_the_best_other_one_of_its_model_is_asked() -> None:
-    far, near = CloudReport(0.3, model="a"), CloudReport(0.1, model="a")
-    clouds = routing(CloudReport(0.2, model="a"), far, near, CloudReport(0.01, model="b"))
-    assert clouds.beside({0}, "a") == 2
-    assert clouds.beside({0, 2}, "a") == 1, "2 has refused"
-    clouds.lost(2, 1.0)
-    assert clouds.beside({0}, "a") == 1
-    clouds.lost(1, 1.0)
-    assert clouds.beside({0}, "a") is None
-
-
 def test_a_cloud_is_far_by_its_way_alone() -> None:
     busy, idle = CloudReport(0.02, queue_s=0.3, pass_s=0.2), CloudReport(0.02, pass_s=0.07)
     assert not routing(busy, idle).is_far(0)

@@ -249,27 +249,6 @@ def test_a_frame_asks_the_cloud_to_wait_where_it_would_go_on_alone() -> None:
         assert frame.hold is hold
 
 
-@pytest.mark.parametrize(
-    "chosen", [CHUNKS, PIECES, preset("coupled", 4)], ids=["chunks", "pieces", "rounds"]
-)
-def test_what_is_sent_again_on_a_second_stream_is_what_was_sent(chosen: Preset) -> None:
-    """Nothing that waits to be sent, and as much of a chunk as was."""
-    edge = connected(chosen)
-    assert [type(frame).__name__ for frame in edge.frames_beside()] in ([], ["Open"])
-    task: DraftTask | None = None
-    for token_id in (0, 1, 0):
-        task = edge.work(0.0) or task
-        assert task is not None
-        edge.drafted(task, drafts_of(token_id), 2, 0.0, 0.0)
-    before = edge.drafts_sent
-    again = [frame for frame in edge.frames_beside() if isinstance(frame, Draft)]
-    assert edge.drafts_sent == before
-    assert [token for frame in again for token in frame.token_ids] == [0, 1, 0][:before]
-    assert [frame.base for frame in again] == [2, 4][: len(again)]
-    whole = [frame.end_of_chunk for frame in again]
-    assert whole == ([True, False] if chosen is PIECES else [True] * len(whole))
-
-
 SHARES = np.array([0.25, 0.25, 0.5], dtype=np.float32)
 
 

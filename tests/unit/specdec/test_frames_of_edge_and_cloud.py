@@ -49,13 +49,11 @@ from tests.virtual_time.edge_frames import (
     PROBS,
     SPARSE,
     SPLIT,
-    STREAM,
     TIMES,
     draft,
     edge_of,
     frame_of,
     sent,
-    tokens_of,
     verdict_of,
 )
 from tests.virtual_time.lockstep import VOCABULARY_HASH, judgement_for, model_for, request_for
@@ -368,18 +366,6 @@ def test_keys_and_values_are_adopted_before_anything_is_computed() -> None:
 # What a shell asks of the edge's machine.
 
 
-def test_an_answer_is_awaited_once_drafts_are_sent_and_always_where_the_cloud_goes_on() -> None:
-    edge = edge_of(preset("coupled", 2))
-    edge.connect(0.0)
-    assert not edge.awaits_answer
-    draft(edge, 0, 1)
-    assert edge.awaits_answer
-    edge.receive(verdict_of(edge, 2, outcome=0), 0.0)
-    assert not edge.awaits_answer
-    for chosen in (preset("ar"), STREAM, preset("split")):
-        assert edge_of(chosen).awaits_answer
-
-
 def test_the_draft_model_may_read_the_prompt_while_no_draft_is_under_way() -> None:
     edge = edge_of(preset("coupled", 2))
     assert edge.may_prefill
@@ -414,52 +400,6 @@ def test_a_prefix_that_another_request_left_is_not_fed_again() -> None:
     assert (work.keep, work.token_ids) == (1, (2,))
     with pytest.raises(ProtocolError):
         edge.adopt_prefix(1)
-
-
-def test_a_second_cloud_is_told_the_text_and_the_drafts_that_wait_for_a_verdict() -> None:
-    edge = edge_of(preset("coupled", 2))
-    assert edge.frames_beside() == [], "there is no first cloud"
-    edge.connect(0.0)
-    assert edge.frames_beside() == [], "nothing is awaited"
-    (chunk,) = sent(draft(edge, 0, 1))
-    open_again, drafts = edge.frames_beside()
-    assert isinstance(open_again, Open)
-    assert (open_again.base, open_again.committed_ids) == (2, ())
-    assert drafts == chunk
-    edge.receive(verdict_of(edge, 1, True, 2), 0.0)
-    assert edge.frames_beside() == []
-    for chosen in (preset("stream-rejection"), preset("split")):
-        other = edge_of(chosen)
-        other.connect(0.0)
-        assert other.frames_beside() == [], "where the answers of two would not be the same"
-    streaming = edge_of(STREAM)
-    streaming.connect(0.0)
-    assert len(streaming.frames_beside()) == 1
-    drawing = edge_of(SPLIT)
-    drawing.connect(0.0)
-    draft(drawing, 0, 1)
-    assert len(drawing.frames_beside()) == 2
-    drawing.receive(verdict_of(drawing, 0, True, SPARSE), 0.0)
-    assert drawing.frames_beside() == [], "the first cloud alone has the distribution"
-
-
-def test_passes_of_the_cloud_that_answered_first_are_counted_from_its_stream_s_beginning() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
-    edge.receive(replace(tokens_of(edge, 0), work=Work(target_passes=3)), 0.5)
-    edge.switched(0.75)
-    edge.receive(replace(tokens_of(edge, 1), work=Work(target_passes=2)), 1.0)
-    assert edge.stats.target_passes == 5
-    assert edge.stats.resumes == 0, "it is no stream after a loss"
-
-
-def test_a_cloud_that_took_over_is_watched_from_then_on() -> None:
-    edge = edge_of(preset("ar"))
-    edge.connect(0.0)
-    for step in range(1, 5):
-        assert edge.tick(step / 5) == []
-    edge.switched(0.9)
-    assert edge.tick(1.0) == [], "it was not silent for a second yet"
 
 
 def test_an_edge_learns_the_target_s_name_from_its_cloud() -> None:

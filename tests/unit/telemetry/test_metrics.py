@@ -94,7 +94,6 @@ PUBLISHED = {
     "tandem_cloud_round_trip_seconds": ("gauge", {"cloud", "side"}),
     "tandem_cloud_usable": ("gauge", {"cloud", "side"}),
     "tandem_cloud_moves_total": ("counter", {"reason", "side"}),
-    "tandem_hedged_rounds_total": ("counter", {"side"}),
     "tandem_holder_sessions": ("gauge", {"holder", "side"}),
     "tandem_holder_refusals_total": ("counter", {"holder", "limit", "side"}),
     "tandem_build_info": ("gauge", {"side", "version"}),

@@ -23,7 +23,6 @@ from tandem.net.own_side import is_loopback
 from tandem.net.reloaded import Reloaded
 from tandem.net.status import Rejected, details_of, upstream_rejection
 from tandem.net.tenant import Tenant
-from tandem.routing.hedging import HedgeBudget
 from tandem.routing.router import CloudReport, Router
 from tandem.runtime.prefix_index import PrefixIndex
 from tandem.services.drafter.cloud.listed import ListedCloud
@@ -49,10 +48,8 @@ class Clouds:
         access: ClientAccess,
         series: CloudSeries,
         price_weight: float = 1.0,
-        hedge_share: float = 0.0,
     ) -> None:
         self.series = series
-        self.hedges = HedgeBudget(hedge_share)
         self.sessions: Counter[int] = Counter()
         self.relieved_s = -math.inf
         """When a session last left a cloud because it is busy."""

@@ -1,41 +1,25 @@
-"""One session's link to its cloud: it picks a cloud, opens streams there, asks a second one beside
-a silent one, has the text computed where the session will go, and says when to leave. Invariants:
-a second cloud and a warm-up may fail without any loss to the session; the machine's state changes
-by its own transitions (`leave`, `switched`) alone. Used on the event loop."""
+"""One session's link to its cloud: it picks a cloud, opens streams there, has the text computed
+where the session will go, and says when to leave. Invariants: a warm-up may fail without any loss
+to the session; the machine's state changes by its own transitions alone. Used on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from grpc import StatusCode
 
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream
 from tandem.net.tenant import Tenant
-from tandem.routing.hedging import StallWatch
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.route import CloudRoute
 from tandem.services.drafter.cloud.warm_up import warm_up
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeOutput
-from tandem.specdec.messages import (
-    CloudMessage,
-    Draft,
-    EarlyVerdict,
-    EdgeMessage,
-    GoingAway,
-    Open,
-    Opened,
-    Pong,
-    PromptLogprobs,
-    Tokens,
-    Verdict,
-)
+from tandem.specdec.messages import CloudMessage, EdgeMessage, GoingAway, Opened
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -45,34 +29,11 @@ OnFrame = Callable[[CloudMessage, int], None]
 OnEnd = Callable[[BaseException | None], None]
 OpenVerify = Callable[[Connection, OnFrame, OnEnd], VerifyStream]
 """Over which connection, and then as `OpenStream`."""
+Dispatch = Callable[[Callable[[], Sequence[EdgeOutput]]], None]
+"""Takes an event in, unless the session has ended."""
 
 RELIEVED_WITHIN_S = 2.0
 """How long a session stays at most at a cloud that is busier than another."""
-
-
-class LinkedSession(Protocol):
-    """Interface of a link to its session."""
-
-    def dispatch_from_cloud(self, event: Callable[[], Sequence[EdgeOutput]]) -> None:
-        """Take an event in, unless the session has ended."""
-
-    def frame_arrived(self, message: CloudMessage, size_bytes: int) -> Sequence[EdgeOutput]:
-        """Take in a frame of the session's current stream."""
-
-    def stream_ended(self, error: BaseException | None) -> Sequence[EdgeOutput]:
-        """Take in that the session's current stream has ended."""
-
-    def take_over(self, stream: VerifyStream) -> None:
-        """Go on with this stream, and close the one before."""
-
-
-@dataclass(slots=True)
-class HedgedCall:
-    """A cloud that was asked beside the session's; `opened` once it has admitted the stream."""
-
-    cloud: int
-    stream: VerifyStream | None = None
-    opened: Opened | None = None
 
 
 class CloudLink:
@@ -94,14 +55,12 @@ class CloudLink:
         self._machine = machine
         self._open_verify = open_verify
         self._closing_tasks = closing_tasks
-        self._session: LinkedSession | None = None
-        self._stall_watch = StallWatch()
-        self._hedged: HedgedCall | None = None
+        self._dispatch: Dispatch | None = None
         self._warming: asyncio.Task[None] | None = None
 
-    def attach(self, session: LinkedSession) -> None:
-        """Send answers of clouds to `session` from now on."""
-        self._session = session
+    def attach(self, dispatch: Dispatch) -> None:
+        """Give events of this link to `dispatch` from now on."""
+        self._dispatch = dispatch
 
     # The session's own stream.
 
@@ -125,110 +84,30 @@ class CloudLink:
 
     def reconnects(self) -> None:
         """Prepare for the session to open another stream."""
-        self._end_hedge()
         self._end_warm_up()
-        self._stall_watch.moved()
 
     def end(self) -> None:
         """End what was begun for the session, which is over."""
-        self._end_hedge()
         self._end_warm_up()
         self._route.end(self._machine.committed.since(0))
 
     # What goes over it.
 
-    def sent(self, message: EdgeMessage) -> None:
-        """Record that a message went to the session's cloud, and send it to the second cloud too,
-        if one was asked."""
-        if self._hedged is not None and self._hedged.stream is not None:
-            self._hedged.stream.send(message)
-        if isinstance(message, Draft | Open):
-            self._stall_watch.waits(time.monotonic())
-
     def heard(self, message: CloudMessage, now: float) -> bool:
         """Record a frame that came for the session, and return whether its machine is to see it. A
         frame that asks the session to leave is kept from the machine while the text is computed
         where the session will go."""
-        if not isinstance(message, Pong):
-            self._end_hedge()
         if isinstance(message, GoingAway):
             self._route.asked_to_leave(now)
             return not self._warms_up(message.grace_s)
         return True
 
-    def answered(self, now: float) -> None:
-        """Record that a round was answered; the machine has seen the answer already."""
-        self._route.answered()
-        self._stall_watch.answered(now, self._machine.awaits_answer)
-
     def time_passed(self, now: float) -> list[EdgeOutput]:
-        """Leave a cloud for a better one, or ask a second one beside a silent one."""
+        """Leave a cloud for a better one."""
         if self._warming is None and (reason := self._route.why_leave(now)) is not None:
             stays = self._route.leaves(reason, now) and self._warms_up(RELIEVED_WITHIN_S)
             return [] if stays else self._machine.leave()
-        if self._stall_watch.stalled(now) and self._hedged is None:
-            self._hedge()
         return []
-
-    # A second cloud.
-
-    def _hedge(self) -> None:
-        frames = self._machine.frames_beside()
-        cloud = self._route.beside() if frames else None
-        if cloud is None:
-            return
-        self._hedged = hedged = HedgedCall(cloud)
-        try:
-            hedged.stream = self._open_verify(
-                self._route.connection(cloud),
-                lambda message, size_bytes: self._dispatch(
-                    lambda: self._hedge_heard(hedged, message, size_bytes)
-                ),
-                lambda error: self._dispatch(lambda: self._hedge_ended(hedged, error)),
-            )
-            for frame in frames:
-                hedged.stream.send(frame)
-        except Exception as error:  # the first one may still answer
-            log.warning("second cloud not asked", reason=str(error))
-            self._end_hedge()
-
-    def _hedge_heard(
-        self, hedged: HedgedCall, message: CloudMessage, size_bytes: int
-    ) -> Sequence[EdgeOutput]:
-        """Take in a frame of the second cloud; its first answer makes it the session's cloud."""
-        assert self._session is not None
-        if hedged is not self._hedged:  # its stream is the session's own by now
-            return self._session.frame_arrived(message, size_bytes)
-        if isinstance(message, Opened) and message.model_name == self._machine.target_name:
-            hedged.opened = message
-        elif (
-            isinstance(message, PromptLogprobs | Verdict | Tokens)
-            and hedged.opened
-            and hedged.stream
-        ):
-            self._hedged = None
-            self._session.take_over(hedged.stream)
-            self._route.taken_over(hedged.cloud)
-            self._end_warm_up()
-            self._stall_watch.moved()
-            self._machine.switched(time.monotonic())
-            opened = self._session.frame_arrived(hedged.opened, 0)
-            return [*opened, *self._session.frame_arrived(message, size_bytes)]
-        elif not isinstance(message, Pong | EarlyVerdict):
-            self._end_hedge()
-        return ()
-
-    def _hedge_ended(self, hedged: HedgedCall, error: BaseException | None) -> Sequence[EdgeOutput]:
-        assert self._session is not None
-        if hedged is not self._hedged:
-            return self._session.stream_ended(error)
-        self._end_hedge()
-        return ()
-
-    def _end_hedge(self) -> None:
-        hedged, self._hedged = self._hedged, None
-        if hedged is not None and hedged.stream is not None:
-            hedged.stream.close_in_background(self._closing_tasks)
 
     # The text computed where the session will go.
 
@@ -256,13 +135,10 @@ class CloudLink:
         self._warming = None
         if (error := warming.exception()) is not None:
             log.warning("text not computed before the move", reason=str(error))
+        assert self._dispatch is not None, "attached before its first event"
         self._dispatch(self._machine.leave)
 
     def _end_warm_up(self) -> None:
         warming, self._warming = self._warming, None
         if warming is not None:
             warming.cancel()
-
-    def _dispatch(self, event: Callable[[], Sequence[EdgeOutput]]) -> None:
-        assert self._session is not None, "attached before its first event"
-        self._session.dispatch_from_cloud(event)

@@ -142,24 +142,6 @@ class CloudRoute:
         self._reason = MoveReason.LOST
         return True
 
-    def answered(self) -> None:
-        """Record that a round was answered."""
-        self._clouds.hedges.answered()
-
-    def beside(self) -> int | None:
-        """Choose another cloud to ask for what the session's cloud does not answer; None if there
-        is none, or if too many rounds were asked for twice already."""
-        clouds = self._clouds
-        place = self._place
-        if place is None or not self._model:
-            return None
-        cloud = clouds.routing.beside({place.cloud, *self._refused}, self._model)
-        if cloud is None or not clouds.hedges.take():
-            return None
-        clouds.series.hedged_rounds.inc()
-        clouds.routing.opened(cloud)
-        return cloud
-
     def connection(self, cloud: int) -> Connection:
         return self._clouds.connection(cloud)
 
@@ -172,14 +154,6 @@ class CloudRoute:
         """Return the duration of a pass that the cloud reports; 0 if unknown."""
         report = self._clouds.routing.clouds[cloud].report
         return 0.0 if report is None else report.pass_s
-
-    def taken_over(self, cloud: int) -> None:
-        """Record that `cloud` answered in the place of the session's cloud, and is that from now
-        on."""
-        if self._place is not None:
-            self._moved(self._place.cloud, cloud, MoveReason.STALLED)
-            self._settle(Placement(cloud, time.monotonic(), self._place.moves))
-            self._reason = self._next = None
 
     async def why_silent(self) -> str:
         return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)
