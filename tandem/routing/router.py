@@ -68,8 +68,6 @@ class CloudReport:
     """Of a second of its model; 0: not known, and taken for the least."""
     draining: bool = False
     """It asks its sessions to leave one after the other: each stays until then."""
-    keeps_prefixes: bool = False
-    """A session may begin there with what another one of its tenant has left."""
 
 
 @dataclass(slots=True)
@@ -347,11 +345,6 @@ class _Cloud:
         report = self.report
         faulty = report is not None and not report.serving and not report.draining
         return self.forgotten or faulty
-
-    @property
-    def keeps_prefixes(self) -> bool:
-        """True if it works, and a text can be computed there before its session comes."""
-        return self.usable and self.report is not None and self.report.keeps_prefixes
 
     @property
     def silent(self) -> bool:

@@ -121,11 +121,6 @@ class PrefixCache:
             prefix.on_left = lambda: self._computing.pop(key).set()
         return prefix
 
-    @property
-    def keeps(self) -> bool:
-        """True if a session may start with blocks that another one computed."""
-        return self.copies is not None or self._caching is not None
-
     def count_engine_lookups(self) -> None:
         """Count lookups and hits of the engine's own prefix cache since the last call. By one
         thread."""

@@ -524,7 +524,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             tenant=checked.tenant,
             kept_prompt_ids=() if checked.request.params.images else edge_request.prompt_ids,
             open_verify=self._stream_opener(stream, edge_request, traffic, span),
-            closing_tasks=self._closing_tasks,
         )
 
     def _count(self, admitted: _AdmittedRequest, session: DrafterSession) -> None:

@@ -3,7 +3,7 @@ Invariant: each event is handled as it arrives, since a round waits for it."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from math import inf
 
 import grpc
@@ -65,7 +65,6 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             spread=machine.request.session,
         )
         self._link = link
-        link.attach(self._dispatch_from_stream)
         self.traffic = traffic
         self._machine = machine
         self._draft_tasks = DraftTaskRunner(
@@ -129,8 +128,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
         self._spans.heard(message)
-        if not self._link.heard(message, now):
-            return []
+        self._link.heard(message, now)
         if isinstance(message, Opened) and not self._link.admits(message):
             code = grpc.StatusCode.FAILED_PRECONDITION
             if not self.peer_failed(code) and not self.machine.goes_on_alone:
@@ -151,11 +149,6 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self.peer_failed(grpc.StatusCode.UNAVAILABLE)
             return outputs
         return [*outputs, *self._link.time_passed(now)]
-
-    def apply(self, outputs: Sequence[EdgeOutput]) -> None:
-        if any(isinstance(output, Reconnect) for output in outputs):
-            self._link.reconnects()
-        super().apply(outputs)
 
     def peer_failed(self, code: grpc.StatusCode) -> bool:
         return self._link.failed(code)

@@ -271,7 +271,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             pass_s=self._recent.pass_s(now),
             price=self._price,
             draining=self._leaving,
-            keeps_prefixes=self._prefixes.keeps,
             cloud_drafts=[*map(cloud_drafts_to_proto, self._cloud_drafters.kinds)],
             cloud_draft_model=self._cloud_drafters.model_name,
         )

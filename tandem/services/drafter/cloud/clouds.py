@@ -5,7 +5,7 @@ connections that sessions use, so that a move finds one open. Used on the event 
 import asyncio
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -53,7 +53,6 @@ class Clouds:
         self.sessions: Counter[int] = Counter()
         self.relieved_s = -math.inf
         """When a session last left a cloud because it is busy."""
-        self.turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.addresses: list[str] = []
         self.routing = Router(0, price_weight)
         self._file = listed if isinstance(listed, Reloaded) else None
@@ -278,5 +277,4 @@ def report_of(health: CloudReport, response: verifier_pb2.DescribeResponse) -> C
         pass_s=response.pass_s,
         price=response.price,
         draining=response.draining,
-        keeps_prefixes=response.keeps_prefixes,
     )

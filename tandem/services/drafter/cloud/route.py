@@ -1,7 +1,6 @@
 """One session's way among the clouds that its drafter knows. Invariant: a session counts at the
 cloud where it is, until `end`. Used on the event loop."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 
@@ -38,7 +37,6 @@ class CloudRoute:
         self._prompt_ids = prompt_ids
         self._place: Placement | None = None
         self._reason: MoveReason | None = None
-        self._next: int | None = None
         self._refused_at: set[str] = set()
         self._model = ""
 
@@ -58,7 +56,7 @@ class CloudRoute:
             kept = clouds.keeping(self._tenant, self._prompt_ids)
             self._settle(Placement(clouds.routing.choose(self._session, kept=kept), now))
         elif self._reason is not None:
-            cloud = self._choose(place)
+            cloud = clouds.routing.choose(self._session, self._model, self._refused, place.cloud)
             if cloud != place.cloud:
                 moves = place.moves + (self._reason is MoveReason.BETTER)
                 self._moved(place.cloud, cloud, self._reason)
@@ -66,24 +64,6 @@ class CloudRoute:
             self._reason = None
         assert self._place is not None
         return clouds.connection(self._place.cloud)
-
-    def _choose(self, place: Placement) -> int:
-        """Return where a session goes that leaves this place."""
-        routing = self._clouds.routing
-        cloud, self._next = self._next, None
-        if cloud is not None and routing.clouds[cloud].usable and cloud not in self._refused:
-            return cloud
-        return routing.choose(self._session, self._model, self._refused, place.cloud)
-
-    def next_cloud(self) -> int | None:
-        """Return where it will go, asked before it leaves; None where nothing can be prepared
-        there."""
-        if self._place is None or self._reason is None or not (self._prompt_ids and self._model):
-            return None
-        cloud = self._choose(self._place)
-        if cloud != self._place.cloud and self._clouds.routing.clouds[cloud].keeps_prefixes:
-            self._next = cloud
-        return self._next
 
     def asked_to_leave(self, now: float) -> None:
         """Record that the session's cloud asked it to leave, unless its address has replicas: other
@@ -110,14 +90,11 @@ class CloudRoute:
             return reason if self._is_far else None
         return reason
 
-    def leaves(self, reason: MoveReason, now: float) -> bool:
-        """Record that a session with a working stream is about to leave, and return whether it can
-        stay a little."""
+    def leaves(self, reason: MoveReason, now: float) -> None:
+        """Record that a session with a working stream leaves."""
         self._reason = self._reason or reason
-        if reason is not MoveReason.BETTER or self._is_far:
-            return False
-        self._clouds.relieved_s = now
-        return True
+        if reason is MoveReason.BETTER and not self._is_far:
+            self._clouds.relieved_s = now
 
     @property
     def _is_far(self) -> bool:
@@ -141,19 +118,6 @@ class CloudRoute:
         self._clouds.routing.lost(cloud, now)
         self._reason = MoveReason.LOST
         return True
-
-    def connection(self, cloud: int) -> Connection:
-        return self._clouds.connection(cloud)
-
-    def turn(self, cloud: int) -> asyncio.Lock:
-        """Return the lock to hold while a text is computed there, for whichever session of this
-        drafter."""
-        return self._clouds.turns[cloud]
-
-    def pass_s(self, cloud: int) -> float:
-        """Return the duration of a pass that the cloud reports; 0 if unknown."""
-        report = self._clouds.routing.clouds[cloud].report
-        return 0.0 if report is None else report.pass_s
 
     async def why_silent(self) -> str:
         return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)
