@@ -226,7 +226,7 @@ _FRESH = click.option(
 _ARM = click.option(
     "--part",
     multiple=True,
-    help="Only this part: load, kill, drain, far, greedy, simulated or speed.",
+    help="Only this part: load, kill, drain, greedy, simulated or speed.",
 )
 _CROWD = click.option(
     "--part",

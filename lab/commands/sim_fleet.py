@@ -123,14 +123,6 @@ class SimOrFleet(click.Command):
     show_default=True,
     help="Maximum sessions per verifier.",
 )
-@click.option("--regions", type=int, default=1, show_default=True)
-@click.option(
-    "--far-ms",
-    type=float,
-    default=80.0,
-    show_default=True,
-    help="Additional round-trip time to another region.",
-)
 @click.option("--failure-s", type=float, help="Mean time between a verifier's failures.")
 @click.option("--repair-s", type=float, default=30.0, show_default=True)
 @click.option("--scale-to", type=float, help="Autoscale to this many sessions per verifier.")
@@ -157,9 +149,9 @@ class SimOrFleet(click.Command):
 def sim_fleet(**options: Any) -> None:
     """Simulate many edges and verifiers in virtual time.
 
-    Routing, moves, pass budgets and schedules are the services' own code; durations, links,
-    acceptance and traffic are declared. With --tpot-ms it finds the fewest verifiers that keep 95 %
-    of the answers to that. Deterministic by seed.
+    Pass budgets and schedules are the services' own code; answers go to the verifiers in turn;
+    durations, links, acceptance and traffic are declared. With --tpot-ms it finds the fewest
+    verifiers that keep 95 % of the answers to that. Deterministic by seed.
     """
     plans = [
         (_plan(options, edges, name), name, tpot_ms)
@@ -191,10 +183,9 @@ def simulated_row(flags: Sequence[str]) -> dict[str, Any]:
 def _plan(options: dict[str, Any], edges: int, name: str) -> FleetPlan:
     preset = with_overrides(PRESETS[name], parse_overrides(options["overrides"]))
     preset.validate()
-    regions = options["regions"]
     scaling = None
     if options["scale_to"] is not None:
-        scaling = Scaling(options["scale_to"], least=regions, start_s=options["start_s"])
+        scaling = Scaling(options["scale_to"], start_s=options["start_s"])
     plan = FleetPlan(
         preset,
         edges,
@@ -215,8 +206,6 @@ def _plan(options: dict[str, Any], edges: int, name: str) -> FleetPlan:
         jitter_s=options["jitter_ms"] / 1e3,
         hit_rate=options["hit_rate"],
         max_sessions=options["max_sessions"],
-        regions=regions,
-        far_s=options["far_ms"] / 1e3,
         failure_s=options["failure_s"] or inf,
         repair_s=options["repair_s"],
         scaling=scaling,

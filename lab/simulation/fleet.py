@@ -1,7 +1,7 @@
 """Many edges and many verifiers in virtual time: who asks when, where each session goes, and how
-long its tokens take. Routing, moves, pass budgets, turns of prompts and schedules are decided by
-the code that the services run. Texts are not simulated: a draft is right by chance, as often as
-declared.
+long its tokens take. Pass budgets, turns of prompts and schedules are decided by the code that the
+services run; answers go to the verifiers in turn, as gRPC's round_robin sends them to the replicas
+of one name. Texts are not simulated: a draft is right by chance, as often as declared.
 
 Invariant: a function of its plan; the same seed gives the same figures."""
 
@@ -18,16 +18,10 @@ from lab.simulation.fleet_cloud import FleetCloud, FleetSession, Round
 from lab.simulation.fleet_figures import FleetAnswer, FleetFigures, fleet_figures
 from lab.simulation.fleet_plan import FleetPlan, TrafficKind
 from lab.simulation.fleet_schedules import FleetSchedules
-from tandem.routing.router import (
-    ASK_COLD_EVERY_S,
-    ASK_EVERY_S,
-    CloudReport,
-    MoveReason,
-    Placement,
-    Router,
-)
 
-_ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(8)
+_ARRIVES, _OPENS, _TRIES, _FAILS, _STARTS, _SCALES, _WARM, _ENDS = range(8)
+LOST, DRAINING = "lost", "draining"
+"""Why a session moved."""
 RETRY_S = 0.5
 AT_ONCE = 2
 RETRIES = 20
@@ -48,16 +42,16 @@ def verifiers_needed(plan: FleetPlan, tpot_s: float, ttft_s: float) -> FleetFigu
     if no number that was tried does. The number is found by doubling and halving, which takes more
     verifiers to be no worse. A few edges with a verifier each are tried first: what they cannot
     keep to, no fleet can."""
-    few = max(plan.regions, min(plan.edges, FEW))
+    few = min(plan.edges, FEW)
     if not simulate_fleet(replace(plan, edges=few, verifiers=few)).keeps(tpot_s, ttft_s):
         return None
     fails = 0
-    keeps = plan.regions
+    keeps = 1
     while not (enough := simulate_fleet(replace(plan, verifiers=keeps))).keeps(tpot_s, ttft_s):
         if keeps == MOST:
             return None
         fails, keeps = keeps, min(MOST, 2 * keeps)
-    while keeps - max(fails, plan.regions - 1) > 1:
+    while keeps - fails > 1:
         middle = (fails + keeps) // 2
         figures = simulate_fleet(replace(plan, verifiers=middle))
         if figures.keeps(tpot_s, ttft_s):
@@ -69,10 +63,9 @@ def verifiers_needed(plan: FleetPlan, tpot_s: float, ttft_s: float) -> FleetFigu
 
 
 class _Edge:
-    __slots__ = ("acceptance_rate", "draft_s", "group", "rtt_s")
+    __slots__ = ("acceptance_rate", "draft_s", "rtt_s")
 
-    def __init__(self, plan: FleetPlan, number: int, source: Random) -> None:
-        self.group = number % (plan.groups * plan.regions)
+    def __init__(self, plan: FleetPlan, source: Random) -> None:
         self.rtt_s = plan.rtt_s.draw(source)
         self.draft_s = plan.draft_s.draw(source)
         self.acceptance_rate = min(0.999, plan.acceptance_rate.draw(source))
@@ -94,10 +87,10 @@ class _Fleet:
         self.clouds = [FleetCloud(number, *shared) for number in range(most)]
         for cloud in self.clouds[plan.verifiers :]:
             cloud.stop()
-        self.edges = [_Edge(plan, number, self.source) for number in range(plan.edges)]
+        self.edges = [_Edge(plan, self.source) for _ in range(plan.edges)]
         self.schedules = FleetSchedules(plan)
-        self.routings = [Router(most) for _ in range(plan.groups * plan.regions)]
-        self.groups: list[dict[int, FleetSession]] = [{} for _ in self.routings]
+        self.turn = 0
+        """The verifier that the next stream goes to, if it serves and has room."""
         self.tries: Counter[int] = Counter()
         self.moves: Counter[str] = Counter()
         self.refused = self.numbers = 0
@@ -111,6 +104,7 @@ class _Fleet:
         plan = self.plan
         ends_s = self.plan.warm_s + self.plan.lasts_s
         self.at(plan.warm_s, _WARM, None)
+        self.at(inf, _ENDS, None)
         self.begin()
         rounds = self.rounds
         replaced = heapq.heapreplace
@@ -148,11 +142,6 @@ class _Fleet:
 
     def begin(self) -> None:
         plan = self.plan
-        for group, routing in enumerate(self.routings):
-            for cloud in self.clouds:
-                if cloud.alive:
-                    routing.reported(cloud.number, self.report(group, cloud), 0.0)
-                self.at(self.source.uniform(0, ASK_EVERY_S), _ASKS, (group, cloud))
         if plan.traffic.kind is TrafficKind.CHATS:
             for number in range(plan.edges):
                 self.at(self.source.uniform(0, plan.traffic.per_edge_s), _ARRIVES, None, number)
@@ -179,8 +168,6 @@ class _Fleet:
                 self.fails(subject)
             case FleetCloud() if kind == _STARTS:
                 self.starts(subject, scaled=bool(number))
-            case (int(group), FleetCloud() as cloud):
-                self.asks(group, cloud)
             case _ if kind == _ARRIVES:
                 self.arrives(number)
             case _ if kind == _WARM:
@@ -196,7 +183,6 @@ class _Fleet:
         session = FleetSession(
             self.numbers,
             edge_number,
-            edge.group,
             self.now,
             edge.rtt_s,
             edge.draft_s,
@@ -204,27 +190,28 @@ class _Fleet:
             max(1, round(traffic.prompt_tokens.draw(self.source))),
             max(2, round(traffic.answer_tokens.draw(self.source))),
         )
-        self.groups[edge.group][session.number] = session
         self.connect(session)
         if traffic.kind is not TrafficKind.CHATS:
             self.at(next(self.arrivals), _ARRIVES, None, self.source.randrange(plan.edges))
 
-    def connect(self, session: FleetSession, leaving: int | None = None) -> None:
-        """Choose a verifier and open a stream to it."""
-        routing = self.routings[session.group]
-        place = session.place
-        cloud = routing.choose(session.number, refused=self.full, leaving=leaving)
-        moves = 0 if place is None else place.moves
-        session.place = Placement(cloud, self.now, moves)
-        session.rtt_s = self.edges[session.edge].rtt_s + self.distance_s(session.group, cloud)
-        routing.opened(cloud)
+    def connect(self, session: FleetSession) -> None:
+        """Open a stream to the next verifier in turn."""
+        session.place = self.next_in_turn()
         self.at(self.now + session.rtt_s / 2, _OPENS, session, session.stream)
 
+    def next_in_turn(self) -> int:
+        """Return the next verifier that serves and has room; where none does, the next."""
+        count = len(self.clouds)
+        turns = [(self.turn + step) % count for step in range(count)]
+        open_ones = (n for n in turns if self.clouds[n].serving and n not in self.full)
+        number = next(open_ones, turns[0])
+        self.turn = (number + 1) % count
+        return number
+
     def opens(self, session: FleetSession, stream: int) -> None:
-        assert session.place is not None, "it was chosen before"
         if session.stream != stream:
             return
-        cloud = self.clouds[session.place.cloud]
+        cloud = self.clouds[session.place]
         if not cloud.serving or cloud.number in self.full:
             self.refuse(session, cloud)
             return
@@ -244,18 +231,14 @@ class _Fleet:
         elif cloud.serving or self.tries[session.number] > AT_ONCE:
             self.at(self.now + RETRY_S, _TRIES, session)
         else:
-            self.routings[session.group].lost(cloud.number, self.now)
-            self.leave(session, MoveReason.LOST)
+            self.leave(session, LOST)
 
-    def leave(self, session: FleetSession, reason: MoveReason) -> None:
+    def leave(self, session: FleetSession, reason: str) -> None:
         """Move a session for its edge: it resumes elsewhere, from what is committed."""
-        place = session.place
-        assert place is not None, "it is somewhere"
         if session.cloud is not None:
             session.cloud.leave(session)
-        place.moves += reason is MoveReason.BETTER
-        self.moves[str(reason)] += 1
-        self.connect(session, leaving=place.cloud)
+        self.moves[reason] += 1
+        self.connect(session)
 
     def done(self, session: FleetSession, now: float) -> None:
         if session.asked_s >= self.plan.warm_s:
@@ -266,47 +249,11 @@ class _Fleet:
         self.over(session)
 
     def over(self, session: FleetSession) -> None:
-        del self.groups[session.group][session.number]
         self.tries.pop(session.number, None)
         traffic = self.plan.traffic
         if traffic.kind is TrafficKind.CHATS:
             think_s = self.source.expovariate(1 / traffic.per_edge_s)
             self.at(self.now + session.rtt_s / 2 + think_s, _ARRIVES, None, session.edge)
-
-    def distance_s(self, group: int, cloud: int) -> float:
-        regions = self.plan.regions
-        return self.plan.far_s if group % regions != cloud % regions else 0.0
-
-    def report(self, group: int, cloud: FleetCloud) -> CloudReport:
-        return CloudReport(
-            self.plan.rtt_s.low + self.distance_s(group, cloud.number),
-            cloud.serving,
-            "target",
-            len(cloud.sessions),
-            self.plan.max_sessions,
-            cloud.recent.queue_s(self.now),
-            cloud.recent.pass_s(self.now),
-        )
-
-    def asks(self, group: int, cloud: FleetCloud) -> None:
-        routing = self.routings[group]
-        if cloud.alive:
-            routing.reported(cloud.number, self.report(group, cloud), self.now)
-        else:
-            routing.unanswered(cloud.number, self.now)
-        warm = cloud.number in routing.warm()
-        self.at(self.now + (ASK_EVERY_S if warm else ASK_COLD_EVERY_S), _ASKS, (group, cloud))
-        if warm:
-            self.leave_where_due(group, routing)
-
-    def leave_where_due(self, group: int, routing: Router) -> None:
-        for session in list(self.groups[group].values()):
-            place = session.place
-            if place is None or session.cloud is None:
-                continue
-            reason = routing.why_leave(place, session.number, self.now, "target")
-            if reason is not None:
-                self.leave(session, reason)
 
     def fails(self, cloud: FleetCloud) -> None:
         self.at(self.now + self.source.expovariate(1 / self.plan.failure_s), _FAILS, cloud)
@@ -316,8 +263,7 @@ class _Fleet:
         cloud.stop()
         self.at(self.now + self.plan.repair_s, _STARTS, cloud)
         for session in lost:
-            self.routings[session.group].lost(cloud.number, self.now)
-            self.leave(session, MoveReason.LOST)
+            self.leave(session, LOST)
 
     def starts(self, cloud: FleetCloud, scaled: bool) -> None:
         self.count_verifiers()
@@ -353,6 +299,5 @@ class _Fleet:
         """Drain a verifier: move its sessions elsewhere, then stop it."""
         cloud.serving = False
         for session in sorted(cloud.sessions, key=lambda session: session.number):
-            self.routings[session.group].leaves(cloud.number, self.now)
-            self.leave(session, MoveReason.DRAINING)
+            self.leave(session, DRAINING)
         cloud.stop()

@@ -68,7 +68,6 @@ def together(plan: FleetPlan, sessions: int) -> FleetFigures:
             verifiers=1,
             traffic=TRAFFIC,
             max_sessions=sessions + 1,
-            groups=1,
             lasts_s=lasts_s,
             warm_s=WARM_S,
         )

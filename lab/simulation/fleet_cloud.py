@@ -17,7 +17,6 @@ from random import Random
 from lab.simulation.fleet_plan import FleetPlan
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget, SessionAcceptance
-from tandem.routing.router import Placement
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, CHUNKS_ALONE, PrefillTurns
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
@@ -34,7 +33,7 @@ class FleetSession:
     then, arrives at `origin_s` + i·`draft_s`."""
 
     __slots__ = (
-        *("acceptance_rate", "draft_s", "edge", "group", "number", "rtt_s", "wanted"),
+        *("acceptance_rate", "draft_s", "edge", "number", "rtt_s", "wanted"),
         *("asked_s", "first_s", "cloud", "place", "prompt_left", "prompt_tokens", "stream"),
         *("goes_on", "in_rounds", "awaited", "chunk", "round_s", "window"),
         *("base", "committed", "due_s", "estimate", "origin_s", "taken"),
@@ -45,7 +44,6 @@ class FleetSession:
         self,
         number: int,
         edge: int,
-        group: int,
         asked_s: float,
         rtt_s: float,
         draft_s: float,
@@ -55,7 +53,6 @@ class FleetSession:
     ) -> None:
         self.number = number
         self.edge = edge
-        self.group = group
         self.asked_s = asked_s
         self.rtt_s = rtt_s
         self.draft_s = draft_s
@@ -65,7 +62,8 @@ class FleetSession:
         self.committed = 0
         self.first_s = -1.0
         self.cloud: FleetCloud | None = None
-        self.place: Placement | None = None
+        self.place = 0
+        """The verifier that its stream goes to."""
         self.estimate: SessionAcceptance | None = None
         self.cloud_estimate: SessionAcceptance | None = None
         self.by_cloud = False

@@ -125,9 +125,7 @@ class FleetPlan:
     Where a verifier drafts itself, all sessions that draft do so in step, before the pass that
     judges them: a step takes `cloud_draft_s`, and `cloud_draft_further_s` for each further session.
     `jitter_s`: what round trips take longer on average. `hit_rate`: how often a correction had been
-    drafted for, where the preset drafts ahead. Edges and verifiers are dealt over `regions`, which
-    are `far_s` of round trip apart; edges of one of the `groups` of a region share what they know
-    of the verifiers, as those of one drafter do. A verifier fails every `failure_s` on average, and
+    drafted for, where the preset drafts ahead. A verifier fails every `failure_s` on average, and
     serves again `repair_s` later."""
 
     preset: Preset
@@ -144,9 +142,6 @@ class FleetPlan:
     jitter_s: float = 0.0
     hit_rate: float = 0.5
     max_sessions: int = 256
-    regions: int = 1
-    far_s: float = 0.08
-    groups: int = 8
     failure_s: float = inf
     repair_s: float = 30.0
     scaling: Scaling | None = None
@@ -158,11 +153,9 @@ class FleetPlan:
 
     def check(self) -> None:
         """Raise InvalidArgument naming the field that cannot be."""
-        for name in ("edges", "verifiers", "max_sessions", "regions", "groups"):
+        for name in ("edges", "verifiers", "max_sessions"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(name, f"must be at least 1, is {getattr(self, name)}")
-        if self.regions > self.verifiers:
-            raise InvalidArgument("regions", f"must be at most verifiers, {self.verifiers}")
         for name in ("verify_first_s", "lasts_s", "failure_s", "repair_s"):
             if not getattr(self, name) > 0:
                 raise InvalidArgument(name, f"must be above 0, is {getattr(self, name)}")

@@ -1,5 +1,5 @@
 """What happens to a fleet while many chats stream: a verifier is killed, verifiers are upgraded one
-after the other, a region becomes far, links jitter, one holder asks for all that he can get.
+after the other, one holder asks for all that he can get.
 
 Each arm starts a fleet of its own. Chats ask one question each, again and again, so that every
 answer must be its undisturbed text, token for token.
@@ -16,10 +16,9 @@ from math import inf
 from pathlib import Path
 
 from lab.bench.faults.chat_load import Traffic, Turn, chats, longest_gap_s, quantile, wrong_tokens
-from lab.bench.faults.fleet_suite import FleetShape, FleetSuite, fleet_suite, until_empty
+from lab.bench.faults.fleet_suite import FleetShape, FleetSuite, fleet_suite
 from lab.bench.faults.overload import GREEDY, HONEST, make_tenants
 from lab.bench.harness.suite import Pacing
-from tandem.netem.link_model import LinkSettings
 
 PACING = Pacing(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.001)
 CHEAP_TOKENS = replace(PACING, verify_further_s=0.0002)
@@ -27,11 +26,6 @@ CHEAP_TOKENS = replace(PACING, verify_further_s=0.0002)
 PRESET = "auto"
 MAX_TOKENS = 96
 SETTLE_S = 3.0
-NEAR_RTT_S = 0.02
-FAR_RTT_S = 0.22
-JITTER_S = 0.015
-LEFT_AT_MOST_S = 5.0
-EMPTY_TIMEOUT_S = 60.0
 GREEDY_AT_ONCE = 64
 GREEDY_TOKENS = 200
 HONEST_TOKENS = 32
@@ -78,7 +72,7 @@ async def upgraded(place: Path, streams: int, pacing: Pacing = PACING) -> Distur
     async def disturb(suite: FleetSuite) -> None:
         await suite.restart("0-verifier")
         await suite.restart("1-verifier")
-        await asyncio.sleep(SETTLE_S)  # the last one that is back takes its part of the sessions
+        await asyncio.sleep(SETTLE_S)  # new answers begin at the first one again
 
     what = "drained one after the other"
     if pacing != PACING:
@@ -106,7 +100,7 @@ async def _disturbed(
             ended_s = time.monotonic()
         disturbed.took_s = ended_s - began_s
         disturbed.pause_s = longest_gap_s(disturbed.turns, began_s, ended_s)
-        for reason in ("lost", "draining", "better"):
+        for reason in ("lost", "draining"):
             disturbed.moves[reason] = await asyncio.to_thread(suite.moves, reason)
     return disturbed
 
@@ -134,35 +128,6 @@ async def _under_way(
     finally:
         over.set()
         turns += await asking
-
-
-@dataclass(slots=True)
-class Moved:
-    """`left_s`: until the last session had left the verifier that became far; `jitter_moves`:
-    moves to a better one over `jitter_s` of jitter on all links."""
-
-    left_s: float
-    jitter_s: float
-    jitter_moves: float
-
-
-async def made_far(place: Path, streams: int, jitter_s: float) -> Moved:
-    """Let both links jitter for `jitter_s`, then make the link of one verifier a long one, and
-    measure how long its sessions take to leave it."""
-    traffic = Traffic(PRESET, MAX_TOKENS)
-    async with (
-        fleet_suite(place, FleetShape(PACING)) as suite,
-        _under_way(suite, traffic, streams, []),
-    ):
-        jittery = LinkSettings(delay_s=NEAR_RTT_S / 2, jitter_s=JITTER_S)
-        for link in suite.links:
-            link.configure(jittery, jittery)
-        await asyncio.sleep(jitter_s)
-        moves = await asyncio.to_thread(suite.moves, "better")
-        far = LinkSettings(delay_s=FAR_RTT_S / 2)
-        suite.links[0].configure(far, far)
-        left_s = await until_empty(suite, 0, EMPTY_TIMEOUT_S)
-    return Moved(left_s, jitter_s, moves)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """`bench fleet`: many chats over HTTP on edges and verifiers that are real processes.
 
 Against the cloud alone (`ar`), and a cloud that drafts for itself (`cloud-draft`): TTFT, TPOT and
-ITL, goodput, fairness. Then what a user of a fleet notices while it is killed, upgraded, moved and
+ITL, goodput, fairness. Then what a user of a fleet notices while it is killed, upgraded and
 pressed. Models are scripted and paced by declared times; the machine has to be quick enough for
 them, and figures of time say so only if it is quiet. A draft step in the cloud takes a fifth of one
 at the edge, and does not wait for passes.
@@ -22,13 +22,10 @@ from typing import Any
 from lab.bench.faults.chat_load import Traffic, chats, load_figures
 from lab.bench.faults.fleet_arms import (
     CHEAP_TOKENS,
-    LEFT_AT_MOST_S,
     PACING,
     Disturbed,
-    Moved,
     Pressed,
     killed,
-    made_far,
     pressed,
     upgraded,
 )
@@ -54,8 +51,6 @@ THINK_S = 1.0
 PHASE_S = 20.0
 QUICK_PHASE_S = 8.0
 WARM_S = 2.0
-JITTER_S = 60.0
-QUICK_JITTER_S = 15.0
 DEFAULT_RUNNING = 16
 """Requests that an aggregator serves at once, where its settings do not say."""
 VALIDATED_S = 240.0
@@ -126,7 +121,7 @@ async def _load(
     for factor, counts in by_dilation.items():
         logs = place / f"{factor:g}"
         logs.mkdir()
-        shape = FleetShape(PACING, cloud_draft=True).dilated(factor)
+        shape = FleetShape(PACING, cloud_draft=True, replicas=True).dilated(factor)
         async with fleet_suite(logs, shape) as suite:
             for count in counts:
                 for name in dict.fromkeys((ALONE, CLOUD_DRAFT, preset)):
@@ -201,24 +196,6 @@ def _tell(report: Report, disturbed: Disturbed, pause_s: float) -> None:
     ]
 
 
-async def _far(report: Report, place: Path) -> None:
-    lasts_s = QUICK_JITTER_S if report.quick else JITTER_S
-    moved: Moved = await made_far(place, MANY // 2, lasts_s)
-    row = make_row(
-        seed=report.seed,
-        streams=MANY // 2,
-        left_s=moved.left_s,
-        jitter_lasted_s=moved.jitter_s,
-        jitter_moves=moved.jitter_moves,
-    )
-    columns = ("streams", "left_s", "jitter_lasted_s", "jitter_moves")
-    report.add("Links that jitter by ±15 ms, then one that is 200 ms longer", columns, [row])
-    report.goals += [
-        Goal("s until a far region was left", moved.left_s, LEFT_AT_MOST_S, "at most"),
-        Goal("moves by jitter", moved.jitter_moves, 0, "at most"),
-    ]
-
-
 async def _greedy(report: Report, place: Path) -> None:
     lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
     load: Pressed = await pressed(place, lasts_s, DEFAULT_RUNNING)
@@ -290,7 +267,7 @@ async def _speed(report: Report, place: Path) -> None:
 
 _Part = Callable[[Report, Path], Coroutine[Any, Any, None]]
 ARMS: Mapping[str, _Part] = MappingProxyType(
-    {"kill": _killed, "drain": _upgraded, "far": _far, "greedy": _greedy, "simulated": _simulated}
+    {"kill": _killed, "drain": _upgraded, "greedy": _greedy, "simulated": _simulated}
     | {"speed": _speed}
 )
 PARTS = (LOAD, *ARMS)

@@ -4,7 +4,6 @@ each verifier behind a link of its own. Models are scripted, and paced by declar
 from __future__ import annotations
 
 import asyncio
-import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -42,6 +41,9 @@ class FleetShape:
     """The fleet's simulator knows of none that are kept."""
     cloud_draft: bool = False
     """Whether each verifier has the draft model, too."""
+    replicas: bool = False
+    """Whether the edges know the verifiers by one name, over which gRPC spreads their calls. Else
+    by a list: all calls go to its first one that is healthy."""
 
     def dilated(self, factor: float) -> FleetShape:
         """Return this shape with all times multiplied by `factor`."""
@@ -85,6 +87,8 @@ class FleetSuite:
     http: tuple[int, ...]
     metrics: tuple[int, ...]
     certificates: Path | None
+    listed: int
+    """Names by which the edges know verifiers."""
 
     async def all_known(self) -> None:
         """Wait until every edge lists every verifier as serving. Raises SuiteFailed for a process
@@ -97,11 +101,11 @@ class FleetSuite:
                 for name in edges:
                     address = f"{HOST}:{self.fleet.ports[name]}"
                     async with AggregatorClient(address, access=access) as client:
-                        while not await _knows_all(client, len(self.links)):
+                        while not await _knows_all(client, self.listed):
                             self.fleet.check_alive()
                             await asyncio.sleep(POLL_S)
         except TimeoutError:
-            why = f"does not list all {len(self.links)} verifiers after {START_S:g} s"
+            why = f"does not know all {self.listed} verifiers after {START_S:g} s"
             raise SuiteFailed(f"{name} {why}") from None
 
     async def restart(self, name: str) -> None:
@@ -109,11 +113,6 @@ class FleetSuite:
         await self.fleet.stop(name)
         await self.fleet.start(name)
         await self.all_known()
-
-    def far_sessions(self, verifier: int) -> float:
-        """Return the sessions of all edges at this verifier, by the edges' own count."""
-        cloud = f"{HOST}:{self.links[verifier].address[1]}"
-        return self._sum("tandem_cloud_sessions", cloud=cloud)
 
     def moves(self, reason: str) -> float:
         return self._sum("tandem_cloud_moves_total", reason=reason)
@@ -159,6 +158,8 @@ async def fleet_suite(
             emulator = TcpLinkEmulator((HOST, 0), target, link, link, seed=number)
             links.append(await stack.enter_async_context(emulator))
         clouds = ",".join(f"{HOST}:{way.address[1]}" for way in links)
+        if shape.replicas:
+            clouds = f"ipv4:{clouds}"
         http = []
         metrics = []
         for number in range(shape.edges):
@@ -173,7 +174,8 @@ async def fleet_suite(
                 options["http_keys_file"] = certificates / "edge.keys"
             add(f"{number}-aggregator", "aggregator", **options)
         fleet = await stack.enter_async_context(Fleet(members, place, port_of))
-        suite = FleetSuite(fleet, tuple(links), tuple(http), tuple(metrics), certificates)
+        listed = 1 if shape.replicas else len(links)
+        suite = FleetSuite(fleet, tuple(links), tuple(http), tuple(metrics), certificates, listed)
         await suite.all_known()
         yield suite
 
@@ -188,14 +190,3 @@ async def _knows_all(client: AggregatorClient, verifiers: int) -> bool:
     if verifiers == 1:
         return description.HasField("target")
     return sum(cloud.serving for cloud in description.clouds) == verifiers
-
-
-async def until_empty(suite: FleetSuite, verifier: int, most_s: float) -> float:
-    """Wait until no edge has a session at this verifier, and return the seconds that took. Raises
-    SuiteFailed after `most_s`."""
-    began_s = time.monotonic()
-    while await asyncio.to_thread(suite.far_sessions, verifier):
-        if time.monotonic() - began_s > most_s:
-            raise SuiteFailed(f"sessions are still at verifier {verifier} after {most_s:g} s")
-        await asyncio.sleep(POLL_S)
-    return time.monotonic() - began_s

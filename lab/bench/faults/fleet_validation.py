@@ -60,7 +60,7 @@ class Validated:
 
 
 async def validated(place: Path, lasts_s: float, seed: int) -> list[Validated]:
-    shape = FleetShape(PACING, EDGES, VERIFIERS, RTT_S, NOISE, keeps_prefixes=False)
+    shape = FleetShape(PACING, EDGES, VERIFIERS, RTT_S, NOISE, keeps_prefixes=False, replicas=True)
     measured: dict[str, dict[str, Any]] = {}
     async with fleet_suite(place, shape) as suite:
         for name in VALIDATED:
@@ -115,7 +115,6 @@ def plan_of(preset: Preset, acceptance_rate: float, hit_rate: float, seed: int) 
         rtt_s=Spread.of(RTT_S),
         acceptance_rate=Spread.of(acceptance_rate),
         hit_rate=hit_rate,
-        groups=EDGES,
         lasts_s=SIMULATED_S,
         warm_s=20.0,
         seed=seed,

@@ -136,7 +136,7 @@ def test_a_fleet_that_cannot_be_is_refused(arguments: tuple[str, ...], words: st
 
 
 def test_the_speed_of_a_simulation_is_told_of_its_rounds() -> None:
-    flags = ("--edges", "20", "--verifiers", "1", "--seconds", "2", "--warm-s", "1")
+    flags = ("--edges", "100", "--verifiers", "1", "--seconds", "2", "--warm-s", "1")
     row = simulated_row([*flags, "--preset", "ar"])
     assert row["preset"] == "ar"
     assert row["simulated_rounds"] > 20

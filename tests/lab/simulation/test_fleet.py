@@ -1,5 +1,5 @@
 """The simulated fleet against the real machines in virtual time, and what it does when verifiers
-fail, are far, or are added."""
+fail or are added."""
 
 from __future__ import annotations
 
@@ -133,14 +133,14 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 def test_where_things_lie_in_memory_changes_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that leave in the same moment left in the order of a set."""
     traffic = FleetTraffic(per_edge_s=5.0, answer_tokens=Spread.of(400))
-    far = replace(SMALL, edges=60, traffic=traffic, groups=1, regions=3, far_s=0.3)
-    plan = replace(far, failure_s=10.0, repair_s=3.0)
+    busy = replace(SMALL, edges=60, traffic=traffic)
+    plan = replace(busy, failure_s=10.0, repair_s=3.0)
     found = []
     for sign in (1, -1):
         monkeypatch.setattr(FleetSession, "__hash__", lambda it, sign=sign: sign * it.number)
         found.append(simulate_fleet(plan))
     assert found[0] == found[1]
-    assert found[0].moves["better"] > 10
+    assert found[0].moves["lost"] > 10
 
 
 def test_everybody_is_answered_though_verifiers_fail() -> None:
@@ -153,15 +153,6 @@ def test_everybody_is_answered_though_verifiers_fail() -> None:
     answered = sum(figures.answers for figures in failed)
     assert answered == pytest.approx(sum(figures.answers for figures in calm), rel=0.2)
     assert sum(f.verifiers for f in failed) < sum(f.verifiers for f in calm)
-
-
-def test_sessions_stay_in_their_region_while_it_has_room() -> None:
-    regions = replace(SMALL, regions=3, far_s=0.3)
-    apart, together = simulate_fleet(regions), simulate_fleet(SMALL)
-    assert together.ttft_p50_s is not None
-    assert apart.ttft_p95_s is not None
-    assert apart.ttft_p95_s < together.ttft_p50_s + 0.3
-    assert not apart.moves
 
 
 def test_a_session_that_finds_no_place_is_refused_in_the_end() -> None:
@@ -224,7 +215,6 @@ def test_distributions_are_read_from_text() -> None:
     ("field", "change"),
     [
         ("edges", {"edges": 0}),
-        ("regions", {"regions": 4}),
         ("hit_rate", {"hit_rate": 2.0}),
         ("preset", {"preset": PRESETS["mc-dsd"]}),
         ("lasts_s", {"lasts_s": 0.0}),
@@ -234,29 +224,3 @@ def test_what_cannot_be_is_refused(field: str, change: dict[str, object]) -> Non
     with pytest.raises(InvalidArgument) as refused:
         simulate_fleet(replace(SMALL, **change))  # type: ignore[arg-type]
     assert refused.value.field == field
-
-
-def test_a_verifier_whose_first_passes_took_prompts_is_not_left_for_good() -> None:
-    """Its few passes, all over prompts, were held against it, and the other one took every chat."""
-    plan = FleetPlan(
-        PRESETS["auto"],
-        16,
-        2,
-        FleetTraffic(
-            TrafficKind.CHATS, 3.0, prompt_tokens=Spread.of(24), answer_tokens=Spread.of(48)
-        ),
-        verify_first_s=0.4,
-        verify_further_s=0.01,
-        prompt_token_s=0.01,
-        draft_s=Spread.of(0.15),
-        rtt_s=Spread.of(0.2),
-        acceptance_rate=Spread.of(0.7),
-        groups=16,
-        lasts_s=200.0,
-        warm_s=20.0,
-        seed=1,
-    )
-    seldom, often = (
-        simulate_fleet(replace(plan, hit_rate=hit_rate)).tokens_per_s for hit_rate in (0.7, 0.95)
-    )
-    assert often > 0.97 * seldom
