@@ -15,10 +15,10 @@ from math import inf
 from random import Random
 
 from lab.simulation.fleet_plan import FleetPlan
+from lab.simulation.recent_passes import RecentPasses
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget, SessionAcceptance
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, CHUNKS_ALONE, PrefillTurns
-from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud_drafting import RETRY_LENGTH, tries_after
 

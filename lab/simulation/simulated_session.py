@@ -59,7 +59,7 @@ class SimulatedSession:
     ) -> None:
         """Schedule the request's beginning and what will happen to its link: faults, and other
         settings from these moments on. `trace` begins with virtual time."""
-        faults.plan(self.time, self.link, self._reset, self._depart, self._move)
+        faults.plan(self.time, self.link, self._reset, self._depart)
         for moment, settings in link_changes:
             self._at(moment, partial(self._change, settings))
         if trace is not None:
@@ -115,10 +115,6 @@ class SimulatedSession:
     def _depart(self) -> None:
         if self.served:
             self._to_edge([self.served.cloud.going_away(grace_s=1.0)])
-
-    def _move(self) -> None:
-        self._apply(self.edge.leave())
-        self._react()
 
     def _connect(self) -> None:
         self._apply(self.edge.connect(self.time.now))

@@ -38,12 +38,11 @@ class VirtualTime:
 @dataclass(frozen=True, slots=True)
 class Faults:
     """`cuts`: (start, end) while the link carries nothing; `resets`: the stream breaks;
-    `departures`: the cloud says GoingAway; `moves`: the edge leaves for a better cloud."""
+    `departures`: the cloud says GoingAway."""
 
     cuts: tuple[tuple[float, float], ...] = ()
     resets: tuple[float, ...] = ()
     departures: tuple[float, ...] = ()
-    moves: tuple[float, ...] = ()
 
     def plan(
         self,
@@ -51,7 +50,6 @@ class Faults:
         link: LinkPair,
         reset: Callable[[], None],
         depart: Callable[[], None],
-        move: Callable[[], None] = lambda: None,
     ) -> None:
         """Schedule them: cuts at `link`, the others as calls."""
         for start, end in self.cuts:
@@ -61,5 +59,3 @@ class Faults:
             time.at(moment, reset)
         for moment in self.departures:
             time.at(moment, depart)
-        for moment in self.moves:
-            time.at(moment, move)

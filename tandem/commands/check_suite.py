@@ -58,9 +58,5 @@ def _cloud_check(cloud: Any) -> Check:
     if not cloud.serving:
         todo = "start this verifier, or take its address out of the drafter's TANDEM_VERIFIER"
         return Check(cloud.address, False, "does not answer, or does not serve", todo)
-    round_ms = 1e3 * cloud.round_trip_s
-    busy_ms = 1e3 * (cloud.queue_s + cloud.pass_s)
-    times = f"round trip {round_ms:.0f} ms, wait and pass {busy_ms:.0f} ms"
-    sessions = f"{cloud.sessions} sessions, {cloud.own_sessions} of this edge"
-    sessions += f"; price {cloud.price:g}" if cloud.price else ""
-    return Check(cloud.address, True, f"{cloud.model_name}: {times}; {sessions}")
+    found = f"{cloud.model_name}: round trip {1e3 * cloud.round_trip_s:.0f} ms"
+    return Check(cloud.address, True, f"{found}; {cloud.own_sessions} sessions of this edge")

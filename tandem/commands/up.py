@@ -72,7 +72,7 @@ from tandem.telemetry.logging import configure_logging
     "--verifiers",
     type=click.IntRange(1, 8),
     default=1,
-    help="Number of verifiers for the drafter to choose from.",
+    help="Number of verifiers. Requests go to the first one that is healthy.",
 )
 @click.option(
     "--cloud-draft",

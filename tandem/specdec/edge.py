@@ -237,11 +237,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _count_loss(self, silent_s: float) -> None:
         self.stats.count_loss(silent_s)
 
-    def leave(self) -> list[EdgeOutput]:
-        """Leave for a better cloud as after GoingAway."""
-        self._leaving = self.phase is Phase.RUNNING
-        return self._leave_between_rounds()
-
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """Reconnect, after GoingAway, as soon as nothing that was sent waits for an answer."""
         if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:

@@ -4,12 +4,12 @@ from prometheus_client import Counter, Gauge
 
 from tandem.telemetry.metric import OTHER, Metric, Series
 
-MOVE_REASONS = ("better", "draining", "lost", "not_serving", "refused")
+MOVE_REASONS = ("draining", "lost", "refused")
 """Why sessions move to another cloud."""
 
 
 class CloudSeries(Series):
-    """The clouds that one drafter chooses among; its settings name them."""
+    """The clouds of one drafter; its settings name them."""
 
     LABELS = ("side",)
 
@@ -31,8 +31,7 @@ class CloudSeries(Series):
     cloud_moves = Metric(
         Counter,
         "cloud_moves_total",
-        "Sessions moved to another cloud, by reason: better, draining, lost,"
-        " not_serving, or refused.",
+        "Sessions moved to another cloud, by reason: draining, lost, or refused.",
         more=("reason",),
     )
 

@@ -20,8 +20,8 @@ from tandem.core.processors import Processors
 from tandem.core.prompt import Prompt, is_conversation
 from tandem.core.tokens import PrefixedTokens
 from tandem.net.connection import Connection
+from tandem.net.failover_connection import FailoverConnection
 from tandem.net.frame_stream import FrameStream, Traffic
-from tandem.net.nearest import NearestConnection
 from tandem.net.session_runner import OpenStream
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.telemetry.logging import get_logger, log_context
@@ -367,7 +367,7 @@ class DeviceAnswers:
 
 def _has_others(connection: Connection) -> bool:
     """Return whether the next stream may be to another address."""
-    return isinstance(connection, NearestConnection)
+    return isinstance(connection, FailoverConnection)
 
 
 async def _cancel(cancel: Callable[[], Awaitable[None]], session: DeviceSession) -> None:

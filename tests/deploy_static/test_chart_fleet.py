@@ -83,8 +83,7 @@ def test_an_edge_knows_the_clouds_of_all_regions_and_begins_with_its_own(
         }
     for region, of in regions.items():
         edges = running(of["edge"])
-        listed = clouds_of(environment(edges["drafter"])["TANDEM_VERIFIER"])
-        known = [each.address for each in listed]
+        known = clouds_of(environment(edges["drafter"])["TANDEM_VERIFIER"])
         assert set(known) == {f"{names['verifier']}:50051" for names in given.values()}
         assert known[0] == f"{given[region]['verifier']}:50051"
         cloud = environment(edges["edge-aggregator"])["TANDEM_CLOUD"]

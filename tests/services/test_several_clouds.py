@@ -1,5 +1,5 @@
-"""A drafter that is told of several verifiers: sessions go where it is better, leave what is lost
-or leaving, and no move changes a text."""
+"""A drafter with a list of verifiers: requests go to the first healthy one, leave what is lost,
+refuses them or stops, and no move changes a text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -22,9 +22,8 @@ from tandem.net.lifecycle import RunningService
 from tandem.net.reloaded import BadFile
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
-from tandem.routing import router
 from tandem.services.drafter.__main__ import build
-from tandem.services.drafter.cloud.listed import ListedCloud, clouds_in, clouds_of
+from tandem.services.drafter.cloud.listed import clouds_in, clouds_of
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -131,10 +130,18 @@ class TwoClouds:
     def sessions(self, cloud: int) -> int:
         return int(self.value("tandem_cloud_sessions", cloud=self.addresses[cloud]))
 
-    async def both_known(self) -> None:
+    async def both_known(self, both: bool = True) -> None:
+        """Until both serve, or the first alone."""
         async with asyncio.timeout(WAIT_S):
-            while not all(cloud.serving for cloud in (await self.suite.client.describe()).clouds):
+            while True:
+                clouds = (await self.suite.client.describe()).clouds
+                if all(cloud.serving for cloud in (clouds if both else clouds[:1])):
+                    return
                 await asyncio.sleep(0.02)
+
+    async def told(self) -> list[str]:
+        """The addresses that the drafter knows."""
+        return [cloud.address for cloud in (await self.suite.client.describe()).clouds]
 
     async def until_served(self, cloud: int, sessions: int) -> None:
         engine = self.engines[cloud]
@@ -149,13 +156,15 @@ async def two_clouds(
     file: FilePath | None = None,
     first: Engine | None = None,
     draft: Engine | None = None,
+    max_sessions: int | None = None,
+    same_model: bool = True,
 ) -> AsyncIterator[TwoClouds]:
     """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
-    first alone. The edge gives no cloud up, and takes both for near: on a busy machine one may
-    answer late, which says nothing of either."""
+    first alone. The edge gives no cloud up. `max_sessions`: of the first one."""
     metrics = Metrics(new_registry(), "cloud")
     engines = (first or CloudEngine(), second or CloudEngine())
     limits = VerifierLimits(stuck_after_s=10 * WAIT_S)
+    first_limits = limits if max_sessions is None else replace(limits, max_sessions=max_sessions)
     emulators: list[TcpLinkEmulator] = []
     known: list[str] = []
     other = await started(VerifierServicer(engines[1], limits, metrics))
@@ -163,7 +172,7 @@ async def two_clouds(
     @asynccontextmanager
     async def both(first: str) -> AsyncIterator[Any]:
         if file is not None:
-            file.write_text(f"{first} price=3\n")
+            file.write_text(f"{first}\n")
             yield clouds_in(file)
             return
         if relays:
@@ -184,19 +193,17 @@ async def two_clouds(
 
     drafts = DrafterLimits(liveness=PATIENT)
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(router, "NEAR_S", WAIT_S)
-            async with scripted_suite(
-                limits, drafts, target=engines[0], draft=draft, path=both
-            ) as suite:
-                clouds = TwoClouds(suite, other, engines, emulators, known)
-                await clouds.both_known()
-                try:
-                    yield clouds
-                finally:
-                    for engine in engines:
-                        if isinstance(engine, CloudEngine):
-                            engine.go_on()
+        async with scripted_suite(
+            first_limits, drafts, target=engines[0], draft=draft, path=both
+        ) as suite:
+            clouds = TwoClouds(suite, other, engines, emulators, known)
+            await clouds.both_known(both=same_model)
+            try:
+                yield clouds
+            finally:
+                for engine in engines:
+                    if isinstance(engine, CloudEngine):
+                        engine.go_on()
     finally:
         await other.drain(0.0)
 
@@ -219,47 +226,70 @@ async def expected(suite: Suite, asked: list[GenerationRequest]) -> list[list[in
     return [each.token_ids for each in answers]
 
 
-async def test_new_sessions_spread_and_texts_are_the_same() -> None:
-    asked = requests(4)
+async def test_requests_go_to_the_first_cloud() -> None:
     engines = CloudEngine(), CloudEngine()
     async with two_clouds(first=engines[0], second=engines[1]) as clouds:
-        together = await asyncio.gather(*begun(clouds.suite, asked))
-        assert all(engine.passes for engine in engines)
-        assert [each.token_ids for each in together] == await expected(clouds.suite, asked)
+        await asyncio.gather(*begun(clouds.suite, requests(4)))
+        assert engines[0].passes
+        assert not engines[1].passes
         assert [clouds.sessions(0), clouds.sessions(1)] == [0, 0]
 
 
 @pytest.mark.parametrize("preset", with_long_cases(["coupled", "dssd", "ar"], ("coupled", "ar")))
 async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> None:
-    """What a killed process looks like: connections end, and nobody listens."""
+    """What a killed process looks like: connections end, and nobody listens. Once it is back, new
+    requests go there again."""
     asked, still = requests(4, preset), Standstill(10)
-    async with two_clouds(links=True, second=CloudEngine(still)) as clouds:
+    engines = CloudEngine(still), CloudEngine()
+    async with two_clouds(links=True, first=engines[0], second=engines[1]) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
-        clouds.links[1].cut()
-        clouds.links[1].drop()
+        clouds.links[0].cut()
+        clouds.links[0].drop()
         still.go_on()
         answers = await asyncio.gather(*under_way)
-        assert clouds.moves("lost") >= 1
-        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+        assert clouds.moves("lost") == 4
         assert not any(each.unverified for each in answers)
+        clouds.links[0].restore()
+        await clouds.both_known()
+        passes = engines[1].passes
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+        assert engines[1].passes == passes
+
+
+async def test_a_session_stays_at_the_next_cloud_when_the_first_one_is_back() -> None:
+    asked, lost, here = requests(2, max_tokens=90), Standstill(10), Standstill(8)
+    engines = CloudEngine(lost), CloudEngine(here)
+    async with two_clouds(links=True, first=engines[0], second=engines[1]) as clouds:
+        under_way = begun(clouds.suite, asked)
+        await lost.begun()
+        clouds.links[0].cut()
+        clouds.links[0].drop()
+        lost.go_on()
+        await here.begun()
+        clouds.links[0].restore()
+        await clouds.both_known()
+        here.go_on()
+        answers = await asyncio.gather(*under_way)
+        assert clouds.moves("lost") == 2
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
 
 
 async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_gone() -> None:
     asked, still = requests(4, max_tokens=90), Standstill(10)
-    async with two_clouds(second=CloudEngine(still)) as clouds:
+    async with two_clouds(first=CloudEngine(still)) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
-        draining = asyncio.create_task(clouds.second.drain(20.0))
+        draining = asyncio.create_task(clouds.suite.verifier.drain(20.0))
         still.go_on()
         await draining
         answers = await asyncio.gather(*under_way)
-        assert clouds.moves("draining") >= 1
-        assert clouds.sessions(1) == 0
+        assert clouds.moves("draining") == 4
+        assert clouds.sessions(0) == 0
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
         described = await clouds.suite.client.describe()
         assert described.HasField("target")
-        assert [each.serving for each in described.clouds] == [True, False]
+        assert [each.serving for each in described.clouds] == [False, True]
 
 
 async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
@@ -267,62 +297,38 @@ async def test_sessions_leave_a_cloud_that_drains_one_after_the_other(
 ) -> None:
     """Where they go their texts are computed anew: at once they would wait for each other's. So the
     other cloud makes passes between the first and the last that comes."""
-    still, near = Standstill(12), CloudEngine()
+    still, other = Standstill(12), CloudEngine()
     asked = [each.with_fields(prompt="m" * 40) for each in requests(6, max_tokens=120)]
     passes_at: list[int] = []
     moved = CloudSeries.moved
 
     def noted(series: CloudSeries, reason: str) -> None:
         if reason == "draining":
-            passes_at.append(near.passes)
+            passes_at.append(other.passes)
         moved(series, reason)
 
     monkeypatch.setattr(CloudSeries, "moved", noted)
-    async with two_clouds(first=near, second=CloudEngine(still, further_s=0.004)) as clouds:
+    async with two_clouds(first=CloudEngine(still, further_s=0.004), second=other) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
-        draining = asyncio.create_task(clouds.second.drain(20.0))
+        draining = asyncio.create_task(clouds.suite.verifier.drain(20.0))
         still.go_on()
         await draining
         answers = await asyncio.gather(*under_way)
         assert len(set(passes_at)) >= 2
-        assert clouds.moves("not_serving") == 0
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
 
 
-async def test_sessions_leave_a_cloud_that_became_far() -> None:
-    asked, still = requests(2, max_tokens=150), Standstill(10)
-    async with two_clouds(links=True, first=CloudEngine(still)) as clouds:
+async def test_what_a_full_cloud_refuses_the_next_one_answers() -> None:
+    asked, still = requests(4), Standstill(4)
+    async with two_clouds(first=CloudEngine(still), max_sessions=2) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
-        far = LinkSettings(delay_s=0.1)
-        clouds.links[0].configure(far, far)
+        await clouds.until(lambda: clouds.moves("refused") == 2)
+        assert [clouds.sessions(0), clouds.sessions(1)] == [2, 2]
         still.go_on()
         answers = await asyncio.gather(*under_way)
-        assert clouds.moves("better") >= 1
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
-
-
-async def test_a_chat_goes_back_to_where_its_keys_and_values_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Though the other cloud is as near, and has fewer sessions."""
-    first = GenerationRequest("m" * 200, "coupled", GenerationParams(max_tokens=8, ignore_eos=True))
-    homes: set[str] = set()
-    holds = CloudSeries.holds
-
-    def noted(series: CloudSeries, cloud: str, sessions: int) -> None:
-        homes.update({cloud} if sessions else ())
-        holds(series, cloud, sessions)
-
-    monkeypatch.setattr(CloudSeries, "holds", noted)
-    async with two_clouds() as clouds:
-        for text in ("m" * 200, "n" * 200):
-            homes.clear()
-            for turn in range(4):
-                asked = first.with_fields(prompt=text + "and then? " * turn, max_tokens=24)
-                await clouds.suite.client.generate(asked)
-            assert len(homes) == 1
 
 
 async def test_doctor_tells_of_each_cloud() -> None:
@@ -330,79 +336,91 @@ async def test_doctor_tells_of_each_cloud() -> None:
         await clouds.second.drain(0.0)
         await clouds.until(lambda: not clouds.value(USABLE, cloud=clouds.addresses[1]))
         checks = judge_suite("here", await clouds.suite.client.describe())
-    near, gone = (check for check in checks if check.name in clouds.addresses)
-    assert (near.ok, gone.ok) == (True, False)
-    assert "round trip" in near.found
+    first, gone = (check for check in checks if check.name in clouds.addresses)
+    assert (first.ok, gone.ok) == (True, False)
+    assert "round trip" in first.found
     assert "TANDEM_VERIFIER" in gone.todo
 
 
 async def test_a_cloud_of_another_model_is_not_used() -> None:
+    """Not even where the first one is lost: the text would be another's."""
     other = target_engine()
     other.model_name = "another"
-    asked = requests(4)
-    async with two_clouds(second=CloudEngine(engine=other)) as clouds:
-        answers = await asyncio.gather(*map(clouds.suite.client.generate, asked))
-        assert clouds.sessions(1) == 0
-        assert clouds.value("tandem_cloud_usable", cloud=clouds.addresses[1]) == 1
-        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+    asked, still = requests(2), Standstill(10)
+    engines = CloudEngine(still), CloudEngine(engine=other)
+    async with two_clouds(
+        links=True, first=engines[0], second=engines[1], same_model=False
+    ) as clouds:
+        under_way = begun(clouds.suite, asked)
+        await still.begun()
+        clouds.links[0].cut()
+        clouds.links[0].drop()
+        still.go_on()
+        await asyncio.sleep(1.0)
+        clouds.links[0].restore()
+        answers = await asyncio.gather(*under_way)
+        assert not any(each.unverified for each in answers)
+        alone = await expected(clouds.suite, asked)
+        assert [each.token_ids for each in answers] == alone
+        assert clouds.value(USABLE, cloud=clouds.addresses[1]) == 0
 
 
 async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
-    """The second one is added, then takes the place of the first: its sessions move with their
-    texts, and no new ones go there."""
+    """The second one is added, then takes the place of the first: its sessions end there, and new
+    ones go to the second."""
     asked = requests(4, "ar")
     file = tmp_path / "verifiers"
     async with two_clouds(file=file, first=CloudEngine(first_s=0.02)) as clouds:
         first, second = clouds.addresses
-        assert [each.address for each in (await clouds.suite.client.describe()).clouds] == [first]
+        assert await clouds.told() == [first]
         under_way = begun(clouds.suite, [each.with_fields(max_tokens=120) for each in asked])
         await clouds.until_served(0, 4)
-        replace_file(file, f"{second}  # price=7\n".encode(), PUBLIC)
-        answers = await asyncio.gather(*under_way)
-        assert clouds.moves("not_serving") == 4
-        told = [
-            (each.address, each.price) for each in (await clouds.suite.client.describe()).clouds
-        ]
-        assert told == [(second, 0.0)]
+        replace_file(file, f"{second}  # the other one\n".encode(), PUBLIC)
+        async with asyncio.timeout(WAIT_S):
+            while await clouds.told() != [second]:
+                await asyncio.sleep(0.02)
         again = await expected(clouds.suite, asked)
+        assert isinstance(clouds.engines[1], CloudEngine)
+        assert clouds.engines[1].passes
+        answers = await asyncio.gather(*under_way)
         assert [each.token_ids[:60] for each in answers] == again
         await clouds.until(lambda: not clouds.engines[0].sessions_open)
         assert clouds.sessions(0) == 0
         usable = {"side": "device", "cloud": first}
         assert clouds.suite.edge_metrics.registry.get_sample_value(USABLE, usable) is None
-        replace_file(file, f"{second} price=2\n{first} price=1.5\n".encode(), PUBLIC)
+        replace_file(file, f"{second}\n{first}\n".encode(), PUBLIC)
         async with asyncio.timeout(WAIT_S):
-            while sum(each.price for each in (await clouds.suite.client.describe()).clouds) != 3.5:
+            while await clouds.told() != [second, first]:
                 await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(
     ("text", "clouds"),
     [
-        ("verifier:50051", [("verifier:50051", 0)]),
-        ("a:1, b:2,a:1", [("a:1", 0), ("b:2", 0)]),
-        ("a:1 price=0.5 , b:2", [("a:1", 0.5), ("b:2", 0)]),
-        ("ipv4:10.0.0.1:1,10.0.0.2:1", [("ipv4:10.0.0.1:1,10.0.0.2:1", 0)]),
-        ("dns:///eu:1,dns:///us:1", [("dns:///eu:1", 0), ("dns:///us:1", 0)]),
+        ("verifier:50051", ["verifier:50051"]),
+        ("a:1, b:2,a:1", ["a:1", "b:2"]),
+        ("ipv4:10.0.0.1:1,10.0.0.2:1", ["ipv4:10.0.0.1:1,10.0.0.2:1"]),
+        ("dns:///eu:1,dns:///us:1", ["dns:///eu:1", "dns:///us:1"]),
     ],
 )
-def test_a_setting_names_several(text: str, clouds: list[tuple[str, float]]) -> None:
-    assert clouds_of(text) == tuple(ListedCloud(*each) for each in clouds)
+def test_a_setting_names_several(text: str, clouds: list[str]) -> None:
+    assert clouds_of(text) == tuple(clouds)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (" , ", "must name a verifier"),
-        ("a:1 price=-1", "'price=-1' must be price=NUMBER"),
-        ("a:1 b:2", "'b:2' must be price=NUMBER"),
+        ("a:1 b:2", "must be HOST:PORT"),
+        (",".join(f"a:{port}" for port in range(65)), "names more than 64 verifiers"),
     ],
 )
 def test_what_names_none_stops_the_start(text: str, why: str, tmp_path: FilePath) -> None:
     with pytest.raises(SettingsError, match=f"--verifier: .*{why}"):
         load_settings(DrafterSettings, {"verifier": text})
     file = tmp_path / "verifiers"
-    file.write_text(f"# none\n{text.replace(',', '')}\n")
+    lines = text.replace(",", "\n")
+    file.write_text(f"# none\n{lines}\n")
     with pytest.raises(BadFile, match=why):
         clouds_in(file)
     settings = load_settings(DrafterSettings, {"verifiers_file": file, "insecure": True})

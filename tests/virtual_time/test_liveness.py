@@ -155,7 +155,7 @@ def test_a_departing_cloud_loses_nothing(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_session_that_moves_loses_nothing(method: str) -> None:
     unmoved = undisturbed(method)
-    result = answer(method, Faults(moves=(0.1, 0.3, 0.45, 0.8, 1.0), resets=(0.6,)))
+    result = answer(method, Faults(departures=(0.1, 0.3, 0.45, 0.8, 1.0), resets=(0.6,)))
     assert result.token_ids == unmoved.token_ids
     assert result.stats.links_lost == 1
     assert result.stats.departures >= 3

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -143,8 +142,8 @@ async def test_a_dead_worker_loses_the_verifier_and_no_answer(
     assert len(workers) == 2
     draft = load_model(ModelChoice(DRAFT, drafts=True)).engine
     second: Any = load_model(ModelChoice(DRAFT)).engine
-    forward, forward_there = engine.forward, second.forward
-    passes, killed = 0, threading.Event()
+    forward = engine.forward
+    passes = 0
 
     def dying(
         batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
@@ -153,20 +152,10 @@ async def test_a_dead_worker_loses_the_verifier_and_no_answer(
         passes += 1
         if passes == 10:
             os.kill(workers[1], signal.SIGKILL)
-            killed.set()
         answers: list[Logits] = forward(batch, cancelled)
         return answers
 
-    def waiting(
-        batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
-    ) -> list[Logits]:
-        """So slow that no session prefers it before the other is lost."""
-        killed.wait(1.0)
-        answers: list[Logits] = forward_there(batch, cancelled)
-        return answers
-
     monkeypatch.setattr(engine, "forward", dying)
-    monkeypatch.setattr(second, "forward", waiting)
     asked = [
         GREEDY.with_fields(prompt=text, preset="coupled", max_tokens=100)
         for text in (*PROMPTS, "What is", "Once upon a time")
@@ -174,7 +163,7 @@ async def test_a_dead_worker_loses_the_verifier_and_no_answer(
     try:
         async with two_clouds(engine, second, draft) as suite:
             answers = await asyncio.gather(*map(suite.client.generate, asked))
-            assert killed.is_set(), f"after {passes} passes of the verifier on vLLM"
+            assert passes >= 10, "the verifier on vLLM lost its worker"
             assert not any(each.unverified for each in answers)
             await becomes(suite.verifier.target, "NOT_SERVING")
             working = suite.cloud_metrics.registry.get_sample_value(

@@ -37,7 +37,6 @@ _HEAVY = ("import asyncio", "torch", "tandem.telemetry")
 SUBJECTS = (
     Subject("tandem/core", ("tests/unit/core",)),
     Subject("tandem/control", ("tests/unit/control", "tests/unit/specdec")),
-    Subject("tandem/routing", ("tests/unit/routing",)),
     Subject("tandem/specdec", ("tests/unit/specdec", "tests/lab/analysis")),
     Subject("tandem/two_sided/protocol", ("tests/unit/two_sided",)),
 )

@@ -45,8 +45,8 @@ class AggregatorSettings(MeasuredSettings):
         default="",
         description="On the device: address of the cloud's aggregator, for answers from"
         " documents. May be a comma-separated list of aggregators with the same"
-        " target model and documents: each answer uses the nearest one that is"
-        " serving, and continues on another one if it is lost.",
+        " target model and documents: answers use the first healthy one, and"
+        " continue at the next one if it is lost or stops.",
     )
     more_sides: str = Field(
         default="",

@@ -3,7 +3,7 @@
 from tandem.net.access import ClientAccess
 from tandem.net.addresses import addresses_of
 from tandem.net.connection import Connection
-from tandem.net.nearest import NearestConnection
+from tandem.net.failover_connection import FailoverConnection
 from tandem.net.process import prometheus_server
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.retrieval import Retrieval
@@ -37,11 +37,11 @@ class SideResources:
 
     def cloud_connection(self, target: str) -> Connection:
         """Return a connection to the other side, which is shown another key; if `target` is several
-        addresses, to the nearest that serves."""
+        addresses, to the first healthy one."""
         targets = addresses_of(target)
         access = self._access.to_cloud()
         if len(targets) > 1:
-            return NearestConnection(targets, self._max_message_bytes, access)
+            return FailoverConnection(targets, self._max_message_bytes, access)
         return Connection(target, self._max_message_bytes, access)
 
     async def close(self) -> None:

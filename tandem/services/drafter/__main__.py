@@ -58,7 +58,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
             give_up_after_s=settings.give_up_after_s,
         ),
         aim=aim_of(settings),
-        price_weight=settings.price_weight,
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads or 1)
     return DrafterServicer(

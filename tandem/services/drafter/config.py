@@ -21,14 +21,13 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
     verifier: str = Field(
         default="127.0.0.1:50051",
         min_length=1,
-        description="Address of the verifier. May be a comma-separated list of verifiers with"
-        " the same target model; each session chooses one, and can move to"
-        " another. Each entry is ADDRESS [price=PRICE], where PRICE is the price"
-        " of one second of model time.",
+        description="Address of the verifier. May be a comma-separated list of verifiers with the"
+        " same target model: requests go to the first healthy one, and continue at the next"
+        " one if it is lost, stops or refuses them.",
     )
     verifiers_file: Path | None = Field(
         default=None,
-        description="File with one verifier per line, in the same format, used instead of"
+        description="File with one verifier per line, in order of preference, used instead of"
         " `verifier`. It is read again when it changes.",
     )
     public_prompts_file: Path | None = Field(
@@ -36,11 +35,6 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         description="JSON file with a list of public system prompts. The part that requests"
         " share with one of them is cached once for all tenants, in the drafter"
         " and the verifier.",
-    )
-    price_weight: Price = Field(
-        default=1.0,
-        description="Weight of the price when choosing a verifier. 1: a verifier at twice the"
-        " price must be twice as fast. 0: ignore prices.",
     )
 
     @field_validator("verifier")

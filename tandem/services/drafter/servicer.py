@@ -55,7 +55,7 @@ from tandem.runtime.tenant_memories import TenantMemories
 from tandem.services.drafter.answer_thinking import AnswerThinking, answer_thinking
 from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
-from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
+from tandem.services.drafter.cloud.listed import clouds_of
 from tandem.services.drafter.learning import AnswerLearning, LearningPlace, draft_learning
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
@@ -102,7 +102,6 @@ class DrafterLimits(EngineLimits):
     max_message_bytes: int = 16 * 2**20
     liveness: LivenessTimes = field(default_factory=LivenessTimes)
     aim: Aim = field(default_factory=Aim)
-    price_weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self,
         engine: Engine,
         tokenizer: Tokenizer,
-        verifier: str | Reloaded[tuple[ListedCloud, ...]],
+        verifier: str | Reloaded[tuple[str, ...]],
         limits: DrafterLimits,
         metrics: Metrics,
         access: ClientAccess | None = None,
@@ -205,7 +204,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             max_bytes=limits.max_message_bytes,
             access=access or ClientAccess(),
             series=metrics.clouds(),
-            price_weight=limits.price_weight,
         )
         known = documents or Documents(tokenizer)
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
@@ -477,7 +475,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 machine=machine,
                 thread=self._thread,
                 kv=kv,
-                link=self._cloud_link(stream, admitted, machine, traffic, span),
+                link=CloudLink(
+                    self._clouds, self._stream_opener(stream, edge_request, traffic, span)
+                ),
                 traffic=traffic,
                 closing_tasks=self._closing_tasks,
                 span=span,
@@ -506,24 +506,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             admitted.edge_request.prompt_ids,
             public_tokens=admitted.edge_request.public_tokens,
             keeps=not checked.request.params.images and read_whole,
-        )
-
-    def _cloud_link(
-        self,
-        stream: Stream,
-        admitted: _AdmittedRequest,
-        machine: EdgeMachine,
-        traffic: Traffic,
-        span: Span,
-    ) -> CloudLink:
-        checked = admitted.checked
-        edge_request = admitted.edge_request
-        return CloudLink(
-            clouds=self._clouds,
-            machine=machine,
-            tenant=checked.tenant,
-            kept_prompt_ids=() if checked.request.params.images else edge_request.prompt_ids,
-            open_verify=self._stream_opener(stream, edge_request, traffic, span),
         )
 
     def _count(self, admitted: _AdmittedRequest, session: DrafterSession) -> None:

@@ -147,8 +147,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         outputs = self.machine.tick(now)
         if Reconnect(lost=True) in outputs:
             self.peer_failed(grpc.StatusCode.UNAVAILABLE)
-            return outputs
-        return [*outputs, *self._link.time_passed(now)]
+        return outputs
 
     def peer_failed(self, code: grpc.StatusCode) -> bool:
         return self._link.failed(code)

@@ -45,7 +45,6 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         prefixes=prefix_limits(settings),
         max_draft_length=settings.max_draft_length,
         document_kv_export=settings.document_kv_export,
-        price_cloud_second=settings.price_cloud_second,
         memory=memory_limits(settings),
     )
     return VerifierServicer(

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from tandem.demo import demo_folder
 from tandem.runtime.tenant_memories import MemoryLimits
-from tandem.settings import Dtype, ModelSettings, Port, Price
+from tandem.settings import Dtype, ModelSettings, Port
 
 
 class VerifierSettings(ModelSettings):
@@ -105,11 +105,6 @@ class VerifierSettings(ModelSettings):
         default=True,
         description="Send the KV cache of documents to the cloud's aggregator, for devices"
         " that run the same model (preset drcg-kv).",
-    )
-    price_cloud_second: Price = Field(
-        default=0.0,
-        description="Price of one second of this model, in any currency. Drafters with"
-        " several verifiers use it to choose one. 0: no price is announced.",
     )
 
 

@@ -2,7 +2,6 @@
 checked and admitted."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,6 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.pass_times import PassTimes
 from tandem.runtime.prefix_cache import KeptPrefix, KeptText
-from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.verifier.cloud_drafts import (
@@ -72,7 +70,6 @@ class VerifierLimits(EngineLimits):
     kv_budget_bytes: int = 2 * 2**30
     max_draft_length: int = 64
     document_kv_export: bool = True
-    price_cloud_second: float = 0.0
     memory: MemoryLimits | None = None
     """Of texts that are remembered, to draft from; None: nothing is."""
 
@@ -150,8 +147,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._engine = engine
         self._default_sampling = default_sampling
         self._streams = limits.streams
-        self._max_sessions = limits.max_sessions
-        self._price = limits.price_cloud_second
         self._metrics = metrics
         self._tracing = tracing
         row_share = None if pass_times is None else pass_times.row_share
@@ -160,7 +155,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             engine, cloud_draft, self._budget, limits.stuck_after_s
         )
         self._memory = TenantMemories.of(limits.memory, engine)
-        self._recent = RecentPasses()
         served_engine = ServedEngine(
             engine,
             "verifier-engine",
@@ -214,7 +208,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
         """Record a pass; called on the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
-        self._recent.passed(pass_s, time.monotonic())
         self._prefixes.count_engine_lookups()
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -253,7 +246,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeResponse:
-        now = time.monotonic()
         return pb.DescribeResponse(
             model=describe_model(
                 self._model,
@@ -266,11 +258,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             sessions_open=self._admission.sessions,
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
             kv_bytes_budget=self._admission.kv_budget_bytes,
-            max_sessions=self._max_sessions,
-            queue_s=self._recent.queue_s(now),
-            pass_s=self._recent.pass_s(now),
-            price=self._price,
-            draining=self._leaving,
             cloud_drafts=[*map(cloud_drafts_to_proto, self._cloud_drafters.kinds)],
             cloud_draft_model=self._cloud_drafters.model_name,
         )
@@ -403,7 +390,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             leave=kv_contents.leave,
             span=span,
             processor=processor,
-            recent=self._recent,
             logprobs=opening.params.logprobs,
             tenant=tenant,
             cloud_drafts=self._draft_runner(checked, machine),

@@ -3,7 +3,6 @@ Invariant: the machine and the stream are used on the event loop only, the KV se
 thread only; however the session ends, its job is cancelled and its KV freed."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -20,7 +19,6 @@ from tandem.net.stream_limits import ServedStream
 from tandem.net.tenant import Tenant
 from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.services.verifier.cloud_drafts import CloudDraftRunner
 from tandem.specdec.cloud import CloudMachine, VerifyTask
@@ -53,7 +51,6 @@ class VerifierSession:
         leave: Callable[[Session, Sequence[int], bool], None],
         span: Span,
         processor: LogitsProcessor | None = None,
-        recent: RecentPasses | None = None,
         logprobs: bool = False,
         tenant: Tenant | None = None,
         cloud_drafts: CloudDraftRunner | None = None,
@@ -74,7 +71,6 @@ class VerifierSession:
         self._leave = leave
         self._span = span
         self._processor = processor
-        self._recent = recent or RecentPasses()
         readers = thread.engine.capabilities.readers
         self._judges_remotely = readers and not logprobs and processor is None
         self._wake = asyncio.Event()
@@ -230,7 +226,6 @@ class VerifierSession:
             self._count_cloud_drafts(messages)
             if self._machine.target_passes > 1:
                 self._series.verify_step.observe(cost.model_s)
-            self._recent.waited(cost.queue_s, time.monotonic())
             self._series.queue.observe(cost.queue_s)
             self._span.record(
                 "verify pass",

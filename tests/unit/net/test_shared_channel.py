@@ -48,7 +48,7 @@ def session_on(
 
 @pytest.mark.parametrize("lost", [False, True])
 async def test_only_a_lost_stream_takes_its_channel_from_new_calls(lost: bool) -> None:
-    """A session that moves to a better cloud, or is asked to go, leaves a channel that works."""
+    """A session that is asked to go leaves a channel that works."""
     connection = Connection(NOBODY, 2**16, ClientAccess())
     closing_tasks: set[asyncio.Task[None]] = set()
     channel = connection.acquire()  # another session's

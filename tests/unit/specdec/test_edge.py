@@ -568,17 +568,6 @@ def test_an_idle_edge_leaves_a_going_cloud_at_once() -> None:
     assert edge.receive(going, 0.0) == [Reconnect(lost=False)]
 
 
-def test_a_cloud_is_left_for_a_better_one_between_rounds_too() -> None:
-    idle, busy = edge_of(preset("ar")), edge_of(preset("coupled", 2))
-    assert idle.leave() == [], "it is nowhere yet"
-    for edge in (idle, busy):
-        edge.connect(0.0)
-    assert idle.leave() == [Reconnect(lost=False)]
-    draft(busy, 0, 1)
-    assert busy.leave() == []
-    assert busy.receive(verdict_of(busy, 2, outcome=0), 0.0)[-1] == Reconnect(lost=False)
-
-
 ENDED = {**{name: preset(name) for name in PRESETS}, "stream, composed": STREAM}
 
 

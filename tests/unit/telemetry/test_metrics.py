@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.net.keys_file import KeysFileState
-from tandem.routing.router import MoveReason
+from tandem.services.drafter.cloud.link import MoveReason
 from tandem.telemetry.cloud_series import MOVE_REASONS
 from tandem.telemetry.metric import MAX_LABEL_VALUES
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -143,7 +143,7 @@ def touch_everything(metrics: Metrics) -> None:
     metrics.holders().holds("edge-1", 1)
     metrics.clouds().knows("cloud-1:50051")
     metrics.clouds().asked("cloud-1:50051", 0.02)
-    metrics.clouds().moved("better")
+    metrics.clouds().moved("lost")
     others = metrics.other_sides()
     others.judged("office", 3, 2, 1)
     others.used("office", 2)

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tandem.runtime.recent_passes import COUNT_S, RecentPasses
+from lab.simulation.recent_passes import COUNT_S, RecentPasses
 
 
 def test_medians_of_what_was_seen() -> None:

@@ -1,6 +1,7 @@
-"""The recent times of an engine's passes, for edges that choose among clouds. Invariant: what an
-engine took when it was busy is not held against it once it has had nothing to do for a while; else
-nobody would come to see that it is quick again."""
+"""The recent times of an engine's passes, by which a simulated edge chooses its schedule.
+
+Invariant: what an engine took when it was busy is not held against it once it has had nothing to do
+for a while."""
 
 from collections import deque
 from statistics import median

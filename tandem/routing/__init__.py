@@ -1,1 +1,0 @@
-"""Routing (pure): which of several services a session uses, and when it moves."""
