@@ -385,11 +385,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             *(_REAL_CELLS, _PACED_CELLS, _ROUNDS, _ONLY_CELLS),
         ),
     ),
-    "adaptive": Experiment(
-        "lab.bench.speculation.adaptive",
-        "Presets that choose while they run, against their best fixed setting in hindsight.",
-        (_KEPT_ROWS, _AT_MOST),
-    ),
     "cost-model": Experiment(
         "lab.bench.speculation.cost_model",
         "Tokens per second predicted by the cost model, relative to the state machines, by cell.",

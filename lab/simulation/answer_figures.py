@@ -116,10 +116,8 @@ def predicted_tpot_s(
     preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[SimulatedAnswer]
 ) -> float | None:
     """Return the TPOT by the preset's cost model at these answers' rates. Returns None if no draft
-    was verified, if rounds are chosen while an answer is written, or if drafts are looked up in the
-    cloud, since no cost model knows how many."""
-    chosen = preset.chooses_rounds or preset.chooses_truncation
-    if chosen or preset.cloud_drafts is CloudDrafts.LOOKUP:
+    was verified, or if drafts are looked up in the cloud, since no cost model knows how many."""
+    if preset.cloud_drafts is CloudDrafts.LOOKUP:
         return None
     acceptance_rate = verified_acceptance(answers)
     miss_rate = undrafted_rate(answers)

@@ -18,6 +18,8 @@ from tandem.core.probs import Array, SamplingParams
 
 _TAIL = 1e-7
 _SECOND = 1e-3
+_SECOND_RATE = 0.5
+"""How often the draft model's second choice is right where its first is not."""
 _REMEMBERED = 3
 """Tokens of a context that its distributions depend on, beside its length."""
 
@@ -26,14 +28,12 @@ def declared_pair(
     acceptance_rate: float | Callable[[int], float],
     *,
     seed: int = 0,
-    second_rate: float = 0.5,
     vocabulary_size: int = 512,
 ) -> SimulatedPair:
     """Make a pair with declared acceptance.
 
     Args:
-        acceptance_rate: of every draft, or a function of the draft's absolute position.
-        second_rate: how often the draft model's second choice is right where its first is not."""
+        acceptance_rate: of every draft, or a function of the draft's absolute position."""
     rate_at = acceptance_rate if callable(acceptance_rate) else lambda position: acceptance_rate
 
     def target_token(length: int, recent: Context) -> int:
@@ -48,7 +48,7 @@ def declared_pair(
         wrong = (right + 1 + word % (vocabulary_size - 2)) % vocabulary_size
         if unit(hash_words(seed, 2, length, *recent)) < rate_at(length):
             return _peaked(vocabulary_size, right, wrong)
-        if unit(hash_words(seed, 3, length, *recent)) < second_rate:
+        if unit(hash_words(seed, 3, length, *recent)) < _SECOND_RATE:
             return _peaked(vocabulary_size, wrong, right)
         other = (wrong + 1) % vocabulary_size
         other = other if other != right else (other + 1) % vocabulary_size

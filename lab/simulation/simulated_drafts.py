@@ -5,13 +5,12 @@ waits for the next one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
-from tandem.core.tails import Tail
 from tandem.core.tree import check_path
-from tandem.specdec.drafting import draft_tails, draw_draft, probs_to_draft_from
+from tandem.specdec.drafting import draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.tree_drafting import TreeGrowth
@@ -87,7 +86,6 @@ class _Job:
     waiting: list[Drafted] = field(default_factory=list)
     waiting_s: float = 0.0
     growth: TreeGrowth | None = None
-    tails: tuple[Tail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,33 +188,26 @@ class SimulatedDrafts:
         job.kv.check(job.context)
 
     def _grow(self, job: _Job, growth: TreeGrowth) -> Report | None:
-        preset, kv = job.work.chosen(self._edge.request.preset), job.kv
+        preset, kv = self._edge.request.preset, job.kv
         contexts = [kv.context(node) for node in growth.newest] or [kv.token_ids]
-        whole = [self.probs(context) for context in contexts]
-        if job.work.tails and not job.tails:
-            job.tails = draft_tails(whole[0], job.work.tails, preset)
-        distributions = [probs_to_draft_from(probs, preset) for probs in whole]
+        distributions = [probs_to_draft_from(self.probs(context), preset) for context in contexts]
         job.waiting_s += self.step_s
         if not growth.grow(distributions):
             return None
         self._jobs.remove(job)
-        root, *others = growth.nodes
-        nodes = [replace(root, tails=job.tails), *others]
-        return Report(job.work, nodes, len(kv.token_ids), job.waiting_s)
+        return Report(job.work, growth.nodes, len(kv.token_ids), job.waiting_s)
 
     def _draw(self, job: _Job, whole_probs: Array) -> Drafted:
         work = job.work
         rule = self._edge.rule
-        preset = work.chosen(self._edge.request.preset)
+        preset = self._edge.request.preset
         # A real job asks the logits, which there are none of here: equal at temperature 1.
         threshold = preset.confidence_threshold
         unsure = threshold > 0 and float(whole_probs.max()) < threshold
         position = work.position + job.count
         draw = rule.target_token if work.guess and not job.count else rule.propose
         token, probs = draw_draft(whole_probs, preset, draw, position)
-        wanted = () if job.count else work.tails
-        tails = draft_tails(whole_probs, wanted, preset) if wanted else ()
         if not work.alternatives:
-            return Drafted(token, probs, ends_chunk=unsure, tails=tails)
+            return Drafted(token, probs, ends_chunk=unsure)
         runners_up = rule.top_alternatives(whole_probs, token, position, work.alternatives)
-        return Drafted(token, probs, runners_up, ends_chunk=unsure, tails=tails)
+        return Drafted(token, probs, runners_up, ends_chunk=unsure)

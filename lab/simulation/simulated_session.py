@@ -124,7 +124,6 @@ class SimulatedSession:
             match output:
                 case Send(message):
                     size = self.size_of(message)
-                    self.edge.carried(message, size, self.time.now)
                     self._carry(self.link.up, size, partial(self._at_cloud, message))
                 case Commit():
                     self.commits.append((self.time.now, output))
@@ -203,10 +202,10 @@ class SimulatedSession:
     def _to_edge(self, messages: Sequence[CloudMessage]) -> None:
         for message in messages:
             size = self.size_of(message)
-            self._carry(self.link.down, size, partial(self._at_edge, message, size))
+            self._carry(self.link.down, size, partial(self._at_edge, message))
 
-    def _at_edge(self, message: CloudMessage, size_bytes: int) -> None:
-        self._apply(self.edge.receive(message, self.time.now, size_bytes))
+    def _at_edge(self, message: CloudMessage) -> None:
+        self._apply(self.edge.receive(message, self.time.now))
 
     def _run_layers(self) -> None:
         """Compute the hidden states of a split request: of each token its own number."""

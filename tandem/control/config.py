@@ -45,8 +45,6 @@ class ControllerConfig:
     """Share of a pass that a draft step takes."""
     prior_acceptance: float = 0.7
     """Share of drafts; usual for a distilled pair."""
-    prior_further_acceptance: float = 0.3
-    """Share of the second candidates of a position that are accepted, where the first is not."""
     same_machine_s: float = 0.002
     """Seconds. A shorter round trip means that both models share processors."""
     message_s: float = 0.0005

@@ -20,8 +20,7 @@ from tandem.control.conditions import Conditions, several
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
 from tandem.control.cost import Plan, candidates, token_cost
 from tandem.control.draft_window import chunk_budget_s, schedule_for
-from tandem.control.estimates import NO_WARM_START, Estimates, Recent, WarmStart
-from tandem.control.link_times import LinkEstimate, rounds_belief
+from tandem.control.estimates import NO_WARM_START, Estimates, RecentTime, WarmStart
 from tandem.control.objective import Estimate, Objective
 from tandem.control.schedule import CLOUD_DRAFTS, Control, Schedule, cloud_alone
 
@@ -98,7 +97,6 @@ class Controller:
         max_tokens: int = 0,
         prompt_tokens: int = 0,
         warm_start: WarmStart = NO_WARM_START,
-        weighs_frames: bool = False,
         config: ControllerConfig = DEFAULT_CONFIG,
     ) -> None:
         """Start with the preset's schedule and no measurements.
@@ -107,11 +105,7 @@ class Controller:
             limits: the preset's schedule, whose window and chunk are never exceeded.
             drafts_ahead: whether the edge drafts before verdicts.
             max_tokens: the longest that the answer may be.
-            prompt_tokens: what the draft model has to read before its first draft.
-            weighs_frames: whether the time that the bytes of its frames add must be known apart
-                from the link's latency, which takes pings."""
-        self._tells_latency = weighs_frames
-        self._follows_link = weighs_frames or control is Control.LATENCY_AWARE
+            prompt_tokens: what the draft model has to read before its first draft."""
         self.on = limits.window > 0 and control is not Control.FIXED
         self.schedule = limits
         self.ahead = self.branches = drafts_ahead
@@ -135,9 +129,7 @@ class Controller:
         self._began = self._held = False
         self._model_in_cloud = False
         self._sent: deque[_Frame] = deque(maxlen=128)
-        self.link = LinkEstimate(rounds_belief(config))
-        self._down_bytes = Recent(config)
-        self._up_bytes = Recent(config)
+        self._answered_in = RecentTime(config)
         self._now = self._chose_at = self._ping_at = -inf
         self._tokens = 0
         self._settles = False
@@ -207,14 +199,6 @@ class Controller:
         self._held = hold
         self._apply()
 
-    def carried(self, base: int, size_bytes: int, now: float) -> None:
-        """Record the size of the frame of drafts from position `base` on, which was just sent."""
-        for index in range(len(self._sent) - 1, -1, -1):
-            if self._sent[index].base == base:
-                self._sent[index] = replace(self._sent[index], size_bytes=size_bytes)
-                self._up_bytes.add(size_bytes, now)
-                return
-
     def judged(
         self,
         end: int,
@@ -223,19 +207,16 @@ class Controller:
         tokens: int,
         work: PassCost,
         now: float,
-        size_bytes: int = 0,
     ) -> None:
-        """Record that the cloud judged drafts before position `end`, which gave `tokens` tokens, by
-        a frame of `size_bytes`; 0: not known."""
+        """Record that the cloud judged drafts before position `end`, which gave `tokens` tokens."""
         sent = None
         while self._sent and self._sent[0].base < end:
             sent = self._sent.popleft()
         if sent is not None:
             trip_s = max(0.0, now - sent.at_s - work.verify_s - work.queue_s)
             self._tripped(trip_s, now)
-            if self._follows_link and sent.size_bytes and size_bytes:
-                self.link.exchanged(sent.size_bytes, size_bytes, trip_s)
-                self._down_bytes.add(size_bytes, now)
+            if self._control is Control.LATENCY_AWARE:
+                self._answered_in.add(trip_s, now)
         self.estimates.acceptance.add(accepted, rejected)
         self._stretch.judged(accepted, rejected)
         self._answered(tokens, work, now)
@@ -281,16 +262,11 @@ class Controller:
         """Forget what was sent: it will not be judged."""
         self._sent.clear()
 
-    def trip_wanted(self, now: float, *, waits: bool = False) -> bool:
-        """Return whether a ping should measure the round trip. `waits`: a frame that was sent
-        is not answered yet, behind which a ping may have to wait.
-
-        This is so now and then: drafts wait for passes, and where none are sent nothing else
-        measures it; and by frames of one size alone a latency cannot be told from a bandwidth.
-        """
+    def trip_wanted(self, now: float) -> bool:
+        """Return whether a ping should measure the round trip, which is so now and then: drafts
+        wait for passes, and where none are sent nothing else measures it."""
         chooses = self._control is Control.LEAST_COST or not self.schedule.window
-        wanted = (self._tells_latency and not waits) or (self.on and chooses)
-        return wanted and now >= self._ping_at
+        return self.on and chooses and now >= self._ping_at
 
     def pinged(self, now: float) -> None:
         """Record a ping that left."""
@@ -300,9 +276,6 @@ class Controller:
         """Record the answer to a ping; None: to one of long ago."""
         if trip_s is not None:
             self._tripped(trip_s, now)
-            if self._follows_link:
-                frame_bytes = int(self._config.frame_bytes)
-                self.link.exchanged(frame_bytes, frame_bytes, trip_s)
             if not self._tokens:
                 self._fit()
 
@@ -388,7 +361,10 @@ class Controller:
         if conditions is None:
             return
         if self._control is Control.LATENCY_AWARE:
-            conditions = replace(conditions, rtt_s=self._answered_in_s(conditions.rtt_s))
+            # Its round trip has what the bytes of drafts and verdicts take on the link.
+            answered_in_s = self._answered_in.value
+            if answered_in_s is not None:
+                conditions = replace(conditions, rtt_s=answered_in_s)
         weight = self._objective.idle_weight
         schedule = schedule_for(
             self._control, self._limits, conditions, weight, config=self._config
@@ -396,14 +372,6 @@ class Controller:
         self._follow(Plan(schedule, self.ahead))
         if self._control is Control.LATENCY_AWARE:
             self.chunk_budget_s = chunk_budget_s(conditions)
-
-    def _answered_in_s(self, rtt_s: float) -> float:
-        """Return how long a frame of drafts and its verdict take on the link, with what their bytes
-        take: PicoSpec's round trip, of which `rtt_s` is the shortest that was seen."""
-        times = self.link.times
-        if times is None:
-            return rtt_s
-        return times.exchange_s(self._up_bytes.mean, self._down_bytes.mean)
 
     def _hoped(self, conditions: Conditions | None) -> Conditions | None:
         """Assume faster drafts, accepted as often as usual, the longer nothing was drafted: so a
@@ -688,11 +656,10 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A frame of drafts from position `base` on, when it left, and its size; 0: not known."""
+    """A frame of drafts from position `base` on, and when it left."""
 
     base: int
     at_s: float
-    size_bytes: int = 0
 
 
 class _Stretch:

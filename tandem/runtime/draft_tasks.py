@@ -77,7 +77,7 @@ class DraftTaskRunner:
             task,
             sampling=edge_request.params.sampling,
             rule=self._machine.rule,
-            preset=task.chosen(edge_request.preset),
+            preset=edge_request.preset,
             on_draft=self._reporter(task),
             rows=self._rows(task),
             texts=self._machine.texts(task),

@@ -19,7 +19,7 @@ from tandem.core.processors import Pending, RowsAfter
 from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import VerifyTask
-from tandem.specdec.drafting import draft_tails, draw_draft
+from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.judge import (
     DistributionAt,
@@ -147,9 +147,7 @@ class DraftJob:
             token_id, probs = draw_draft(whole.probs, self._preset, draw, position)
         runners_up = self._top_alternatives(scores, whole, token_id, position)
         unsure = self._threshold > 0 and confidence(scores) < self._threshold
-        wanted = self._work.tails if not self._token_ids else ()
-        tails = draft_tails(whole.probs, wanted, self._preset) if wanted else ()
-        return Drafted(token_id, probs, runners_up, ends_chunk=unsure, tails=tails)
+        return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
 
     def _draft_forced(self, most: int) -> None:
         forced = forced_drafts(

@@ -14,9 +14,8 @@ import numpy as np
 
 from tandem.backends.interface import ForwardRequest, Logits, Session
 from tandem.core.probs import Array, Truncation, probs_from_logits, truncate
-from tandem.core.tails import Tail
 from tandem.runtime.session_jobs import DraftJob, DraftRequest
-from tandem.specdec.drafting import draft_tails, probs_to_draft_from
+from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import Drafted
 from tandem.specdec.text_drafts import TextDraft
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
@@ -28,7 +27,6 @@ class TreeDraftJob(DraftJob):
     def __init__(self, session: Session, request: DraftRequest) -> None:
         super().__init__(session, request)
         self._growth = TreeGrowth(request.task, request.rule)
-        self._tails: tuple[Tail, ...] = ()
 
     def request(self) -> ForwardRequest:
         growth = self._growth
@@ -58,8 +56,7 @@ class TreeDraftJob(DraftJob):
 
     def result(self) -> tuple[list[Drafted], int]:
         """Return the tree, and the length of the draft KV without it."""
-        root, *others = self._growth.nodes
-        return [replace(root, tails=self._tails), *others], self._session.length
+        return self._growth.nodes, self._session.length
 
     def _draft_forced(self, most: int) -> None:
         """Draft nothing: a tree grows layer by layer."""
@@ -79,6 +76,4 @@ class TreeDraftJob(DraftJob):
             unlikelier = probs_from_logits(logits, replace(self._sampling, temperature=1.0))
             probs = with_remembered(unlikelier, remembered)
             probs = truncate(probs, Truncation(top_k=width))
-        if self._work.tails and not self._tails:
-            self._tails = draft_tails(probs, self._work.tails, self._preset)
         return probs_to_draft_from(probs, self._preset)

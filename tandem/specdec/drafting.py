@@ -14,11 +14,9 @@ from math import inf
 
 import numpy as np
 
-from tandem.control.round_cost import RoundSetting
-from tandem.core.codecs import SMALLEST_FLOAT16, SURE_FLOAT16, sparse_wire_probs, wire_probs
+from tandem.core.codecs import SURE_FLOAT16, sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
-from tandem.core.probs import Array, Truncation, truncate, truncate_keeping
-from tandem.core.tails import Tail, tails_of
+from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
@@ -27,8 +25,6 @@ from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 
 ALTERNATIVES = 4
 """Alternatives of a draft token that likely outcomes are made of."""
-MOST_BULK_BYTES = 8 * 2**20
-"""Of whole distributions in a frame whose length is chosen; services take twice that in one."""
 FEW = 8
 """Tokens fed before a draft step that hardly lengthen it."""
 
@@ -43,15 +39,6 @@ class _Chunk:
     sent: int = 0
     forced: int = 0
     draft_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """`ranks`: of the accepted drafts, each among the candidates of its position, from 0;
-    `refused`: candidates of the position after them, where none was accepted."""
-
-    ranks: tuple[int, ...]
-    refused: int
 
 
 class Drafting:
@@ -80,10 +67,6 @@ class Drafting:
         self._awaited = 0  # drafts that the task under way still owes
         self._fed_with_task = 0  # tokens that it feeds before its first draft
         self._reports = request.preset.control is Control.LATENCY_AWARE
-        self._truncation: Truncation | None = None  # where it is chosen
-        self._tails = (
-            request.preset.round_options.sizes if request.preset.chooses_truncation else ()
-        )
 
     @property
     def drafts(self) -> tuple[Drafted, ...]:
@@ -183,8 +166,7 @@ class Drafting:
         self._in_flight.sent = 0
         self._chunk.sent = 0
         self._chunk.forced = 0
-        if not self._request.preset.chooses_rounds:  # else what is in flight is one round
-            self.schedule = self._within(self._request.preset.schedule)
+        self.schedule = self._within(self._request.preset.schedule)
 
     @property
     def kv_length(self) -> int:
@@ -208,15 +190,6 @@ class Drafting:
         if self.may_follow:
             self.schedule = self._within(schedule)
         self._drafts_ahead = drafts_ahead
-
-    def follow_round(self, setting: RoundSetting) -> None:
-        """Draft the next round by this setting; one that is begun is finished first."""
-        if self.task is not None or self._in_flight:
-            return
-        length = len(setting.widths)
-        self.schedule = self._within(replace(self.schedule, window=length, chunk=length))
-        if self._tails:
-            self._truncation = Truncation(top_k=setting.kept)
 
     # Tasks: one at a time.
 
@@ -256,8 +229,6 @@ class Drafting:
             alternatives=self.alternatives,
             guess=guess,
             spare=max(0, longest - count),
-            truncation=self._truncation,
-            tails=self._tails,
         )
         return self.task
 
@@ -309,10 +280,6 @@ class Drafting:
     @property
     def sent_token_ids(self) -> tuple[int, ...]:
         return self._in_flight.token_ids[: self._in_flight.sent]
-
-    def outcome(self, verdict: Verdict) -> RoundOutcome:
-        """Return what a verdict says of candidates, before it is settled."""
-        return RoundOutcome((0,) * verdict.accepted, int(verdict.rejected))
 
     def settle(self, verdict: Verdict) -> None:
         """Drop the accepted drafts, which are committed."""
@@ -509,23 +476,6 @@ def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
         precise = 4 if preset.uplink_precision == "float32" else 2
         distributions += precise * size * sum(len(frame.token_ids) for frame in frames)
     return distributions
-
-
-def most_drafts(allowed: int, request: EdgeRequest) -> int:
-    """Return how many drafts a chosen round may have, of the number that the cloud allows, so that
-    the whole distributions of a frame stay well below the size of a message."""
-    preset = request.preset
-    if preset.uplink is not Uplink.FULL_DISTRIBUTIONS:
-        return allowed
-    precise = 4 if preset.uplink_precision == "float32" else 2
-    return min(allowed, max(1, MOST_BULK_BYTES // (precise * request.vocabulary_size)))
-
-
-def draft_tails(probs: Array, sizes: Sequence[int], preset: Preset) -> tuple[Tail, ...]:
-    """Return, for each of `sizes`, what would be left out of the draft model's distribution [V],
-    after sampling settings, if that many entries of it were kept, as they travel."""
-    floor = 0.0 if preset.uplink_precision == "float32" else float(SMALLEST_FLOAT16)
-    return tails_of(probs, sizes, floor)
 
 
 def draw_draft(

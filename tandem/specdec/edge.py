@@ -26,7 +26,6 @@ import numpy as np
 from tandem.control.controller import Controller
 from tandem.control.exit_choice import ExitChooser
 from tandem.control.objective import Objective
-from tandem.control.round_choice import RoundChooser
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import Processors
@@ -40,8 +39,8 @@ from tandem.core.sparse_payload import (
 )
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
-from tandem.specdec.choices import CloudDrafts, Predraft, Schedule, Uplink
-from tandem.specdec.drafting import bulk_bytes, most_drafts
+from tandem.specdec.choices import CloudDrafts, Predraft, Schedule
+from tandem.specdec.drafting import bulk_bytes
 from tandem.specdec.events import (
     Commit,
     Drafted,
@@ -60,9 +59,7 @@ from tandem.specdec.logprobs import (
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
-    Draft,
     EarlyVerdict,
-    EdgeMessage,
     FrameHeader,
     FullDistribution,
     GoingAway,
@@ -136,7 +133,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._predrafting = Predrafting(request, self.committed, self._drafting)
         self._exit_chooser: ExitChooser | None = None
         """Once the cloud has exits to choose from."""
-        self._round_chooser = _round_chooser_of(request)
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
@@ -246,9 +242,8 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
-        waits = self._drafting.sent > 0 or self._recovery.waits
         self._liveness.awaits(self._is_owed, len(self.committed), now)
-        wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now, waits=waits)
+        wanted = self.phase is Phase.RUNNING and self.controller.trip_wanted(now)
         if (nonce := self._liveness.ping_due(now, wanted)) is None:
             return []
         self.controller.pinged(now)
@@ -280,34 +275,20 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     # Frames of the cloud.
 
-    def carried(self, message: EdgeMessage, size_bytes: int, now: float) -> None:
-        """Note how many bytes a frame took that was just sent. A shell that does not say so has
-        nothing chosen by them."""
-        if not isinstance(message, Draft) or not size_bytes:
-            return
-        self.controller.carried(message.base, size_bytes, now)
-        if self._round_chooser is not None:
-            sparse = self.request.preset.uplink is Uplink.SPARSE_DISTRIBUTIONS
-            count = entries = 0
-            if message.distributions is not None:
-                count = len(message.distributions)
-                entries = int(np.count_nonzero(message.distributions)) if sparse else count
-            self._round_chooser.sent(len(message.token_ids), count, entries, size_bytes)
-
-    def receive(self, message: CloudMessage, now: float, size_bytes: int = 0) -> list[EdgeOutput]:
-        """Take one frame of the stream that is open now; `size_bytes`: its size, 0 if not known."""
+    def receive(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
+        """Take one frame of the stream that is open now."""
         if self.phase is not Phase.RUNNING:
             return []
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.received(now)
-        outputs = self._react(message, now, size_bytes)
+        outputs = self._react(message, now)
         if isinstance(message, Verdict | Tokens | PromptLogprobs | FullDistribution):
             self._liveness.answered(now)
         outputs += map(Interrupt, self._predrafting.forget_committed())
         return [*outputs, *self._flush(now), *self._ping(now)]
 
-    def _react(self, message: CloudMessage, now: float, size_bytes: int) -> list[EdgeOutput]:
+    def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         match message:
             case Opened():
                 if self._stream_opened:
@@ -317,9 +298,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.target_name = message.model_name
                 interrupts = map(Interrupt, self._drafting.opened(message))
                 self._choose_exits(message.exits)
-                if self._round_chooser is not None:
-                    most = most_drafts(message.max_draft_length, self.request)
-                    self._round_chooser.limit(most)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self.controller.opened(
                     message.row_share,
@@ -332,7 +310,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 check_prompt_tokens(message, self.request)
                 self.prompt_logprobs.take(message)
             case Verdict():
-                return self._receive_verdict(message, now, size_bytes)
+                return self._receive_verdict(message, now)
             case EarlyVerdict():
                 return self._receive_early_verdict(message, now)
             case Tokens():
@@ -346,7 +324,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.controller.ponged(self._liveness.ponged(message.nonce, now), now)
         return []
 
-    def _receive_verdict(self, verdict: Verdict, now: float, size_bytes: int) -> list[EdgeOutput]:
+    def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(verdict)
         drafts = self._drafting.judged(verdict)
         check_verdict(verdict, self.request, self.committed, sent=drafts, epoch=self.epoch)
@@ -364,12 +342,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             tokens=verdict.accepted + (verdict.outcome is not None),  # the edge may draw it
             work=verdict.work,
             now=now,
-            size_bytes=size_bytes,
         )
-        if self._round_chooser is not None:
-            candidates = self._drafting.outcome(verdict)
-            self._round_chooser.judged(candidates.ranks, candidates.refused, size_bytes)
-            self._round_chooser.choose(self.controller.estimates, self.controller.link, now)
         if self._exit_chooser is not None:
             work = verdict.work
             self._exit_chooser.judged(work.verify_s, work.queue_s, work.batch_size, now)
@@ -540,8 +513,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             schedule = self._schedule() if self._drafting.may_follow else self.schedule
             self._drafting.follow(schedule, drafts_ahead=self.controller.ahead)
             self._predrafting.follow(wanted=self.controller.branches)
-        if self._round_chooser is not None:
-            self._drafting.follow_round(self._round_chooser.setting)
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self._drafting.room) if alone else self._drafting.draftable
         if count < 1:
@@ -607,8 +578,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             kv_length: tokens that the draft KV now holds.
             draft_s: what drafting them took.
             now: in seconds."""
-        if self._round_chooser is not None and drafts and drafts[0].tails:
-            self._round_chooser.cut(drafts[0].tails)
         if not self._drafting.take(task, drafts, kv_length, draft_s):
             branches = self._predrafting.open_count
             if self._predrafting.take(task, drafts):
@@ -701,16 +670,7 @@ def _controller_of(request: EdgeRequest) -> Controller:
         max_tokens=request.max_tokens,
         prompt_tokens=len(request.prompt_ids),
         warm_start=request.warm_start,
-        weighs_frames=preset.chooses_rounds or preset.chooses_truncation,
     )
-
-
-def _round_chooser_of(request: EdgeRequest) -> RoundChooser | None:
-    preset = request.preset
-    if not (preset.chooses_rounds or preset.chooses_truncation):
-        return None
-    known = request.warm_start.acceptance
-    return RoundChooser(preset.first_round, preset.round_options, acceptance=known)
 
 
 class TextLimits(Protocol):

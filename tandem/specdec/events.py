@@ -9,9 +9,8 @@ import numpy as np
 from tandem.control.estimates import NO_WARM_START, WarmStart
 from tandem.control.objective import NO_PRICES, Prices
 from tandem.core.distribution import RunnersUp
-from tandem.core.probs import Array, Truncation
+from tandem.core.probs import Array
 from tandem.core.stopping import FinishReason
-from tandem.core.tails import Tail
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control
 from tandem.specdec.messages import EdgeMessage, GenerationParams, Open, TokenLogprob
@@ -131,9 +130,7 @@ class DraftTask:
     `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
     children, but none after a token among `ends`. `path`: the KV holds a tree after its first
     `keep` tokens; keep these nodes in place of a rollback. `spare`: how many more tokens may follow
-    the last, as long as a grammar leaves no other or a text proposes them. `truncation`: of the
-    draft distributions; None: the preset's. `tails`: of the first draft distribution, before it is
-    truncated, tell what so many kept entries would leave out."""
+    the last, as long as a grammar leaves no other or a text proposes them."""
 
     keep: int
     token_ids: tuple[int, ...]
@@ -147,12 +144,6 @@ class DraftTask:
     expansion: tuple[int, ...] = ()
     path: tuple[int, ...] = ()
     spare: int = 0
-    truncation: Truncation | None = None
-    tails: tuple[int, ...] = ()
-
-    def chosen(self, preset: Preset) -> Preset:
-        """Return the preset as it is for this task."""
-        return preset if self.truncation is None else replace(preset, truncation=self.truncation)
 
 
 NO_PROBS: Array = np.empty(0, dtype=np.float32)
@@ -174,8 +165,6 @@ class Drafted:
     ends_chunk: bool = False
     predicted: bool = False
     remembered: bool = False
-    tails: tuple[Tail, ...] = field(default=(), compare=False)
-    """As the task wanted, of the distribution that it was drawn from before it was truncated."""
 
     @property
     def from_text(self) -> bool:

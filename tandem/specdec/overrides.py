@@ -20,7 +20,6 @@ class Composition(Protocol):
 
     def with_draft_length(self, length: int) -> Self: ...
     def with_expansion(self, expansion: tuple[int, ...]) -> Self: ...
-    def fixing(self, field: str) -> Self: ...
 
 
 Composed = TypeVar("Composed", bound=Composition)
@@ -48,10 +47,6 @@ class Override:
         if isinstance(value, tuple):
             value = ",".join(map(str, value))
         return f"{self.field}={value}"
-
-
-FIXED_ROUNDS = (Override("adapts_rounds", False), Override("adapts_truncation", False))
-"""Nothing of a round is chosen while an answer is written, so that its text depends on no times."""
 
 
 def parse_override(text: str) -> Override:
@@ -82,8 +77,7 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 def with_overrides(preset: Composed, overrides: Iterable[Override]) -> Composed:
     """Return the preset with each override applied in order, not validated. `draft_length` and
-    `expansion` change all that goes with them, `objective` both weights; what is set is not chosen
-    while the preset runs. Raises InvalidArgument
+    `expansion` change all that goes with them, `objective` both weights. Raises InvalidArgument
     naming `overrides` for an unknown field or a value that is none of its type."""
     for override in overrides:
         preset = _with_override(preset, override.field, override.value)
@@ -115,8 +109,7 @@ def _with_override(preset: Composed, name: str, value: OverrideValue) -> Compose
         idle_weight, energy_weight = weights_of(str(value))
         changes = {"idle_weight": idle_weight, "energy_weight": energy_weight}
     for field, changed in changes.items():
-        path = _path(preset, field)
-        preset = _changed(preset, path, changed).fixing(".".join(path))
+        preset = _changed(preset, _path(preset, field), changed)
     return preset
 
 

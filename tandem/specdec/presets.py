@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tandem.control.round_cost import RoundOptions, RoundSetting
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.probs import MAX_VOCABULARY_SIZE, NO_TRUNCATION, Truncation
@@ -34,17 +33,6 @@ MAX_EXITS = 64
 MAX_SPLIT_LAYERS = 1024
 SPLIT_LAYERS = 3
 """As many of the target's layers as PicoSpec's baseline has at the edge (§4.2)."""
-LONGEST_ROUND = 32
-"""Drafts of the longest chain that is chosen; the cost is flat beyond, with half-sure drafts."""
-TREES = (
-    (1, 1, 1, 1, 1, 1, 1, 1),
-    (2, 1, 1, 1, 1, 1, 1, 1),
-    (2, 2, 1, 1, 1, 1, 1, 1),
-    (2, 2, 2, 1, 1, 1, 1, 1),
-)
-"""Trees that are chosen from, each also cut off after any layer. The last one is the widest."""
-KEPT_SIZES = (8, 16, 32, 64, 128, 320, 640, 1280, 2560, 5120)
-"""Entries of a draft distribution that are chosen from, about twice as many each."""
 
 _ONE_LAYER_PER_TOKEN = "requires stop-and-wait, with one layer per token"
 _WHOLE_TREE = "a tree is sent as a whole, and a bonus token follows it"
@@ -97,11 +85,6 @@ class Preset:
     adapts_exits: bool = False
     """Whether the edge chooses, while it runs, which of these exits judge, and how many of its
     workers draft (`tandem.control.exit_choice`). Only in rounds: in a stream all judge."""
-    adapts_rounds: bool = False
-    """Whether the edge chooses, while it runs, how many drafts a round has, or which tree
-    (`tandem.control.round_choice`). The schedule and the expansion are those of the first one."""
-    adapts_truncation: bool = False
-    """The same for the entries of a draft distribution that are kept and sent."""
     cloud_drafts: CloudDrafts = CloudDrafts.NONE
     """What the cloud drafts itself where no draft of the edge has arrived, and it would decode
     alone. None of it crosses the link: the edge hears of the tokens."""
@@ -111,7 +94,7 @@ class Preset:
     @property
     def tree_nodes(self) -> int:
         """Most nodes of a tree; 0 for a chain."""
-        return expansion_nodes(self.widest_expansion)
+        return expansion_nodes(self.expansion)
 
     @property
     def carries_probs(self) -> bool:
@@ -188,58 +171,6 @@ class Preset:
         return self.adapts_exits and hears_exits and self.schedule.stop_and_wait
 
     @property
-    def chooses_rounds(self) -> bool:
-        """True if the edge chooses the shape of rounds while it runs: only where nothing else
-        decides how long they are."""
-        widest = TREES[-1]
-        fits = len(self.expansion) <= len(widest) and all(
-            width <= most for width, most in zip(self.expansion, widest, strict=False)
-        )
-        return self.adapts_rounds and fits and self._in_plain_rounds
-
-    @property
-    def chooses_truncation(self) -> bool:
-        """True if the edge chooses while it runs how much of its distributions it keeps."""
-        by_entries = self.truncation.top_k > 0 and self.truncation.top_p == 1
-        sparse = self.uplink is Uplink.SPARSE_DISTRIBUTIONS and not self.truncate_after_sampling
-        return self.adapts_truncation and by_entries and sparse and self._in_plain_rounds
-
-    @property
-    def _in_plain_rounds(self) -> bool:
-        """True if drafts wait for verdicts, and are as many as the schedule says."""
-        plain = self.control is Control.FIXED and self.predraft is Predraft.OFF
-        waits = self.drafts and self.schedule.stop_and_wait
-        return plain and waits and self.confidence_threshold == 0
-
-    @property
-    def round_options(self) -> RoundOptions:
-        """What a round may draft, and how much may be kept of a draft distribution."""
-        top_k = self.truncation.top_k
-        sizes = tuple(sorted({top_k, *KEPT_SIZES})) if self.chooses_truncation else (top_k,)
-        if not self.chooses_rounds:
-            return RoundOptions((self.first_round.widths,), sizes, ends_early=False)
-        shapes = TREES if self.expansion else ((1,) * self.longest_round,)
-        return RoundOptions(shapes, sizes)
-
-    @property
-    def first_round(self) -> RoundSetting:
-        """What a round drafts while nothing is measured."""
-        widths = self.expansion or (1,) * self.schedule.chunk
-        return RoundSetting(widths, self.truncation.top_k)
-
-    @property
-    def longest_round(self) -> int:
-        """Most positions that a round may have in flight."""
-        if not self.chooses_rounds:
-            return self.schedule.window
-        return len(TREES[-1]) if self.expansion else max(self.schedule.window, LONGEST_ROUND)
-
-    @property
-    def widest_expansion(self) -> tuple[int, ...]:
-        """The tree that holds every one that may be drafted; empty for a chain."""
-        return TREES[-1] if self.expansion and self.chooses_rounds else self.expansion
-
-    @property
     def decode_when_idle(self) -> bool:
         return self.schedule.decode_when_idle
 
@@ -261,9 +192,9 @@ class Preset:
         earlier than others, would be judged more often and come out too often."""
         schedule = self.schedule
         parts = schedule.token_by_token and schedule.verify_on_arrival
-        by_clock = self.control is not Control.FIXED or self.chooses_rounds
+        by_clock = self.control is not Control.FIXED
         bonus = schedule.bonus and (parts or by_clock or schedule.window > schedule.chunk)
-        moves = bonus or schedule.decode_when_idle or self.chooses_truncation
+        moves = bonus or schedule.decode_when_idle
         by_timing = self.drafts and moves
         return by_timing and not self.drafter_invariant
 
@@ -277,22 +208,7 @@ class Preset:
             return self.with_expansion(_of_length(self.expansion, length))
         windows = self.schedule.window // self.schedule.chunk
         schedule = replace(self.schedule, window=windows * length, chunk=length)
-        return replace(self, schedule=schedule, adapts_rounds=False)
-
-    def adaptive(self) -> Preset:
-        """Return the same method where all that can be of its rounds is chosen while it runs."""
-        return replace(self, adapts_rounds=True, adapts_truncation=True)
-
-    def fixed(self) -> Preset:
-        """Return the same method where nothing of its rounds is chosen while it runs."""
-        return replace(self, adapts_rounds=False, adapts_truncation=False)
-
-    def fixing(self, field: str) -> Preset:
-        """Return the same method where that field, which was just set, stays as it is. `field`:
-        its full name."""
-        if field.startswith("schedule."):
-            return replace(self, adapts_rounds=False)
-        return replace(self, adapts_truncation=False) if field.startswith("truncation.") else self
+        return replace(self, schedule=schedule)
 
     def fitted(self, vocabulary_size: int) -> Preset:
         """Return the same method where its draft distribution may keep no more tokens than there
@@ -308,7 +224,7 @@ class Preset:
             fixed = replace(self, control=Control.FIXED, predraft=Predraft.OFF)
             return replace(fixed, expansion=expansion, schedule=_stop_and_wait(layers))
         schedule = replace(self.schedule, window=layers, chunk=layers)
-        return replace(self, expansion=expansion, schedule=schedule, adapts_rounds=False)
+        return replace(self, expansion=expansion, schedule=schedule)
 
     @property
     def verify_settings(self) -> VerifySettings:
@@ -319,7 +235,7 @@ class Preset:
             acceptance=self.acceptance,
             uplink=self.uplink,
             rejection_payload=self.rejection_payload,
-            window=self.longest_round,
+            window=schedule.window,
             verify_on_arrival=schedule.verify_on_arrival,
             decode_when_idle=schedule.decode_when_idle,
             prepare_on_arrival=schedule.prepare_on_arrival,
@@ -329,7 +245,7 @@ class Preset:
             payload_tail_draws=self.payload_tail_draws,
             truncation=self.truncation,
             idle_weight=self.idle_weight,
-            expansion=self.widest_expansion,
+            expansion=self.expansion,
             with_replacement=self.with_replacement,
             exits=self.exits,
             exit_order=self.exit_order,
@@ -659,9 +575,7 @@ _LISTED = (
         uplink_precision="float16",
         truncation=Truncation(top_k=320),
     ),
-    # It alone chooses its rounds unasked: by rejection sampling a text would depend on what is
-    # measured, and a seed would not reproduce it.
-    replace(_COUPLED, adapts_rounds=True),
+    _COUPLED,
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
     replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True),

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from tandem.control.round_cost import RoundSetting
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens
 from tandem.core.tree import children, depths, expansion_nodes
-from tandem.specdec.drafting import Drafting, DraftsInFlight, RoundOutcome, draft_frame
+from tandem.specdec.drafting import Drafting, DraftsInFlight, draft_frame
 from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Draft, Frame, Verdict
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, expansion_within
@@ -91,16 +90,6 @@ class TreeInFlight(DraftsInFlight):
             raise ProtocolError("a tree in flight", f"{verdict.accepted} nodes on {verdict.path}")
         return self.tokens_at([*verdict.path, *followed.get(node, [])[:1]])
 
-    def outcome(self, verdict: Verdict) -> RoundOutcome:
-        """Return what a verdict on this tree says of candidates."""
-        followed = children(self._parents)
-        above = (-1, *verdict.path)
-        ranks = tuple(
-            followed[parent].index(node) for parent, node in zip(above, verdict.path, strict=False)
-        )
-        refused = len(followed.get(above[-1], ())) if verdict.rejected else 0
-        return RoundOutcome(ranks, refused)
-
     def _first_branch(self) -> list[int]:
         followed = children(self._parents)
         branch = list[int]()
@@ -115,22 +104,17 @@ class TreeDrafting(Drafting):
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         super().__init__(request, committed)
         self._in_flight: TreeInFlight = TreeInFlight()
-        self._wanted = request.preset.expansion
         self._kept: tuple[int, ...] = ()
 
     @property
     def _expansion(self) -> tuple[int, ...]:
-        """The next tree: the wanted one, or what the cloud takes of it."""
-        return expansion_within(self._wanted, self.allowed or MAX_DRAFT_LENGTH)
+        """The next tree: the preset's, or what the cloud takes of it."""
+        preset = self._request.preset
+        return expansion_within(preset.expansion, self.allowed or MAX_DRAFT_LENGTH)
 
     @property
     def draftable(self) -> int:
         return 0 if self._in_flight else min(len(self._expansion), self.room)
-
-    def follow_round(self, setting: RoundSetting) -> None:
-        super().follow_round(setting)
-        if self.task is None and not self._in_flight:
-            self._wanted = setting.widths
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
         """Return the task that drafts the next `count` layers, unbranched if more than the preset
@@ -146,8 +130,6 @@ class TreeDrafting(Drafting):
             ends=ends,
             expansion=(1,) * count if deeper else self._expansion[:count],
             path=path,
-            truncation=self._truncation,
-            tails=self._tails,
         )
         return self.task
 
@@ -176,9 +158,6 @@ class TreeDrafting(Drafting):
 
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
         return self._in_flight.judged(verdict) if self._in_flight.sent else ()
-
-    def outcome(self, verdict: Verdict) -> RoundOutcome:
-        return self._in_flight.outcome(verdict)
 
     def settle(self, verdict: Verdict) -> None:
         """Keep the path of a tree that is judged, of what the draft KV holds of it."""

@@ -22,7 +22,7 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
@@ -156,10 +156,7 @@ async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -
     """Every text that timing does not decide is the one of a session on its own."""
     (text,) = prompts(1)
     requests = [
-        request(text, name, None, SamplingParams()).with_fields(
-            max_tokens=12, overrides=FIXED_ROUNDS
-        )
-        for name in SHARING
+        request(text, name, None, SamplingParams()).with_fields(max_tokens=12) for name in SHARING
     ]
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         alone = [(await client.generate(asked)).token_ids for asked in requests]

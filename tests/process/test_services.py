@@ -27,7 +27,6 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.settings import ServiceSettings
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import FIXED_ROUNDS
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
@@ -178,9 +177,9 @@ def _metrics(port: int) -> dict[str, float]:
 async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Services) -> None:
     """SIGKILL in the middle of an answer of every exact preset; another process takes the port."""
     requests = [  # without a memory, from which the second answers would be there at once
-        request(name, max_tokens=60).with_fields(overrides=FIXED_ROUNDS, no_memory=True)
+        request(name, max_tokens=60).with_fields(no_memory=True)
         for name, preset in PRESETS.items()
-        if not (preset.fixed().timing_dependent or preset.lossy)
+        if not (preset.timing_dependent or preset.lossy)
     ]
     async with AggregatorClient(services.address) as client:
         whole = await asyncio.gather(*(client.generate(wanted) for wanted in requests))

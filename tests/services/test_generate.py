@@ -22,7 +22,7 @@ from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.choices import Control
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tests.long_runs import LONG, with_long_cases
 from tests.services.health import health_of
@@ -142,10 +142,9 @@ async def test_concurrent_sessions_keep_their_text() -> None:
                 f"prompt {n % 2}",
                 preset,
                 GenerationParams(seed=n % 3, max_tokens=16),
-                overrides=FIXED_ROUNDS,
             )
             for n, preset in enumerate(PRESETS)
-            if not PRESETS[preset].fixed().timing_dependent
+            if not PRESETS[preset].timing_dependent
         ]
         alone = [(await suite.client.generate(request)).token_ids for request in requests]
         together = await asyncio.gather(*(suite.client.generate(request) for request in requests))
@@ -417,7 +416,7 @@ async def test_health_and_reflection_answer_on_every_service() -> None:
 async def test_metrics_count_what_happened() -> None:
     async with scripted_suite() as suite:
         generated = await suite.client.generate(
-            GenerationRequest("m", "dssd", GenerationParams(max_tokens=30), overrides=FIXED_ROUNDS)
+            GenerationRequest("m", "dssd", GenerationParams(max_tokens=30))
         )
         await suite.idle()
         labels = {"preset": "dssd", "model_name": "scripted", "side": "device"}

@@ -21,7 +21,7 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
@@ -52,7 +52,7 @@ def request(preset: str, seed: int = 0) -> GenerationRequest:
         preset,
         GenerationParams(max_tokens=TOKENS, seed=seed, ignore_eos=True),
         lost_cloud=LostCloud.WAIT,
-        overrides=(*FIXED_ROUNDS, *parse_overrides(("payload_top=8",))),
+        overrides=parse_overrides(("payload_top=8",)),
     )
 
 
@@ -120,7 +120,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one(
     requests = [
         request(name)
         for name, preset in PRESETS.items()
-        if not (preset.fixed().timing_dependent or preset.lossy)
+        if not (preset.timing_dependent or preset.lossy)
     ]
     alone = await answers_alone(requests, known_alone)
     async with every_preset_at_once() as suite:
@@ -142,7 +142,7 @@ async def test_a_verifier_killed_at_once_is_resumed_too(
     known_alone: dict[str, Generated],
 ) -> None:
     """No goodbye: the streams break, with frames of all kinds under way."""
-    requests = [request(name) for name in PRESETS if not PRESETS[name].fixed().timing_dependent]
+    requests = [request(name) for name in PRESETS if not PRESETS[name].timing_dependent]
     alone = await answers_alone(requests, known_alone)
     async with every_preset_at_once() as suite:
         generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))

@@ -110,7 +110,7 @@ def _sampled(probs: Distribution, sampling: SamplingParams) -> ProbsOf:
 def preset(name: str, draft_length: int | None = None, **choices: Any) -> Preset:
     """A named preset with some choices changed, of which none is left to the time that things take;
     a cut of its own fits the smallest vocabulary."""
-    changed = PRESETS[name].fixed()
+    changed = PRESETS[name]
     if changed.truncation.top_k > SMALLEST_VOCABULARY:
         changed = replace(changed, truncation=Truncation(top_k=SMALLEST_VOCABULARY - 1))
     changed = replace(changed, **choices)
@@ -119,7 +119,7 @@ def preset(name: str, draft_length: int | None = None, **choices: Any) -> Preset
 
 def tree(expansion: TokenIds, name: str = "mc-dsd", **choices: Any) -> Preset:
     """A named preset over trees of that expansion, and not truncated unless `choices` say so."""
-    composed = replace(PRESETS[name].fixed(), truncation=NO_TRUNCATION).with_expansion(expansion)
+    composed = replace(PRESETS[name], truncation=NO_TRUNCATION).with_expansion(expansion)
     composed = replace(composed, **choices)
     composed.validate()
     return composed
@@ -127,7 +127,7 @@ def tree(expansion: TokenIds, name: str = "mc-dsd", **choices: Any) -> Preset:
 
 def scheduled(name: str, schedule: Schedule, **choices: Any) -> Preset:
     """A named preset's rules under another schedule, if that is a valid composition."""
-    composed = replace(PRESETS[name].fixed(), schedule=schedule, **choices)
+    composed = replace(PRESETS[name], schedule=schedule, **choices)
     composed.validate()
     return composed
 

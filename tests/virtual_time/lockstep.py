@@ -312,7 +312,7 @@ class Lockstep:
                 drafts += found
                 context = (*context, found[0].token_id)
                 continue
-            chosen = work.chosen(self.edge.request.preset)
+            chosen = self.edge.request.preset
             whole = self._models.draft_probs(context)
             probs = truncate(whole, chosen.truncation)
             draw = rule.target_token if work.guess and not drafts else rule.propose
@@ -343,7 +343,7 @@ class Lockstep:
     def _tree(self, work: DraftTask) -> list[Drafted]:
         growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}
         texts = {-1: self.edge.texts(work)}
-        truncation = work.chosen(self.edge.request.preset).truncation
+        truncation = self.edge.request.preset.truncation
         newest: Iterable[int] = (-1,)
         while True:
             distributions = [

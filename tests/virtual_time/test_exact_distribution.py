@@ -15,10 +15,6 @@ import pytest
 
 from lab.analysis.lost_mass import after_sampling_bias, before_sampling_bias, top_k_bias
 from lab.simulation.simulated_drafts import ProbsOf
-from tandem.control.estimates import Estimates
-from tandem.control.link_times import LinkEstimate
-from tandem.control.round_choice import RoundChooser
-from tandem.control.round_cost import RoundSetting
 from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose
 from tandem.specdec.choices import (
@@ -367,54 +363,6 @@ def test_early_verdicts_leave_the_distribution_as_it_is(method: str) -> None:
 )
 def test_so_it_is_with_token_trees(shape: str) -> None:
     chosen, max_tokens = TREES[shape]
-    probs = probs_through_the_machines(chosen, max_tokens, Pace())
-    assert probs == exact_payload_probs(max_tokens, frozenset())
-
-
-ADAPTIVE: dict[str, tuple[Preset, int, tuple[RoundSetting, ...]]] = {
-    "dsd, 1 and 2": (
-        replace(preset("dsd", 2), adapts_rounds=True),
-        3,
-        (RoundSetting((1,)), RoundSetting((1, 1, 1)), RoundSetting((1, 1))),
-    ),
-    "dssd, M 3, 1 and 2": (
-        replace(preset("dssd", 2, payload_top=3), adapts_rounds=True),
-        3,
-        (RoundSetting((1,)), RoundSetting((1, 1))),
-    ),
-    "tslt, 2, K 1 and 2": (
-        replace(preset("tslt", 2, truncation=Truncation(top_k=2)), adapts_truncation=True),
-        3,
-        (RoundSetting((1, 1), 1), RoundSetting((1, 1), 2)),
-    ),
-    "tree and chain, K 1 and 2": (
-        replace(
-            tree((2, 1), truncation=Truncation(top_k=2)),
-            adapts_rounds=True,
-            adapts_truncation=True,
-        ),
-        3,
-        (RoundSetting((1,), 1), RoundSetting((1, 1), 2), RoundSetting((2,), 2)),
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "case", with_long_cases(ADAPTIVE, ("dssd, M 3, 1 and 2", "tree and chain, K 1 and 2"))
-)
-def test_so_it_is_where_every_round_has_another_setting(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a position is drafted again with other lengths, shapes and truncations, by the
-    random numbers that a discarded draft has shown."""
-    chosen, max_tokens, settings = ADAPTIVE[case]
-
-    class TakesTurns(RoundChooser):
-        def choose(self, estimates: Estimates, link: LinkEstimate, now: float) -> None:
-            self.changes += 1
-            self.setting = settings[self.changes % len(settings)]
-
-    monkeypatch.setattr("tandem.specdec.edge.RoundChooser", TakesTurns)
     probs = probs_through_the_machines(chosen, max_tokens, Pace())
     assert probs == exact_payload_probs(max_tokens, frozenset())
 

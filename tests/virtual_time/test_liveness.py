@@ -19,7 +19,7 @@ TICK_S = 0.2
 TIMES = LivenessTimes(ping_after_s=0.3, dead_after_s=0.9, give_up_after_s=4.0)
 MODELS = model_pair(12, sharpness=4.0, noise=0.4)
 EVERY = {
-    **{name: preset(name) for name in PRESETS if not PRESETS[name].fixed().timing_dependent},
+    **{name: preset(name) for name in PRESETS if not PRESETS[name].timing_dependent},
     "always the full distribution": preset("dssd", payload_top=0, payload_tail_draws=0),
     "pipelined": scheduled("dsd", Schedule(8, 2, bonus=False)),
     "pipelined, split": scheduled(

@@ -17,8 +17,7 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides
-from tandem.specdec.presets import PRESETS
+from tandem.specdec.overrides import parse_overrides
 
 ANSWER_TIMEOUT_S = 180.0
 
@@ -32,10 +31,8 @@ def requests(
     sampling: SamplingParams | None = None,
     overrides: tuple[str, ...] = (),
 ) -> list[GenerationRequest]:
-    """Return one request per prompt, each with another seed, of exactly `max_tokens` tokens. With a
-    draft length, nothing about a round is chosen while it runs."""
+    """Return one request per prompt, each with another seed, of exactly `max_tokens` tokens."""
     length = () if draft_length is None else (f"draft_length={draft_length}",)
-    fixed = FIXED_ROUNDS if length and preset in PRESETS else ()
     return [
         GenerationRequest(
             prompt=text,
@@ -46,7 +43,7 @@ def requests(
                 seed=seed + number,
                 ignore_eos=True,
             ),
-            overrides=(*fixed, *parse_overrides((*length, *overrides))),
+            overrides=parse_overrides((*length, *overrides)),
         )
         for number, text in enumerate(texts)
     ]

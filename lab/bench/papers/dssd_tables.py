@@ -372,7 +372,7 @@ def _simulated(
     pair = PAIRS[size]
     times = ModelTimes(pair.times.draft_s, pair.target_s, 0.0)
     conditions = Conditions(times, ntt_ms / 1e3, mbps, padded_vocabulary=VOCABULARY)
-    dsd_half = replace(PRESETS["dsd"].fixed(), uplink_precision="float16")
-    short = replace(PRESETS["dssd"].fixed(), payload_top=TOP_K, payload_tail_draws=0)
+    dsd_half = replace(PRESETS["dsd"], uplink_precision="float16")
+    short = replace(PRESETS["dssd"], payload_top=TOP_K, payload_tail_draws=0)
     preset = (dsd_half if kind == "DSD" else short).with_draft_length(int(length))
     return testbed.declared_answers(preset, conditions, pair.acceptance_rate)

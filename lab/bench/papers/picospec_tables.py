@@ -254,7 +254,7 @@ def _methods(testbed: Testbed, labels: Labels) -> Figures:
         conditions = replace(pair.conditions, times=pair.split_times)
         tpot_s = _tpot_s(testbed.declared_answers(PRESETS["split-float16"], conditions, 0.0))
         return alone_s / tpot_s, 1 / tpot_s, None, None, None
-    half = replace(PRESETS["dsd"].fixed(), uplink_precision="float16")
+    half = replace(PRESETS["dsd"], uplink_precision="float16")
     preset = half if method == "Vanilla Spec." else PRESETS["picospec"]
     answers = _answers(testbed, preset, pair, ACCEPTED[name, task], DRAFT_LENGTH)
     tpot_s = _tpot_s(answers)

@@ -34,7 +34,7 @@ from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.net.process import run_loop
-from tandem.specdec.overrides import FIXED_ROUNDS, parse_overrides, with_overrides
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.text.tokenizer import TextTokenizer
 
@@ -70,7 +70,7 @@ class ProcessRun:
     @property
     def composed(self) -> Preset:
         """The preset as a request of this run has it."""
-        preset = PRESETS[self.preset].fixed()
+        preset = PRESETS[self.preset]
         if self.draft_length is not None:
             preset = preset.with_draft_length(self.draft_length)
         return with_overrides(preset, parse_overrides(self.overrides))
@@ -184,7 +184,7 @@ def _ask(suite: Suite, run: ProcessRun, questions: Questions) -> list[Generated]
         questions.tokens,
         questions.seed,
         questions.sampling,
-        (*map(str, FIXED_ROUNDS), *run.overrides),
+        run.overrides,
     )
     done: list[Generated] = run_loop(one_after_another(suite, wanted))
     return done

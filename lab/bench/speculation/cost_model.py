@@ -136,7 +136,7 @@ def simulate(cell: Cell, seed: int) -> Simulated:
         Question((number, 7, seed % WORDS), tokens, seed, start_s=number * 0.618 % 1 * first_s)
         for number in range(cell.sessions)
     ]
-    answers = simulate_answers(PRESETS[cell.preset].fixed(), pair, conditions, questions)
+    answers = simulate_answers(PRESETS[cell.preset], pair, conditions, questions)
     return Simulated(
         steady_tokens_per_s(answers, int(WARM * tokens)),
         verified_acceptance(answers),
@@ -149,7 +149,7 @@ def predicted_tokens_per_s(cell: Cell, seen: Simulated) -> float:
     times = cell.times
     bytes_per_s = cell.mbps * 1e6 / 8
     predicted = predict(
-        PRESETS[cell.preset].fixed(),
+        PRESETS[cell.preset],
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
         LinkTimes(cell.rtt_s, bytes_per_s, bytes_per_s),
         acceptance_rate=cell.rate if seen.acceptance_rate is None else seen.acceptance_rate,

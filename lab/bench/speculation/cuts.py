@@ -33,7 +33,6 @@ from tandem.net.status import Rejected
 from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import FIXED_ROUNDS
 from tandem.specdec.presets import PRESETS
 
 PACING = Pacing(draft_s=0.004, verify_first_s=0.010, verify_further_s=0.001)
@@ -174,7 +173,7 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
     presets = [
         name
         for name, preset in PRESETS.items()
-        if not preset.fixed().timing_dependent and preset.cloud_drafts is not CloudDrafts.MODEL
+        if not preset.timing_dependent and preset.cloud_drafts is not CloudDrafts.MODEL
     ]
     total = plan.short + plan.long + plan.alone
     wanted = [
@@ -185,7 +184,6 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
                 max_tokens=plan.max_tokens, seed=seed + number, ignore_eos=True
             ),
             lost_cloud=LostCloud.WAIT if number < plan.short + plan.long else LostCloud.EDGE,
-            overrides=FIXED_ROUNDS,
             no_memory=True,  # the uncut answer would be drafted from, and over before the cut
         )
         for number in range(total)

@@ -88,7 +88,7 @@ def run(report: Report, models: Models, real: bool = False, preset: Sequence[str
 def variants() -> dict[str, Preset]:
     """Return every preset by name, and those that draft ahead of a verdict once more without
     that."""
-    presets = {name: preset.fixed() for name, preset in PRESETS.items()}
+    presets = dict(PRESETS)
     for name, preset in list(presets.items()):
         if preset.predraft is not Predraft.OFF:
             presets[f"{name} w/o pre-drafts"] = without_predrafts(preset)

@@ -83,7 +83,7 @@ def truncation_sweep(
     bytes, time."""
     rows = []
     for top_k in kept:
-        preset = replace(PRESETS["tslt"].fixed(), truncation=Truncation(top_k=top_k))
+        preset = replace(PRESETS["tslt"], truncation=Truncation(top_k=top_k))
         for cell in SWEEP_CELLS:
             answers = [
                 simulate_answer(

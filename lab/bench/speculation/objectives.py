@@ -70,7 +70,7 @@ def row_of(
 def cheapest_passes(rate: float, tokens: int, seed: int) -> float:
     """Return the target passes per token of the exact preset that takes the fewest, without trees
     and drafts of the cloud."""
-    fixed = [p.fixed() for p in PRESETS.values() if p.control is Control.FIXED and not p.lossy]
+    fixed = [p for p in PRESETS.values() if p.control is Control.FIXED and not p.lossy]
     chains = [p for p in fixed if not (p.expansion or p.drafts_in_cloud)]
     answers = [answered(preset, rate, tokens, seed) for preset in chains]
     return min(answer.stats.target_passes / tokens for answer in answers)

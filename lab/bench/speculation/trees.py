@@ -107,7 +107,7 @@ def _answers(report: Report, models: Models, target: Engine, draft: Engine) -> N
     pair = simulated_pair(draft, target, SamplingParams())
     tokenizer = load_tokenizer(models.target)
     prompts_ids = [tuple(tokenizer.encode(text)) for text in prompts(4 if report.quick else 24)]
-    chain, tree = PRESETS["tslt"].fixed().with_draft_length(3), PRESETS["mc-dsd"].fixed()
+    chain, tree = PRESETS["tslt"].with_draft_length(3), PRESETS["mc-dsd"]
     methods = {
         "chain of 3": chain,
         **{_words(e): tree.with_expansion(e) for e in EXPANSIONS},

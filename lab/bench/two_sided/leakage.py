@@ -418,7 +418,7 @@ def _one_sided(
     size = 1 + max(max(ids) for attack in searched for ids in attack.tokens)
     size = max(size, *BEGIN, *(1 + max(tokenizer.encode(q)) for _, q in asked(private)))
     model = CloudModel("bench", "bench", size, 1 << 20, frozenset())
-    preset = find_preset("dssd").fixed()
+    preset = find_preset("dssd")
     for number, (note, question) in enumerate(asked(private)):
         request = EdgeRequest(
             session=number,

@@ -134,7 +134,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             if not self.peer_failed(code) and not self.machine.goes_on_alone:
                 raise Rejected(code, f"the cloud serves another model now: {message.model_name}")
             return self.machine.lost(now)
-        outputs = self.machine.receive(message, now, size_bytes)
+        outputs = self.machine.receive(message, now)
         if isinstance(message, Verdict) and self._rounds is not None:
             self._rounds.ended(message, self.machine.drafts_sent)
         return outputs
@@ -155,7 +155,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def perform(self, output: EdgeOutput) -> None:
         match output:
             case Send(message):
-                self._machine.carried(message, self.send(message), time.monotonic())
+                self.send(message)
             case Commit():
                 self._commits.append(output)
             case Interrupt(task):

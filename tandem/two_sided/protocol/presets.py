@@ -181,10 +181,6 @@ class AggregationPreset:
         """Raise InvalidArgument: there are no trees here."""
         raise InvalidArgument("expansion", "an answer from two sides drafts chains")
 
-    def fixing(self, field: str) -> "AggregationPreset":
-        """Return the same method: no field of it is chosen while it runs."""
-        return self
-
     def validate(self) -> None:
         """Raise InvalidArgument naming the first choice that does not fit the others."""
         self.probs.validate(MAX_VOCABULARY_SIZE)

@@ -8,7 +8,7 @@ measured is None, never a guess.
   fitted once, with the machine at rest; at runtime k_c stands and the slope follows what is
   measured. Slope and intercept are never negative.
 - The link (`LinkEstimate`) costs L + g/B each way, from frames that are sent anyway (the paper asks
-  ping and iperf3), with what `LINK_BELIEF` says.
+  ping and iperf3).
 
 Durations in seconds, sizes in bytes."""
 
@@ -21,18 +21,13 @@ from typing import Protocol
 
 import numpy as np
 
-from tandem.control.link_times import LinkBelief, LinkEstimate
 from tandem.core.errors import InvalidArgument
+from tandem.two_sided.protocol.link_times import LinkEstimate
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes
 
 SLOPE_WEIGHT = 0.05
 """ζ: what one observation counts against all before it."""
-
-LINK_BELIEF = LinkBelief(keep=0.98, sure=16.0, least_exchanges=6, follow=0.25)
-"""Of an answer's hundreds of exchanges some 50 tell latency and bandwidth; a bandwidth is believed
-once chance is ruled out, since a busy machine's delays are noise too; and an average of the last
-few follows a link that changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +207,7 @@ class SideProfiler:
         self._decoding = {side: _Decoding((fits or {}).get(side)) for side in Side}
         self._acceptance = {side: _Rate() for side in Side}
         self._draft_bytes: dict[Side, float] = {}
-        self.link = LinkEstimate(LINK_BELIEF)
+        self.link = LinkEstimate()
 
     def decoded(self, side: Side, length: int, duration_s: float) -> None:
         """Follow a draft token that after `length` tokens took `duration_s` of its own machine's

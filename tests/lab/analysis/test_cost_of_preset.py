@@ -30,7 +30,7 @@ def ratio(
     name: str, times: ModelTimes, rtt_s: float, rate: float, sessions: int, tokens: int
 ) -> float:
     """Predicted over simulated tokens per second of all sessions."""
-    preset, pair = PRESETS[name].fixed(), declared_pair(rate, seed=1, vocabulary_size=64)
+    preset, pair = PRESETS[name], declared_pair(rate, seed=1, vocabulary_size=64)
     questions = [
         Question((number + 1, 7, 3), tokens, seed=1, start_s=number * 0.19)
         for number in range(sessions)

@@ -38,7 +38,7 @@ class Run:
             EdgeRequest(
                 *(7, (1, 2, 3), "hash", 64),
                 params=GenerationParams(seed=5, max_tokens=max_tokens),
-                preset=find_preset(preset).fixed(),
+                preset=find_preset(preset),
             ),
             draft_probs=lambda context: np.asarray(draft(context)),
             target_probs=lambda context: np.asarray(target(context)),

@@ -100,7 +100,7 @@ def test_the_shells_mistakes_are_protocol_errors() -> None:
 @pytest.mark.parametrize(
     "name",
     with_long_cases(
-        [n for n in PRESETS if not PRESETS[n].fixed().timing_dependent],
+        [n for n in PRESETS if not PRESETS[n].timing_dependent],
         (
             *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "cloud-draft", "split"),
             "predraft",

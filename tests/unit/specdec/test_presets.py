@@ -20,10 +20,8 @@ from tandem.specdec.choices import (
 )
 from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import (
-    LONGEST_ROUND,
     MAX_DRAFT_LENGTH,
     PRESETS,
-    TREES,
     Preset,
     VerifySettings,
     find_preset,
@@ -33,7 +31,7 @@ from tests.virtual_time.cases import scheduled
 
 def changed(name: str, schedule: dict[str, Any] | None = None, **choices: Any) -> Preset:
     """A named preset with choices, also of its schedule, changed; none is left to a clock."""
-    preset = PRESETS[name].fixed()
+    preset = PRESETS[name]
     return replace(preset, schedule=replace(preset.schedule, **(schedule or {})), **choices)
 
 
@@ -283,14 +281,10 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
     assert deeper.tree_nodes <= 64
 
 
-BY_CLOCK = ("stream-rejection", "dsd", "dssd", "dssd-full", "tslt", "tslt-after", "mc-dsd")
-
-
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
         *((preset, name == "stream-rejection") for name, preset in PRESETS.items()),
-        *((preset.adaptive(), name in BY_CLOCK) for name, preset in PRESETS.items()),
         (changed("dsd", {"window": 8}), True),
         (changed("dsd", {"window": 8, "bonus": False}), False),
         (changed("dsd", {"decode_when_idle": True}), True),
@@ -391,9 +385,6 @@ def test_what_the_draft_kv_holds_beside_the_text() -> None:
     """A branch is at most a window, a chunk and the outcome long, and no longer than the answer."""
     assert PRESETS["coupled"].spare_tokens(99) == 0
     assert PRESETS["mc-dsd"].spare_tokens(9) == 14  # 2 + 4 + 8 nodes
-    assert (
-        PRESETS["mc-dsd"].adaptive().spare_tokens(9) == 54
-    )  # of the widest tree that may be chosen
     assert PRESETS["predraft"].spare_tokens(99) == 4 * (4 + 4 + 1)
     assert PRESETS["auto"].spare_tokens(99) == 8 * (16 + 8 + 1)
     assert PRESETS["auto"].spare_tokens(10) == 8 * 10
@@ -666,7 +657,7 @@ def test_how_many_drafts_one_message_may_bring() -> None:
     most = {name: preset.verify_settings.most_drafts for name, preset in PRESETS.items()}
     assert (most["ar"], most["coupled"], most["stream"], most["mc-dsd"]) == (
         0,
-        LONGEST_ROUND,
+        4,
         16,
         14,
     )
@@ -684,45 +675,3 @@ def test_only_chains_may_be_taken_from_a_text() -> None:
     trees_or_none = {name for name, preset in PRESETS.items() if not preset.drafts_chains}
     cloud_alone = {"ar", "split", "split-float16", "cloud-draft", "cloud-lookup"}
     assert trees_or_none == {*cloud_alone, "mc-dsd"}
-
-
-def test_the_cloud_is_told_the_longest_round_and_the_widest_tree_that_may_be_chosen() -> None:
-    for name in ("dsd", "dssd", "dssd-full", "coupled"):
-        chosen = PRESETS[name].adaptive()
-        assert chosen.chooses_rounds
-        assert not chosen.chooses_truncation
-        assert chosen.verify_settings.window == LONGEST_ROUND
-        assert chosen.fixed().verify_settings.window == chosen.schedule.window == 4
-        chosen.verify_settings.validate()
-    tree = PRESETS["mc-dsd"].adaptive()
-    assert tree.chooses_rounds
-    assert tree.chooses_truncation
-    assert tree.verify_settings.expansion == TREES[-1]
-    assert tree.tree_nodes == tree.verify_settings.tree_nodes <= MAX_DRAFT_LENGTH
-    assert tree.fixed().verify_settings.expansion == tree.expansion == (2, 2, 2)
-    tree.verify_settings.validate()
-
-
-def test_every_shape_that_may_be_chosen_lies_in_the_widest_tree() -> None:
-    for widths in (PRESETS["mc-dsd"].expansion, *TREES):
-        assert len(widths) <= len(TREES[-1])
-        assert all(own <= most for own, most in zip(widths, TREES[-1], strict=False))
-
-
-@pytest.mark.parametrize(
-    "preset",
-    [
-        *(PRESETS[name] for name in ("ar", "stream", "auto", "picospec", "fsd", "predraft")),
-        *(PRESETS[name].adaptive() for name in ("ar", "stream", "auto", "fsd", "predraft")),
-        *(PRESETS[name] for name in ("dsd", "dssd", "dssd-full", "tslt", "mc-dsd")),
-        PRESETS["coupled"].with_draft_length(4),
-        PRESETS["mc-dsd"].adaptive().with_expansion((2, 2)),
-        replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES),
-        replace(PRESETS["coupled"], schedule=Schedule(8, 4)),
-        replace(PRESETS["coupled"], confidence_threshold=0.5),
-        replace(PRESETS["mc-dsd"].adaptive(), expansion=(3, 2, 2)),
-    ],
-    ids=lambda preset: preset.name,
-)
-def test_rounds_are_chosen_only_where_nothing_else_decides_them(preset: Preset) -> None:
-    assert not preset.chooses_rounds

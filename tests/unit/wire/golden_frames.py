@@ -132,7 +132,7 @@ def _verify_request() -> Conversation:
         preset = next((name for name, draft in drafts.values() if draft is message), "dsd")
         if isinstance(message, HiddenStates):
             preset = "split"
-        exact = replace(PRESETS[preset].fixed().verify_settings, uplink_precision="float32")
+        exact = replace(PRESETS[preset].verify_settings, uplink_precision="float32")
         return EdgeCodec(VOCABULARY, exact).encode(message)
 
     def decode(frame: Any) -> Any:
@@ -204,7 +204,7 @@ def _verify_response() -> Conversation:
         "pong": Pong(*HEAD, nonce=3),
     }
     cloud = CloudCodec(verifier_examples.MODEL, "cpu", "float32")
-    edge = EdgeCodec(VOCABULARY, PRESETS["dssd"].fixed().verify_settings)
+    edge = EdgeCodec(VOCABULARY, PRESETS["dssd"].verify_settings)
     return Conversation(verifier_pb2.VerifyResponse, cloud.encode, edge.decode, messages)
 
 

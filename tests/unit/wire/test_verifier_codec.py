@@ -76,9 +76,7 @@ def opening(preset: str) -> Open:
         params=GenerationParams(
             sampling=SamplingParams(0.5, 3, 0.75), seed=2**64 - 1, max_tokens=HUGE, ignore_eos=True
         ),
-        settings=replace(
-            PRESETS[preset].fixed().verify_settings, payload_top=5, payload_tail_draws=2
-        ),
+        settings=replace(PRESETS[preset].verify_settings, payload_top=5, payload_tail_draws=2),
     )
 
 

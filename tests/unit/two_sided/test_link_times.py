@@ -1,4 +1,4 @@
-"""Latency and bandwidths where a bandwidth must be proven, as answers on two sides ask."""
+"""A link's latency and bandwidths, from frames of different sizes and their answers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from tandem.control.link_times import LinkEstimate, LinkTimes
 from tandem.core.errors import InvalidArgument
-from tandem.two_sided.protocol.profiler import LINK_BELIEF
+from tandem.two_sided.protocol.link_times import LinkEstimate, LinkTimes
 
 UP = 1.25e6
 DOWN = 5e6
@@ -29,14 +28,14 @@ def times_of(estimate: LinkEstimate) -> LinkTimes:
 
 
 def test_the_first_exchange_tells_the_latency() -> None:
-    estimate = LinkEstimate(LINK_BELIEF)
+    estimate = LinkEstimate()
     assert estimate.times is None
     estimate.exchanged(100, 100, 0.05)
     assert times_of(estimate).latency_s == pytest.approx(0.05)
 
 
 def test_latency_and_both_bandwidths_are_found() -> None:
-    estimate, source = LinkEstimate(LINK_BELIEF), random.Random(1)
+    estimate, source = LinkEstimate(), random.Random(1)
     for _ in range(200):
         exchange(estimate, source, 0.1, jitter_s=0.002)
     times = times_of(estimate)
@@ -48,7 +47,7 @@ def test_latency_and_both_bandwidths_are_found() -> None:
 
 
 def test_small_frames_alone_show_no_limit() -> None:
-    estimate = LinkEstimate(LINK_BELIEF)
+    estimate = LinkEstimate()
     for number in range(50):
         estimate.exchanged(60 + number % 3, 40, 0.08)
     times = times_of(estimate)
@@ -59,7 +58,7 @@ def test_small_frames_alone_show_no_limit() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_not_taken_for_a_limit(seed: int) -> None:
     """Sizes of drafts as they are, and a busy machine's delays, which follow nothing."""
-    estimate, source = LinkEstimate(LINK_BELIEF), random.Random(seed)
+    estimate, source = LinkEstimate(), random.Random(seed)
     for _ in range(300):
         sizes = source.choice((60, 90, 330, 420)), source.choice((50, 200, 300))
         estimate.exchanged(*sizes, elapsed_s=0.08 + source.expovariate(1 / 0.01))
@@ -68,7 +67,7 @@ def test_noise_is_not_taken_for_a_limit(seed: int) -> None:
 
 
 def test_a_changed_link_is_followed_within_ten_exchanges() -> None:
-    estimate, source = LinkEstimate(LINK_BELIEF), random.Random(2)
+    estimate, source = LinkEstimate(), random.Random(2)
     for _ in range(200):
         exchange(estimate, source, 0.02)
     for _ in range(10):
@@ -77,7 +76,7 @@ def test_a_changed_link_is_followed_within_ten_exchanges() -> None:
 
 
 def test_clocks_that_tick_make_no_negative_delay() -> None:
-    estimate = LinkEstimate(LINK_BELIEF)
+    estimate = LinkEstimate()
     for _ in range(20):
         estimate.exchanged(100, 100, elapsed_s=0.01, held_s=0.0101)
     assert times_of(estimate).latency_s == 0
@@ -107,7 +106,7 @@ def test_a_limit_is_believed_where_it_explains_sixteen_times_what_chance_would(
 ) -> None:
     """Half of what it adds, over the noise: squared and times some 47 exchanges, of which the
     others are forgotten, that is 12 or 23."""
-    estimate, noise_s = LinkEstimate(LINK_BELIEF), 0.01
+    estimate, noise_s = LinkEstimate(), 0.01
     for number in range(400):
         bulk = number % 2
         error_s = noise_s if number % 4 < 2 else -noise_s
@@ -118,7 +117,7 @@ def test_a_limit_is_believed_where_it_explains_sixteen_times_what_chance_would(
 
 def test_too_few_exchanges_show_no_limit_however_clear() -> None:
     for exchanges, believed in ((6, False), (8, True)):
-        estimate = LinkEstimate(LINK_BELIEF)
+        estimate = LinkEstimate()
         for number in range(exchanges):
             bulk = number % 2
             estimate.exchanged(20_000 * bulk, 100, 0.1 + 0.1 * bulk + 1e-4 * (number % 4 < 2))
