@@ -234,7 +234,6 @@ class CloudMachine:
         # The deepest exits that the model has: of those asked for, they are right most often.
         self.exits = tuple(range(model.exits))[max(0, model.exits - opening.settings.exits) :]
         # Those of them that judge the next pass: the edge may want fewer.
-        self._exits_read = self.exits
         self.early_verdicts = EarlyQueue(opening.settings.exit_order, params.seed)
         self._prompt_length = len(opening.prompt_ids)
         self._length_limit = self._prompt_length + params.max_tokens
@@ -414,8 +413,6 @@ class CloudMachine:
             # committed text stays as it is, and so does the distribution kept for what follows it.
             self._end_epoch(overtaken_at)
             return self._release_frontier()
-        wanted = self.exits if draft.exits is None else draft.exits
-        self._exits_read = tuple(index for index in self.exits if index in wanted)
         if draft.end_of_chunk or self.settings.verify_on_arrival:
             self._pending.make_ready()
         # A draft that only repeats what the cloud has committed leaves nothing to judge.
@@ -503,12 +500,12 @@ class CloudMachine:
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
         prepared = self._pending.token_ids[: len(self._prepared)]
         early = None
-        if drafts and self._exits_read:
+        if drafts and self.exits:
             bonus = self.settings.bonus and len(self._pending) == drafts
             early_judge = replace(judge, payloads=self._early_payloads, bonus=bonus)
             early = EarlyJudge(
                 Frame(**self._header(judge.base)),
-                self._exits_read,
+                self.exits,
                 early_judge,
                 self._model.exit_temperatures,
             )

@@ -24,7 +24,6 @@ from typing import Protocol
 import numpy as np
 
 from tandem.control.controller import Controller
-from tandem.control.exit_choice import ExitChooser
 from tandem.control.objective import Objective
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
@@ -131,8 +130,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self._liveness = liveness
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(request, self.committed, self._drafting)
-        self._exit_chooser: ExitChooser | None = None
-        """Once the cloud has exits to choose from."""
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
@@ -225,8 +222,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
     def _forget_stream(self) -> None:
         self._leaving = False
-        if self._exit_chooser is not None:
-            self._exit_chooser.abandoned()
         self._recovery.forget()
         self.stats.abandon_round()
 
@@ -297,7 +292,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self._stream_opened = True
                 self.target_name = message.model_name
                 interrupts = map(Interrupt, self._drafting.opened(message))
-                self._choose_exits(message.exits)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self.controller.opened(
                     message.row_share,
@@ -312,7 +306,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             case Verdict():
                 return self._receive_verdict(message, now)
             case EarlyVerdict():
-                return self._receive_early_verdict(message, now)
+                return self._receive_early_verdict(message)
             case Tokens():
                 return self._receive_tokens(message, now)
             case FullDistribution():
@@ -343,9 +337,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             work=verdict.work,
             now=now,
         )
-        if self._exit_chooser is not None:
-            work = verdict.work
-            self._exit_chooser.judged(work.verify_s, work.queue_s, work.batch_size, now)
         judged = self._drafting.drafts
         outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
         self.stats.count_predicted(judged[: len(self.committed) - verdict.base])
@@ -362,15 +353,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             outputs += self._overtake(outcome)
         return [*outputs, *self._leave_between_rounds()]
 
-    def _choose_exits(self, exits: int) -> None:
-        """Begin to choose among the exits of a cloud, if it has any."""
-        preset = self.request.preset
-        if not preset.chooses_exits or not exits:
-            self._exit_chooser = None
-        elif self._exit_chooser is None:
-            self._exit_chooser = ExitChooser(preset.predraft_workers, preset.schedule.chunk)
-
-    def _receive_early_verdict(self, verdict: EarlyVerdict, now: float) -> list[EdgeOutput]:
+    def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self._check_not_recovering(verdict)
         sent = self._drafting.sent_token_ids
@@ -381,9 +364,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if isinstance(token, SparsePayload):
             rejected = self._drafting.drafts[verdict.accepted]
             token = self._recovery.predict(token, rejected, position)
-        if self._exit_chooser is not None:
-            outcome = None if token is None else (position, token)
-            self._exit_chooser.heard(verdict.exit_index, outcome, verdict.confidence, now)
         if token is not None:
             self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
         return []
@@ -474,8 +454,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self, token: int, new_epoch: bool, source: TokenSource = TokenSource.TARGET
     ) -> list[EdgeOutput]:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
-        if self._exit_chooser is not None:
-            self._exit_chooser.resolved((len(self.committed), token))
         branch, others = self._predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
         self.controller.discarded()
@@ -503,8 +481,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return None
         task = None if self._drafting.task else self._main_task(now)
         if task is None and self.phase is not Phase.ALONE:
-            if self._exit_chooser is not None:
-                self._predrafting.limit(self._exit_chooser.branches)
             return self._predrafting.task()
         return task
 
@@ -579,18 +555,13 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             draft_s: what drafting them took.
             now: in seconds."""
         if not self._drafting.take(task, drafts, kv_length, draft_s):
-            branches = self._predrafting.open_count
             if self._predrafting.take(task, drafts):
-                if self._exit_chooser is not None:
-                    self._exit_chooser.drafted(draft_s, len(drafts), branches)
                 self.stats.predrafted += len(drafts)
             return []
         if self._drafting.ahead is not None:
             self.stats.predrafted += len(drafts)
             self._predrafting.expect_likely()
             return []
-        if self._exit_chooser is not None and self._drafting.feeds_few:
-            self._exit_chooser.drafted(draft_s, len(drafts), 1 + self._predrafting.open_count)
         positions = self._drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
         self.stats.count_proposed(drafts)
@@ -603,9 +574,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if self.phase is not Phase.RUNNING or self.paused:
             return []
         frames = self._drafting.send_due(self.epoch, self.controller.chunk_budget_s)
-        if frames and (chooser := self._exit_chooser) is not None:
-            frames = [replace(frame, exits=chooser.exits) for frame in frames]
-            chooser.sent(now)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:

@@ -77,8 +77,6 @@ class Draft(Frame):
     `distributions` are then one per expanded node, in ascending order."""
     hold: bool = False
     """More drafts follow so soon that the cloud does better not to go on alone."""
-    exits: tuple[int, ...] | None = None
-    """Of the session's early exits those that are to judge these drafts; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,15 +75,6 @@ class Predrafting:
         """Switch drafting of branches on or off, as the controller decides."""
         self.wanted = wanted
 
-    def limit(self, workers: int) -> None:
-        """Draft for `workers` outcomes at once from now on."""
-        self._workers = workers
-
-    @property
-    def open_count(self) -> int:
-        """Branches being drafted."""
-        return self._cache.open_count
-
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
         if not (self.on and self.wanted):

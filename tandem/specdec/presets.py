@@ -82,9 +82,6 @@ class Preset:
     recalls: bool = False
     """Whether it is drafted from what is remembered even where the text of a seed then depends on
     that: under rejection sampling above temperature 0. Elsewhere it always is."""
-    adapts_exits: bool = False
-    """Whether the edge chooses, while it runs, which of these exits judge, and how many of its
-    workers draft (`tandem.control.exit_choice`). Only in rounds: in a stream all judge."""
     cloud_drafts: CloudDrafts = CloudDrafts.NONE
     """What the cloud drafts itself where no draft of the edge has arrived, and it would decode
     alone. None of it crosses the link: the edge hears of the tokens."""
@@ -163,12 +160,6 @@ class Preset:
             return self
         window = max(self.schedule.window, MAX_DRAFT_LENGTH)
         return replace(self, schedule=replace(self.schedule, window=window))
-
-    @property
-    def chooses_exits(self) -> bool:
-        """True if the edge chooses among early exits while it runs."""
-        hears_exits = self.predraft is Predraft.EARLY_EXITS
-        return self.adapts_exits and hears_exits and self.schedule.stop_and_wait
 
     @property
     def decode_when_idle(self) -> bool:
@@ -578,7 +569,7 @@ _LISTED = (
     _COUPLED,
     replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
     replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
-    replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True),
+    replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4),
     _CLOUD_DRAFT,
     replace(
         _CLOUD_DRAFT,

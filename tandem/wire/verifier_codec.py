@@ -47,7 +47,7 @@ from tandem.specdec.messages import (
     Tokens,
     Verdict,
 )
-from tandem.specdec.presets import MAX_DRAFT_LENGTH, MAX_EXITS, VerifySettings
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
 from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS, default_sampling_to_proto
 from tandem.wire.open_codec import (
     cloud_drafts_from_proto,
@@ -339,7 +339,6 @@ class CloudCodec:
             distributions=self._distributions(draft, settings),
             parents=tuple(draft.parents) if draft.parents else None,
             hold=draft.hold,
-            exits=_bits_of(draft.exits) if draft.HasField("exits") else None,
         )
 
     def _states(self, raw: bytes) -> Array:
@@ -406,8 +405,6 @@ def _fill_draft(proto: pb.Draft, draft: Draft, settings: VerifySettings) -> None
     proto.token_ids.extend(draft.token_ids)
     proto.end_of_chunk = draft.end_of_chunk
     proto.hold = draft.hold
-    if draft.exits is not None:
-        proto.exits = sum(1 << number for number in draft.exits)
     proto.probabilities.extend(draft.probabilities or ())
     proto.parents.extend(draft.parents or ())
     if draft.distributions is None:
@@ -419,8 +416,3 @@ def _fill_draft(proto: pb.Draft, draft: Draft, settings: VerifySettings) -> None
         proto.sparse_probs.extend(raw)
     else:
         proto.distributions = b"".join(raw)
-
-
-def _bits_of(number: int) -> tuple[int, ...]:
-    """Return which bits of a number are set, the lowest first."""
-    return tuple(bit for bit in range(MAX_EXITS) if number >> bit & 1)

@@ -88,16 +88,6 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
         assert hearing_s < 0.97 * plain_s
 
 
-@pytest.mark.parametrize("method", ["dssd", "coupled"])
-def test_exits_that_are_chosen_while_running_change_no_text(method: str) -> None:
-    for seed in range(6):
-        plain = METHODS[method]
-        chooses = replace(with_early_exits(plain), adapts_exits=True)
-        without, with_it = answer(plain, seed), answer(chooses, seed, faulty=seed % 2 == 1)
-        assert with_it.token_ids == without.token_ids, seed
-        assert with_it.stats.early_verdicts > 0
-
-
 def test_what_exits_add_to_a_pass_takes_its_time() -> None:
     slower = replace(TIMES, exit_s=0.02)
     chosen = with_early_exits(METHODS["coupled"], exits=2)

@@ -136,7 +136,7 @@ def _conditions(times: HardwareTimes, mbps: float) -> Conditions:
 
 def _with_exits(exits: int) -> Preset:
     """Return the preset `fsd` with the `exits` deepest exits throughout."""
-    fixed = replace(PRESETS["fsd"], exits=exits, adapts_exits=False)
+    fixed = replace(PRESETS["fsd"], exits=exits)
     return fixed.with_draft_length(DRAFT_LENGTH)
 
 

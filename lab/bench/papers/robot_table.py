@@ -94,7 +94,6 @@ def _with_exits(testbed: Testbed, labels: Labels) -> Figures:
     fsd = replace(
         PRESETS["fsd"].with_draft_length(DRAFT_LENGTH),
         exits=len(target.exit_depths),
-        adapts_exits=False,
         predraft_workers=WORKERS,
     )
     sd = PRESETS["dssd"].with_draft_length(DRAFT_LENGTH)

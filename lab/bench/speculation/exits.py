@@ -13,15 +13,7 @@ from pathlib import Path
 from lab.bench.harness.plots import grouped_lines
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
-from lab.bench.speculation.exit_choice import (
-    CASES,
-    CHOICE_COLUMNS,
-    CHOICE_LIMIT,
-    CLIENT_COLUMNS,
-    QUICK_CASES,
-    choice_rows,
-    client_rows,
-)
+from lab.bench.speculation.exit_clients import CLIENT_COLUMNS, client_rows
 from lab.bench.speculation.exit_cost import EXITS, demo_target, measure_exits, random_target
 from lab.bench.speculation.methods import load_simulated_pair, questions
 from lab.bench.speculation.methods_grid import Question
@@ -62,13 +54,6 @@ def run(report: Report, models: Models) -> None:
         ORDER_COLUMNS,
         orders,
     )
-    cases = QUICK_CASES if report.quick else CASES
-    chosen = choice_rows(pair, questions_, 2 * tokens, cases, report.seed)
-    report.add(
-        "Exits chosen while running, against the best of fixed ones (virtual time, pass 72 ms)",
-        CHOICE_COLUMNS,
-        chosen,
-    )
     clients = client_rows(pair, questions_, tokens, report.seed)
     report.add(
         "Several clients of one verifier (virtual time, 30 ms, draft step 24 ms, pass 72 ms)",
@@ -76,10 +61,6 @@ def run(report: Report, models: Models) -> None:
         clients,
     )
     report.goals += _goals(costs, by_exits)
-    worst = min(row["of_best"] for row in chosen)
-    report.goals.append(
-        Goal("chosen while running ÷ best fixed, worst case", worst, CHOICE_LIMIT, "at least")
-    )
 
 
 def _costs(report: Report, models: Models) -> list[Row]:
@@ -109,7 +90,7 @@ def _by_exits(
         for exits in range(len(pair.exit_distributions) + 1):
             progress(f"{name}, {exits} exits")
             predraft = Predraft.EARLY_EXITS if exits else Predraft.OFF
-            fixed = replace(preset, exits=exits, predraft=predraft, adapts_exits=False)
+            fixed = replace(preset, exits=exits, predraft=predraft)
             row = _row(name, fixed, pair, questions_, tokens)
             plain_s = plain_s or row["tpot_s"]
             rows.append(row | {"exits": exits, "speedup": plain_s / row["tpot_s"], "seed": seed})
@@ -128,7 +109,6 @@ def _by_order(
                 chosen = replace(
                     PRESETS["fsd"],
                     exits=len(pair.exit_distributions),
-                    adapts_exits=False,
                     predraft_order=edge,
                     exit_order=cloud,
                     predraft_workers=workers,

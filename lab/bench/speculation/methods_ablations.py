@@ -151,10 +151,7 @@ def exit_rows(pair: SimulatedPair, questions: Sequence[Question], max_tokens: in
     whole = PRESETS["fsd"]
     variants = {"no exits": without_predrafts(whole)}
     deepest = len(pair.exit_depths)
-    variants |= {
-        f"{count} exits": replace(whole, exits=count, adapts_exits=False)
-        for count in range(1, deepest + 1)
-    }
+    variants |= {f"{count} exits": replace(whole, exits=count) for count in range(1, deepest + 1)}
     (cell,) = EXIT_CELLS
     grid = measure_grid(variants, (cell,), pair, questions, max_tokens, (4,))
     return [

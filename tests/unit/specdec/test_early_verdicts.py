@@ -24,9 +24,7 @@ from tests.virtual_time.edge_frames import (
     SPARSE,
     V,
     draft,
-    drafts_of,
     edge_of,
-    sent,
     verdict_of,
 )
 from tests.virtual_time.lockstep import judgement_for, model_for
@@ -176,46 +174,6 @@ def test_the_deepest_exits_speak_as_many_as_were_asked_for(has: int, speaks: tup
     assert cloud.opened().exits == len(speaks)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "read"), [(None, (1, 2, 3)), ((1, 3), (1, 3)), ((0, 2, 40), (2,)), ((), None)]
-)
-def test_a_draft_may_ask_for_fewer_exits(
-    wanted: tuple[int, ...] | None, read: tuple[int, ...] | None
-) -> None:
-    """Of those that the session has; the next draft may ask for others."""
-    cloud = cloud_with_exits()
-    right = own_tokens(COUPLED, 5)
-    pass_of(cloud)
-    cloud.receive(replace(draft_after(cloud, right[:2]), exits=wanted))
-    work = cloud.work()
-    assert work is not None
-    assert (work.early and work.early.exits) == read
-    cloud.complete(judgement_for(MODELS, cloud, work), Work())
-    cloud.receive(draft_after(cloud, right[3:]))
-    work = cloud.work()
-    assert work is not None
-    assert work.early is not None
-    assert work.early.exits == (1, 2, 3)
-
-
-def test_an_edge_that_chooses_tells_which_exits_it_wants() -> None:
-    """None in the first round, all in the next; a cloud without exits is told nothing."""
-    for exits, told in ((4, True), (0, False)):
-        edge = edge_of(preset("fsd", 2, payload_top=1), max_tokens=100)
-        opened = replace(cloud_with_exits(exits).opened(), session=edge.request.session)
-        edge.connect(0.0)
-        edge.receive(replace(opened, base=2, prefix_hash=edge.committed.prefix), 0.0)
-        asked = []
-        for number in range(8):
-            work = edge.work(0.0)
-            assert work is not None
-            (frame,) = sent(edge.drafted(work, drafts_of(0, 1), work.position + 1, 0.01, 0.0))
-            asked.append(frame.exits)
-            for output in edge.receive(verdict_of(edge, 2, outcome=2), 0.1 * number + 0.1):
-                assert not isinstance(output, Interrupt)
-        assert asked[:2] == ([(), None] if told else [None, None])
-
-
 @pytest.mark.parametrize("bonus", [True, False])
 @pytest.mark.parametrize("further", [True, False])
 def test_an_early_verdict_has_a_bonus_just_where_the_final_one_has(
@@ -321,48 +279,3 @@ def test_an_exit_that_knows_the_distribution_foresees_the_token_after_the_drafts
         assert early.outcome == final.outcome
         foreseen.add(early.outcome)
     assert len(foreseen) > 1
-
-
-def test_an_edge_learns_which_exit_is_worth_asking() -> None:
-    """Of four exits the third alone foresees the token that comes. A chunk takes 40 ms to draft, so
-    that the 80 ms by which it speaks earlier are worth more than the 2 ms that it costs."""
-    chosen = preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True)
-    edge = edge_of(chosen, max_tokens=200)
-    edge.connect(0.0)
-    terms = replace(cloud_with_exits(4, chosen).opened(), session=edge.request.session)
-    edge.receive(replace(terms, base=2, prefix_hash=edge.committed.prefix), 0.0)
-    now, asked = 0.0, []
-    for _ in range(40):
-        task = edge.work(now)
-        assert task is not None
-        assert not task.branch
-        (frame,) = sent(edge.drafted(task, drafts_of(0, 1), task.position + 1, 0.04, now))
-        asked.append(frame.exits)
-        read = range(4) if frame.exits is None else frame.exits
-        for index in read:
-            foreseen = replace(early(edge, 0, True, 1 if index == 2 else 2), exit_index=index)
-            edge.receive(foreseen, now + 0.02)
-        now += 0.1
-        cost = Work(verify_s=0.09 + 0.002 * len(read))
-        edge.receive(replace(verdict_of(edge, 0, True, 1), work=cost), now)
-    assert asked.count((2,)) > 20
-    assert asked[-1] in {(2,), (), None}, "now and then none or all of them judge, to compare"
-
-
-def test_a_round_that_a_lost_stream_ended_tells_nothing_of_its_exits() -> None:
-    """The second round asks all exits, the third none: drafts that are sent again begin another."""
-    asked = {}
-    for loses in (False, True):
-        chosen = preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True)
-        edge = edge_of(chosen, max_tokens=100)
-        edge.connect(0.0)
-        terms = replace(cloud_with_exits(4, chosen).opened(), session=edge.request.session)
-        edge.receive(replace(terms, base=2, prefix_hash=edge.committed.prefix), 0.0)
-        frames = sent(draft(edge, 0, 1))
-        if loses:
-            edge.lost(0.1)
-            frames += sent(edge.connect(0.2))[1:]
-        edge.receive(verdict_of(edge, 2, outcome=2), 0.3)
-        frames += sent(draft(edge, 0, 1))
-        asked[loses] = [frame.exits for frame in frames]
-    assert asked == {False: [(), None], True: [(), (), ()]}

@@ -127,7 +127,6 @@ def test_a_chunk_of_ids() -> None:
             distributions=None,
             parents=None,
             hold=False,
-            exits=None,
         )
     ]
 

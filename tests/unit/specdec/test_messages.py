@@ -52,8 +52,6 @@ def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after
 def test_what_older_ends_do_not_say() -> None:
     opened = Opened(1, 0, 2, 9, 8, 64, frozenset(), "older")
     assert (opened.tells_prompt_logprobs, opened.processes_thinking) == (False, False)
-    draft = Draft(1, 0, 2, 9, token_ids=(3,), end_of_chunk=True)
-    assert draft.exits is None, "all exits judge"
     verdict = Verdict(1, 0, 2, 9, accepted=1, rejected=False, outcome=None)
     assert (verdict.path, verdict.logprobs) == ((), ())
     tokens = Tokens(1, 0, 2, 9, token_ids=(3,))

@@ -520,9 +520,8 @@ def test_what_a_preset_does_not_say() -> None:
     preset = PRESETS["coupled"]
     assert (preset.idle_weight, preset.energy_weight) == (1.0, 0.0)
     assert (preset.with_replacement, preset.truncate_after_sampling) == (False, False)
-    assert (preset.adapts_exits, preset.split_layers, preset.expansion) == (False, 0, ())
+    assert (preset.split_layers, preset.expansion) == (0, ())
     assert {name for name, one in PRESETS.items() if one.truncate_after_sampling} == {"tslt-after"}
-    assert {name for name, one in PRESETS.items() if one.adapts_exits} == {"fsd"}
     assert {name for name, one in PRESETS.items() if one.expansion} == {"mc-dsd"}
     assert PRESETS["mc-dsd"].expansion == (2, 2, 2)
     layers = {name: one.split_layers for name, one in PRESETS.items() if one.split_layers}
@@ -617,20 +616,6 @@ def test_a_window_wider_than_any_prediction_stays() -> None:
     wide = changed("stream", {"window": 128})
     assert wide.widened() == wide
     assert changed("stream", {"window": 65}).widened().schedule.window == 65
-
-
-@pytest.mark.parametrize(
-    ("preset", "chooses"),
-    [
-        (PRESETS["fsd"], True),
-        (changed("fsd", adapts_exits=False), False),
-        (changed("fsd", predraft=Predraft.LIKELY_OUTCOMES), False),
-        (changed("fsd", {"window": 8, "bonus": False}), False),
-        (PRESETS["predraft"], False),
-    ],
-)
-def test_exits_are_chosen_in_rounds_that_hear_them(preset: Preset, chooses: bool) -> None:
-    assert preset.chooses_exits is chooses
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,6 @@ def _verify_request() -> Conversation:
     asked = GenerationParams(max_tokens=9, logprobs=True, top_logprobs=2, images=(b"png",))
     drafts: dict[str, tuple[str, Draft]] = {
         "draft.ids": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
-        "draft.exits": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, exits=(0, 3))),
         "draft.probabilities": ("dssd", Draft(*HEAD, (1, 7), False, probabilities=(0.5, 0.25))),
         "draft.distributions": ("dsd", Draft(*HEAD, (1,), True, distributions=probs[None])),
         "draft.tree": (

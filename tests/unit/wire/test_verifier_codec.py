@@ -91,8 +91,6 @@ def opened_cloud(opened: Open | None = None) -> CloudCodec:
 EDGE_MESSAGES: list[EdgeMessage] = [
     *(opening(preset) for preset in PRESETS),
     Draft(*HEAD, token_ids=(1, HUGE), end_of_chunk=True),
-    Draft(*HEAD, token_ids=(1,), end_of_chunk=True, exits=()),
-    Draft(*HEAD, token_ids=(1,), end_of_chunk=True, exits=(0, 3, 63)),
     Draft(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25), hold=True),
     Draft(*HEAD, token_ids=(1, 2), end_of_chunk=True, distributions=np.stack([PROBS, PROBS[::-1]])),
     Recovered(*HEAD, token_id=HUGE),
