@@ -122,10 +122,6 @@ def ignore_exit(exit_index: int, logits: Logits) -> None:
     """Do nothing: the `on_exit` callback of a request that reads no early exit."""
 
 
-def ignore_exit_row(exit_index: int, accepted: int, logits: Logits) -> None:
-    """Do nothing: the `on_exit_row` callback of a request without an `exit_check`."""
-
-
 def ignore_reading(reading: Any) -> None:
     """Do nothing: the `on_read` callback of a request without a reader."""
 
@@ -163,20 +159,6 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ExitCheck:
-    """What decides which row of an exit's logits its verdict needs.
-
-    Draft `token_ids[i]` stands where row `first_row + i` gives it, at `temperature`, more than
-    `least_probs[i]`; at temperature 0 where it is the likeliest. The row of the first that does not
-    stand is needed, or else the one after the last."""
-
-    first_row: int
-    token_ids: tuple[int, ...]
-    least_probs: tuple[float, ...]
-    temperature: float
-
-
-@dataclass(frozen=True, slots=True)
 class ForwardRequest:
     """The part of a forward pass for one session.
 
@@ -190,10 +172,8 @@ class ForwardRequest:
 
     `exits` are the early exits to read, by index: `on_exit(index, logits [logits_to_keep, V])` is
     called for each on the engine's thread, in ascending order, while the pass is still under way; a
-    pass that is repeated calls it again. An exit's logits are a guess and change nothing. With an
-    `exit_check` an engine may call `on_exit_row(index, accepted, logits [V])` instead: how many
-    drafts stand, and the row that is needed. So an engine whose logits are on a device copies one
-    row of each exit to the host, and the pass does not wait for it.
+    pass that is repeated calls it again. An exit's logits are a guess and change nothing, so that
+    the pass need not wait for them.
 
     With `hidden`, float32 [len(token_ids), hidden size], the pass begins after the first
     `first_layer` layers: these are their outputs, computed elsewhere. The session's keys and values
@@ -210,8 +190,6 @@ class ForwardRequest:
     extends_tree: bool = False
     exits: tuple[int, ...] = ()
     on_exit: Callable[[int, Logits], None] = ignore_exit
-    exit_check: ExitCheck | None = None
-    on_exit_row: Callable[[int, int, Logits], None] = ignore_exit_row
     reader: Callable[[Logits], Any] | None = None
     on_read: Callable[[Any], None] = ignore_reading
     hidden: NDArray[np.float32] | None = None

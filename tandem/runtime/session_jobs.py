@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tandem.backends.interface import Engine, ExitCheck, ForwardRequest, Logits, Session
+from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution, RunnersUp, likely_runners_up
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
@@ -23,8 +23,6 @@ from tandem.specdec.drafting import draw_draft
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.judge import (
     DistributionAt,
-    DraftsToCheck,
-    Judge,
     RemoteJudge,
     RemoteReading,
     Verification,
@@ -241,7 +239,6 @@ class VerifyJob:
         self._sampling = sampling
         self._on_early = on_early
         self._rows = rows
-        self._checked: DraftsToCheck | None = None
         self._judgement: Verification | None = None
         reader = work.prompt_reader
         self.read_rows = None if reader is None else reader.read
@@ -269,27 +266,7 @@ class VerifyJob:
             return replace(request, reader=self._remote.reader, on_read=self._take_reading)
         if work.early is None or self.read_rows is not None:
             return request
-        self._checked = None if self._rows else work.early.drafts_to_check(self._sampling)
-        return replace(
-            request,
-            exits=work.early.exits,
-            on_exit=self._judge_early,
-            exit_check=self._exit_check(),
-            on_exit_row=self._judge_early_row,
-        )
-
-    def _exit_check(self) -> ExitCheck | None:
-        """Return how an engine finds the one row of an exit that its verdict needs."""
-        if self._checked is None:
-            return None
-        judge = self._work.judge
-        assert isinstance(judge, Judge), "a preparation reads no exits"
-        return ExitCheck(
-            first_row=judge.row(self._checked.known - 1),
-            token_ids=tuple(token_id for token_id, _ in self._checked.drafts),
-            least_probs=tuple(least for _, least in self._checked.drafts),
-            temperature=self._sampling.temperature,
-        )
+        return replace(request, exits=work.early.exits, on_exit=self._judge_early)
 
     def _judge_early(self, exit_index: int, logits: Logits) -> None:
         """Judge the drafts by what an exit says. One that says nothing of use must not fail the
@@ -302,23 +279,6 @@ class VerifyJob:
             temperature = early.temperature(exit_index)
             verdict = early.verdict(
                 exit_index, self._rows_of(logits), lambda row: confidence(logits[row], temperature)
-            )
-            if verdict is not None:
-                self._on_early(verdict)
-
-    def _judge_early_row(self, exit_index: int, accepted: int, logits: Logits) -> None:
-        """Judge like `_judge_early`, where the engine has found out how many drafts stand."""
-        early = self._work.early
-        checked = self._checked
-        assert early is not None, "no exit is read"
-        assert checked is not None, "no drafts are checked"
-        with suppress(InvalidArgument):
-            verdict = early.verdict_of(
-                exit_index,
-                checked,
-                accepted,
-                LogitsDistribution(logits, self._sampling),
-                confidence(logits, early.temperature(exit_index)),
             )
             if verdict is not None:
                 self._on_early(verdict)

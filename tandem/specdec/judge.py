@@ -207,75 +207,6 @@ class EarlyJudge:
         outcome = verification.replacement
         if outcome is None:
             outcome = judge.rule.target_token(target, self.frame.base + accepted)
-        return self._verdict(
-            exit_index,
-            accepted=accepted,
-            rejected=verification.replacement is not None,
-            outcome=outcome,
-            confidence=confidence_at(row) if row >= 0 else 1.0,
-        )
-
-    def drafts_to_check(self, sampling: SamplingParams) -> DraftsToCheck | None:
-        """Return what decides how many drafts an exit accepts, where a number for each draft does;
-        None where more of the exit's distributions decides it, or of what was known before."""
-        judge = self.judge
-        usual = _MILD[0] <= sampling.temperature <= _MILD[1]
-        plain = usual and not (sampling.top_k or sampling.cuts_by_probs)
-        if not (sampling.greedy or plain):
-            return None
-        drafts: list[tuple[int, float]] = []
-        known = 0
-        for node in range(len(judge.steps)):
-            proposal = judge.steps[node - 1].proposal
-            position = judge.base + node
-            if judge.row(node - 1) < 0:
-                target = judge._target(node - 1, position, _no_row)
-                if judge.rule.accepted(target, proposal, position) is None:
-                    return None
-                known += 1
-            elif (least := _least_prob(judge.rule, proposal, position, sampling)) is None:
-                return None
-            else:
-                drafts.append((proposal.token_ids[0], least))
-            if proposal.token_ids[0] in judge.eos or position + 1 >= judge.length_limit:
-                return DraftsToCheck(known, tuple(drafts), ends=True)
-        return DraftsToCheck(known, tuple(drafts), ends=not judge.bonus)
-
-    def verdict_of(
-        self,
-        exit_index: int,
-        checked: DraftsToCheck,
-        accepted: int,
-        distribution: Distribution,
-        confidence: float,
-    ) -> EarlyVerdict | None:
-        """Return the verdict of an exit that accepts `accepted` of the drafts that were `checked`,
-        or None if nothing follows. `distribution`: the exit's after them, in a single row."""
-        judge = self.judge
-        whole = checked.known + accepted
-        rejected = accepted < len(checked.drafts)
-        if not rejected and checked.ends:
-            return None
-        position = judge.base + whole
-        target = judge.rule.prepare(distribution, position)
-        outcome: Replacement
-        if rejected:
-            outcome = judge.payloads.payload(target, judge.steps[whole - 1].proposal, position)
-        else:
-            outcome = judge.rule.target_token(target, position)
-        return self._verdict(
-            exit_index, accepted=whole, rejected=rejected, outcome=outcome, confidence=confidence
-        )
-
-    def _verdict(
-        self,
-        exit_index: int,
-        *,
-        accepted: int,
-        rejected: bool,
-        outcome: Replacement,
-        confidence: float,
-    ) -> EarlyVerdict:
         assert not isinstance(outcome, FullPayload), "early verdicts are small"
         return EarlyVerdict(
             session=self.frame.session,
@@ -284,33 +215,10 @@ class EarlyJudge:
             prefix_hash=self.frame.prefix_hash,
             exit_index=exit_index,
             accepted=accepted,
-            rejected=rejected,
+            rejected=verification.replacement is not None,
             outcome=outcome,
-            confidence=confidence,
+            confidence=confidence_at(row) if row >= 0 else 1.0,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class DraftsToCheck:
-    """The drafts of a pass as an exit's probabilities of them decide: the first `known` were
-    accepted before; each of `drafts`, a token and a number, is accepted if its probability is above
-    that number, and the one before is. `ends`: after all of them nothing is asked for."""
-
-    known: int
-    drafts: tuple[tuple[int, float], ...]
-    ends: bool
-
-
-_MILD = 0.01, 100.0
-"""Temperatures at which probabilities are computed without taking care of overflow."""
-_ANY_LEAST = 0.5
-"""At temperature 0 a probability is 0 or 1."""
-
-
-def _least_prob(
-    rule: AcceptanceRule, proposal: Proposal, position: int, sampling: SamplingParams
-) -> float | None:
-    return _ANY_LEAST if sampling.greedy else rule.least_prob(proposal, position)
 
 
 def early_payload_rule(

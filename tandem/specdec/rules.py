@@ -42,7 +42,7 @@ from tandem.core.distribution import (
 )
 from tandem.core.gumbel import coupled_candidates, coupled_token
 from tandem.core.probs import Array
-from tandem.core.randomness import Purpose, RandomSource, SeededRandom
+from tandem.core.randomness import Purpose, RandomSource
 from tandem.core.sparse_payload import (
     FullPayload,
     SparsePayload,
@@ -141,11 +141,6 @@ class AcceptanceRule(ABC):
     def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
         """Return the index of the draft that is accepted; None if all are rejected."""
 
-    def least_prob(self, proposal: Proposal, position: int) -> float | None:
-        """Return the target probability above which the one draft proposed is accepted; None where
-        more of the target's distribution decides it."""
-        return None
-
     @abstractmethod
     def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
         """Return the token in place of rejected drafts, drawn where both distributions are
@@ -198,15 +193,6 @@ class RejectionRule(AcceptanceRule):
             probs, token_ids[0], proposal.draft_prob, rng=self.rng, position=position
         )
         return 0 if first_accepted else None
-
-    def least_prob(self, proposal: Proposal, position: int) -> float | None:
-        if not isinstance(self.rng, SeededRandom):
-            return None
-        draft_prob = proposal.draft_prob
-        if proposal.draft_probs is not None:
-            draft_prob = float(proposal.draft_probs[proposal.token_ids[0]])
-        assert draft_prob is not None, "judging needs the draft probability"
-        return self.rng.uniform(position, Purpose.ACCEPT) * draft_prob
 
     def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
         probs = probs_of(target)

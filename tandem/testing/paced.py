@@ -208,7 +208,4 @@ def _holding(request: ForwardRequest, held: list[_Held]) -> ForwardRequest:
     def hold(index: int, logits: Logits) -> None:
         held.append((index, lambda: request.on_exit(index, logits)))
 
-    def hold_row(index: int, accepted: int, logits: Logits) -> None:
-        held.append((index, lambda: request.on_exit_row(index, accepted, logits)))
-
-    return replace(request, on_exit=hold, on_exit_row=hold_row)
+    return replace(request, on_exit=hold)

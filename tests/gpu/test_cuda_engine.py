@@ -12,7 +12,7 @@ from tandem.backends.torch.loading import load_engine
 from tandem.two_sided.decoding.document_store import DocumentStore
 from tests.unit.backends.engine_checks import CHECKS
 from tests.unit.backends.reference_models import CONFIGS, FAST_PATH, Pair, pair, tokens
-from tests.unit.backends.test_exit_rows import DRAFTS, GREEDY, WARM, assert_same, early_verdicts
+from tests.unit.backends.test_exit_verdicts import DRAFTS, GREEDY, WARM, assert_same, early_verdicts
 from tests.unit.backends.test_exits import engine_of, reference
 from tests.unit.backends.tiny_folders import write_model
 from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
@@ -79,18 +79,15 @@ async def test_documents_are_the_same_from_disk(tmp_path: Path, dtype: str) -> N
     assert engine.kv_bytes_in_use == 0
 
 
-def test_exits_are_judged_on_the_device_as_by_whole_logits() -> None:
-    """One row of each exit is copied, while the pass goes on."""
-    model = reference("llama").to("cuda")
-    whole, rows = (engine_of(model, fast_path=True, trained=True) for _ in range(2))
-    assert rows.early_exits is not None
-    assert whole.early_exits is not None
-    assert rows.early_exits.selects_rows
-    whole.early_exits.selects_rows = False
+def test_early_verdicts_on_cuda_are_those_on_the_cpu() -> None:
+    on_cpu, on_cuda = (
+        engine_of(reference("llama").to(device), fast_path=True, trained=True)
+        for device in ("cpu", "cuda")
+    )
     for seed in range(6):
         for sampling in (WARM, GREEDY):
             drafts = tokens(DRAFTS, seed=40 + seed)
-            said = [early_verdicts(each, drafts, sampling, seed=seed)[0] for each in (whole, rows)]
+            said = [early_verdicts(each, drafts, sampling, seed=seed) for each in (on_cpu, on_cuda)]
             assert len(said[0]) == len(said[1]) == 2
             for one, other in zip(*said, strict=True):
                 assert_same(one, other)

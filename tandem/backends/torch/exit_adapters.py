@@ -23,7 +23,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from tandem.backends.interface import ExitCheck, Logits
 from tandem.backends.model_files import read_json
 from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.core.errors import InvalidArgument
@@ -137,17 +136,14 @@ class EarlyExits:
     """The exits of one model, called by its forward pass after each layer. They read hidden states
     and never write them, so they change nothing in the pass.
 
-    On a device nothing waits for an exit: its logits are compared with the drafts where they are,
-    one row is copied, and what has arrived is handed over after the layers that follow."""
+    On a device nothing waits for an exit: its logits are copied beside the pass, and what has
+    arrived is handed over after the layers that follow."""
 
     def __init__(self, exits: ExitAdapters, like: Tensor, vocabulary_size: int) -> None:
         """Place the adapters on the device of `like` and in its dtype, which are those of
         activations."""
         self.depths = exits.depths
         self.temperatures = exits.temperatures
-        self.selects_rows = like.device.type != "cpu"
-        """Whether drafts are compared with an exit's logits before these are copied; on a
-        processor there is nothing to copy."""
         self._adapters = exits.placed(like)
         self._index = {layer: i for i, layer in enumerate(exits.description.layers)}
         self._vocabulary_size = vocabulary_size
@@ -169,33 +165,8 @@ class EarlyExits:
         first = 0
         for sequence in sequences:
             said = logits[first : first + sequence.logits_to_keep]
-            if sequence.exit_check is not None and self.selects_rows:
-                row = deciding_row(said, sequence.exit_check)
-                packed.exit_copies.add(row, partial(_tell_row, sequence.on_exit_row, index))
-            else:
-                packed.exit_copies.add(said, partial(sequence.on_exit, index))
+            packed.exit_copies.add(said, partial(sequence.on_exit, index))
             first += sequence.logits_to_keep
-
-
-def deciding_row(logits: Tensor, check: ExitCheck) -> Tensor:
-    """Return the row of `logits` [rows, V] that a verdict needs, and how many drafts stand, as one
-    vector [V + 1] on the same device."""
-    count = len(check.token_ids)
-    token_ids = torch.tensor(check.token_ids, dtype=torch.long).to(logits.device, non_blocking=True)
-    rows = logits[check.first_row : check.first_row + count]
-    if check.temperature == 0:
-        stands = rows.argmax(-1) == token_ids
-    else:
-        scores = rows / check.temperature
-        least = torch.tensor(check.least_probs).to(logits.device, non_blocking=True)
-        stands = scores.log_softmax(-1).gather(1, token_ids[:, None])[:, 0].exp() > least
-    accepted = stands.long().cumprod(0).sum()
-    number = (check.first_row + accepted).clamp(max=len(logits) - 1)
-    return torch.cat([logits.index_select(0, number[None])[0], accepted.to(logits.dtype)[None]])
-
-
-def _tell_row(on_exit_row: Callable[[int, int, Logits], None], index: int, row: Logits) -> None:
-    on_exit_row(index, round(float(row[-1])), row[:-1])
 
 
 def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:

@@ -49,8 +49,6 @@ class PackedSequence:
         self.logits_to_keep = request.logits_to_keep
         self.exits = request.exits
         self.on_exit = request.on_exit
-        self.exit_check = request.exit_check
-        self.on_exit_row = request.on_exit_row
         self.length = session.length
         self.pending = session.pending
         tree = None if request.parents is None else (*(session.tree or ()), *request.parents)

@@ -1,6 +1,5 @@
 """The judge of chains, trees and early exits: what it finds, and what it never asks for."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.distribution import distribution_of
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
@@ -188,64 +186,11 @@ def early_judge(
     return EarlyJudge(Frame(1, 2, 3, 4), (0, 1), judge)
 
 
-def from_probabilities(
-    early: EarlyJudge, sampling: SamplingParams, rows: Sequence[Array]
-) -> EarlyVerdict | None:
-    """As an engine does that reads one probability for each draft, and one distribution."""
-    checked = early.drafts_to_check(sampling)
-    assert checked is not None
-    accepted = 0
-    while accepted < len(checked.drafts):
-        token_id, least = checked.drafts[accepted]
-        if not rows[accepted][token_id] > least:
-            break
-        accepted += 1
-    after = distribution_of(rows[min(accepted, len(rows) - 1)])
-    return early.verdict_of(1, checked, accepted, after, accepted / 10)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"bonus": False},
-        {"eos": frozenset({2, 4})},
-        {"length_limit": 5},
-        {"length_limit": 6},
-        {"length_limit": 7},
-    ],
-    ids=str,
-)
-def test_a_probability_for_each_draft_tells_an_exit_s_whole_verdict(
-    changes: dict[str, Any],
-) -> None:
-    source, found = np.random.default_rng(5), Counter[int]()
-    for seed in range(60):
-        rule = RejectionRule(SeededRandom(seed))
-        rows = source.dirichlet(np.ones(V), 4).astype(np.float32)
-        drawn = source.dirichlet(np.ones(V), 3).astype(np.float32)
-        drafts = [(rule.propose(probs, at), probs) for at, probs in enumerate(drawn, start=3)]
-        early = early_judge(rule, drafts, **changes)
-        expected = early.verdict(1, rows.__getitem__, lambda row: row / 10)
-        assert from_probabilities(early, SamplingParams(), [*rows]) == expected
-        found[-1 if expected is None else expected.accepted] += 1
-    assert len(found) >= 3
-
-
-def test_at_temperature_0_a_draft_stands_where_all_the_probability_is() -> None:
-    rule = RejectionRule(SeededRandom(1))
-    for target in ((5, 2, 3, 4), (1, 5, 3, 4), (1, 2, 3, 4)):
-        drafts = [(token, one_hot(token)) for token in (1, 2, 3)]
-        early, rows = early_judge(rule, drafts), [one_hot(token) for token in target]
-        expected = early.verdict(1, rows.__getitem__, lambda row: row / 10)
-        assert from_probabilities(early, SamplingParams(0.0), rows) == expected
-
-
 def test_an_early_verdict_names_its_exit_its_place_and_what_comes_there() -> None:
     rule = RejectionRule(SeededRandom(1))
-    drafts = [(token, one_hot(token)) for token in (1, 2)]
-    early, rows = early_judge(rule, drafts), [one_hot(token) for token in (1, 5, 3)]
-    expected = EarlyVerdict(
+    rows = np.stack([one_hot(token) for token in (1, 5, 3)])
+    early = early_judge(rule, [(token, one_hot(token)) for token in (1, 2)])
+    assert early.verdict(1, rows.__getitem__, lambda row: row / 10) == EarlyVerdict(
         session=1,
         epoch=2,
         base=3,
@@ -256,60 +201,23 @@ def test_an_early_verdict_names_its_exit_its_place_and_what_comes_there() -> Non
         outcome=5,
         confidence=0.1,
     )
-    assert from_probabilities(early, SamplingParams(0.0), rows) == expected
-
-
-@pytest.mark.parametrize(("known", "accepted"), [((1,), 2), ((1, 2), 3), ((5,), None)])
-def test_targets_that_were_known_before_are_judged_at_once(
-    known: tuple[int, ...], accepted: int | None
-) -> None:
-    """What is left is checked from the pass's first row on; a rejection leaves nothing."""
-    rule = RejectionRule(SeededRandom(1))
-    drafts = [(token, one_hot(token)) for token in (1, 2, 3)]
-    targets = tuple(one_hot(token) for token in known)
-    early = early_judge(rule, drafts, known=targets)
-    checked = early.drafts_to_check(SamplingParams(0.0))
-    if accepted is None:
-        assert checked is None
-        return
-    assert checked is not None
-    assert (checked.known, len(checked.drafts)) == (len(known), 3 - len(known))
-    rows = [one_hot(token) for token in (2, 5, 5)][len(known) - 1 :]
-    found = from_probabilities(early, SamplingParams(0.0), rows)
-    expected = early.verdict(1, rows.__getitem__, lambda row: row / 10)
-    assert found is not None
-    assert expected is not None
-    assert (found.accepted, found.outcome) == (expected.accepted, expected.outcome) == (2, 5)
 
 
 @pytest.mark.parametrize(
-    ("sampling", "checked"),
-    [
-        (SamplingParams(0.01), True),
-        (SamplingParams(0.009), False),
-        (SamplingParams(100.0), True),
-        (SamplingParams(101.0), False),
-        (SamplingParams(0.0, top_k=3, top_p=0.5), True),
-        (SamplingParams(top_k=3), False),
-        (SamplingParams(top_p=0.5), False),
-        (SamplingParams(min_p=0.5), False),
-        (SamplingParams(typical_p=0.5), False),
-    ],
+    ("known", "accepted", "confidence"), [((1,), 2, 0.1), ((1, 2), 2, 0.0), ((5,), 0, 1.0)]
 )
-def test_where_more_of_a_distribution_decides_no_number_does(
-    sampling: SamplingParams, checked: bool
+def test_targets_that_were_known_before_take_no_row_of_an_exit(
+    known: tuple[int, ...], accepted: int, confidence: float
 ) -> None:
-    drafts = [(1, one_hot(1))]
-    early = early_judge(RejectionRule(SeededRandom(1)), drafts)
-    assert (early.drafts_to_check(sampling) is not None) is checked
-
-
-def test_under_the_shared_noise_no_number_decides() -> None:
-    early = early_judge(GumbelCouplingRule(1), [(1, one_hot(1))])
-    assert early.drafts_to_check(SamplingParams()) is None
-    greedy = early.drafts_to_check(SamplingParams(0.0))
-    assert greedy is not None
-    assert greedy.drafts == ((1, 0.5),)
+    """What is left is judged from the pass's first row on; a rejection before it is certain."""
+    rule = RejectionRule(SeededRandom(1))
+    targets = tuple(one_hot(token) for token in known)
+    early = early_judge(rule, [(token, one_hot(token)) for token in (1, 2, 3)], known=targets)
+    rows = np.stack([one_hot(token) for token in (2, 5, 5)[len(known) - 1 :]])
+    verdict = early.verdict(1, rows.__getitem__, lambda row: row / 10)
+    assert verdict is not None
+    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (accepted, True, 5)
+    assert verdict.confidence == confidence
 
 
 def test_each_exit_has_its_own_temperature() -> None:

@@ -24,7 +24,6 @@ from tandem.specdec.rules import (
     payload_rule,
     probs_of,
 )
-from tests.exact import ExactRandom
 from tests.virtual_time.cases import preset
 
 RNG = SeededRandom(5)
@@ -151,24 +150,6 @@ def test_coupled_candidates_are_as_many_as_were_asked_for() -> None:
         assert found[0] == rule.propose(flat, 7)
 
 
-def test_the_least_probability_that_lets_a_draft_stand() -> None:
-    """By which a verifier that has its target elsewhere judges: above it the draft is accepted, at
-    or below it not."""
-    rule, stood = RejectionRule(RNG), 0
-    for position in range(50):
-        split = Proposal((2,), draft_prob=float(DRAFT[2]))
-        whole = Proposal((2,), draft_probs=DRAFT)
-        least = rule.least_prob(split, position)
-        assert least is not None
-        assert least == pytest.approx(RNG.uniform(position, Purpose.ACCEPT) * 0.4)
-        assert rule.least_prob(whole, position) == pytest.approx(least)
-        stands = bool(TARGET[2] > least)
-        assert (rule.accepted(TARGET, split, position) == 0) is stands
-        stood += stands
-    assert 0 < stood < 50
-    assert GumbelCouplingRule(5).least_prob(Proposal((2,), draft_prob=0.4), 1) is None
-
-
 def test_one_number_serves_a_draft_and_the_cloud_s_own_token_where_they_race() -> None:
     rule = RacingRejectionRule(RNG)
     for position in range(50):
@@ -226,9 +207,3 @@ def test_a_head_alone_is_as_long_as_the_preset_says() -> None:
         found = rule.payload(TARGET, Proposal((2,), 0.4), 7)
         assert isinstance(found, SparsePayload)
         assert (found.ids.tolist(), len(found.tail_ids)) == ([*range(top)], 0)
-
-
-def test_no_number_decides_where_another_generator_draws() -> None:
-    """One that enumerates all choices has no number to compare with."""
-    rule = RejectionRule(ExactRandom(()))
-    assert rule.least_prob(Proposal((2,), draft_prob=0.4), 3) is None
