@@ -40,7 +40,6 @@ NO_SETTINGS = frozenset({"TANDEM_LLAMACPP_LIBRARY", TARGET_VARIABLE, THREADS_VAR
 """Variables that every service may find: they are of the installation, not of a service."""
 
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "int4"]
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 _LARGEST = "Maximum size of a gRPC message, sent or received, in bytes."
 MessageBytes = Annotated[int, Field(ge=2**16, le=MAX_MESSAGE_BYTES, description=_LARGEST)]

@@ -10,7 +10,7 @@ from lab.analysis.epoch_timeline import Expected, StepTimes, expected
 from lab.analysis.shared_passes import expected_together
 from tandem.control.cloud_draft_budget import tokens_per_pass, worth_drafting
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.cost import Plan, token_cost
+from tandem.control.cost import Plan, expected_tpot_s
 from tandem.control.draft_window import schedule_for
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument
@@ -133,16 +133,16 @@ def _with_cloud_drafts(
     schedule = schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
     if preset.drafts and count:  # a cloud whose drafts pay waits for none of the edge
         schedule = replace(schedule, decode_when_idle=True)
-    cost = token_cost(Plan(schedule), conditions)
     up = 0.0
-    if preset.drafts:
-        drafted = cost.drafting_s / pair.draft_s if pair.draft_s else 0.0
-        up = drafted * (sizes.head_bytes + _bytes_per_draft(preset, sizes))
-    down = cost.passes * sizes.head_bytes
+    down = sizes.head_bytes / conditions.cloud_tokens
+    if preset.drafts:  # as many as beside a cloud that drafts nothing
+        edge = _expected(preset, pair, link, 1, acceptance_rate, sizes, miss_rate=1.0)
+        up = edge.frames * sizes.head_bytes + edge.drafted * _bytes_per_draft(preset, sizes)
+        down = edge.passes * sizes.head_bytes
     return Prediction(
         pass_s,
         tokens_per_round=1.0,
-        round_s=cost.tpot_s,
+        round_s=expected_tpot_s(Plan(schedule), conditions),
         communication_s=link.communication_s(up, down) if preset.drafts else 0.0,
         uplink_bytes=up,
         downlink_bytes=down,

@@ -390,10 +390,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Tokens per second predicted by the cost model, relative to the state machines, by cell.",
         (_CELLS, _KEPT_RUNS),
     ),
-    "objectives": Experiment(
-        "lab.bench.speculation.objectives",
-        "Preset auto from latency to cost: time, target passes, bytes and edge joules of a token.",
-    ),
     "batching": Experiment(
         "lab.bench.speculation.batching",
         "Eight concurrent sessions on one verifier against one session.",

@@ -9,9 +9,8 @@ from math import exp, log
 from lab.simulation.fleet_cloud import FleetCloud, FleetSession
 from lab.simulation.fleet_plan import FleetPlan
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.cost import cheapest
+from tandem.control.cost import fastest
 from tandem.control.draft_window import schedule_for
-from tandem.control.objective import Objective
 from tandem.specdec.choices import Control, Schedule
 
 _STEP = 0.25
@@ -50,5 +49,5 @@ class FleetSchedules:
             hit_rate=plan.hit_rate if preset.branch_tokens else 0.0,
         )
         if preset.control is Control.LEAST_COST:
-            return cheapest(preset.schedule, conditions, Objective(preset.idle_weight))
+            return fastest(preset.schedule, conditions)
         return schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)

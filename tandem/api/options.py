@@ -63,9 +63,6 @@ class GenerationOptions(RequestFields, total=False):
     top_logprobs: int
     """Also return this many of the most likely tokens at each position, at most 5. Requires
     `logprobs`."""
-    objective: str
-    """Objective of the preset `auto`: latency, cost, energy, a number from 1 (latency) to 0 (cost),
-    or weights such as "latency=2,cost=1". Default: the drafter's setting."""
     timeout_s: float
     """Maximum seconds for the whole answer. Default: a day."""
 
@@ -94,7 +91,7 @@ def request_of(
     request = GenerationRequest(_prompt(prompt)).with_fields(
         **drawn | given_fields(options),
         preset=name,
-        overrides=(*choices, *_objective(options), *_overrides(options.get("overrides", {}))),
+        overrides=(*choices, *_overrides(options.get("overrides", {}))),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(options.get("stop_token_ids", ())),
         logit_bias=tuple(options.get("logit_bias", {}).items()),
@@ -116,10 +113,6 @@ def _check_names(options: GenerationOptions) -> None:
             close = get_close_matches(name, sorted(known), n=1)
             meant = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
             raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
-
-
-def _objective(options: GenerationOptions) -> tuple[Override, ...]:
-    return (Override("objective", options["objective"]),) if "objective" in options else ()
 
 
 def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:

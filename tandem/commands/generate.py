@@ -54,11 +54,6 @@ _OVERRIDES = {
         "draft_length",
         "Draft tokens per round. With the preset auto: the maximum.",
     ),
-    "objective": (
-        *(str, "objective"),
-        "Objective of the preset auto: latency, cost, energy, a number from 1"
-        " (latency) to 0 (cost), or weights such as latency=2,cost=1.",
-    ),
     "payload_top": (int, "payload_top", "Entries of a sparse payload, for presets that send one."),
     "payload_tail_draws": (int, "payload_tail_draws", "Tail draws of a sparse payload."),
     "draft_top_k": (int, "truncation.top_k", "Draft from this many of the most likely tokens."),

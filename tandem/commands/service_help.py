@@ -29,10 +29,9 @@ GROUPS = (
     OptionGroup("Sampling", ("generation_config",)),
     OptionGroup(
         "Schedule",
-        ("objective",),
+        (),
         (
-            *("max_draft_length", "price_cloud_second", "price_gigabyte"),
-            *("price_edge_watt_second", "edge_watts", "edge_idle_watts", "profile_file"),
+            *("max_draft_length", "profile_file"),
             *("prometheus", "prometheus_labels", "prometheus_instance"),
         ),
     ),

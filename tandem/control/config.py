@@ -50,10 +50,6 @@ class ControllerConfig:
     message_s: float = 0.0005
     """Seconds that processors spend on a message and its answer. Decides where a pass takes a few
     milliseconds."""
-    frame_bytes: float = 30.0
-    """Bytes of a message without payload, as `tandem bench bytes` measures."""
-    token_bytes: float = 3.0
-    """Bytes of a draft in a message, as `tandem bench bytes` measures."""
 
     # How much text tells something.
 
@@ -77,8 +73,8 @@ class ControllerConfig:
     lengths: tuple[int, ...] = (2, 4, 8, 16)
     """Tokens. Windows and rounds that are compared; between them the cost is flat."""
     negligible: float = 0.02
-    """Probability, or share. What happens less often is left out; drafts are never believed surer;
-    and time counts so much where the objective leaves it out, to decide between equals."""
+    """Probability, or share. What happens less often is left out, and drafts are never believed
+    surer."""
     wait_worth: float = 1.3
     """Times what a draft saves by itself that waiting for it may take, since more come after it.
     Simulated on the demo pair: 1 to 1.6 cost as much time, 1 up to a tenth more passes."""

@@ -18,10 +18,9 @@ from typing import Protocol
 
 from tandem.control.conditions import Conditions, several
 from tandem.control.config import DEFAULT_CONFIG, TINY, ControllerConfig
-from tandem.control.cost import Plan, candidates, token_cost
+from tandem.control.cost import Plan, candidates, expected_tpot_s
 from tandem.control.draft_window import chunk_budget_s, schedule_for
 from tandem.control.estimates import NO_WARM_START, Estimates, RecentTime, WarmStart
-from tandem.control.objective import Estimate, Objective
 from tandem.control.schedule import CLOUD_DRAFTS, Control, Schedule, cloud_alone
 
 
@@ -92,7 +91,7 @@ class Controller:
         control: Control,
         limits: Schedule,
         *,
-        objective: Objective | None = None,
+        idle_weight: float = 1.0,
         drafts_ahead: bool = True,
         max_tokens: int = 0,
         prompt_tokens: int = 0,
@@ -103,6 +102,7 @@ class Controller:
 
         Args:
             limits: the preset's schedule, whose window and chunk are never exceeded.
+            idle_weight: see `Preset`; the rule of `auto` minimises time alone.
             drafts_ahead: whether the edge drafts before verdicts.
             max_tokens: the longest that the answer may be.
             prompt_tokens: what the draft model has to read before its first draft."""
@@ -120,9 +120,7 @@ class Controller:
         self._limits = limits
         self._config = config
         self._drafts_ahead = drafts_ahead
-        self._objective = objective or Objective()
-        self._may_rest = self._objective.idle_weight >= 1
-        """A cloud that may wait for drafts would wait for ever if none came."""
+        self._idle_weight = idle_weight
         self._max_tokens = max_tokens
         self._reading_s = prompt_tokens * warm_start.prompt_row_s
         self._warm_start = warm_start
@@ -342,7 +340,7 @@ class Controller:
         rate = (few * conditions.acceptance_rate + stretch.agreed) / (few + stretch.compared)
         rtt_s = conditions.rtt_s if stretch.trip_s == inf else stretch.trip_s
         seen = replace(conditions, rtt_s=rtt_s, acceptance_rate=rate, later_acceptance_rate=None)
-        expected_s = token_cost(self._plan, seen, self._config).tpot_s
+        expected_s = expected_tpot_s(self._plan, seen, self._config)
         ratio = stretch.seconds / stretch.tokens / max(expected_s, TINY)
         factor = self.estimates.factors[not schedule.stop_and_wait]
         far = self._config.far
@@ -365,9 +363,8 @@ class Controller:
             answered_in_s = self._answered_in.value
             if answered_in_s is not None:
                 conditions = replace(conditions, rtt_s=answered_in_s)
-        weight = self._objective.idle_weight
         schedule = schedule_for(
-            self._control, self._limits, conditions, weight, config=self._config
+            self._control, self._limits, conditions, self._idle_weight, config=self._config
         )
         self._follow(Plan(schedule, self.ahead))
         if self._control is Control.LATENCY_AWARE:
@@ -413,7 +410,7 @@ class Controller:
     def _needs_alone(self, conditions: Conditions | None) -> bool:
         """Return whether the time of the cloud alone is still to be measured. That costs nothing at
         the start: it decodes anyway while the first drafts are made."""
-        if not self._may_rest or self._shared or self.decision is not None:
+        if self._shared or self.decision is not None:
             return False
         estimates = self.estimates
         unknown = conditions is None or not estimates.knows_alone(self._now)
@@ -423,12 +420,10 @@ class Controller:
         return unknown and (early or estimates.rtt_s is None)
 
     def _first_plan(self) -> Plan:
-        """Return the plan while nothing is known: the cloud alone, or the preset's schedule where
-        the cloud may wait for drafts. It is two drafts at a time where the cloud alone cannot be
-        measured, or while the cloud computes the prompt and a link lies between both models: there
-        they slow nothing, and show how good they are. More would flood a cloud that many share."""
-        if not self._may_rest:
-            return Plan(self._limits)
+        """Return the plan while nothing is known: the cloud alone. It is two drafts at a time where
+        the cloud alone cannot be measured, or while the cloud computes the prompt and a link lies
+        between both models: there they slow nothing, and show how good they are. More would flood a
+        cloud that many share."""
         link = (self.estimates.rtt_s or 0.0) >= self._config.same_machine_s
         if self._shared and self._model_in_cloud:
             return Plan(cloud_alone(self._limits))  # which drafts itself
@@ -443,11 +438,11 @@ class Controller:
             conditions = replace(conditions, branching=1.0, hit_rate=0.0)
         alone = Plan(cloud_alone(self._limits))
         used = self._plan
-        alone_cost = token_cost(alone, conditions, self._config)
-        costs = self._costs(conditions, alone_cost)
-        best = min(costs, key=lambda plan: costs[plan][0])
-        used = used if used in costs else alone if alone in costs else best
-        margin = 0.0 if best == alone else self._gain_wanted(alone_cost.tpot_s)
+        tpots_s = self._tpots_s(conditions)
+        alone_s = tpots_s[alone]
+        best = min(tpots_s, key=lambda plan: tpots_s[plan])
+        used = used if used in tpots_s else alone
+        margin = 0.0 if best == alone else self._gain_wanted(alone_s)
         if used == alone and conditions.shared and conditions.cloud_drafts:
             # Of many sessions some have good luck with their first drafts. Each that leaves a cloud
             # which drafts for all of them at once slows down those that stay.
@@ -456,13 +451,13 @@ class Controller:
         restless = self._is_restless(conditions)
         if restless and best != alone:
             margin = max(margin, self._config.restless_gain)
-        if costs[best][0] > (1 - margin) * costs[used][0]:
+        if tpots_s[best] > (1 - margin) * tpots_s[used]:
             best = used
         reason = self._reason(conditions)
-        if alone in costs and not self._objective.energy_weight and not conditions.shared:
+        if not conditions.shared:
             if best.schedule.window and self.estimates.acceptance.is_guess:
                 best = alone
-            tried = self._worth_trying(best, costs)
+            tried = self._worth_trying(best, tpots_s)
             if tried is not None and (tried == alone or not restless):
                 self._begin_trial(conditions)
                 best = tried
@@ -473,8 +468,8 @@ class Controller:
             self._chosen_under = conditions
         self.decision = Decision(
             best.schedule,
-            tpot_s=costs[best][1].tpot_s,
-            alone_tpot_s=alone_cost.tpot_s,
+            tpot_s=tpots_s[best],
+            alone_tpot_s=alone_s,
             alone_measured=self.estimates.knows_alone(self._now),
             reason=reason if changed or self.decision is None else self.decision.reason,
             conditions=conditions,
@@ -500,21 +495,13 @@ class Controller:
         slows = max(conditions.branching, conditions.pass_slowdown)
         return late and slows < 1 + self._config.doubt
 
-    def _costs(
-        self, conditions: Conditions, alone: Estimate
-    ) -> Mapping[Plan, tuple[float, Estimate]]:
-        """Return all candidates, each with its value by the objective and the estimate of a
-        token."""
-        costs = {}
-        weight = self._objective.idle_weight
-        for plan in candidates(self._limits, conditions, weight, self._config):
-            estimate = alone
-            if plan.schedule.window:
-                estimate = token_cost(plan, conditions, self._config)
-                estimate = replace(estimate, tpot_s=self._factor(plan) * estimate.tpot_s)
-            value = self._objective.value(estimate, alone)
-            costs[plan] = value + self._config.negligible * estimate.tpot_s / alone.tpot_s, estimate
-        return costs
+    def _tpots_s(self, conditions: Conditions) -> Mapping[Plan, float]:
+        """Return all candidates, each with the expected seconds of a token."""
+        tpots_s = {}
+        for plan in candidates(self._limits, conditions, self._config):
+            factor = self._factor(plan) if plan.schedule.window else 1.0
+            tpots_s[plan] = factor * expected_tpot_s(plan, conditions, self._config)
+        return tpots_s
 
     def _factor(self, plan: Plan) -> float:
         """Return the factor by which estimates of the plan's family are off, as far as that was
@@ -525,14 +512,12 @@ class Controller:
         chance = max(-self._config.chance, min(self._config.chance, off))
         return exp((off - chance) * weight / (weight + 1))
 
-    def _worth_trying(
-        self, best: Plan, costs: Mapping[Plan, tuple[float, Estimate]]
-    ) -> Plan | None:
+    def _worth_trying(self, best: Plan, tpots_s: Mapping[Plan, float]) -> Plan | None:
         """Return a plan that may be better than the best known one, at a price that the answer can
         bear; None where there is none."""
         alone = Plan(cloud_alone(self._limits))
-        alone_s = costs[alone][1].tpot_s
-        best_s = costs[best][1].tpot_s
+        alone_s = tpots_s[alone]
+        best_s = tpots_s[best]
         gain = 1 - self._gain_wanted(alone_s)
         allowance_s = self._allowance_s(alone_s)
         if allowance_s <= 0:
@@ -550,11 +535,11 @@ class Controller:
         hoped = self.estimates.conditions(self._now, hope=True)
         assert hoped is not None
         promising = [
-            (estimate.tpot_s, plan)
-            for plan, (_, estimate) in costs.items()
+            (tpot_s, plan)
+            for plan, tpot_s in tpots_s.items()
             if plan != alone
-            and few * (estimate.tpot_s - alone_s) <= allowance_s
-            and self._factor(plan) * token_cost(plan, hoped, self._config).tpot_s < gain * alone_s
+            and few * (tpot_s - alone_s) <= allowance_s
+            and self._factor(plan) * expected_tpot_s(plan, hoped, self._config) < gain * alone_s
         ]
         return min(promising, key=lambda timed: timed[0])[1] if promising else None
 

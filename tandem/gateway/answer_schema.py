@@ -373,7 +373,6 @@ class ServedPair(Strict):
         " it has them. Others have OpenAI's defaults."
     )
     logprobs: list[str] = Field(description="Presets that support log-probabilities.")
-    objectives: list[str] = Field(description="Presets that accept an objective.")
     documents: list[str] = Field(description="Presets that answer from documents.")
     lossy: list[str] = Field(
         description="Presets whose answers do not follow the target's distribution exactly."

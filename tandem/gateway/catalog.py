@@ -214,9 +214,6 @@ def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
     two_sided = [AGGREGATION_PRESETS[name] for name in names if name in AGGREGATION_PRESETS]
     return {
         "logprobs": [preset.name for preset in known if _tells_logprobs(preset)],
-        "objectives": [
-            each.name for each in known if each.drafts and each.schedule.decode_when_idle
-        ],
         "documents": [preset.name for preset in two_sided],
         "lossy": [each.name for each in known if each.lossy]
         + [each.name for each in two_sided if each.lossy],

@@ -168,8 +168,7 @@ def _preset_of(body: CommonParameters) -> str:
 
 
 def _preset(options: TandemOptions) -> str:
-    """Return the preset's name. Raises ApiError if `rag` contradicts it, or if it is given an
-    objective that it does not use."""
+    """Return the preset's name. Raises ApiError if `rag` contradicts it."""
     name = options.preset or (RAG_PRESET if options.rag else DEFAULT_PRESET)
     from_documents = name in AGGREGATION_PRESETS
     if options.rag is True and not from_documents:
@@ -177,8 +176,6 @@ def _preset(options: TandemOptions) -> str:
         raise invalid("tandem.preset", f"preset: '{name}' uses no documents; these do: {others}")
     if options.rag is False and from_documents:
         raise invalid("tandem.rag", f"rag: the preset '{name}' answers from documents")
-    if options.objective is not None and from_documents:
-        raise unsupported("tandem.objective", "document presets do not use an objective")
     return name
 
 
@@ -186,8 +183,6 @@ def _overrides(options: TandemOptions) -> Iterator[Override]:
     """Yield the overrides for the options that stand for single fields of the preset."""
     if options.draft_length is not None:
         yield Override("draft_length", options.draft_length)
-    if options.objective is not None:
-        yield Override("objective", options.objective)
 
 
 def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:

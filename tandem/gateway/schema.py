@@ -166,15 +166,6 @@ class TandemOptions(TandemParameters):
         description="Decoding method. GET /v1/models lists the available presets. Default:"
         " `auto`, or the default document preset when `rag` is true.",
     )
-    objective: Literal["latency", "cost", "energy"] | Annotated[float, Field(ge=0, le=1)] | None = (
-        Field(
-            default=None,
-            description="What the preset optimises for. `latency` (1) minimises the time per"
-            " token, `cost` (0) minimises target passes, and a number in between"
-            " weighs the two. `energy` minimises the energy used at the edge. Only"
-            " adaptive presets accept it.",
-        )
-    )
     rag: bool | None = Field(
         default=None,
         description="Answer from the documents on the device and in the cloud. Default: true"

@@ -203,15 +203,13 @@ class GenerationRequest:
                     "truncate", "not supported by presets that answer from documents"
                 )
 
-    def composed_preset(
-        self, vocabulary_size: int = MAX_VOCABULARY_SIZE, usual: tuple[Override, ...] = ()
-    ) -> Preset:
-        """Return the preset, fitted to the vocabulary and validated, with overrides: the `usual`
-        ones, then the request's own."""
+    def composed_preset(self, vocabulary_size: int = MAX_VOCABULARY_SIZE) -> Preset:
+        """Return the preset with the request's overrides, fitted to the vocabulary and
+        validated."""
         if self.preset not in PRESETS:
             raise unknown_preset(self.preset)
         preset = PRESETS[self.preset].fitted(vocabulary_size)
-        preset = with_overrides(preset, (*usual, *self.overrides))
+        preset = with_overrides(preset, self.overrides)
         preset.validate()
         preset.truncation.validate(vocabulary_size)
         if self.params.logprobs:

@@ -24,7 +24,6 @@ from typing import Protocol
 import numpy as np
 
 from tandem.control.controller import Controller
-from tandem.control.objective import Objective
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import Processors
@@ -633,7 +632,7 @@ def _controller_of(request: EdgeRequest) -> Controller:
     return Controller(
         preset.control,
         preset.schedule,
-        objective=Objective(preset.idle_weight, preset.energy_weight, request.prices),
+        idle_weight=preset.idle_weight,
         drafts_ahead=preset.predraft is not Predraft.OFF,
         max_tokens=request.max_tokens,
         prompt_tokens=len(request.prompt_ids),

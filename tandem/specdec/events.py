@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tandem.control.estimates import NO_WARM_START, WarmStart
-from tandem.control.objective import NO_PRICES, Prices
 from tandem.core.distribution import RunnersUp
 from tandem.core.probs import Array
 from tandem.core.stopping import FinishReason
@@ -32,7 +31,6 @@ class EdgeRequest:
     eos_token_ids: frozenset[int] = frozenset()
     stop_token_ids: frozenset[int] = frozenset()
     warm_start: WarmStart = NO_WARM_START
-    prices: Prices = NO_PRICES
     tenant: bytes = b""
     public_tokens: int = 0
     """See `Open`."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self, TypeVar, get_args, get_type_hints
 
-from tandem.control.objective import weights_of
 from tandem.core.errors import InvalidArgument, unknown_name
 
 
@@ -77,8 +76,8 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 def with_overrides(preset: Composed, overrides: Iterable[Override]) -> Composed:
     """Return the preset with each override applied in order, not validated. `draft_length` and
-    `expansion` change all that goes with them, `objective` both weights. Raises InvalidArgument
-    naming `overrides` for an unknown field or a value that is none of its type."""
+    `expansion` change all that goes with them. Raises InvalidArgument naming `overrides` for an
+    unknown field or a value that is none of its type."""
     for override in overrides:
         preset = _with_override(preset, override.field, override.value)
     return preset
@@ -104,13 +103,8 @@ def _with_override(preset: Composed, name: str, value: OverrideValue) -> Compose
         return preset.with_draft_length(*_whole_numbers(name, value, 1))
     if name == "expansion":
         return preset.with_expansion(_whole_numbers(name, value))
-    changes = {name: value}
-    if name == "objective":
-        idle_weight, energy_weight = weights_of(str(value))
-        changes = {"idle_weight": idle_weight, "energy_weight": energy_weight}
-    for field, changed in changes.items():
-        preset = _changed(preset, _path(preset, field), changed)
-    return preset
+    changed: Composed = _changed(preset, _path(preset, name), value)
+    return changed
 
 
 def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) -> tuple[int, ...]:

@@ -61,8 +61,6 @@ class Preset:
     before sampling settings."""
     idle_weight: float = 1.0
     """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
-    energy_weight: float = 0.0
-    """What the edge's energy counts where a schedule is chosen; time and passes have the rest."""
     expansion: tuple[int, ...] = ()
     """Of a token tree: how many candidates follow each node, layer by layer; empty for a chain."""
     with_replacement: bool = False
@@ -252,7 +250,6 @@ class Preset:
         self.verify_settings.validate()
         if self.drafts:
             _require(1 <= schedule.chunk <= schedule.window, "chunk", "must be 1…window")
-        _check_range("energy_weight", self.energy_weight, 0, 1)
         _check_range("confidence_threshold", self.confidence_threshold, 0, 1)
         _check_range("predraft_workers", self.predraft_workers, 1, MAX_PREDRAFT_WORKERS)
         _check_range("predraft_outcomes", self.predraft_outcomes, 1, MAX_PREDRAFT_OUTCOMES)
@@ -264,6 +261,8 @@ class Preset:
         if self.control is Control.LEAST_COST:
             _require(schedule.decode_when_idle, "control", f"{self.control} needs decode_when_idle")
             _require(self.drafter_invariant, "control", f"{self.control} needs a coupled text")
+            why = f"must be 1: {self.control} minimises time"
+            _require(self.idle_weight == 1, "idle_weight", why)
         if self.expansion:
             self._validate_tree_drafting()
 

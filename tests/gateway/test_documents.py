@@ -81,7 +81,6 @@ async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         ({"query": "heron"}, "query"),
         ({"documents": 2}, "documents"),
         ({"rag": True, "documents": 33}, "documents"),
-        ({"rag": True, "objective": "cost"}, "objective"),
         ({"rag": True, "query": "x" * 5000}, "query"),
     ]
     async with served(tmp_path) as (_, http):

@@ -102,7 +102,6 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
         ("tandem", {"draft_length": 10**6}, "tandem.draft_length"),
         ("tandem", {"top_k": -1}, "tandem.top_k"),
         ("tandem", {"overrides": ["window=many"]}, "tandem.overrides"),
-        ("tandem", {"objective": 1.5}, "tandem.objective"),
         ("tandem", {"lost_cloud": "hope"}, "tandem.lost_cloud"),
         ("tandem", {"speed": 9}, "tandem.speed"),
         ("top_logprobs", 3, "top_logprobs"),

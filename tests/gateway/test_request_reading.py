@@ -48,16 +48,6 @@ def image(url: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-@pytest.mark.parametrize(
-    ("objective", "weight"), [(None, None), ("latency", 1.0), ("cost", 0.0), (0.25, 0.25), (1, 1.0)]
-)
-def test_the_objective_is_the_preset_s_weight(objective: Any, weight: float | None) -> None:
-    (request,) = requests_of(tandem={"preset": "stream", "objective": objective})
-    (plain,) = requests_of(tandem={"preset": "stream"})
-    expected = plain.composed_preset().idle_weight if weight is None else weight
-    assert request.composed_preset().idle_weight == expected
-
-
 def test_single_choices_of_the_preset_can_be_set() -> None:
     (request,) = requests_of(
         tandem={"preset": "dssd", "draft_length": 7, "overrides": ["payload_top=9"]}

@@ -1,4 +1,4 @@
-"""The streaming window: as fast as the cloud alone at worst, and by objective as cheap."""
+"""The streaming window: as fast as the cloud alone at worst, and by its weight as cheap."""
 
 from dataclasses import replace
 from functools import cache
@@ -88,7 +88,7 @@ def test_the_controller_is_within_a_twentieth_of_the_best_fixed_window(
     assert duration_s(preset("stream"), noise, rtt_s) < 1.05 * best
 
 
-def test_the_objective_trades_passes_for_time() -> None:
+def test_the_idle_weight_trades_passes_for_time() -> None:
     passes, seconds = [], []
     for weight in (0.0, 0.55, 1.0):
         results = answers(preset("stream", idle_weight=weight), 1, 0.1)

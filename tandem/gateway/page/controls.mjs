@@ -3,12 +3,6 @@ import { html } from "./html.mjs";
 import { number, say } from "./language.mjs";
 import { useState } from "./vendor/hooks.mjs";
 
-const OBJECTIVES = [
-  ["latency", "objectiveLatency"],
-  ["0.5", "objectiveBoth"],
-  ["cost", "objectiveCost"],
-  ["energy", "objectiveEnergy"],
-];
 const EXPLAINED = ["auto", "ar", "dragon-coupled", "coupled"]; // the first three that are served
 const MAX_EXPLAINED = 3;
 
@@ -51,13 +45,6 @@ export function Controls({ model, chosen, choose }) {
     </label>
     <details class="more">
       <summary>${say("moreSettings")}</summary>
-      ${kinds.objectives?.includes(chosen.preset) &&
-      html`<label class="field"><span>${say("objective")}</span>
-        <select ...${field("objective")}>
-          <option value="">${say("objectiveUnset")}</option>
-          ${OBJECTIVES.map(([value, words]) => html`<option value=${value}>${say(words)}</option>`)}
-        </select>
-      </label>`}
       <div class="pairs">
         <label class="field"><span>${say("seedLabel")}</span>
           <input inputmode="numeric" pattern="[0-9]*" placeholder=${say("seedRandom")} ...${field("seed")} />

@@ -42,7 +42,6 @@ const SETTINGS = "tandem.settings";
 const VIEW = "tandem.view";
 const FIRST_CHOICES = {
   preset: "",
-  objective: "",
   temperature: "",
   seed: "",
   maxTokens: "",
@@ -167,7 +166,6 @@ function Page() {
   const askingOf = (turn, before, preset, seed) => {
     const asked = { ...FIRST_CHOICES, ...turn.chosen };
     const tellsLogprobs = asked.logprobs && served.tandem.logprobs.includes(preset);
-    const weighs = asked.objective !== "" && served.tandem.objectives?.includes(preset);
     return {
       model: served.id,
       messages: messagesOf(before, turn.question, asked.system),
@@ -181,7 +179,6 @@ function Page() {
         token_texts: true,
         rounds: true,
         lost_cloud: asked.lostCloud,
-        ...(weighs ? { objective: Number(asked.objective) || asked.objective } : {}),
       },
     };
   };

@@ -19,7 +19,6 @@ const FIELDS = {
   temperature: "temperature",
   "tandem.preset": "preset",
   preset: "preset",
-  "tandem.objective": "objective",
 };
 
 // { words, said }: a sentence, and the server's own words where they say more.

@@ -14,7 +14,7 @@ from tandem.runtime.pass_times import measure_pass_times
 from tandem.runtime.prefix_cache import prefix_limits
 from tandem.runtime.tenant_memories import TenantMemories
 from tandem.services.drafter.cloud.listed import clouds_in
-from tandem.services.drafter.config import DrafterSettings, aim_of, memory_limits
+from tandem.services.drafter.config import DrafterSettings, memory_limits
 from tandem.services.drafter.learning import LearningPlace
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
@@ -57,7 +57,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
             dead_after_s=settings.dead_after_s,
             give_up_after_s=settings.give_up_after_s,
         ),
-        aim=aim_of(settings),
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads or 1)
     return DrafterServicer(

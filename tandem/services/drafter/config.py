@@ -4,12 +4,11 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from tandem.control.objective import Aim, Prices, weights_of
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.services.drafter.cloud.listed import clouds_of
-from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
+from tandem.settings import MeasuredSettings, ModelSettings, Port
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.presets import MAX_SPLIT_LAYERS, SPLIT_LAYERS
 
@@ -134,33 +133,6 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         description="Folder where remembered texts are kept, in files that only their owner can"
         " read. Unset: they are forgotten when the drafter ends.",
     )
-    objective: str = Field(
-        default="latency",
-        description="Default objective of the preset auto: latency, cost (target passes, or"
-        " money if prices are set), energy (of the edge), a number from 1"
-        " (latency) to 0 (cost), or weights such as latency=2,cost=1,energy=1.",
-    )
-    price_cloud_second: Price = Field(
-        default=0.0, description="Price of one second of the cloud's model, in any currency."
-    )
-    price_gigabyte: Price = Field(default=0.0, description="Price of 10^9 bytes on the link.")
-    price_edge_watt_second: Price = Field(
-        default=0.0, description="Price of one joule at the edge."
-    )
-    edge_watts: Price = Field(
-        default=10.0,
-        description="Additional power of the edge while drafting, in watts.",
-    )
-    edge_idle_watts: Price = Field(default=2.0, description="Idle power of the edge, in watts.")
-
-    @field_validator("objective")
-    @classmethod
-    def _is_objective(cls, text: str) -> str:
-        try:
-            weights_of(text)
-        except InvalidArgument as error:
-            raise ValueError(str(error)) from None
-        return text
 
 
 def memory_limits(settings: DrafterSettings) -> MemoryLimits | None:
@@ -169,15 +141,3 @@ def memory_limits(settings: DrafterSettings) -> MemoryLimits | None:
         return None
     total = max(settings.memory_tokens, settings.memory_total_tokens)
     return MemoryLimits(settings.memory_tokens, total, settings.memory_folder)
-
-
-def aim_of(settings: DrafterSettings) -> Aim:
-    """Return the objective and the prices that the settings ask for."""
-    prices = Prices(
-        cloud_second=settings.price_cloud_second,
-        gigabyte=settings.price_gigabyte,
-        edge_watt_second=settings.price_edge_watt_second,
-        edge_watts=settings.edge_watts,
-        edge_idle_watts=settings.edge_idle_watts,
-    )
-    return Aim(settings.objective, prices)

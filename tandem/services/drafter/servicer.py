@@ -15,7 +15,6 @@ import grpc
 from tandem.backends.end_of_text import reading_the_end, reads_the_end
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset, fitted_to
-from tandem.control.objective import Aim
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import GrammarMask, LogitsProcessor, logits_processor
 from tandem.core.prompt import Turn
@@ -70,7 +69,6 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams
-from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
@@ -101,7 +99,6 @@ class DrafterLimits(EngineLimits):
 
     max_message_bytes: int = 16 * 2**20
     liveness: LivenessTimes = field(default_factory=LivenessTimes)
-    aim: Aim = field(default_factory=Aim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,8 +595,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         """Return the requested preset, checked against the draft model as far as that costs
         nothing."""
         engine = self._engine
-        usual = parse_overrides(self._limits.aim.overrides)
-        preset = request.composed_preset(engine.vocabulary_size, usual)
+        preset = request.composed_preset(engine.vocabulary_size)
         preset = fitted_to(preset, engine.capabilities)
         check_preset(preset, draft=engine)
         if needed_layers(self._split, preset) is not None and request.params.images:
@@ -652,7 +648,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 self._warm_starts.known(request.preset, predicted is not None),
                 beside_cloud=self._clouds.on_this_machine,
             ),
-            prices=self._limits.aim.prices,
             tenant=self._tenants.id_of(checked.tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
             predicted=predicted,

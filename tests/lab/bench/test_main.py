@@ -42,7 +42,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "methods",
             "when-it-pays",
         ),
-        *("truncation", "trees", "exits", "auto", "cost-model", "objectives"),
+        *("truncation", "trees", "exits", "auto", "cost-model"),
         "capacity",
         "structured",
         "bias",

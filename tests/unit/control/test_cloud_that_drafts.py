@@ -10,7 +10,7 @@ import pytest
 from tandem.control.cloud_draft_budget import tokens_per_pass
 from tandem.control.conditions import Conditions, PairTimes
 from tandem.control.controller import Controller
-from tandem.control.cost import Plan, token_cost
+from tandem.control.cost import Plan, expected_tpot_s
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Estimates, WarmStart
 from tandem.control.schedule import CLOUD_DRAFTS, Control, Schedule, cloud_alone
 from tandem.specdec.messages import Work
@@ -77,9 +77,7 @@ def test_passes_that_had_drafts_count_beside_those_that_had_none() -> None:
         cloud_drafts=2.0,
         cloud_tokens=2.5,
     )
-    cost = token_cost(Plan(ALONE), conditions)
-    assert cost.tpot_s == pytest.approx((PASS_S + 2 * ROW_S) / 2.5)
-    assert cost.passes == pytest.approx(1 / 2.5)
+    assert expected_tpot_s(Plan(ALONE), conditions) == pytest.approx((PASS_S + 2 * ROW_S) / 2.5)
     estimates = Estimates()
     for number in range(6):
         drafts = 8 * (number % 2)
@@ -211,7 +209,7 @@ def test_under_load_the_edges_draft_where_the_cloud_s_steps_take_long() -> None:
         cloud_tokens=sum(0.8**count for count in range(5)),
     )
     stream = Plan(replace(LIMITS, window=8))
-    assert token_cost(stream, conditions).tpot_s < token_cost(Plan(ALONE), conditions).tpot_s
+    assert expected_tpot_s(stream, conditions) < expected_tpot_s(Plan(ALONE), conditions)
 
 
 def test_what_was_measured_of_the_cloud_s_drafts_is_kept_for_the_next_answer() -> None:

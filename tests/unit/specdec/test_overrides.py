@@ -89,7 +89,6 @@ def test_a_tree_and_a_draft_length_change_all_that_goes_with_them() -> None:
         ("schedule.bonus=False", Override("schedule.bonus", False)),
         ("predraft=off", Override("predraft", "off")),
         ("expansion=3,2", Override("expansion", (3, 2))),
-        ("objective=latency=2,cost=1", Override("objective", "latency=2,cost=1")),
     ],
 )
 def test_what_people_write_has_a_type(text: str, override: Override) -> None:
@@ -124,13 +123,6 @@ def test_an_override_has_128_characters_at_most() -> None:
     assert parse_override("window=" + "8".zfill(121)) == Override("window", 8)
     with pytest.raises(InvalidArgument, match="at most 128 characters each"):
         parse_override("window=" + "8".zfill(122))
-
-
-def test_an_objective_is_both_weights() -> None:
-    changed = changed_by(PRESETS["auto"], ["objective=latency=1,cost=1,energy=2"])
-    assert (changed.idle_weight, changed.energy_weight) == (0.5, 0.5)
-    with pytest.raises(InvalidArgument):
-        changed_by(PRESETS["auto"], ["objective=speed=1"])
 
 
 def test_a_field_of_a_part_may_be_named_by_itself() -> None:

@@ -415,7 +415,7 @@ def test_the_cloud_is_told_how_to_judge_and_no_more() -> None:
     assert (settings.window, settings.verify_on_arrival, settings.bonus) == (8, True, False)
     assert settings.acceptance is Acceptance.REJECTION
     assert (settings.uplink, settings.carries_probs) == (Uplink.PROBABILITIES, False)
-    own = {"confidence_threshold": 0.5, "control": Control.FIXED, "energy_weight": 1.0}
+    own = {"confidence_threshold": 0.5, "control": Control.FIXED}
     assert changed("picospec", {"chunk": 2, "token_by_token": False}, **own).verify_settings == (
         settings
     )
@@ -518,7 +518,7 @@ def test_what_an_edge_does_not_tell_is_as_in_older_releases() -> None:
 
 def test_what_a_preset_does_not_say() -> None:
     preset = PRESETS["coupled"]
-    assert (preset.idle_weight, preset.energy_weight) == (1.0, 0.0)
+    assert preset.idle_weight == 1.0
     assert (preset.with_replacement, preset.truncate_after_sampling) == (False, False)
     assert (preset.split_layers, preset.expansion) == (0, ())
     assert {name for name, one in PRESETS.items() if one.truncate_after_sampling} == {"tslt-after"}
@@ -545,9 +545,8 @@ def test_what_a_preset_does_not_say() -> None:
         (changed("dssd", payload_tail_draws=256), ""),
         (changed("picospec-top-k", payload_top=1), ""),
         (changed("dssd-full", payload_top=0), ""),
-        (changed("dssd", energy_weight=1.0), ""),
-        (changed("dssd", energy_weight=1.01), "energy_weight"),
-        (changed("dssd", energy_weight=-0.01), "energy_weight"),
+        (changed("stream", idle_weight=0.99), ""),
+        (changed("auto", idle_weight=0.99), "idle_weight"),
         (changed("dssd", idle_weight=float("nan")), "idle_weight"),
         (changed("ar", acceptance=Acceptance.REJECTION), ""),
         (changed("dsd", {"window": 4, "chunk": 1}), ""),
