@@ -23,7 +23,6 @@ OTHERS = {
     "lookup": "As coupled, for drafts that are looked up in the text instead of computed.",
     "stream": "As coupled, without rounds: drafts are always under way, and the cloud decodes while"
     " none has arrived.",
-    "stream-rejection": "As stream, with rejection sampling.",
     "cloud-draft": "The cloud alone, with a draft model beside the large one; nothing is drafted on"
     " the edge.",
     "cloud-lookup": "As cloud-draft, with drafts that are looked up in the text.",

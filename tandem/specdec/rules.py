@@ -90,8 +90,6 @@ class RuleChoices(Protocol):
     @property
     def payload_tail_draws(self) -> int: ...
     @property
-    def decode_when_idle(self) -> bool: ...
-    @property
     def with_replacement(self) -> bool: ...
 
 
@@ -226,20 +224,6 @@ class RejectionRule(AcceptanceRule):
 
 
 @dataclass(frozen=True, slots=True)
-class RacingRejectionRule(RejectionRule):
-    """The rejection rule where a draft and a token of the cloud's own race for each position.
-    Whichever comes first decides the position, so one number may serve both; that makes them equal
-    as often as can be, and what was drafted after the draft stays valid. Exact if that number does
-    not decide the race."""
-
-    def propose(self, draft_probs: Array | Distribution, position: int) -> int:
-        return self.rng.gumbel_categorical(known_probs(draft_probs), position, Purpose.DRAFT)
-
-    def target_token(self, target: TargetProbs, position: int) -> int:
-        return self.rng.gumbel_categorical(probs_of(target), position, Purpose.DRAFT)
-
-
-@dataclass(frozen=True, slots=True)
 class GumbelCouplingRule(AcceptanceRule):
     """A draft is accepted iff equal to the target's own token under the same noise (Daliri, Musco &
     Suresh 2024). `keep_probs`: more is asked of a distribution than which token the noise takes."""
@@ -359,7 +343,7 @@ def acceptance_type(choices: RuleChoices) -> type[AcceptanceRule]:
     """Return the class of the rule that a preset names."""
     match choices.acceptance:
         case Acceptance.REJECTION:
-            return RacingRejectionRule if choices.decode_when_idle else RejectionRule
+            return RejectionRule
         case Acceptance.GUMBEL:
             return GumbelCouplingRule
         case _:

@@ -33,7 +33,7 @@ DRAFTS_CHAINS = [name for name, preset in PRESETS.items() if preset.drafts_chain
 COUPLED = [name for name in DRAFTS_CHAINS if PRESETS[name].drafter_invariant]
 EVERY_RUN = (
     *("dssd", "tslt", "picospec", "lookup"),
-    *("auto", "stream", "stream-rejection", "stream-cloud-draft"),
+    *("auto", "stream", "stream-cloud-draft"),
 )
 """Presets that `make test` asks: each way to send drafts and to judge, and all that measure, since
 `make test-long` has builds beside it."""

@@ -14,7 +14,6 @@ from lab.bench.speculation.methods_grid import Cell, Grid
 NARROW_MBPS = 10.0
 FAR_S = 0.030
 GOOD_ACCEPTANCE = 0.7
-STREAMING = ("stream", "stream-rejection")
 PREDRAFTING = ("fsd", "predraft")
 
 
@@ -33,14 +32,11 @@ def grid_goals(grid: Grid) -> Iterator[Goal]:
     for name in PREDRAFTING:
         without = f"{name} w/o pre-drafts"
         yield from _worst(grid, name, without, 1.04)
-    for name in STREAMING:
-        yield from _worst(grid, name, "ar", 0.98)
+    yield from _worst(grid, "stream", "ar", 0.98)
     others = ("dssd", "fsd", "picospec")
-    for name in STREAMING:
-        share = share_won(grid, name, others)
-        if share is None:
-            continue
-        words = f"share of cells where {name} is at least as fast as the best of"
+    share = share_won(grid, "stream", others)
+    if share is not None:
+        words = "share of cells where stream is at least as fast as the best of"
         there = [name for name in others if _cells(grid, name)]
         yield Goal(f"{words} {', '.join(there)}", share, 0.9, "at least")
 

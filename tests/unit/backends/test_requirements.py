@@ -39,9 +39,7 @@ def test_a_tree_is_drafted_and_judged_as_one() -> None:
     assert missing_capabilities(tree, draft=trees, target=trees) == ()
 
 
-@pytest.mark.parametrize(
-    "name", ["stream", "stream-rejection", "stream-cloud-draft", "predraft", "fsd"]
-)
+@pytest.mark.parametrize("name", ["stream", "stream-cloud-draft", "predraft", "fsd"])
 def test_pre_drafting_needs_forks_of_the_draft_alone(name: str) -> None:
     preset = find_preset(name)
     assert missing_capabilities(preset, draft=BARE, target=BARE) == ("forks of the draft model",)

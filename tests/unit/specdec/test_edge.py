@@ -131,7 +131,7 @@ def test_an_end_of_text_closes_a_chunk_unless_that_would_tell() -> None:
     assert drafted.token_ids == (2, 0)
     assert edge.work(0.0) is None, "nothing is drafted after it"
 
-    edge = edge_of(scheduled("dsd", Schedule(4, 4, decode_when_idle=True)), ends=frozenset({0}))
+    edge = edge_of(preset("dsd", 4).adaptive(), ends=frozenset({0}))
     edge.connect(0.0)
     work = edge.work(0.0)
     assert work is not None
@@ -577,7 +577,7 @@ ENDED = {**{name: preset(name) for name in PRESETS}, "stream, composed": STREAM}
         ENDED,
         (
             *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "predraft", "fsd", "split"),
-            *("cloud-draft", "stream-rejection", "stream, composed"),
+            *("cloud-draft", "stream, composed"),
         ),
     ),
 )
@@ -613,9 +613,7 @@ def test_opened_changes_nothing_when_ends_are_ignored() -> None:
 
 def test_alone_only_the_target_model_s_ends_close_a_chunk() -> None:
     """With the cloud a chunk that ends early would tell when tokens are judged by timing."""
-    edge = edge_of(
-        preset("stream-rejection", 2), LostCloud.EDGE, ends=frozenset({0}), max_tokens=20
-    )
+    edge = edge_of(preset("dsd", 2).adaptive(), LostCloud.EDGE, ends=frozenset({0}), max_tokens=20)
     edge.connect(0.0)
     work = edge.work(0.0)
     assert work is not None

@@ -191,5 +191,4 @@ def test_what_is_set_is_not_chosen_while_the_preset_runs(
     name: str, override: str, rounds: bool, truncation: bool
 ) -> None:
     preset = changed_by(PRESETS[name].adaptive(), [override])
-    preset.validate()
     assert (preset.chooses_rounds, preset.chooses_truncation) == (rounds, truncation)

@@ -17,7 +17,6 @@ from tandem.specdec.rules import (
     DecidedTarget,
     GumbelCouplingRule,
     Proposal,
-    RacingRejectionRule,
     RejectionRule,
     TopKPayload,
     acceptance_rule,
@@ -60,8 +59,6 @@ def test_the_preset_names_the_rule(name: str) -> None:
     rule = acceptance_rule(PRESETS[name], 5, RNG)
     if PRESETS[name].acceptance is Acceptance.GUMBEL:
         assert rule == GumbelCouplingRule(5)
-    elif PRESETS[name].schedule.decode_when_idle:
-        assert rule == RacingRejectionRule(RNG)
     else:
         assert rule == RejectionRule(RNG)
 
@@ -167,14 +164,6 @@ def test_the_least_probability_that_lets_a_draft_stand() -> None:
         stood += stands
     assert 0 < stood < 50
     assert GumbelCouplingRule(5).least_prob(Proposal((2,), draft_prob=0.4), 1) is None
-
-
-def test_one_number_serves_a_draft_and_the_cloud_s_own_token_where_they_race() -> None:
-    rule = RacingRejectionRule(RNG)
-    for position in range(50):
-        drawn = RNG.gumbel_categorical(DRAFT, position, Purpose.DRAFT)
-        assert rule.propose(DRAFT, position) == rule.target_token(DRAFT, position) == drawn
-    assert acceptance_rule(PRESETS["stream-rejection"], 5, RNG) == rule
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
