@@ -77,8 +77,8 @@ from tandem.telemetry.logging import configure_logging
 @click.option(
     "--cloud-draft",
     metavar="MODEL",
-    help="Draft model of the verifiers themselves, for the presets cloud-draft and"
-    " stream-cloud-draft: as for --draft.",
+    help="Draft model of the verifiers themselves, for the presets cloud-draft and auto: as for"
+    " --draft.",
 )
 @click.option(
     "--engine-cloud-draft",

@@ -659,17 +659,8 @@ _LISTED = (
     # It alone chooses its rounds unasked: by rejection sampling a text would depend on what is
     # measured, and a seed would not reproduce it.
     replace(_COUPLED, adapts_rounds=True),
-    replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
-    replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
     replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4, adapts_exits=True),
     _CLOUD_DRAFT,
-    replace(
-        _CLOUD_DRAFT,
-        name="cloud-lookup",
-        cloud_drafts=CloudDrafts.LOOKUP,
-        cloud_draft_length=10,
-    ),
-    replace(_STREAM, name="stream-cloud-draft", cloud_drafts=CloudDrafts.MODEL),
     _SPLIT,
     replace(_SPLIT, name="split-float16", uplink_precision="float16"),
 )

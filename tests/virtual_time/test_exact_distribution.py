@@ -23,6 +23,7 @@ from tandem.core.probs import Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose
 from tandem.specdec.choices import (
     Acceptance,
+    CloudDrafts,
     Predraft,
     RejectionPayload,
     Schedule,
@@ -180,7 +181,10 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "cloud drafts, 1": (preset("cloud-draft", 1, acceptance=Acceptance.REJECTION), 4),
     "cloud drafts, 2": (preset("cloud-draft", 2, acceptance=Acceptance.REJECTION), 4),
     "cloud drafts, 3": (preset("cloud-draft", 3, acceptance=Acceptance.REJECTION), 3),
-    "cloud lookup": (preset("cloud-lookup", 3, acceptance=Acceptance.REJECTION), 4),
+    "cloud lookup": (
+        preset("cloud-draft", 3, acceptance=Acceptance.REJECTION, cloud_drafts=CloudDrafts.LOOKUP),
+        4,
+    ),
 }
 EVERY_RUN = (
     *("dsd, 1", "dsd, 2", "dsd, 2, sure ones", "dssd-full, 2", "dssd, M 3", "dssd, M 0, R 0"),

@@ -20,7 +20,7 @@ import pytest
 
 from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.randomness import Purpose
-from tandem.specdec.choices import Acceptance, Schedule
+from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, probs_of
 from tests.long_runs import LONG, with_long_cases
@@ -58,7 +58,11 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "dssd, K 2": (OPPOSED, "dssd", {"payload_top": 1, "truncation": Truncation(top_k=2)}),
     "fsd, opposed": (with_exits(OPPOSED), "fsd", {"exits": 3, "payload_top": 1}),
     "cloud drafts, opposed": (OPPOSED, "cloud-draft", {"acceptance": Acceptance.REJECTION}),
-    "cloud lookup": (CLOSE, "cloud-lookup", {"acceptance": Acceptance.REJECTION}),
+    "cloud lookup": (
+        CLOSE,
+        "cloud-draft",
+        {"acceptance": Acceptance.REJECTION, "cloud_drafts": CloudDrafts.LOOKUP},
+    ),
 }
 CASES = {method: 1 + number % 3 for number, method in enumerate(METHODS)}
 """Each at one length: tests of exact distributions and of text equality have the others."""

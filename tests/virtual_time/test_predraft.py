@@ -80,7 +80,12 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
 
 def test_more_workers_and_confidence_first_miss_less() -> None:
     def miss_rate(workers: int, order: PredraftOrder) -> float:
-        chosen = preset("predraft", predraft_workers=workers, predraft_order=order)
+        chosen = preset(
+            "coupled",
+            predraft_workers=workers,
+            predraft_order=order,
+            predraft=Predraft.LIKELY_OUTCOMES,
+        )
         results = [answer(chosen, seed).stats for seed in range(20)]
         hits = sum(stats.predraft_hits for stats in results)
         misses = sum(stats.predraft_misses for stats in results)
@@ -153,4 +158,9 @@ def test_greedy_predrafting_is_greedy() -> None:
     models = model_pair(20, sharpness=5.0, noise=0.5, sampling=SamplingParams(temperature=0.0))
     for seed in range(10):
         alone = run(preset("ar"), models, seed, max_tokens=20)
-        assert run(preset("predraft"), models, seed, max_tokens=20).token_ids == alone.token_ids
+        assert (
+            run(
+                preset("coupled", predraft=Predraft.LIKELY_OUTCOMES), models, seed, max_tokens=20
+            ).token_ids
+            == alone.token_ids
+        )

@@ -14,7 +14,6 @@ from lab.bench.speculation.methods_grid import Cell, Grid
 NARROW_MBPS = 10.0
 FAR_S = 0.030
 GOOD_ACCEPTANCE = 0.7
-PREDRAFTING = ("fsd", "predraft")
 
 
 def grid_goals(grid: Grid) -> Iterator[Goal]:
@@ -29,9 +28,7 @@ def grid_goals(grid: Grid) -> Iterator[Goal]:
         "from 30 ms and acceptance 0.7 on",
         lambda c: c.rtt_s >= FAR_S and _accepts_well(grid, c),
     )
-    for name in PREDRAFTING:
-        without = f"{name} w/o pre-drafts"
-        yield from _worst(grid, name, without, 1.04)
+    yield from _worst(grid, "fsd", "fsd w/o pre-drafts", 1.04)
     yield from _worst(grid, "stream", "ar", 0.98)
     others = ("dssd", "fsd", "picospec")
     share = share_won(grid, "stream", others)

@@ -130,7 +130,7 @@ class CloudDrafters:
             raise FailedPrecondition(
                 f"preset {opening.settings.preset_name!r} needs a draft model in the cloud: start"
                 " the verifier with --cloud-draft MODEL (TANDEM_CLOUD_DRAFT), or use the preset"
-                " cloud-lookup"
+                " auto"
             )
         return await self._loaded()
 

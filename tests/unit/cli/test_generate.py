@@ -101,7 +101,7 @@ def greedy_text_of_ar() -> object:
     with_long_cases(
         PRESETS,
         (
-            *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream", "auto", "coupled", "lookup"),
+            *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream", "auto", "coupled"),
             *("fsd", "cloud-draft", "split"),
         ),
     ),

@@ -101,10 +101,7 @@ def test_the_shells_mistakes_are_protocol_errors() -> None:
     "name",
     with_long_cases(
         [n for n in PRESETS if not PRESETS[n].fixed().timing_dependent],
-        (
-            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "cloud-draft", "split"),
-            "predraft",
-        ),
+        (*("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "cloud-draft", "split"),),
     ),
 )
 def test_both_simulations_give_the_same_text(name: str) -> None:

@@ -148,7 +148,7 @@ def test_what_followed_the_end_of_the_text_before_is_looked_up() -> None:
     prompt = (1, 2, 0, 1, 2)
     text = PrefixedTokens(prompt)
     asked: dict[str, Any] = {"prompt_ids": prompt, "base": 5, "prefix_hash": text.prefix}
-    cloud = opened_cloud(preset("cloud-lookup", 4), **asked)
+    cloud = opened_cloud(preset("cloud-draft", 4, cloud_drafts=CloudDrafts.LOOKUP), **asked)
     while (work := cloud.work()) is not None and not work.by_cloud:
         assert cloud.draft_task() is None, "which takes no model"
         cloud.complete(judgement_for(MODELS, cloud, work), Work())

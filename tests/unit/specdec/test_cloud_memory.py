@@ -12,7 +12,7 @@ import pytest
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Acceptance
+from tandem.specdec.choices import Acceptance, CloudDrafts
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.edge import check_tokens
@@ -28,7 +28,7 @@ MODELS = model_pair(VOCABULARY, sharpness=5.0, noise=0.3)
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = (3, 1, 4, 11, 5, 9)
 LENGTH = 24
-LOOKUP = preset("cloud-lookup", 4)
+LOOKUP = preset("cloud-draft", 4, cloud_drafts=CloudDrafts.LOOKUP)
 BY_MODEL = preset("cloud-draft", 3)
 ANY_KIND = preset("auto", cloud_draft_length=3)
 REJECTION = preset("cloud-draft", 3, acceptance=Acceptance.REJECTION)

@@ -576,7 +576,7 @@ ENDED = {**{name: preset(name) for name in PRESETS}, "stream, composed": STREAM}
     with_long_cases(
         ENDED,
         (
-            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "predraft", "fsd", "split"),
+            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "split"),
             *("cloud-draft", "stream, composed"),
         ),
     ),
@@ -648,7 +648,7 @@ def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
 
 def test_what_was_drafted_for_the_outcome_counts_as_drafted() -> None:
     for foreseen, drafted in ((True, 4), (False, 2)):
-        edge = edge_of(preset("predraft", 2, predraft_workers=1))
+        edge = edge_of(preset("coupled", 2, predraft_workers=1, predraft=Predraft.LIKELY_OUTCOMES))
         edge.connect(0.0)
         draft_with_runners_up(edge, ((2 if foreseen else 0, 0.9),))
         work = edge.work(0.0)
@@ -726,7 +726,7 @@ def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
 
 
 def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
-    edge = edge_of(preset("predraft", 2, predraft_workers=2))
+    edge = edge_of(preset("coupled", 2, predraft_workers=2, predraft=Predraft.LIKELY_OUTCOMES))
     edge.connect(0.0)
     draft_with_runners_up(edge, ((2, 0.9), (0, 0.8)))
     drafted = 0
@@ -791,7 +791,7 @@ def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
 
 
 def test_what_was_drafted_past_the_cloud_s_token_is_a_hit_and_goes_out() -> None:
-    edge = edge_of(preset("predraft", 2))
+    edge = edge_of(preset("coupled", 2, predraft=Predraft.LIKELY_OUTCOMES))
     edge.connect(0.0)
     draft(edge, 0, 1)
     draft(edge, 2, 0, 0)
@@ -803,13 +803,18 @@ def test_what_was_drafted_past_the_cloud_s_token_is_a_hit_and_goes_out() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "max_tokens", "misses"), [("predraft", 12, 1), ("predraft", 1, 0), ("coupled", 12, 0)]
+    ("predraft", "max_tokens", "misses"),
+    [
+        (Predraft.LIKELY_OUTCOMES, 12, 1),
+        (Predraft.LIKELY_OUTCOMES, 1, 0),
+        (Predraft.OFF, 12, 0),
+    ],
 )
 def test_only_a_text_that_goes_on_can_miss_what_is_drafted_ahead(
-    name: str, max_tokens: int, misses: int
+    predraft: Predraft, max_tokens: int, misses: int
 ) -> None:
     """And only one for which anything is."""
-    edge = edge_of(preset(name, 2), max_tokens=max_tokens)
+    edge = edge_of(preset("coupled", 2, predraft=predraft), max_tokens=max_tokens)
     edge.connect(0.0)
     draft(edge, *(0, 1)[:max_tokens])
     edge.receive(verdict_of(edge, 0, True, 2), 0.1)

@@ -66,7 +66,6 @@ def test_the_composition_of_each_preset() -> None:
         "mc-dsd": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
         "stream": (shared, Uplink.IDS, RejectionPayload.TOKEN),
         "coupled": (shared, Uplink.IDS, RejectionPayload.TOKEN),
-        "predraft": (shared, Uplink.IDS, RejectionPayload.TOKEN),
         "fsd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
     }
     for name, composed in choices.items():
@@ -252,7 +251,7 @@ def test_auto_may_have_drafts_of_the_cloud_and_demands_none() -> None:
 def test_a_draft_length_is_the_cloud_s_where_the_edge_drafts_nothing() -> None:
     longer = PRESETS["cloud-draft"].with_draft_length(7)
     assert (longer.cloud_draft_length, longer.schedule.window) == (7, 0)
-    both = PRESETS["stream-cloud-draft"].with_draft_length(7)
+    both = replace(PRESETS["stream"], cloud_drafts=CloudDrafts.MODEL).with_draft_length(7)
     assert (both.cloud_draft_length, both.schedule.chunk) == (4, 7)
 
 
@@ -348,11 +347,7 @@ def test_the_timing_of_each_preset() -> None:
         "stream": (window, Control.WINDOW, likely, 8, 32, 0),
         "auto": (window, Control.LEAST_COST, likely, 8, 32, 0),
         "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "predraft": (stop_and_wait, Control.FIXED, likely, 4, 16, 0),
-        "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
         "cloud-draft": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "cloud-lookup": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "stream-cloud-draft": (window, Control.WINDOW, likely, 8, 32, 0),
         "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 4),
     }
     cuts = dict.fromkeys(("tslt", "tslt-after", "mc-dsd"), Truncation(top_k=320))
@@ -360,7 +355,7 @@ def test_the_timing_of_each_preset() -> None:
         found = PRESETS[name]
         ahead = found.predraft, found.predraft_workers, found.predraft_outcomes
         assert (found.schedule, found.control, *ahead, found.exits) == expected, name
-        assert found.confidence_threshold == (0.5 if name == "lookup" else 0.0), name
+        assert found.confidence_threshold == 0.0, name
         assert found.truncation == cuts.get(name, Truncation()), name
         assert (found.payload_top, found.payload_tail_draws) == (64, 4), name
     assert timing.keys() == PRESETS.keys()
@@ -401,7 +396,9 @@ def test_what_the_draft_kv_holds_beside_the_text() -> None:
     assert (
         PRESETS["mc-dsd"].adaptive().spare_tokens(9) == 54
     )  # of the widest tree that may be chosen
-    assert PRESETS["predraft"].spare_tokens(99) == 4 * (4 + 4 + 1)
+    assert replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES).spare_tokens(99) == 4 * (
+        4 + 4 + 1
+    )
     assert PRESETS["auto"].spare_tokens(99) == 8 * (16 + 8 + 1)
     assert PRESETS["auto"].spare_tokens(10) == 8 * 10
 
@@ -460,7 +457,7 @@ def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], fie
 
 def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> None:
     widened = {name for name, preset in PRESETS.items() if preset.widened() != preset}
-    assert widened == {"stream", "auto", "stream-cloud-draft"}
+    assert widened == {"stream", "auto"}
     for name in widened:
         wide = PRESETS[name].widened()
         wide.validate()
@@ -643,7 +640,7 @@ def test_a_window_wider_than_any_prediction_stays() -> None:
         (changed("fsd", adapts_exits=False), False),
         (changed("fsd", predraft=Predraft.LIKELY_OUTCOMES), False),
         (changed("fsd", {"window": 8, "bonus": False}), False),
-        (PRESETS["predraft"], False),
+        (replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES), False),
     ],
 )
 def test_exits_are_chosen_in_rounds_that_hear_them(preset: Preset, chooses: bool) -> None:
@@ -689,7 +686,7 @@ def test_how_many_drafts_one_message_may_bring() -> None:
 
 def test_only_chains_may_be_taken_from_a_text() -> None:
     trees_or_none = {name for name, preset in PRESETS.items() if not preset.drafts_chains}
-    cloud_alone = {"ar", "split", "split-float16", "cloud-draft", "cloud-lookup"}
+    cloud_alone = {"ar", "split", "split-float16", "cloud-draft"}
     assert trees_or_none == {*cloud_alone, "mc-dsd"}
 
 
@@ -719,8 +716,8 @@ def test_every_shape_that_may_be_chosen_lies_in_the_widest_tree() -> None:
 @pytest.mark.parametrize(
     "preset",
     [
-        *(PRESETS[name] for name in ("ar", "stream", "auto", "picospec", "fsd", "predraft")),
-        *(PRESETS[name].adaptive() for name in ("ar", "stream", "auto", "fsd", "predraft")),
+        *(PRESETS[name] for name in ("ar", "stream", "auto", "picospec", "fsd")),
+        *(PRESETS[name].adaptive() for name in ("ar", "stream", "auto", "fsd")),
         *(PRESETS[name] for name in ("dsd", "dssd", "dssd-full", "tslt", "mc-dsd")),
         PRESETS["coupled"].with_draft_length(4),
         PRESETS["mc-dsd"].adaptive().with_expansion((2, 2)),
