@@ -135,9 +135,9 @@ async def test_nothing_is_remembered_by_default() -> None:
     assert "tandem_memory_tokens_total{" not in shown
 
 
-def test_a_verifier_remembers_as_much_as_it_is_given_and_in_no_folder() -> None:
+def test_a_verifier_remembers_as_much_as_it_is_given() -> None:
     settings = VerifierSettings(cloud_memory_tokens=1000, cloud_memory_total_tokens=10)
-    assert memory_limits(settings) == MemoryLimits(1000, 1000, None)
+    assert memory_limits(settings) == MemoryLimits(1000, 1000)
 
 
 async def test_tenants_share_nothing() -> None:

@@ -129,11 +129,6 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         le=2**26,
         description="Tokens that are remembered of all tenants together, at some 25 bytes each.",
     )
-    memory_folder: Path | None = Field(
-        default=None,
-        description="Folder where remembered texts are kept, in files that only their owner can"
-        " read. Unset: they are forgotten when the drafter ends.",
-    )
     objective: str = Field(
         default="latency",
         description="Default objective of the preset auto: latency, cost (target passes, or"
@@ -168,7 +163,7 @@ def memory_limits(settings: DrafterSettings) -> MemoryLimits | None:
     if not settings.memory_tokens:
         return None
     total = max(settings.memory_tokens, settings.memory_total_tokens)
-    return MemoryLimits(settings.memory_tokens, total, settings.memory_folder)
+    return MemoryLimits(settings.memory_tokens, total)
 
 
 def aim_of(settings: DrafterSettings) -> Aim:
