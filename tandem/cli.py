@@ -20,7 +20,6 @@ _SUMMARIES = {
     "keys": "Make a key for a caller, or revoke it.",
     "enroll": "Make what a new edge needs, and let the cloud know it.",
     "install-service": "Let systemd run a service of this machine.",
-    "memory": "Show or delete what is remembered of texts.",
     "link": "Emulate a slow or narrow link over TCP.",
     "models": "List the models on this machine.",
     "pull": "Download a model of the Hugging Face hub.",

@@ -139,8 +139,8 @@ _SESSIONS = click.option(
 _AGAINST_CLOUD = click.option(
     "--against-cloud",
     is_flag=True,
-    help="Compare only with what the cloud does without an edge (ar, cloud-draft, cloud-lookup):"
-    " the whole grid then takes a quarter of the time.",
+    help="Compare only with what the cloud does without an edge (ar, cloud-draft): the whole grid"
+    " then takes a quarter of the time.",
 )
 _KEPT_RUNS = click.option(
     "--kept",
@@ -352,10 +352,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "auto relative to the cloud alone and to a cloud that drafts, over a named set of prompts:"
         " mean and spread.",
         (_PROMPT_ROUNDS, _RTT_MS, _MBPS, _DEVICE, _DTYPE_DRAFT),
-    ),
-    "lookup": Experiment(
-        "lab.bench.speculation.lookup",
-        "Drafts without a model on prompts that answers repeat, against Hugging Face's own.",
     ),
     "memory": Experiment(
         "lab.bench.speculation.remembered_texts",

@@ -93,8 +93,8 @@ def plan(**options: Any) -> int:
 
     Without --paper, give --draft-ms, --verify-ms and --acceptance. Drafts are accepted
     independently. Methods in rounds follow the papers' own models with their misprints corrected:
-    token ids cost no bytes. 'picospec', 'predraft', 'stream' and 'cloud-draft', and every method of
-    several --sessions, follow the schedule of their preset step by step, with all that it sends.
+    token ids cost no bytes. 'picospec', 'stream' and 'cloud-draft', and every method of several
+    --sessions, follow the schedule of their preset step by step, with all that it sends.
     Figures are per session; 'bytes' are per token and in expectation.
     """
     if options["paper"] is not None:

@@ -153,5 +153,5 @@ METHODS: Mapping[str, Callable[[Situation], Planned]] = {
         "mc-dsd": _mc_dsd,
         "fsd": _chain(fsd, lambda at: {"miss_rate": at.miss_rate}),
     }.items()
-} | {name: _composed(name) for name in ("picospec", "predraft", "stream", "cloud-draft")}
+} | {name: _composed(name) for name in ("picospec", "stream", "cloud-draft")}
 """What a method takes. InvalidArgument names a bad field of the situation."""

@@ -31,7 +31,6 @@ from tandem.commands.request_options import (
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.generation.figures import choice_line, figures_line, plain_line
 from tandem.generation.request import DEFAULT_PRESET, LONGEST_ANSWER_S, unknown_preset
-from tandem.runtime.memory_files import default_memory_folder
 from tandem.runtime.tenant_memories import MemoryLimits
 from tandem.specdec.presets import PRESETS
 from tandem.suite.background import BackgroundSuite
@@ -195,9 +194,7 @@ def _answer_line(conversation: Conversation, words: str, as_json: bool) -> None:
 
 
 def _memory_of(options: dict[str, Any]) -> MemoryLimits | None:
-    if options["no_memory"]:
-        return None
-    return MemoryLimits(folder=default_memory_folder())
+    return None if options["no_memory"] else MemoryLimits()
 
 
 def _check_alone(options: dict[str, Any]) -> None:

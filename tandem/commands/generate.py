@@ -37,7 +37,6 @@ from tandem.generation.request import (
 from tandem.generation.request_fields import given_fields
 from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
-from tandem.runtime.memory_files import default_memory_folder
 from tandem.specdec.overrides import Override, parse_overrides
 from tandem.suite.models import ModelPair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
@@ -222,8 +221,7 @@ async def _embedded(
     from tandem.runtime.tenant_memories import MemoryLimits
     from tandem.suite.embedded import EmbeddedSuite
 
-    folder = default_memory_folder()
-    memory = None if options["no_memory"] else MemoryLimits(folder=folder)
+    memory = None if options["no_memory"] else MemoryLimits()
     async with EmbeddedSuite(pair, documents=documents, memory=memory) as suite:
         ready()
         await _show(suite.target, request, options)

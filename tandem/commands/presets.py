@@ -19,16 +19,10 @@ USUAL = {
 OTHERS = {
     "coupled": "Send ids of draft tokens only. Both sides draw with the same random numbers, so"
     " that the text depends on the target, the prompt and the seed alone.",
-    "predraft": "As coupled, and draft for likely outcomes while the cloud verifies.",
-    "lookup": "As coupled, for drafts that are looked up in the text instead of computed.",
     "stream": "As coupled, without rounds: drafts are always under way, and the cloud decodes while"
     " none has arrived.",
-    "stream-rejection": "As stream, with rejection sampling.",
     "cloud-draft": "The cloud alone, with a draft model beside the large one; nothing is drafted on"
     " the edge.",
-    "cloud-lookup": "As cloud-draft, with drafts that are looked up in the text.",
-    "stream-cloud-draft": "As stream; while no draft of the edge has arrived, the cloud verifies"
-    " those of its draft model instead of decoding alone.",
     "dssd": "Rejection sampling with one probability per draft token; the edge draws the"
     " replacement from a small lossless payload.",
     "dssd-full": "As dssd, with the target's full distribution as payload, as published.",

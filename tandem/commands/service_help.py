@@ -78,7 +78,7 @@ GROUPS = (
             *("quota_requests_per_minute", "quota_tokens_per_minute"),
             *("quota_grammar_s_per_minute", "prefix_kv_bytes", "prefix_kv_holder_bytes"),
             *("share_prefixes", "public_prompts_file"),
-            *("memory_tokens", "memory_total_tokens", "memory_folder"),
+            *("memory_tokens", "memory_total_tokens"),
             *("cloud_memory_tokens", "cloud_memory_total_tokens"),
         ),
     ),

@@ -37,7 +37,6 @@ from tandem.commands.request_options import generation_config_option
 from tandem.core.errors import TandemError
 from tandem.index.names import shown
 from tandem.net.process import run_loop
-from tandem.runtime.memory_files import default_memory_folder
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.suite.models import choose_model
@@ -77,8 +76,8 @@ from tandem.telemetry.logging import configure_logging
 @click.option(
     "--cloud-draft",
     metavar="MODEL",
-    help="Draft model of the verifiers themselves, for the presets cloud-draft and"
-    " stream-cloud-draft: as for --draft.",
+    help="Draft model of the verifiers themselves, for the presets cloud-draft and auto: as for"
+    " --draft.",
 )
 @click.option(
     "--engine-cloud-draft",
@@ -139,7 +138,7 @@ def up(**options: Any) -> int:
     open requests finish; a second one does not. A service that ends by itself stops the others,
     with exit code 1.
 
-    The drafter remembers texts on this machine, to draft from them: see 'tandem memory --help'.
+    The drafter remembers texts until it ends, to draft from them; --no-memory turns that off.
     """
     shape = link_shape(options) if emulates_link(options) else None
     trace = link_trace(options, options["link_seed"])
@@ -164,7 +163,7 @@ def up(**options: Any) -> int:
         documents=_documents(options),
         verifiers=options["verifiers"],
         generation_config=options["generation_config"],
-        memory_folder=None if options["no_memory"] or options["try"] else default_memory_folder(),
+        remembers=not (options["no_memory"] or options["try"]),
         cloud_draft=_cloud_draft(options),
     )
     configure_logging("critical")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tandem.backends.interface import Session
 from tandem.core.processors import LogitsProcessor, RowsAfter
@@ -18,7 +18,6 @@ from tandem.runtime.session_jobs import BranchJob, DraftJob, DraftRequest
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask
-from tandem.specdec.text_drafts import NO_TEXTS
 
 DraftHandle = JobHandle[tuple[list[Drafted], int]]
 OnDrafted = Callable[["DraftsReady"], None]
@@ -85,8 +84,6 @@ class DraftTaskRunner:
         )
         if self._start_forced(request):
             return
-        if not edge_request.predicts_within_tasks:
-            request = replace(request, texts=NO_TEXTS)
         job: DraftJob
         if task.branch:
             job = BranchJob(self._thread.engine, self._kv, request)

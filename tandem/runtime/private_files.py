@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
 _RECORD = struct.Struct("<II")
 """Length and checksum of what follows."""
 
@@ -29,7 +29,7 @@ def user_state_folder(name: str) -> Path:
 
 def make_private_folder(folder: Path) -> None:
     """Make a folder, and those above it, unless it is there. Raises OSError."""
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
 
 
 def replace_privately(path: Path, content: bytes, durable: bool = True) -> None:
@@ -66,11 +66,6 @@ def append_privately(path: Path, content: bytes) -> None:
         os.close(handle)
 
 
-def unfinished(path: Path) -> Iterator[Path]:
-    """Yield what killed processes left beside a file that they were replacing."""
-    yield from path.parent.glob(f".{path.name}.*")
-
-
 def framed(payload: bytes) -> bytes:
     """Return a record: the payload with its length and checksum before it."""
     return _RECORD.pack(len(payload), crc32(payload)) + payload
@@ -91,4 +86,4 @@ def framed_records(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]
 
 
 def _create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _FILE_MODE)

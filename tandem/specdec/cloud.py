@@ -280,7 +280,6 @@ class CloudMachine:
             committed=self.committed,
             longest=min(settings.cloud_draft_length, self._model.max_draft_length),
             longest_remembered=self._model.max_draft_length,
-            races=settings.drafts and not settings.drafter_invariant,
             length_limit=self._length_limit,
             ends=self._eos,
             acceptance=SessionAcceptance(usual),
@@ -663,20 +662,18 @@ class CloudMachine:
             return False
         if self._edge_goes_first() or self._leaves_drafting_to_edge:
             return False
-        if not self.target_passes:
-            depends = not (self.rule.drafter_invariant or self.settings.drafts)
-            if not depends or len(self.committed) == self._prompt_length:
-                return False
+        at_start = self.rule.drafter_invariant or len(self.committed) == self._prompt_length
+        if at_start and not self.target_passes:
+            return False
         return self._is_due_without_drafts()
 
     def _edge_goes_first(self) -> bool:
         """Return whether drafts of the edge wait that go before those the cloud makes itself. They
-        do not go before longer ones that the cloud has begun, where the text does not depend on
-        whose drafts are judged."""
+        do not go before longer ones that the cloud has begun."""
         if not self._pending:
             return False
         drafting = self._cloud_drafting
-        if drafting is None or not self.rule.drafter_invariant:
+        if drafting is None:
             return True
         if not isinstance(drafting, CloudDraftsOfAnyKind):
             return self._pending.ready >= drafting.begun

@@ -48,9 +48,6 @@ class DraftingContext:
     Args:
         committed: the session's text, which its owner alone appends to.
         longest: most tokens to draft at once.
-        races: whether drafts of an edge and these come to positions by who is first, and the text
-            depends on that. No draft may then come sooner because of what it is (see
-            `Preset.timing_dependent`): an end of text ends no drafting.
         length_limit: tokens of prompt and answer together.
         ends: the tokens that end the text.
         acceptance: of drafts that this cloud makes.
@@ -61,7 +58,6 @@ class DraftingContext:
 
     committed: PrefixedTokens
     longest: int
-    races: bool
     length_limit: int
     ends: frozenset[int]
     acceptance: SessionAcceptance
@@ -88,7 +84,7 @@ class CloudDrafting:
         self._budget = context.budget
         self._committed = committed
         self._length_limit = context.length_limit
-        self._ends = frozenset[int]() if context.races else context.ends
+        self._ends = context.ends
         # The draft KV holds the first `_fed_from` committed tokens, and then `_fed`.
         self._fed_from = 0
         self._fed: tuple[int, ...] = ()
@@ -460,12 +456,12 @@ def tries_after(budget: CloudDraftBudget | None) -> float:
 def may_recall(opening: Open) -> bool:
     """Return whether a session's text may be drafted from what is remembered in the cloud: where
     the cloud drafts, the caller lets it, and a seed gives the same text with any drafts, unless the
-    preset says otherwise. Never where it depends on whose drafts come first."""
+    preset says otherwise."""
     settings = opening.settings
     if not (opening.allows_memory and settings.may_draft_in_cloud):
         return False
     same_text = settings.drafter_invariant or opening.params.sampling.greedy
-    return same_text or (settings.recalls and not settings.drafts)
+    return same_text or settings.recalls
 
 
 def cloud_draft_preset(settings: VerifySettings) -> Preset:

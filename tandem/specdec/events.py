@@ -93,12 +93,6 @@ class EdgeRequest:
         return without_model and whole and few
 
     @property
-    def predicts_within_tasks(self) -> bool:
-        """True if texts may take over in the middle of a task. Not where arrival times decide how
-        drafts are judged: when drafts arrive would depend on the drafts."""
-        return not self.preset.timing_dependent
-
-    @property
     def _announced(self) -> VerifySettings:
         """The settings that the cloud is told, with room for longer chunks."""
         settings = self.preset.verify_settings
@@ -110,10 +104,7 @@ class EdgeRequest:
 
     @property
     def draft_ends(self) -> frozenset[int]:
-        """The draft tokens after which more drafts would be wasted. None where arrival times decide
-        how drafts are judged: there, they must not depend on the drafts."""
-        if self.preset.timing_dependent:
-            return frozenset()
+        """The draft tokens after which more drafts would be wasted."""
         return self.stop_token_ids if self.ignore_eos else self.eos_token_ids | self.stop_token_ids
 
 

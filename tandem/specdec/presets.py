@@ -140,7 +140,8 @@ class Preset:
         """What the cloud is asked to draft itself: any drafts only where it may decode alone, and
         where the text does not depend on which drafts there are, since measured times decide
         that."""
-        fits = self.decode_when_idle and self.drafter_invariant and not self.split_layers
+        alone = self.schedule.decode_when_idle
+        fits = alone and self.drafter_invariant and not self.split_layers
         if self.cloud_drafts is CloudDrafts.ANY and not fits:
             return CloudDrafts.NONE
         return self.cloud_drafts
@@ -173,19 +174,6 @@ class Preset:
         """Return the most tokens that the draft KV holds beside a text of `max_tokens`: those of
         branches, none of which is longer than that, or of a tree."""
         return min(self.branch_tokens, self.predraft_workers * max_tokens) + self.tree_nodes
-
-    @property
-    def timing_dependent(self) -> bool:
-        """True if a late draft finds its position taken by a token of the cloud. Where the text
-        depends on the drafts, that is exact only if lateness does not: drafts that end a text, sent
-        earlier than others, would be judged more often and come out too often."""
-        schedule = self.schedule
-        parts = schedule.token_by_token and schedule.verify_on_arrival
-        by_clock = self.control is not Control.FIXED
-        bonus = schedule.bonus and (parts or by_clock or schedule.window > schedule.chunk)
-        moves = bonus or schedule.decode_when_idle
-        by_timing = self.drafts and moves
-        return by_timing and not self.drafter_invariant
 
     def with_draft_length(self, length: int) -> Preset:
         """Return the same method with another draft length, the cloud's where the edge drafts
@@ -265,6 +253,19 @@ class Preset:
             _require(self.idle_weight == 1, "idle_weight", why)
         if self.expansion:
             self._validate_tree_drafting()
+        elif self.drafts and not self.drafter_invariant:
+            self._validate_bonus()
+
+    def _validate_bonus(self) -> None:
+        """Check that timing decides no token: one that the cloud adds to the drafts which have
+        arrived would take the place of the next draft, if that is late. The text depends on which
+        of the two it is under rejection sampling."""
+        schedule = self.schedule
+        parts = schedule.token_by_token and schedule.verify_on_arrival
+        by_clock = self.control is not Control.FIXED
+        late = parts or by_clock or schedule.window > schedule.chunk
+        why = "under rejection sampling only rounds of a fixed length may have a bonus token"
+        _require(not (schedule.bonus and late), "bonus", why)
 
     def _validate_tree_drafting(self) -> None:
         """Check the edge's settings for a tree, which is drafted and sent whole."""
@@ -384,8 +385,8 @@ class VerifySettings:
             split = self.uplink is Uplink.PROBABILITIES
             why = "the cloud needs draft distributions to draw from the residual"
             _require(not (split and self.cloud_draws), "rejection_payload", why)
-            why = "the cloud must wait for the token that the edge draws"
-            _require(not (split and self.decode_when_idle), "decode_when_idle", why)
+            why = f"{self.acceptance} needs a cloud that waits for the drafts; it must be off"
+            _require(not self.decode_when_idle, "decode_when_idle", why)
 
     def _validate_cloud_drafts(self) -> None:
         """Check the settings for drafts that the cloud makes where it would decode alone."""
@@ -557,26 +558,9 @@ _LISTED = (
         cloud_drafts=CloudDrafts.ANY,
         cloud_draft_length=10,
     ),
-    replace(
-        _STREAM,
-        name="stream-rejection",
-        acceptance=Acceptance.REJECTION,
-        uplink=Uplink.SPARSE_DISTRIBUTIONS,
-        uplink_precision="float16",
-        truncation=Truncation(top_k=320),
-    ),
     _COUPLED,
-    replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
-    replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
     replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4),
     _CLOUD_DRAFT,
-    replace(
-        _CLOUD_DRAFT,
-        name="cloud-lookup",
-        cloud_drafts=CloudDrafts.LOOKUP,
-        cloud_draft_length=10,
-    ),
-    replace(_STREAM, name="stream-cloud-draft", cloud_drafts=CloudDrafts.MODEL),
     _SPLIT,
     replace(_SPLIT, name="split-float16", uplink_precision="float16"),
 )

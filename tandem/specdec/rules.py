@@ -42,7 +42,7 @@ from tandem.core.distribution import (
 )
 from tandem.core.gumbel import coupled_candidates, coupled_token
 from tandem.core.probs import Array
-from tandem.core.randomness import Purpose, RandomSource
+from tandem.core.randomness import RandomSource
 from tandem.core.sparse_payload import (
     FullPayload,
     SparsePayload,
@@ -89,8 +89,6 @@ class RuleChoices(Protocol):
     def payload_top(self) -> int: ...
     @property
     def payload_tail_draws(self) -> int: ...
-    @property
-    def decode_when_idle(self) -> bool: ...
     @property
     def with_replacement(self) -> bool: ...
 
@@ -209,20 +207,6 @@ class RejectionRule(AcceptanceRule):
             position=position,
             with_replacement=self.with_replacement,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RacingRejectionRule(RejectionRule):
-    """The rejection rule where a draft and a token of the cloud's own race for each position.
-    Whichever comes first decides the position, so one number may serve both; that makes them equal
-    as often as can be, and what was drafted after the draft stays valid. Exact if that number does
-    not decide the race."""
-
-    def propose(self, draft_probs: Array | Distribution, position: int) -> int:
-        return self.rng.gumbel_categorical(known_probs(draft_probs), position, Purpose.DRAFT)
-
-    def target_token(self, target: TargetProbs, position: int) -> int:
-        return self.rng.gumbel_categorical(probs_of(target), position, Purpose.DRAFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +329,7 @@ def acceptance_type(choices: RuleChoices) -> type[AcceptanceRule]:
     """Return the class of the rule that a preset names."""
     match choices.acceptance:
         case Acceptance.REJECTION:
-            return RacingRejectionRule if choices.decode_when_idle else RejectionRule
+            return RejectionRule
         case Acceptance.GUMBEL:
             return GumbelCouplingRule
         case _:

@@ -241,17 +241,12 @@ def _matched(tokens: Tokens, place: int, tail: Tokens) -> int:
 class TextMemory:
     """The texts of one tenant. One thread changes it; `blocks` may be read on any."""
 
-    def __init__(self, quota: int, texts: Iterable[Text] = ()) -> None:
-        """Start with the texts that were remembered before, if any.
-
-        Args:
-            quota: the most tokens that are kept.
-            texts: least recently used first, as `texts()` returned them."""
+    def __init__(self, quota: int) -> None:
+        """Start with nothing remembered. `quota`: the most tokens that are kept."""
         self._quota = quota
         self._now = 0
         self._known: dict[int, int] = {}
         self.blocks: tuple[Block, ...] = ()
-        self._rebuild([replace(text, used=used) for used, text in enumerate(texts, start=1)])
 
     def __len__(self) -> int:
         """Return the number of remembered tokens."""

@@ -78,8 +78,8 @@ class LocalSuiteSettings:
     """The draft model of the verifiers themselves."""
     generation_config: str = "auto"
     """Sampling settings of HTTP requests that name none: the aggregator's setting."""
-    memory_folder: Path | None = None
-    """Where the drafter keeps texts, to draft from; None: it remembers nothing."""
+    remembers: bool = False
+    """Whether the drafter remembers texts, to draft from."""
 
 
 class LocalSuite:
@@ -191,7 +191,7 @@ class LocalSuite:
                 "verifier": ",".join([await self._through_link(stack, port) for port in clouds]),
                 **_model_flags(settings.draft),
                 **tokenizer_flag(settings.draft, settings.target),
-                **_memory_flag(settings.memory_folder),
+                **({} if settings.remembers else {"memory-tokens": 0}),
             },
         }
         for number, port in enumerate(clouds, start=1):
@@ -306,10 +306,6 @@ async def _reached_cloud(client: AggregatorClient) -> DescribeResponse | None:
             return None
         raise
     return described if described.HasField("target") else None
-
-
-def _memory_flag(folder: Path | None) -> dict[str, object]:
-    return {"memory-tokens": 0} if folder is None else {"memory-folder": folder}
 
 
 def _model_flags(choice: ModelChoice) -> dict[str, object]:

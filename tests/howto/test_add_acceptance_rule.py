@@ -11,10 +11,7 @@ PROTO = "protos/tandem_api/verifier/v1/verifier.proto"
 PRESETS = "tandem/specdec/presets.py"
 TEST = "tests/virtual_time/test_never_accepts.py"
 
-RULE_ABOVE = """
-    def target_token(self, target: TargetProbs, position: int) -> int:
-        return self.rng.gumbel_categorical(probs_of(target), position, Purpose.DRAFT)
-"""
+ABOVE = "    return target.probs if isinstance(target, DecidedTarget) else target\n"
 RULE = '''
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ def test_a_rule_is_added_in_the_named_files(tmp_path: Path) -> None:
         RULES, "            return GumbelCouplingRule\n",
         "        case Acceptance.NEVER:\n            return NeverAccepts\n",
     )  # fmt: skip
-    checkout.insert_after(RULES, RULE_ABOVE, RULE)
+    checkout.insert_after(RULES, ABOVE, RULE)
     checkout.insert_after(
         PROTO, "  ACCEPTANCE_RULE_GUMBEL = 2;\n", "  ACCEPTANCE_RULE_NEVER = 3;\n"
     )

@@ -44,7 +44,6 @@ METHODS: tuple[tuple[str, float], ...] = (
     ("coupled", 1.0),
     ("stream", 1.0),
     ("auto", 1.0),
-    ("predraft", 1.0),
     ("mc-dsd", 0.0),  # a tree, whose text is decided at temperature 0 alone
 )
 CONSTRAINTS: tuple[dict[str, Any], ...] = (

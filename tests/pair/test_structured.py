@@ -88,7 +88,7 @@ async def listed_alone(pair: ModelPair) -> Generated:
 
 
 @pytest.mark.parametrize(
-    "preset", with_long_cases(["coupled", "predraft", "stream", "auto"], ("stream", "auto"))
+    "preset", with_long_cases(["coupled", "stream", "auto"], ("stream", "auto"))
 )
 async def test_a_cut_answer_goes_on_in_its_grammar(
     pair: ModelPair, listed_alone: Generated, preset: str

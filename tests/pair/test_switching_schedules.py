@@ -33,7 +33,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
 from tests.long_runs import with_long_cases
-from tests.virtual_time.cases import ModelPair, TokenIds, model_pair, preset
+from tests.virtual_time.cases import ModelPair, TokenIds, model_pair, preset, scheduled
 
 FEW = 5
 """As `--prompts` is in `make test`."""
@@ -94,14 +94,15 @@ TOKENS = 5
 TIMES = ModelTimes(draft_s=0.03, verify_first_s=0.05, verify_further_s=0.01)
 MODELS = model_pair(4, sharpness=2.0, noise=0.7)
 METHODS: dict[str, Preset] = {
-    "stream-rejection": preset("stream-rejection", predraft_workers=1),
     "picospec": preset("picospec", payload_top=1, payload_tail_draws=1),
-    "dsd, rounds as long as pays": preset("dsd", 6, control=Control.LATENCY_AWARE),
+    "dsd, rounds as long as pays": scheduled(
+        "dsd", Schedule(6, 6, bonus=False), control=Control.LATENCY_AWARE
+    ),
 }
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("method", with_long_cases(METHODS, ("stream-rejection",)))
+@pytest.mark.parametrize("method", with_long_cases(METHODS, ("picospec",)))
 def test_sequences_follow_the_target_under_rejection_while_schedules_switch(
     method: str, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,13 +78,13 @@ def request(
 GUMBEL = Acceptance.GUMBEL
 EVERY_RUN = (
     *((name, 0.0) for name in ("dssd", "tslt", "picospec", "mc-dsd", "fsd")),
-    *((name, 1.0) for name in ("auto", "stream-cloud-draft", "cloud-lookup")),
+    *((name, 1.0) for name in ("auto", "stream", "cloud-draft")),
 )
 """Each way to draft, send, judge and answer at least once, on this engine; `make test-long` has all
 presets. Scripted models have each in every run, in tests/services."""
 SHARING = (
-    *("ar", "auto", "cloud-draft", "cloud-lookup", "coupled", "dsd", "dssd", "fsd", "lookup"),
-    *("mc-dsd", "picospec", "predraft", "stream-cloud-draft", "tslt"),
+    *("ar", "auto", "cloud-draft", "coupled", "dsd", "dssd", "fsd", "mc-dsd", "picospec"),
+    *("stream", "tslt"),
 )
 """Presets that share a verifier, of whose texts timing decides none."""
 DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts or preset.drafts_in_cloud]

@@ -74,7 +74,6 @@ IN_A_BASE_INSTALLATION = {
     "verify-lossless": LABORATORY,
     "keys alice --file keys --scope generate": "",
     "learning show": "",
-    "memory show": "",
     "models": "",
     "presets": "",
     "pull not/a/name": "is not NAME",

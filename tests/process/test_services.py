@@ -179,7 +179,7 @@ async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Servi
     requests = [  # without a memory, from which the second answers would be there at once
         request(name, max_tokens=60).with_fields(no_memory=True)
         for name, preset in PRESETS.items()
-        if not (preset.timing_dependent or preset.lossy)
+        if not preset.lossy
     ]
     async with AggregatorClient(services.address) as client:
         whole = await asyncio.gather(*(client.generate(wanted) for wanted in requests))

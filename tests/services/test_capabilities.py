@@ -54,5 +54,5 @@ async def test_the_verifier_refuses_what_its_target_cannot_do() -> None:
     draft.vocabulary_hash = target.vocabulary_hash
     async with scripted_suite(draft=draft, target=target) as suite:
         assert "preset 'mc-dsd' needs trees of the target model" in await refused(suite, "mc-dsd")
-        assert len((await suite.client.generate(request("predraft"))).token_ids) == LENGTH
+        assert len((await suite.client.generate(request("fsd"))).token_ids) == LENGTH
         await suite.idle()

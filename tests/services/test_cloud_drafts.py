@@ -35,6 +35,8 @@ from tests.services.scripted_suite import (
 )
 
 REPEATING = "one two one two one two"
+LOOKUP = ("cloud-draft", "cloud_drafts=lookup")
+BOTH = ("stream", "cloud_drafts=model")
 
 
 def asking(
@@ -71,9 +73,9 @@ def cloud_metric(suite: Suite, name: str) -> float:
 async def test_texts_are_those_of_the_cloud_alone_and_take_fewer_passes(temperature: float) -> None:
     async with scripted_suite(target=slow_target(), cloud_draft=draft_engine()) as suite:
         alone = await suite.client.generate(asking("ar", temperature=temperature))
-        for preset in ("cloud-draft", "cloud-lookup", "stream-cloud-draft"):
-            answer = await suite.client.generate(asking(preset, temperature=temperature))
-            assert answer.token_ids == alone.token_ids, preset
+        for asked in (("cloud-draft",), LOOKUP, BOTH):
+            answer = await suite.client.generate(asking(*asked, temperature=temperature))
+            assert answer.token_ids == alone.token_ids, asked
         by_model = await suite.client.generate(asking(temperature=temperature))
         await suite.idle()
     summary = by_model.summary
@@ -138,7 +140,7 @@ async def test_what_was_looked_up_stands_where_the_text_repeats_itself() -> None
 
     target = ScriptedEngine(VOCABULARY, follows, context_length=CONTEXT)
     async with scripted_suite(target=PacedEngine(target, 0.01, 0.0)) as suite:
-        answer = await suite.client.generate(asking("cloud-lookup", prompt="abcde"))
+        answer = await suite.client.generate(asking(*LOOKUP, prompt="abcde"))
         await suite.idle()
     assert answer.summary is not None
     assert answer.summary.cloud_accepted > 20
@@ -146,13 +148,13 @@ async def test_what_was_looked_up_stands_where_the_text_repeats_itself() -> None
     assert "cloud_draft" in answer.token_sources
 
 
-@pytest.mark.parametrize("preset", ["cloud-draft", "stream-cloud-draft"])
-async def test_a_verifier_without_a_draft_model_names_the_flag(preset: str) -> None:
+@pytest.mark.parametrize("asked", [("cloud-draft",), BOTH])
+async def test_a_verifier_without_a_draft_model_names_the_flag(asked: tuple[str, ...]) -> None:
     async with scripted_suite(drafts_in_cloud=False) as suite:
         with pytest.raises(Rejected, match="--cloud-draft MODEL") as refused:
-            await suite.client.generate(asking(preset))
+            await suite.client.generate(asking(*asked))
         assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
-        looked_up = await suite.client.generate(asking("cloud-lookup"))
+        looked_up = await suite.client.generate(asking(*LOOKUP))
         assert len(looked_up.token_ids) == 40, "which needs no model"
         await suite.idle()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.config import VerifierSettings, memory_limits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import parse_overrides
+from tandem.specdec.overrides import Override, parse_overrides
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
 from tandem_api.verifier.v1 import verifier_pb2_grpc
@@ -43,7 +43,8 @@ from tests.services.verifier_peer import TIMEOUT_S, EdgePeer, opening
 REMEMBERING = VerifierLimits(memory=MemoryLimits())
 PARAMS = GenerationParams(max_tokens=40, seed=3, ignore_eos=True)
 GREEDY = replace(PARAMS, sampling=SamplingParams(temperature=0.0))
-NO_DRAFTS_OF_THE_EDGE = "cloud-lookup"
+LOOKUP = parse_overrides(("cloud_drafts=lookup", "cloud_draft_length=10"))
+"""Of `cloud-draft`: drafts that need no model."""
 
 
 def slow_target() -> PacedEngine:
@@ -76,9 +77,13 @@ async def remembered(verifier: RunningService) -> None:
         await service._memory.learned()
 
 
-async def asked(suite: Suite, preset: str = NO_DRAFTS_OF_THE_EDGE, **more: Any) -> Generated:
-    """An answer, once it is remembered."""
-    request = replace(GenerationRequest("tell me this", preset, PARAMS), **more)
+async def asked(
+    suite: Suite, preset: str = "", overrides: Sequence[Override] = (), **more: Any
+) -> Generated:
+    """An answer, once it is remembered; without drafts of the edge unless a preset is named."""
+    named = GenerationRequest("tell me this", preset or "cloud-draft", PARAMS)
+    chosen = (*(() if preset else LOOKUP), *overrides)
+    request = replace(named, overrides=chosen, **more)
     answer = await suite.client.generate(request)
     await suite.idle()
     await remembered(suite.verifier)
@@ -95,7 +100,7 @@ def drafted(answer: Generated) -> int:
     return answer.summary.cloud_drafted
 
 
-@pytest.mark.parametrize("preset", ["cloud-lookup", "cloud-draft"])
+@pytest.mark.parametrize("preset", ["", "cloud-draft"])
 async def test_the_same_question_takes_fewer_passes_and_has_the_same_answer(preset: str) -> None:
     async with suite_with() as suite:
         alone = await asked(suite, "ar", no_memory=True)
@@ -130,9 +135,9 @@ async def test_nothing_is_remembered_by_default() -> None:
     assert "tandem_memory_tokens_total{" not in shown
 
 
-def test_a_verifier_remembers_as_much_as_it_is_given_and_in_no_folder() -> None:
+def test_a_verifier_remembers_as_much_as_it_is_given() -> None:
     settings = VerifierSettings(cloud_memory_tokens=1000, cloud_memory_total_tokens=10)
-    assert memory_limits(settings) == MemoryLimits(1000, 1000, None)
+    assert memory_limits(settings) == MemoryLimits(1000, 1000)
 
 
 async def test_tenants_share_nothing() -> None:
@@ -159,9 +164,7 @@ async def test_edges_share_nothing_though_they_name_the_same_tenant() -> None:
 
 async def passes_of(verifier: RunningService, edge: str) -> int:
     """The passes of a session that this edge opens for its tenant "x"."""
-    frame = opening(
-        NO_DRAFTS_OF_THE_EDGE, prompt_ids=tuple(range(3, 15)), allows_memory=True, tenant=b"x"
-    )
+    frame = opening("auto", prompt_ids=tuple(range(3, 15)), allows_memory=True, tenant=b"x")
     async with grpc.aio.insecure_channel(verifier.target) as channel:
         stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
         peer = EdgePeer(stub.Verify(timeout=TIMEOUT_S, metadata=(("holder", edge),)))

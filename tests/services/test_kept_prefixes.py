@@ -298,7 +298,7 @@ async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list
 
 @pytest.mark.parametrize(
     "preset",
-    with_long_cases(["coupled", "auto", "mc-dsd", "predraft", "ar"], ("auto", "mc-dsd", "ar")),
+    with_long_cases(["coupled", "auto", "mc-dsd", "ar"], ("auto", "mc-dsd", "ar")),
 )
 async def test_the_second_turn_of_a_chat_is_the_same_text_and_says_what_was_kept(
     engine: Engine, preset: str

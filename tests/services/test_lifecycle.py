@@ -117,11 +117,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one(
     known_alone: dict[str, Generated],
 ) -> None:
     """Every exact preset at once, caught in the middle: nothing lost, repeated or changed."""
-    requests = [
-        request(name)
-        for name, preset in PRESETS.items()
-        if not (preset.timing_dependent or preset.lossy)
-    ]
+    requests = [request(name) for name, preset in PRESETS.items() if not preset.lossy]
     alone = await answers_alone(requests, known_alone)
     async with every_preset_at_once() as suite:
         generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
@@ -142,7 +138,7 @@ async def test_a_verifier_killed_at_once_is_resumed_too(
     known_alone: dict[str, Generated],
 ) -> None:
     """No goodbye: the streams break, with frames of all kinds under way."""
-    requests = [request(name) for name in PRESETS if not PRESETS[name].timing_dependent]
+    requests = [request(name) for name in PRESETS]
     alone = await answers_alone(requests, known_alone)
     async with every_preset_at_once() as suite:
         generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.tenant import Tenant
-from tandem.runtime.memory_files import clear, files_in
 from tandem.runtime.tenant_memories import MemoryLimits, TenantMemories
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
@@ -65,8 +63,8 @@ def passes(answer: Generated) -> int:
 
 
 @asynccontextmanager
-async def remembering(folder: Path | None = None, **limits: int) -> AsyncIterator[Suite]:
-    async with scripted_suite(memory=MemoryLimits(folder=folder, **limits)) as suite:
+async def remembering(**limits: int) -> AsyncIterator[Suite]:
+    async with scripted_suite(memory=MemoryLimits(**limits)) as suite:
         yield suite
 
 
@@ -89,9 +87,7 @@ async def test_the_same_question_is_answered_with_more_accepted_tokens_a_round(p
     assert passes(again) < passes(plain)
 
 
-@pytest.mark.parametrize(
-    "preset", with_long_cases(["coupled", "stream", "predraft"], ("coupled", "predraft"))
-)
+@pytest.mark.parametrize("preset", ["coupled", "stream"])
 async def test_a_coupled_text_is_the_same_whatever_is_remembered(preset: str) -> None:
     async with remembering() as suite:
         texts = [await asked(suite, preset, no_memory=number == 0) for number in range(3)]
@@ -140,44 +136,15 @@ async def test_tenants_share_nothing() -> None:
     }
 
 
-async def test_it_is_remembered_after_a_restart(tmp_path: Path) -> None:
-    async with remembering(tmp_path) as suite:
-        first = await asked(suite)
-        again = await asked(suite)
-    async with remembering(tmp_path) as suite:
-        later = await asked(suite)
-        assert counts(await asked(suite, tenant=b"alice")) == counts(first)
-    assert counts(later)[0] > counts(first)[0]
-    assert passes(later) <= passes(again) + 1
-    assert len(files_in(tmp_path)) == 2
-
-
-async def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
+async def test_what_is_not_to_be_remembered_is_not() -> None:
     async with remembering() as suite:
-        first = await asked(suite)
-    async with remembering() as suite:
-        assert counts(await asked(suite)) == counts(first)
-
-
-async def test_what_is_not_to_be_remembered_is_not(tmp_path: Path) -> None:
-    async with remembering(tmp_path) as suite:
         await asked(suite, no_memory=True)
-        assert files_in(tmp_path) == []
         first = await asked(suite)
         assert counts(await asked(suite, no_memory=True)) == (0, 0)
         assert counts(await asked(suite))[0] > counts(first)[0]
     async with scripted_suite() as suite:
         await asked(suite)
         assert counts(await asked(suite)) == (0, 0)
-
-
-async def test_a_running_drafter_forgets_what_is_deleted(tmp_path: Path) -> None:
-    async with remembering(tmp_path) as suite:
-        first = await asked(suite)
-        assert counts(await asked(suite))[0] > counts(first)[0]
-        assert clear(tmp_path) == 1
-        assert counts(await asked(suite)) == counts(first)
-        assert counts(await asked(suite))[0] > counts(first)[0], "what is said later is remembered"
 
 
 async def test_of_a_cancelled_answer_what_was_final_is_remembered() -> None:
@@ -237,7 +204,7 @@ async def heard(memory: TenantMemories, tenant: Tenant, first: int) -> int:
 
 
 async def test_tenants_that_were_longest_away_are_forgotten_first() -> None:
-    memory = TenantMemories(MemoryLimits(tokens=100, total_tokens=250), "vocabulary", 1000)
+    memory = TenantMemories(MemoryLimits(tokens=100, total_tokens=250), 1000)
     for tenant in (ALICE, BOB):
         memory.learn(tenant, range(100), ())
         await memory.learned()
@@ -248,42 +215,8 @@ async def test_tenants_that_were_longest_away_are_forgotten_first() -> None:
     await memory.close()
 
 
-async def test_a_folder_that_cannot_be_written_fails_no_request(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    async with remembering(blocked / "memory") as suite:
-        first = await asked(suite)
-        assert counts(await asked(suite))[0] > counts(first)[0]
-
-
-async def test_a_second_process_reads_and_does_not_write(tmp_path: Path) -> None:
-    limits = MemoryLimits(folder=tmp_path)
-    one = TenantMemories(limits, "vocabulary", 1000)
-    one.learn(ALICE, range(100), range(50))
-    await one.learned()
-    other = TenantMemories(limits, "vocabulary", 1000)
-    assert await heard(other, ALICE, 0) == 1
-    (file,) = files_in(tmp_path)
-    size = file.stat().st_size
-    other.learn(ALICE, range(500, 600), range(50))
-    await other.learned()
-    assert file.stat().st_size == size
-    await other.close()
-    await one.close()
-
-
-async def test_ids_beyond_the_vocabulary_are_not_read(tmp_path: Path) -> None:
-    limits = MemoryLimits(folder=tmp_path)
-    large = TenantMemories(limits, "vocabulary", 1000)
-    large.learn(ALICE, range(900, 1000), ())
-    await large.close()
-    small = TenantMemories(limits, "vocabulary", 950)
-    assert await heard(small, ALICE, 0) == 0
-    await small.close()
-
-
 async def test_texts_beyond_what_may_wait_are_not_learned() -> None:
-    memory = TenantMemories(MemoryLimits(), "vocabulary", 1000)
+    memory = TenantMemories(MemoryLimits(), 1000)
     for number in range(100):
         memory.learn(ALICE, range(number, number + 20), ())
     await memory.learned()

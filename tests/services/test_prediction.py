@@ -32,8 +32,8 @@ GREEDY = SamplingParams(temperature=0.0)
 DRAFTS_CHAINS = [name for name, preset in PRESETS.items() if preset.drafts_chains]
 COUPLED = [name for name in DRAFTS_CHAINS if PRESETS[name].drafter_invariant]
 EVERY_RUN = (
-    *("dssd", "tslt", "picospec", "lookup"),
-    *("auto", "stream", "stream-rejection", "stream-cloud-draft"),
+    *("dssd", "tslt", "picospec"),
+    *("auto", "stream"),
 )
 """Presets that `make test` asks: each way to send drafts and to judge, and all that measure, since
 `make test-long` has builds beside it."""

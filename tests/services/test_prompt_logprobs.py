@@ -19,7 +19,6 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, emulated, scripted_suite
 from tests.services.test_logprobs import TELLING
@@ -69,9 +68,8 @@ async def test_every_preset_that_tells_logprobs_tells_the_prompts_and_changes_no
             check_prompt(told)
             plain = await suite.client.generate(asking(preset, prompt_logprobs=False))
             assert plain.prompt.token_ids == []
-            if not PRESETS[preset].timing_dependent:
-                assert plain.token_ids == told.token_ids, preset
-                assert plain.logprobs == pytest.approx(told.logprobs, abs=1e-5)
+            assert plain.token_ids == told.token_ids, preset
+            assert plain.logprobs == pytest.approx(told.logprobs, abs=1e-5)
 
 
 async def test_they_are_whole_though_the_prompt_is_kept_and_are_kept_for_others() -> None:

@@ -55,7 +55,7 @@ async def test_a_prompt_longer_than_the_draft_s_context_is_drafted_for_exactly()
     async with EmbeddedSuite(pair()) as suite:
         warm_text = (await answered(suite, asking("ar"))).token_ids
         cold_text = (await answered(suite, asking("ar", sampling=cold))).token_ids
-        for preset in ("coupled", "stream", "auto", "predraft"):
+        for preset in ("coupled", "stream", "auto"):
             result = await answered(suite, asking(preset))
             assert result.token_ids == warm_text, preset
         for preset in ("dssd", "dsd", "mc-dsd"):

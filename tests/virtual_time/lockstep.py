@@ -39,7 +39,7 @@ from tandem.specdec.messages import (
 from tandem.specdec.predicted_text import PredictedText
 from tandem.specdec.presets import Preset
 from tandem.specdec.recalled_text import RecallTally, Recollection
-from tandem.specdec.text_drafts import NO_TEXTS, TextDrafts
+from tandem.specdec.text_drafts import TextDrafts
 from tandem.specdec.text_memory import Block, TextMemory
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
 from tests.virtual_time.cases import ModelPair, TokenIds
@@ -301,8 +301,6 @@ class Lockstep:
         drafts = self._from_texts(work, texts, (), work.count + work.spare)
         if len(drafts) >= work.count or (drafts and drafts[-1].ends_chunk):
             return drafts
-        if not self.edge.request.predicts_within_tasks:
-            texts = NO_TEXTS
         drafts = []
         threshold = self.edge.request.preset.confidence_threshold
         while len(drafts) < work.count and not (

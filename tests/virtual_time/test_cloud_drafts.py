@@ -65,7 +65,8 @@ def test_a_step_takes_its_time() -> None:
 def test_both_are_about_as_fast_as_the_better_of_the_two() -> None:
     for rtt_s in (0.0, 0.1):
         better = min(tpot_s("stream", 0.8, rtt_s), tpot_s("cloud-draft", 0.8, rtt_s))
-        assert tpot_s("stream-cloud-draft", 0.8, rtt_s) < 1.05 * better, rtt_s
+        both = tpot_s("stream", 0.8, rtt_s, cloud_drafts=CloudDrafts.MODEL)
+        assert both < 1.05 * better, rtt_s
 
 
 def together(name: str, sessions: int, times: ModelTimes = TIMES, **choices: Any) -> float:
@@ -126,10 +127,12 @@ def test_auto_drafts_nothing_in_a_cloud_without_a_draft_model() -> None:
 @pytest.mark.parametrize(
     ("name", "rate", "rtt_s", "off"),
     [("cloud-draft", 0.8, 0.3, 0.08), ("cloud-draft", 0.05, 0.0, 0.08)]
-    + [("stream-cloud-draft", rate, rtt_s, 0.2) for rate, rtt_s in ((0.8, 0.0), (0.6, 0.1))],
+    + [("stream", rate, rtt_s, 0.2) for rate, rtt_s in ((0.8, 0.0), (0.6, 0.1))],
 )
 def test_the_time_of_a_token_is_predicted(name: str, rate: float, rtt_s: float, off: float) -> None:
-    done = answer(name, rate, rtt_s)
-    expected = predicted_tpot_s(preset(name), Conditions(TIMES, rtt_s), 64, [done])
+    choices: dict[str, Any] = {"cloud_drafts": CloudDrafts.MODEL}
+    done = answer(name, rate, rtt_s, **choices)
+    expected = predicted_tpot_s(preset(name, **choices), Conditions(TIMES, rtt_s), 64, [done])
     assert expected == pytest.approx(done.tpot_s, rel=off)
-    assert predicted_tpot_s(preset("cloud-lookup"), Conditions(TIMES), 64, [done]) is None
+    looked_up = preset("cloud-draft", cloud_drafts=CloudDrafts.LOOKUP)
+    assert predicted_tpot_s(looked_up, Conditions(TIMES), 64, [done]) is None

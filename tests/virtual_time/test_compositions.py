@@ -141,7 +141,7 @@ def test_random_compositions(block: int) -> None:
         if case.chosen.acceptance is Acceptance.GUMBEL or case.models.sampling.greedy:
             kinds.add("ar")
             assert result.token_ids == case.run(preset("ar"), Faults()).token_ids, case
-        elif not case.chosen.timing_dependent and case.chosen.drafts:
+        elif case.chosen.drafts:
             kinds.add("uncut")
             assert result.token_ids == case.run(faults=Faults()).token_ids, case
     assert kinds == {"ar", "uncut"}

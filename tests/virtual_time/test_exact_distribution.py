@@ -15,21 +15,17 @@ import pytest
 
 from lab.analysis.lost_mass import after_sampling_bias, before_sampling_bias, top_k_bias
 from lab.simulation.simulated_drafts import ProbsOf
-from tandem.core.probs import NO_TRUNCATION, Array, SamplingParams, Truncation
+from tandem.core.probs import Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose
 from tandem.specdec.choices import (
     Acceptance,
     CloudDrafts,
-    Control,
     Predraft,
     RejectionPayload,
     Schedule,
     Uplink,
 )
-from tandem.specdec.cloud_drafting import CloudDrafting, DraftingContext
-from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset
-from tandem.specdec.rules import RejectionRule
 from tests.exact import ExactRandom, fractions, in_parts, outcome_probs
 from tests.long_runs import LONG, with_long_cases
 from tests.virtual_time.cases import ModelPair, TokenIds, preset, recovered_afresh, scheduled, tree
@@ -158,7 +154,7 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "picospec, prepared, chunks of three": (
         scheduled(
             "picospec-preverify",
-            Schedule(3, 3, token_by_token=True, prepare_on_arrival=True),
+            Schedule(3, 3, bonus=False, token_by_token=True, prepare_on_arrival=True),
             payload_top=3,
         ),
         3,
@@ -181,7 +177,10 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "cloud drafts, 1": (preset("cloud-draft", 1, acceptance=Acceptance.REJECTION), 4),
     "cloud drafts, 2": (preset("cloud-draft", 2, acceptance=Acceptance.REJECTION), 4),
     "cloud drafts, 3": (preset("cloud-draft", 3, acceptance=Acceptance.REJECTION), 3),
-    "cloud lookup": (preset("cloud-lookup", 3, acceptance=Acceptance.REJECTION), 4),
+    "cloud lookup": (
+        preset("cloud-draft", 3, acceptance=Acceptance.REJECTION, cloud_drafts=CloudDrafts.LOOKUP),
+        4,
+    ),
 }
 EVERY_RUN = (
     *("dsd, 1", "dsd, 2", "dsd, 2, sure ones", "dssd-full, 2", "dssd, M 3", "dssd, M 0, R 0"),
@@ -221,35 +220,19 @@ TREES: dict[str, tuple[Preset, int]] = {
     "2, 1, P 0.8": (tree((2, 1), truncation=Truncation(top_p=0.8)), 2),
     "2, 1, full distributions": (tree((2, 1), uplink=Uplink.FULL_DISTRIBUTIONS), 2),
 }
-OWN_TOKENS = {
-    "pipelined, bonus": scheduled("dsd", Schedule(2, 1)),
-    "pipelined, bonus, chunks of two": scheduled("dsd", Schedule(4, 2)),
-    "pipelined, bonus, on arrival": scheduled("dsd", Schedule(2, 1, verify_on_arrival=True)),
-    "stream": preset("stream-rejection", 1, truncation=NO_TRUNCATION, control=Control.FIXED),
-    "stream, for few passes": preset(
-        "stream-rejection", 1, truncation=NO_TRUNCATION, idle_weight=0.4
-    ),
-    "streaming": scheduled("dsd", Schedule(2, 1, decode_when_idle=True)),
-    "streaming, whole window": scheduled("dsd", Schedule(2, 2, decode_when_idle=True)),
-    "stream, cloud drafts": scheduled(
-        "dsd",
-        Schedule(2, 1, verify_on_arrival=True, decode_when_idle=True),
-        cloud_drafts=CloudDrafts.MODEL,
-        cloud_draft_length=2,
-    ),
-    "streaming, cloud drafts, whole window": scheduled(
-        "dsd",
-        Schedule(2, 2, decode_when_idle=True),
-        cloud_drafts=CloudDrafts.MODEL,
-        cloud_draft_length=1,
-    ),
-    "stream, cloud lookup": scheduled(
-        "dsd",
-        Schedule(2, 1, verify_on_arrival=True, decode_when_idle=True),
-        cloud_drafts=CloudDrafts.LOOKUP,
-        cloud_draft_length=2,
-    ),
+PACED = {
+    name: METHODS[name][0]
+    for name in (
+        *(
+            "pipelined",
+            "pipelined, chunks of two",
+            "picospec, distribution up",
+            "picospec, prepared",
+        ),
+        *("picospec, one chunk", "predraft, pipelined"),
+    )
 }
+"""Where drafts are sent before earlier ones are judged."""
 PACES = [
     Pace(),
     Pace(judge=3),
@@ -375,39 +358,16 @@ def test_so_it_is_where_a_branch_ends_the_text() -> None:
 @pytest.mark.parametrize(
     ("method", "numbers"),
     [
-        *(
-            (method, (number % 5,))
-            for number, method in enumerate(OWN_TOKENS)
-            if method not in ("pipelined, bonus", "stream, for few passes")
-        ),
-        *(pytest.param(method, range(len(PACES)), marks=LONG) for method in OWN_TOKENS),
+        *((method, (number % 5,)) for number, method in enumerate(PACED)),
+        *(pytest.param(method, range(len(PACES)), marks=LONG) for method in PACED),
     ],
 )
-def test_so_it_is_where_the_cloud_goes_on_alone(method: str, numbers: Sequence[int]) -> None:
-    """Whichever positions it takes before their drafts arrive, and wherever the text may end.
-    `make test` has a pace of most methods, and each pace with a method at least."""
+def test_so_it_is_at_any_pace(method: str, numbers: Sequence[int]) -> None:
+    """However late drafts and verdicts are, and wherever the text may end. `make test` has a pace
+    of each method, and each pace with a method at least."""
     for pace in [PACES[number] for number in numbers]:
-        probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, ENDS)
+        probs = probs_through_the_machines(PACED[method], 3, pace, ENDS)
         assert probs == exact_payload_probs(3, ENDS), pace
-
-
-@pytest.mark.parametrize(
-    ("method", "number"),
-    [
-        ("streaming, whole window", 4),
-        ("stream, cloud drafts", 3),
-        *(
-            pytest.param(method, number, marks=LONG)
-            for method in OWN_TOKENS
-            for number in range(1, len(PACES), 2)
-        ),
-    ],
-)
-def test_so_it_is_where_no_token_ends_the_text(method: str, number: int) -> None:
-    """The paces matter less here: no chunk is shorter than another. Nor does any token end a text
-    where the cloud overtakes predictions and earlier texts, below."""
-    probs = probs_through_the_machines(OWN_TOKENS[method], 3, PACES[number])
-    assert probs == exact_payload_probs(3, frozenset())
 
 
 PREDICTED: list[TokenIds] = [(1, 0, 2), (2, 2, 1, 0), (0,)]
@@ -438,12 +398,12 @@ def test_so_it_is_where_the_caller_predicts_the_answer(method: str, predicted: T
 
 @pytest.mark.parametrize(
     "method",
-    with_long_cases(OWN_TOKENS, ("streaming, whole window", "stream, cloud lookup")),
+    with_long_cases(PACED, ("pipelined, chunks of two", "picospec, prepared")),
 )
-def test_so_it_is_where_the_cloud_overtakes_a_prediction(method: str) -> None:
+def test_so_it_is_at_any_pace_with_a_prediction(method: str) -> None:
     for number, pace in enumerate(PACES[::2]):
         predicted = PREDICTED[number % 2]
-        probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, predicted=predicted)
+        probs = probs_through_the_machines(PACED[method], 3, pace, predicted=predicted)
         assert probs == exact_payload_probs(3, frozenset()), pace
 
 
@@ -471,11 +431,10 @@ def test_so_it_is_where_drafts_are_from_earlier_texts(method: str) -> None:
     assert probs == exact_payload_probs(max_tokens, frozenset())
 
 
-@pytest.mark.parametrize("method", ["stream", "streaming, whole window"])
-def test_so_it_is_where_the_cloud_overtakes_them(method: str) -> None:
+@pytest.mark.parametrize("method", ["pipelined", "picospec, one chunk"])
+def test_so_it_is_at_any_pace_with_earlier_texts(method: str) -> None:
     for pace in PACES[1:4:2]:
-        chosen = OWN_TOKENS[method]
-        probs = probs_through_the_machines(chosen, 3, pace, remembered=REMEMBERED)
+        probs = probs_through_the_machines(PACED[method], 3, pace, remembered=REMEMBERED)
         assert probs == exact_payload_probs(3, frozenset()), pace
 
 
@@ -536,52 +495,3 @@ def test_drawing_afresh_with_the_full_distribution_would_be_biased(
     chosen, max_tokens = METHODS["dssd, M 1, R 0"]
     probs = probs_through_the_machines(chosen, max_tokens, Pace())
     assert probs != exact_payload_probs(max_tokens, frozenset())
-
-
-@pytest.mark.parametrize("pace", [PACES[2], pytest.param(PACES[3], marks=LONG)])
-def test_so_it_is_with_a_draft_model_in_the_cloud_that_differs_from_the_edge_s(pace: Pace) -> None:
-    other = pair_of(
-        draft={0: [6, 1, 1], 1: [1, 6, 1], 2: [4, 0, 4]},
-        target={0: [1, 1, 1], 1: [1, 1, 1], 2: [1, 1, 1]},
-    )
-    models = replace(MODELS, cloud_draft_probs=other.draft_probs)
-    chosen = OWN_TOKENS["stream, cloud drafts"]
-    probs = probs_through_the_machines(chosen, 3, pace, models=models)
-    assert probs == exact_payload_probs(3, frozenset())
-
-
-def test_cloud_drafts_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would win more races against an edge's drafts than others. (That one number serves all
-    would hide it here.)"""
-    monkeypatch.setattr("tandem.specdec.rules.RacingRejectionRule", RejectionRule)
-    created = CloudDrafting.__init__
-
-    def not_racing(drafting: CloudDrafting, context: DraftingContext) -> None:
-        created(drafting, replace(context, races=False))
-
-    edge, cloud = (dict.fromkeys(range(3), row) for row in ([1, 0, 3], [3, 0, 1]))
-    target = {last: [1, 0, 1] for last in range(3)}
-    models = pair_of(edge, target)
-    models = replace(models, cloud_draft_probs=pair_of(cloud, target).draft_probs)
-    right = exact_payload_probs(4, ENDS, models)
-
-    def answered() -> dict[TokenIds, Fraction]:
-        chosen = OWN_TOKENS["stream, cloud drafts"]
-        return probs_through_the_machines(chosen, 4, Pace(cloud_draft=3), ENDS, models=models)
-
-    assert answered() == right
-    monkeypatch.setattr(CloudDrafting, "__init__", not_racing)
-    assert answered() != right
-
-
-def test_chunks_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come before the cloud goes on alone, where others come after. (That one number serves
-    draft and own token would hide it here.)"""
-    monkeypatch.setattr("tandem.specdec.rules.RacingRejectionRule", RejectionRule)
-    monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
-    chosen = OWN_TOKENS["streaming, whole window"]
-    biased = [
-        probs_through_the_machines(chosen, 3, pace, ENDS) != exact_payload_probs(3, ENDS)
-        for pace in PACES[1:3]
-    ]
-    assert biased == [False, True], "the pace decides"

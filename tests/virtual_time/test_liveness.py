@@ -9,7 +9,7 @@ from lab.simulation.simulator import ModelTimes, SimulationResult
 from lab.simulation.virtual_time import Faults
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
-from tandem.specdec.choices import Schedule
+from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
 from tests.long_runs import with_long_cases
@@ -19,7 +19,8 @@ TICK_S = 0.2
 TIMES = LivenessTimes(ping_after_s=0.3, dead_after_s=0.9, give_up_after_s=4.0)
 MODELS = model_pair(12, sharpness=4.0, noise=0.4)
 EVERY = {
-    **{name: preset(name) for name in PRESETS if not PRESETS[name].timing_dependent},
+    **{name: preset(name) for name in PRESETS},
+    "predraft": preset("coupled", predraft=Predraft.LIKELY_OUTCOMES),
     "always the full distribution": preset("dssd", payload_top=0, payload_tail_draws=0),
     "pipelined": scheduled("dsd", Schedule(8, 2, bonus=False)),
     "pipelined, split": scheduled(

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tandem.core.probs import NO_TRUNCATION, SamplingParams, Truncation
+from tandem.core.probs import SamplingParams, Truncation
 from tandem.core.randomness import Purpose
 from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
 from tandem.specdec.presets import Preset
@@ -58,7 +58,11 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "dssd, K 2": (OPPOSED, "dssd", {"payload_top": 1, "truncation": Truncation(top_k=2)}),
     "fsd, opposed": (with_exits(OPPOSED), "fsd", {"exits": 3, "payload_top": 1}),
     "cloud drafts, opposed": (OPPOSED, "cloud-draft", {"acceptance": Acceptance.REJECTION}),
-    "cloud lookup": (CLOSE, "cloud-lookup", {"acceptance": Acceptance.REJECTION}),
+    "cloud lookup": (
+        CLOSE,
+        "cloud-draft",
+        {"acceptance": Acceptance.REJECTION, "cloud_drafts": CloudDrafts.LOOKUP},
+    ),
 }
 CASES = {method: 1 + number % 3 for number, method in enumerate(METHODS)}
 """Each at one length: tests of exact distributions and of text equality have the others."""
@@ -191,36 +195,14 @@ def test_drawing_afresh_with_the_full_distribution_fails_the_same_test(
         check_method("dssd, M 1, R 0", 2, MANY)
 
 
-def idle(window: int, chunk: int, bonus: bool = True) -> Schedule:
-    return Schedule(window, chunk, bonus=bonus, decode_when_idle=True)
-
-
 COMPOSITIONS = {
     "pipelined, uneven": scheduled("dsd", Schedule(3, 2, bonus=False)),
-    "pipelined, bonus": scheduled("dsd", Schedule(4, 2)),
-    "pipelined, bonus, on arrival": scheduled("dsd", Schedule(3, 1, verify_on_arrival=True)),
     "pipelined, float32": scheduled("dsd", Schedule(4, 2, bonus=False), uplink_precision="float32"),
-    "pipelined, split, bonus": scheduled(
-        "dssd", Schedule(3, 1), payload_top=1, payload_tail_draws=1
+    "pipelined, split": scheduled(
+        "dssd", Schedule(3, 1, bonus=False), payload_top=1, payload_tail_draws=1
     ),
     "picospec": preset("picospec", 2, payload_top=1, payload_tail_draws=1),
-    "picospec, bonus": scheduled(
-        "picospec", Schedule(4, 2, True, token_by_token=True), payload_top=1
-    ),
     "stop and wait, no bonus": scheduled("dsd", Schedule(2, 2, bonus=False)),
-    "streaming": scheduled("dsd", idle(4, 1)),
-    "streaming, no bonus": scheduled("dsd", idle(4, 2, bonus=False)),
-    "streaming, whole window": scheduled("dsd", idle(3, 3)),
-    "stream, rejection": preset("stream-rejection", truncation=NO_TRUNCATION),
-    "stream, rejection, for few passes": preset(
-        "stream-rejection", idle_weight=0.3, truncation=Truncation(top_k=2)
-    ),
-    "stream, rejection, cloud drafts": preset(
-        "stream-rejection",
-        truncation=NO_TRUNCATION,
-        cloud_drafts=CloudDrafts.MODEL,
-        cloud_draft_length=2,
-    ),
 }
 
 
@@ -231,7 +213,7 @@ MODELS_OF = {name: (CLOSE, OPPOSED)[number % 2] for number, name in enumerate(CO
     "composition",
     with_long_cases(
         COMPOSITIONS,
-        ("pipelined, split, bonus", "stream, rejection, for few passes"),
+        ("pipelined, split", "stop and wait, no bonus"),
     ),
 )
 def test_schedules(composition: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.simulation.simulator import ModelTimes, SimulationResult
-from tandem.core.probs import NO_TRUNCATION, SamplingParams
+from tandem.core.probs import SamplingParams
 from tandem.netem.link_model import link_from
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftTask, Interrupt
@@ -80,7 +80,12 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
 
 def test_more_workers_and_confidence_first_miss_less() -> None:
     def miss_rate(workers: int, order: PredraftOrder) -> float:
-        chosen = preset("predraft", predraft_workers=workers, predraft_order=order)
+        chosen = preset(
+            "coupled",
+            predraft_workers=workers,
+            predraft_order=order,
+            predraft=Predraft.LIKELY_OUTCOMES,
+        )
         results = [answer(chosen, seed).stats for seed in range(20)]
         hits = sum(stats.predraft_hits for stats in results)
         misses = sum(stats.predraft_misses for stats in results)
@@ -116,14 +121,11 @@ def test_a_window_that_closes_lets_out_what_was_drafted_before() -> None:
     which an outcome comes all the same are sent."""
     models = model_pair(20, sharpness=3.0, noise=0.6)
     slow = ModelTimes(draft_s=0.060, verify_first_s=0.072, verify_further_s=0.003)
-    for name in ("stream", "stream-rejection"):
-        chosen = preset(name, truncation=NO_TRUNCATION)
-        for seed in range(4):
-            done = run(chosen, models, seed, max_tokens=40, link=link_from(0.3), times=slow)
-            assert len(done.token_ids) == 40
-            if name == "stream":
-                alone = run(preset("ar"), models, seed, max_tokens=40, link=link_from(0.3))
-                assert done.token_ids == alone.token_ids
+    for seed in range(4):
+        done = run(preset("stream"), models, seed, max_tokens=40, link=link_from(0.3), times=slow)
+        alone = run(preset("ar"), models, seed, max_tokens=40, link=link_from(0.3))
+        assert len(done.token_ids) == 40
+        assert done.token_ids == alone.token_ids
 
 
 def test_an_expected_outcome_is_in_flight_at_once() -> None:
@@ -156,4 +158,9 @@ def test_greedy_predrafting_is_greedy() -> None:
     models = model_pair(20, sharpness=5.0, noise=0.5, sampling=SamplingParams(temperature=0.0))
     for seed in range(10):
         alone = run(preset("ar"), models, seed, max_tokens=20)
-        assert run(preset("predraft"), models, seed, max_tokens=20).token_ids == alone.token_ids
+        assert (
+            run(
+                preset("coupled", predraft=Predraft.LIKELY_OUTCOMES), models, seed, max_tokens=20
+            ).token_ids
+            == alone.token_ids
+        )

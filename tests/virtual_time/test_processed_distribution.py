@@ -48,7 +48,6 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "predraft": (preset("dsd", 1, predraft=Predraft.LIKELY_OUTCOMES), 2),
     "tree": (tree((2, 1)), 2),
     "tree, with replacement": (tree((2,), with_replacement=True), 2),
-    "streaming": (scheduled("dsd", Schedule(2, 1, decode_when_idle=True)), 3),
 }
 EVERY_RUN = (
     "dsd",
@@ -57,9 +56,8 @@ EVERY_RUN = (
     "distribution up",
     "predraft",
     "tree",
-    "streaming",
 )
-"""In `make test`: each payload, a tree, and tokens of the cloud's own; with each processor."""
+"""In `make test`: each payload, and a tree; with each processor."""
 TARGET = {0: [4, 3, 1], 1: [2, 2, 4], 2: [8, 5, 3]}
 DRAFT = {0: [1, 2, 5], 1: [4, 4, 1], 2: [1, 1, 14]}
 

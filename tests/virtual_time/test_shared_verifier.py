@@ -35,7 +35,7 @@ def test_a_pass_takes_every_session_whose_work_is_due() -> None:
 def test_texts_do_not_depend_on_who_shares_the_verifier() -> None:
     questions = [Question((number + 1, 2), 16, number, number * 0.03) for number in range(3)]
     conditions = Conditions(TIMES, 0.05, 20.0)
-    for name in ("stream", "predraft", "dssd", "picospec", "fsd"):
+    for name in ("stream", "dssd", "picospec", "fsd"):
         together = simulate_answers(PRESETS[name], PAIR, conditions, questions)
         alone = [
             simulate_answer(PRESETS[name], PAIR, conditions, q.prompt_ids, q.max_tokens, q.seed)

@@ -30,14 +30,11 @@ EVERY = {
         for name, length in zip(PRESETS, cycle((3, 8)), strict=False)
     },
     "pipelined": scheduled("dsd", Schedule(8, 2, bonus=False)),
-    "pipelined, bonus": scheduled("dsd", Schedule(8, 4)),
     "pipelined, split": scheduled("dssd", Schedule(8, 2, bonus=False)),
-    "streaming": scheduled("dsd", Schedule(4, 1, decode_when_idle=True)),
-    "streaming, whole chunks": scheduled("dsd", Schedule(8, 4, decode_when_idle=True)),
 }
 USUAL = frozenset(
     (
-        *("ar", "dsd", "dssd", "picospec", "mc-dsd", "stream-rejection", "coupled", "fsd"),
+        *("ar", "dsd", "dssd", "picospec", "mc-dsd", "coupled", "fsd"),
         *("cloud-draft", "split"),
     )
 )
@@ -45,7 +42,7 @@ METHODS = with_long_cases(
     EVERY,
     [
         *(name for name in EVERY if name.split(",")[0] in USUAL),
-        *("pipelined, split", "streaming, whole chunks"),
+        "pipelined, split",
     ],
 )
 """In `make test` one preset of each kind."""

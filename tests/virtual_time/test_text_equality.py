@@ -41,7 +41,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "coupled": ("coupled", {}),
     "cloud-draft": ("cloud-draft", {}),
     "cloud-draft, rejection": ("cloud-draft", {"acceptance": Acceptance.REJECTION}),
-    "cloud-lookup": ("cloud-lookup", {}),
+    "cloud lookup": ("cloud-draft", {"cloud_drafts": CloudDrafts.LOOKUP}),
 }
 
 
@@ -205,8 +205,9 @@ def test_greedy_streaming_is_ar(name: str) -> None:
     for seed in range(24):
         prompt_ids = prompt_of(seed)
         chosen = streaming(PRESETS[name], random.Random(f"schedule {seed}"))
-        if name.startswith("dssd"):
-            chosen = replace(chosen, schedule=replace(chosen.schedule, decode_when_idle=False))
+        if not chosen.drafter_invariant:
+            waits = replace(chosen.schedule, decode_when_idle=False, bonus=False)
+            chosen = replace(chosen, schedule=waits)
         chosen.validate()
         faults = faults_of(seed, 1.0) if seed % 2 else None
         streamed = run(
@@ -258,12 +259,12 @@ def test_a_cut_changes_no_pipelined_text(method: str) -> None:
         assert cut.token_ids == uncut.token_ids, seed
 
 
-@pytest.mark.parametrize(("name", "stand"), [("cloud-draft", 24), ("cloud-lookup", 2)])
-def test_drafts_in_the_cloud_are_ar_under_faults(name: str, stand: int) -> None:
+@pytest.mark.parametrize(("kind", "stand"), [(CloudDrafts.MODEL, 24), (CloudDrafts.LOOKUP, 2)])
+def test_drafts_in_the_cloud_are_ar_under_faults(kind: CloudDrafts, stand: int) -> None:
     lost = accepted = 0
     for seed in range(48):
         answer = run(
-            preset(name, 1 + seed % 8),
+            preset("cloud-draft", 1 + seed % 8, cloud_drafts=kind),
             MODELS,
             seed,
             prompt_ids=prompt_of(seed) * 3,

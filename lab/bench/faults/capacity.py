@@ -17,7 +17,6 @@ from typing import Any
 
 from lab.bench.faults.capacity_cells import (
     ARMS,
-    BOTH,
     CLOUD,
     EDGE_STEPS_S,
     EDGES,
@@ -42,7 +41,7 @@ MIDDLE = Cell("memory", 0.040, 0.8)
 """The cell in which one more thing is varied."""
 COLUMNS = (
     *("target", "rtt_s", "declared", *ARMS),
-    *("edge_over_cloud", "both_over_cloud", "bound", "bound_at_load", "most"),
+    *("edge_over_cloud", "bound", "bound_at_load", "most"),
 )
 SPEED_COLUMNS = ("target", "rtt_s", "declared", *ARMS, "edge_over_cloud", "bound_at_load")
 
@@ -151,13 +150,10 @@ def _row(cell: Cell, seed: int) -> Row:
 
 
 def _over_cloud(figures: dict[str, Any]) -> dict[str, float | None]:
-    """Return what the better of EDGES reaches, and what BOTH reaches, relative to a cloud that
-    drafts."""
+    """Return what the better of EDGES reaches, relative to a cloud that drafts."""
     cloud = figures[CLOUD]
-    return {
-        "edge_over_cloud": max(figures[arm] for arm in EDGES) / cloud if cloud else None,
-        "both_over_cloud": figures[BOTH] / cloud if cloud else None,
-    }
+    edge = max(figures[arm] for arm in EDGES)
+    return {"edge_over_cloud": edge / cloud if cloud else None}
 
 
 def notes(rows: Sequence[Row]) -> list[str]:

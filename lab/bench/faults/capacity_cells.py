@@ -17,9 +17,8 @@ from tandem.specdec.presets import PRESETS
 
 ALONE = "ar"
 CLOUD = "cloud-draft"
-BOTH = "stream-cloud-draft"
 EDGES = ("coupled", "stream")
-ARMS = (ALONE, CLOUD, *EDGES, BOTH)
+ARMS = (ALONE, CLOUD, *EDGES)
 TARGETS: Mapping[str, Pacing] = MappingProxyType(
     {"memory": Pacing(0.024, 0.072, 0.0005), "compute": Pacing(0.024, 0.072, 0.009)}
 )

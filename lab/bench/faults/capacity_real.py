@@ -20,7 +20,6 @@ from typing import Any
 from lab.bench.faults.capacity_cells import (
     ALONE,
     ARMS,
-    BOTH,
     CLOUD,
     CLOUD_SHARE,
     EDGES,
@@ -55,7 +54,7 @@ PACING = TARGETS["memory"]
 COUNTS = (4, 16, 32)
 QUICK_COUNTS = (16,)
 SATURATED = 16
-QUICK_ARMS = (ALONE, CLOUD, "stream", BOTH)
+QUICK_ARMS = (ALONE, CLOUD, "stream")
 DILATION = 3.0
 WARM_S = 1.5
 PHASE_S = 12.0

@@ -108,7 +108,7 @@ def run(
     report.notes.append(
         "limit: tokens/s of all sessions relative to ar, were drafts always ready for every pass,"
         " as many as pay: what the declared cost of passes leaves. A further token of a pass that"
-        " costs less raises it. baseline: the best of ar, cloud-draft and cloud-lookup."
+        " costs less raises it. baseline: the better of ar and cloud-draft."
         " cloud_draft: the cloud has a draft model, whose step takes a fifth of the edge's. mbps is"
         " of the downlink."
     )

@@ -19,7 +19,7 @@ ON_AVERAGE = 0.97
 AT_WORST = 0.92
 TOGETHER = 1.0
 UNDER_LOAD = 1.15
-BASELINE = "best of ar, cloud-draft, cloud-lookup"
+BASELINE = "better of ar and cloud-draft"
 """What the cloud does without an edge."""
 
 

@@ -56,9 +56,9 @@ from tools.write_gguf import write_gguf
 ROUNDS = 5
 QUICK_ROUNDS = 3
 DRAFTING = "cloud-draft"
-FIXED = ("coupled", "predraft", "stream")
-"""What `auto` is held against beside the cloud without an edge: stop and wait, the same with drafts
-for the likely outcomes of a round ready, and drafts that never wait."""
+FIXED = ("coupled", "stream")
+"""What `auto` is held against beside the cloud without an edge: stop and wait, and drafts that
+never wait."""
 PRESETS = (ALONE, CHOSEN, DRAFTING, *FIXED)
 WARM_UP_TOKENS = 48
 SETTLED_S = 0.2

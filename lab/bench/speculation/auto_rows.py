@@ -28,8 +28,8 @@ Case = Cell | Change
 AnyCell = TypeVar("AnyCell")
 ALONE = "ar"
 CHOSEN = "auto"
-BASELINES = (ALONE, "cloud-draft", "cloud-lookup")
-"""What the cloud does without an edge: decode alone, or draft itself with a model or by lookup."""
+BASELINES = (ALONE, "cloud-draft")
+"""What the cloud does without an edge: decode alone, or draft itself."""
 FINALISTS = 2
 """So many of the fixed presets that are best with the first seed are compared with every seed."""
 
@@ -136,11 +136,10 @@ def _declared(case: Case) -> Row:
 def fixed_presets(quick: bool) -> dict[str, Preset]:
     """Return the presets to choose from in hindsight, by name; those in stop and wait with several
     draft lengths."""
-    presets = {name: PRESETS[name] for name in ("picospec", "stream", "stream-cloud-draft")}
-    for length in (4,) if quick else (2, 4, 8):
-        for name in ("coupled", "dssd", "predraft"):
-            presets[f"{name} {length}"] = PRESETS[name].with_draft_length(length)
-    return presets
+    coupled = PRESETS["coupled"]
+    lengths = (4,) if quick else (2, 4, 8)
+    rounds = {f"coupled {length}": coupled.with_draft_length(length) for length in lengths}
+    return {"stream": PRESETS["stream"]} | rounds
 
 
 def time_left(minutes: float | None) -> Callable[[], bool]:

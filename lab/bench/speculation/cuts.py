@@ -169,11 +169,8 @@ def _loss_noticed_s(trial: Trial) -> float:
 def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, float]]]:
     """Return batches of requests, each request with the length of its cut in seconds."""
     texts = prompts(PROMPTS)
-    # Where timing decides who draws a token, an uncut run's text may differ as well.
     presets = [
-        name
-        for name, preset in PRESETS.items()
-        if not preset.timing_dependent and preset.cloud_drafts is not CloudDrafts.MODEL
+        name for name, preset in PRESETS.items() if preset.cloud_drafts is not CloudDrafts.MODEL
     ]
     total = plan.short + plan.long + plan.alone
     wanted = [

@@ -14,8 +14,6 @@ from lab.bench.speculation.methods_grid import Cell, Grid
 NARROW_MBPS = 10.0
 FAR_S = 0.030
 GOOD_ACCEPTANCE = 0.7
-STREAMING = ("stream", "stream-rejection")
-PREDRAFTING = ("fsd", "predraft")
 
 
 def grid_goals(grid: Grid) -> Iterator[Goal]:
@@ -30,17 +28,12 @@ def grid_goals(grid: Grid) -> Iterator[Goal]:
         "from 30 ms and acceptance 0.7 on",
         lambda c: c.rtt_s >= FAR_S and _accepts_well(grid, c),
     )
-    for name in PREDRAFTING:
-        without = f"{name} w/o pre-drafts"
-        yield from _worst(grid, name, without, 1.04)
-    for name in STREAMING:
-        yield from _worst(grid, name, "ar", 0.98)
+    yield from _worst(grid, "fsd", "fsd w/o pre-drafts", 1.04)
+    yield from _worst(grid, "stream", "ar", 0.98)
     others = ("dssd", "fsd", "picospec")
-    for name in STREAMING:
-        share = share_won(grid, name, others)
-        if share is None:
-            continue
-        words = f"share of cells where {name} is at least as fast as the best of"
+    share = share_won(grid, "stream", others)
+    if share is not None:
+        words = "share of cells where stream is at least as fast as the best of"
         there = [name for name in others if _cells(grid, name)]
         yield Goal(f"{words} {', '.join(there)}", share, 0.9, "at least")
 

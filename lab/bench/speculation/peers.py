@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lab.bench.harness.baselines import ALONE, BASELINES, CLOUD_DRAFT, CLOUD_LOOKUP
+from lab.bench.harness.baselines import ALONE, BASELINES, CLOUD_DRAFT
 from lab.bench.harness.peer_process import running_worker
 from lab.bench.harness.report import Goal, Report, Row, counted, progress
 from lab.bench.harness.suite import ROOT, Models, running_suite
@@ -195,7 +195,7 @@ def schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[s
     yield "coupled", lengths[-1], SURE
     for length in lengths:
         yield CLOUD_DRAFT, length, ()
-    for preset in ("stream", "auto", CLOUD_LOOKUP, ALONE):
+    for preset in ("stream", "auto", ALONE):
         yield preset, None, ()
 
 

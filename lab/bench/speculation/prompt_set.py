@@ -3,7 +3,7 @@
 Verifier, drafter and aggregator run as processes, computed as `tandem up` does: both sides on all
 cores, with a thread each. The verifier has the draft model, too, so that the cloud can do without
 an edge: each prompt is answered by the cloud one token at a time (`ar`), by a cloud that drafts for
-itself (`cloud-draft`, `cloud-lookup`) and by `auto`, one after the other. They take turns in being
+itself (`cloud-draft`) and by `auto`, one after the other. They take turns in being
 first, so that load from elsewhere meets all. Nothing of a prompt is kept from one answer to the
 next. There are two settings: temperature 0, and the sampling that the target's
 `generation_config.json` asks for (temperature 1 where it asks for none).
@@ -27,7 +27,6 @@ from lab.bench.harness.baselines import (
     ALONE,
     BASELINES,
     CLOUD_DRAFT,
-    CLOUD_LOOKUP,
     best_baseline,
 )
 from lab.bench.harness.plots import bars
@@ -52,7 +51,6 @@ BEST = "best of the cloud"
 COMPARED = (
     (TOGETHER, ALONE),
     (CLOUD_DRAFT, ALONE),
-    (CLOUD_LOOKUP, ALONE),
     (TOGETHER, CLOUD_DRAFT),
     (TOGETHER, BEST),
 )
@@ -70,7 +68,7 @@ SETTLED_S = 0.2
 
 PROMPT_COLUMNS = (
     *("prompt", "kind", "tokens", "alone_s_per_token", "together_s_per_token", "ratio"),
-    *("cloud_draft_ratio", "cloud_lookup_ratio", "over_cloud"),
+    *("cloud_draft_ratio", "over_cloud"),
     *("acceptance_rate", "same_text"),
 )
 SUMMARY_COLUMNS = (
@@ -202,9 +200,9 @@ def order_of(number: int, place: int) -> tuple[str, ...]:
 
 def prompt_row(prompt: NamedPrompt, rounds: Sequence[Round], setting: Setting) -> Row:
     """Return the figures of one prompt. `seconds_per_token`: by preset; `ratio`,
-    `cloud_draft_ratio`, `cloud_lookup_ratio`: times as fast as `ar`; `over_cloud`: `auto` over the
-    fastest baseline, which is `best_cloud`; `same_text`: the share of rounds in which all texts
-    were that of `ar`; `times_s`: of each answer by preset, in the rounds' order."""
+    `cloud_draft_ratio`: times as fast as `ar`; `over_cloud`: `auto` over the fastest baseline,
+    which is `best_cloud`; `same_text`: the share of rounds in which all texts were that of `ar`;
+    `times_s`: of each answer by preset, in the rounds' order."""
     presets = [preset for preset in ARMS if preset in rounds[0]]
     seconds = {preset: _seconds_per_token(rounds, preset) for preset in presets}
     alone = seconds[ALONE]
@@ -233,7 +231,6 @@ def prompt_row(prompt: NamedPrompt, rounds: Sequence[Round], setting: Setting) -
         "together_s_per_token": together,
         "ratio": alone / together,
         "cloud_draft_ratio": _times_as_fast(seconds, CLOUD_DRAFT, ALONE),
-        "cloud_lookup_ratio": _times_as_fast(seconds, CLOUD_LOOKUP, ALONE),
         "over_cloud": _times_as_fast(seconds, TOGETHER, BEST),
         "best_cloud": _fastest_baseline(seconds),
         "same_text": sum(same) / len(same),

@@ -61,12 +61,11 @@ def run(
     texts. `tasks`: folder with HumanEval.jsonl.gz. `edge_alone`: the cloud makes no drafts."""
     counts = QUICK_COUNTS if report.quick else COUNTS
     with (
-        TemporaryDirectory(prefix="tandem-bench-") as folder,
         running_suite(
             models,
             shares_cores=True,
             target_threads=1,
-            drafter_options=("--memory-tokens", str(MEMORY_TOKENS), "--memory-folder", folder),
+            drafter_options=("--memory-tokens", str(MEMORY_TOKENS)),
         ) as suite,
     ):
         asked = _Asked(

@@ -2,13 +2,13 @@
 
 A map over round trip, sessions that share one verifier, and how often a draft is right. Each cell
 compares the fastest preset that drafts at the edge with the fastest of a cloud without an edge: one
-token at a time (`ar`), with its own draft model (`cloud-draft`), or with drafts looked up in the
-text (`cloud-lookup`); and with `ar` and `cloud-lookup` alone, where the cloud has no draft model.
+token at a time (`ar`), or with its own draft model (`cloud-draft`); and with `ar` alone, where the
+cloud has no draft model.
 
 Step times, link and acceptance are declared. Edge and cloud have the same draft model, and every
 session has an edge to itself. In the cloud a draft step takes all sessions at once, and as long for
 many as for one; a pass begins when all of them have drafted, as in a server that drafts for its
-whole batch and then verifies it. The texts repeat nothing, so lookup finds nothing in them.
+whole batch and then verifies it.
 
 Cells are computed by the cost models of `tandem plan`, in which the timelines of all sessions run
 together in virtual time with drafts that are right at random; with `--simulate` by the state
@@ -26,7 +26,7 @@ from statistics import fmean
 from lab.analysis.cost_cloud_drafts import best_cloud_round
 from lab.analysis.cost_models import LinkTimes
 from lab.analysis.cost_of_preset import Sizes, predict
-from lab.bench.harness.baselines import ALONE, CLOUD_DRAFT, CLOUD_LOOKUP
+from lab.bench.harness.baselines import ALONE, CLOUD_DRAFT
 from lab.bench.harness.report import Report, Row, counted, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.speculation.auto_rows import keep_row, read_rows
@@ -65,7 +65,7 @@ WORDS = 256
 """Vocabulary of the declared pair: small ones draw sooner."""
 COLUMNS = (
     *("declared", "rtt_s", "sessions", EDGE, CLOUD, WITH_DRAFT),
-    *("cloud_without_draft", WITHOUT_DRAFT),
+    WITHOUT_DRAFT,
 )
 
 
@@ -88,7 +88,7 @@ Speed = Callable[[Preset, Cell], float]
 
 def edge_presets() -> dict[str, Preset]:
     """Return the presets that draft at the edge alone."""
-    return {name: PRESETS[name] for name in ("stream", "predraft", "coupled")}
+    return {name: PRESETS[name] for name in ("stream", "coupled")}
 
 
 def cloud_presets() -> dict[str, Preset]:
@@ -97,7 +97,6 @@ def cloud_presets() -> dict[str, Preset]:
     longest = PRESETS[CLOUD_DRAFT].with_draft_length(MOST_CLOUD_DRAFTS)
     return {
         ALONE: PRESETS[ALONE],
-        CLOUD_LOOKUP: PRESETS[CLOUD_LOOKUP],
         CLOUD_DRAFT: longest,
     }
 
@@ -174,10 +173,8 @@ def cell_row(cell: Cell, tokens_per_s: Speed) -> Row:
     """Return what is fastest in a cell, at the edge and in the cloud, and how they compare."""
     edge = {name: tokens_per_s(preset, cell) for name, preset in edge_presets().items()}
     cloud = {name: tokens_per_s(preset, cell) for name, preset in cloud_presets().items()}
-    plain = {name: speed for name, speed in cloud.items() if name != CLOUD_DRAFT}
     fastest = _fastest(edge)
     best = _fastest(cloud)
-    best_plain = _fastest(plain)
     return make_row(
         preset=fastest,
         rtt_s=cell.rtt_s,
@@ -186,13 +183,12 @@ def cell_row(cell: Cell, tokens_per_s: Speed) -> Row:
         speedup_over_ar=edge[fastest] / cloud[ALONE],
         declared=cell.rate,
         sessions=cell.sessions,
-        cloud_without_draft=best_plain,
         speeds=edge | cloud,
     ) | {
         EDGE: fastest,
         CLOUD: best,
         WITH_DRAFT: edge[fastest] / cloud[best],
-        WITHOUT_DRAFT: edge[fastest] / plain[best_plain],
+        WITHOUT_DRAFT: edge[fastest] / cloud[ALONE],
     }
 
 

@@ -128,11 +128,6 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         le=2**26,
         description="Tokens that are remembered of all tenants together, at some 25 bytes each.",
     )
-    memory_folder: Path | None = Field(
-        default=None,
-        description="Folder where remembered texts are kept, in files that only their owner can"
-        " read. Unset: they are forgotten when the drafter ends.",
-    )
 
 
 def memory_limits(settings: DrafterSettings) -> MemoryLimits | None:
@@ -140,4 +135,4 @@ def memory_limits(settings: DrafterSettings) -> MemoryLimits | None:
     if not settings.memory_tokens:
         return None
     total = max(settings.memory_tokens, settings.memory_total_tokens)
-    return MemoryLimits(settings.memory_tokens, total, settings.memory_folder)
+    return MemoryLimits(settings.memory_tokens, total)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tandem.backends.interface import Engine, Session
-from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import FailedPrecondition, TandemError, Unavailable
@@ -131,11 +130,9 @@ class CloudDrafters:
             raise FailedPrecondition(
                 f"preset {opening.settings.preset_name!r} needs a draft model in the cloud: start"
                 " the verifier with --cloud-draft MODEL (TANDEM_CLOUD_DRAFT), or use the preset"
-                " cloud-lookup"
+                " auto"
             )
-        drafter = await self._loaded()
-        _check_timing(opening, drafter.engine)
-        return drafter
+        return await self._loaded()
 
     @property
     def _at_hand(self) -> bool:
@@ -173,18 +170,6 @@ class CloudDrafters:
         """End the draft model's thread; blocks."""
         if self._drafter is not None:
             self._drafter.thread.stop()
-
-
-def _check_timing(opening: Open, engine: Engine) -> None:
-    """Raise FailedPrecondition where drafts of an edge and of the cloud race, the text depends on
-    who is first, and how long drafting takes would depend on the drafts."""
-    settings = opening.settings
-    races = settings.drafts and not settings.drafter_invariant
-    if races and isinstance(engine, LookupFirstEngine):
-        raise FailedPrecondition(
-            "cloud_drafts: with rejection sampling and drafts of the edge, an engine with the"
-            " prefix lookup+ cannot draft in the cloud"
-        )
 
 
 def check_vocabulary(draft: Engine, target: Engine) -> None:

@@ -28,8 +28,8 @@ class VerifierSettings(ModelSettings):
     cloud_draft: str | None = Field(
         default=None,
         min_length=1,
-        description="Draft model of the verifier itself, for the presets cloud-draft and"
-        " stream-cloud-draft: a folder, a GGUF file, or NAME of a hub model.",
+        description="Draft model of the verifier itself, for the presets cloud-draft and auto: a"
+        " folder, a GGUF file, or NAME of a hub model.",
     )
     cloud_draft_engine: str = Field(
         default="auto",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.control.conditions import PairTimes
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.presets import PRESETS
+from tandem.specdec.choices import CloudDrafts, Predraft
+from tandem.specdec.presets import PRESETS, Preset
 from tests.long_runs import LONG
 
 SERVER = ModelTimes(0.024, 0.072, 0.003)
@@ -27,10 +29,10 @@ MBPS = 100.0
 
 
 def ratio(
-    name: str, times: ModelTimes, rtt_s: float, rate: float, sessions: int, tokens: int
+    preset: Preset, times: ModelTimes, rtt_s: float, rate: float, sessions: int, tokens: int
 ) -> float:
     """Predicted over simulated tokens per second of all sessions."""
-    preset, pair = PRESETS[name], declared_pair(rate, seed=1, vocabulary_size=64)
+    pair = declared_pair(rate, seed=1, vocabulary_size=64)
     questions = [
         Question((number + 1, 7, 3), tokens, seed=1, start_s=number * 0.19)
         for number in range(sessions)
@@ -65,11 +67,12 @@ def ratio(
     ],
 )
 def test_one_session_takes_what_is_predicted(name: str, rate: float, tokens: int) -> None:
-    assert ratio(name, SERVER, 0.030, rate, 1, tokens) == pytest.approx(1, rel=0.07)
+    assert ratio(PRESETS[name], SERVER, 0.030, rate, 1, tokens) == pytest.approx(1, rel=0.07)
 
 
 def test_hits_of_drafts_made_ahead_are_counted() -> None:
-    assert ratio("predraft", SERVER, 0.030, 0.6, 1, 150) == pytest.approx(1, rel=0.07)
+    ahead = replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES)
+    assert ratio(ahead, SERVER, 0.030, 0.6, 1, 150) == pytest.approx(1, rel=0.07)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_hits_of_drafts_made_ahead_are_counted() -> None:
 def test_sessions_wait_for_each_other_as_predicted(
     name: str, times: ModelTimes, rate: float
 ) -> None:
-    assert ratio(name, times, 0.030, rate, 4, 150) == pytest.approx(1, rel=0.07)
+    assert ratio(PRESETS[name], times, 0.030, rate, 4, 150) == pytest.approx(1, rel=0.07)
 
 
 def test_the_cloud_alone_serves_all_sessions_in_one_pass() -> None:
@@ -111,4 +114,6 @@ def test_a_cloud_that_drafts_takes_steps_and_a_pass_for_the_tokens_that_stand() 
     shared = predict(PRESETS["cloud-draft"], pair, link, **asked, sessions=4)
     assert drafted.tpot_s < shared.tpot_s < pair.verify_s(3)
     with pytest.raises(InvalidArgument):
-        predict(PRESETS["cloud-lookup"], pair, link, **asked)
+        predict(
+            replace(PRESETS["cloud-draft"], cloud_drafts=CloudDrafts.LOOKUP), pair, link, **asked
+        )

@@ -32,6 +32,7 @@ from lab.simulation.answer import Question, SimulatedAnswer, simulate_answers
 from tandem.control.estimates import NO_WARM_START
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
+from tandem.specdec.choices import CloudDrafts
 from tandem.specdec.presets import PRESETS, Preset
 from tandem_api.common.v1 import generation_pb2 as pb
 from tests.long_runs import LONG
@@ -132,7 +133,7 @@ def test_against_the_cloud_alone_no_preset_of_an_edge_is_simulated(
 ) -> None:
     report = report_on([cell(0.5), cell(0.9)], monkeypatch)
     auto.run(report, Models(), against_cloud=True)
-    assert [{*row["speeds"]} for row in report.rows] == [{"ar", "cloud-lookup", CHOSEN}] * 2
+    assert [{*row["speeds"]} for row in report.rows] == [{"ar", CHOSEN}] * 2
     (goal,) = report.goals
     assert goal.figure == min(row["over_baseline"] for row in report.rows)
 
@@ -205,7 +206,7 @@ def speed_alone(rate: float, sessions: int) -> float:
     return cell(rate, sessions).tokens_per_s(PRESETS["ar"], 1)
 
 
-@pytest.mark.parametrize("name", ["coupled", "dssd", "predraft"])
+@pytest.mark.parametrize("name", ["coupled", "dssd"])
 @pytest.mark.parametrize(("rate", "sessions"), [(0.3, 4), (0.9, 1)])
 def test_no_preset_exceeds_what_its_rounds_allow(name: str, rate: float, sessions: int) -> None:
     case, preset = cell(rate, sessions), PRESETS[name]
@@ -281,7 +282,7 @@ def test_a_cell_says_what_its_cloud_and_its_link_have() -> None:
     assert other.times.offers_cloud_drafts
     assert other.times.cloud_step_s == pytest.approx(other.times.draft_s / 5)
     assert [each.has(PRESETS["cloud-draft"]) for each in (plain, other)] == [False, True]
-    assert plain.has(PRESETS["cloud-lookup"])
+    assert plain.has(replace(PRESETS["cloud-draft"], cloud_drafts=CloudDrafts.LOOKUP))
     assert plain.has(PRESETS[CHOSEN])
 
 
@@ -289,9 +290,7 @@ def test_auto_is_held_against_the_best_that_the_cloud_does_without_an_edge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
-        return {"ar": 10.0, "cloud-draft": 30.0, "cloud-lookup": 12.0, "auto": 27.0}.get(
-            preset.name, 5.0
-        )
+        return {"ar": 10.0, "cloud-draft": 30.0, "auto": 27.0}.get(preset.name, 5.0)
 
     monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
     drafting = case_row(replace(cell(0.9), cloud_draft=True), fixed_presets(quick=True), [1])
@@ -299,9 +298,8 @@ def test_auto_is_held_against_the_best_that_the_cloud_does_without_an_edge(
     assert (drafting["best"], drafting["over_best"]) == ("cloud-draft", 0.9)
     assert not virtual_goals([drafting | {"sessions": 1}], [], [])[0].met
     plain = case_row(cell(0.9), fixed_presets(quick=True), [1])
-    assert (plain["baseline"], plain["over_baseline"]) == ("cloud-lookup", 27 / 12)
+    assert (plain["baseline"], plain["over_baseline"]) == ("ar", 2.7)
     assert "cloud-draft" not in plain["speeds"]
-    assert "stream-cloud-draft" not in plain["speeds"]
 
 
 def test_presets_that_some_clouds_do_not_have_are_no_best_one_preset() -> None:

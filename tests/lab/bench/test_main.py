@@ -28,7 +28,6 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "hf",
             "peers",
             "steps",
-            "lookup",
             "prediction",
             "memory",
             "prompts",

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lab.analysis.cost_cloud_drafts import CloudRound, best_cloud_round
-from lab.bench.harness.baselines import ALONE, BASELINES, CLOUD_DRAFT, CLOUD_LOOKUP, best_baseline
+from lab.bench.harness.baselines import ALONE, BASELINES, CLOUD_DRAFT, best_baseline
 from lab.bench.harness.report import Report, Row
 from lab.bench.harness.suite import ROOT, Models
 from lab.bench.speculation import when_it_pays
@@ -52,8 +52,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_best_of_the_cloud_is_the_fastest_baseline_that_was_measured() -> None:
-    speeds = {ALONE: 10.0, CLOUD_LOOKUP: 12.0, "stream": 30.0}
-    assert best_baseline(speeds) == CLOUD_LOOKUP
+    speeds = {ALONE: 10.0, "stream": 30.0}
+    assert best_baseline(speeds) == ALONE
     assert best_baseline(speeds | {CLOUD_DRAFT: 20.0}) == CLOUD_DRAFT
     assert best_baseline({"stream": 30.0}) is None
     for name in BASELINES:
@@ -61,11 +61,9 @@ def test_the_best_of_the_cloud_is_the_fastest_baseline_that_was_measured() -> No
 
 
 def test_a_cell_compares_the_fastest_at_the_edge_with_the_fastest_of_the_cloud() -> None:
-    speeds = {"stream": 18.0, "predraft": 15.0, "coupled": 12.0}
-    speeds |= {ALONE: 10.0, CLOUD_LOOKUP: 9.0, CLOUD_DRAFT: 24.0}
+    speeds = {"stream": 18.0, "coupled": 12.0, ALONE: 10.0, CLOUD_DRAFT: 24.0}
     row = cell_row(Cell(0.5, 0.1, 16), lambda preset, cell: speeds[preset.name])
     assert (row["edge"], row["cloud"]) == ("stream", CLOUD_DRAFT)
-    assert row["cloud_without_draft"] == ALONE
     assert row[WITH_DRAFT] == pytest.approx(18 / 24)
     assert row[WITHOUT_DRAFT] == row["speedup_over_ar"] == pytest.approx(1.8)
     assert (row["declared"], row["rtt_s"], row["sessions"]) == (0.5, 0.1, 16)
@@ -89,7 +87,7 @@ def test_a_cloud_drafts_while_that_brings_more_tokens_a_second() -> None:
     assert best(0.5, step_s=1.0).drafts == 0
 
 
-@pytest.mark.parametrize("name", ["stream", ALONE, CLOUD_LOOKUP, CLOUD_DRAFT])
+@pytest.mark.parametrize("name", ["stream", ALONE, CLOUD_DRAFT])
 def test_cost_models_say_what_the_state_machines_do(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +120,6 @@ def test_drafts_of_the_cloud_gain_and_far_drafts_of_the_edge_gain_less() -> None
 
     assert speed(CLOUD_DRAFT, 0.3) == speed(CLOUD_DRAFT, 0.0) > 1.5 * speed(ALONE, 0.3)
     assert speed("stream", 0.0) > speed("stream", 0.3) > 1.02 * speed(ALONE, 0.3)
-    assert speed(CLOUD_LOOKUP, 0.0) == speed(ALONE, 0.0)
 
 
 def test_sessions_that_draft_in_the_cloud_share_its_passes() -> None:

@@ -10,7 +10,7 @@ from lab.simulation.model_pair import SimulatedPair, simulated_pair
 from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
-from tandem.specdec.choices import Acceptance
+from tandem.specdec.choices import Acceptance, Predraft
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, scripted_pair, scripted_probs
 from tests.long_runs import with_long_cases
@@ -39,7 +39,7 @@ def answer(
         PRESETS,
         (
             *("ar", "dsd", "dssd", "tslt", "picospec", "mc-dsd", "stream", "auto", "coupled"),
-            *("predraft", "fsd", "cloud-draft", "split"),
+            *("fsd", "cloud-draft", "split"),
         ),
     ),
 )
@@ -71,10 +71,10 @@ def test_stop_and_wait_takes_the_sum_of_its_parts(pair: SimulatedPair) -> None:
 
 
 def test_drafting_ahead_is_counted_as_its_hits_save_it(pair: SimulatedPair) -> None:
-    answers = [answer(pair, "predraft", seed=seed) for seed in range(12)]
+    preset = replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES).with_draft_length(4)
+    answers = [simulate_answer(preset, pair, NEAR, PROMPT, TOKENS, seed) for seed in range(12)]
     figures = answers_figures(answers)
     assert 0 < figures["cache_miss_rate"] < 1
-    preset = PRESETS["predraft"].with_draft_length(4)
     expected = predicted_tpot_s(preset, NEAR, 256, answers)
     assert expected == pytest.approx(figures["tpot_s"], rel=0.2)
     plain = predicted_tpot_s(PRESETS["coupled"].with_draft_length(4), NEAR, 256, answers)

@@ -18,7 +18,8 @@ from lab.simulation.fleet_cloud import FleetSession
 from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Scaling, Spread, TrafficKind
 from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.presets import PRESETS
+from tandem.specdec.choices import CloudDrafts
+from tandem.specdec.presets import PRESETS, Preset
 from tests.long_runs import LONG
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
@@ -27,6 +28,8 @@ TOKENS = 64
 CHATS = FleetTraffic(
     TrafficKind.CHATS, 0.05, prompt_tokens=Spread.of(1), answer_tokens=Spread.of(TOKENS)
 )
+CLOUD_DRAFT = PRESETS["cloud-draft"]
+BOTH = replace(PRESETS["stream"], cloud_drafts=CloudDrafts.MODEL)
 SMALL = FleetPlan(PRESETS["stream"], 40, 3, FleetTraffic(per_edge_s=20.0), lasts_s=20.0, warm_s=2.0)
 
 
@@ -34,7 +37,6 @@ SMALL = FleetPlan(PRESETS["stream"], 40, 3, FleetTraffic(per_edge_s=20.0), lasts
     ("preset", "sessions"),
     [
         *(("ar", 3), ("coupled", 3), ("stream", 1), ("auto", 1)),
-        pytest.param("predraft", 3, marks=LONG),
     ],
 )
 def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: int) -> None:
@@ -74,22 +76,19 @@ def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: in
 @pytest.mark.parametrize(
     ("preset", "rate"),
     [
-        *(("cloud-draft", 0.4), ("stream-cloud-draft", 0.9)),
-        *(
-            pytest.param(*case, marks=LONG)
-            for case in (("cloud-draft", 0.9), ("stream-cloud-draft", 0.4))
-        ),
+        *((CLOUD_DRAFT, 0.4), (BOTH, 0.9)),
+        *(pytest.param(*case, marks=LONG) for case in ((CLOUD_DRAFT, 0.9), (BOTH, 0.4))),
     ],
 )
-def test_a_cloud_that_drafts_takes_as_long_as_the_real_machine(preset: str, rate: float) -> None:
+def test_a_cloud_that_drafts_takes_as_long_as_the_real_machine(preset: Preset, rate: float) -> None:
     conditions, tokens = Conditions(TIMES, RTT_S), 160
     question = [Question((7,), tokens, seed=5)]
     pair = declared_pair(rate, seed=4, vocabulary_size=64)
-    answers = simulate_answers(PRESETS[preset], pair, conditions, question)
+    answers = simulate_answers(preset, pair, conditions, question)
     missed = undrafted_rate(answers)
     figures = simulate_fleet(
         FleetPlan(
-            PRESETS[preset],
+            preset,
             edges=1,
             verifiers=1,
             traffic=replace(CHATS, answer_tokens=Spread.of(tokens)),
@@ -122,7 +121,9 @@ def test_drafts_that_cost_the_cloud_more_than_they_bring_are_not_made() -> None:
 
 def test_drafts_by_lookup_in_the_cloud_are_not_simulated() -> None:
     with pytest.raises(InvalidArgument, match="looks up"):
-        simulate_fleet(replace(SMALL, preset=PRESETS["cloud-lookup"]))
+        simulate_fleet(
+            replace(SMALL, preset=replace(PRESETS["cloud-draft"], cloud_drafts=CloudDrafts.LOOKUP))
+        )
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:

@@ -90,7 +90,7 @@ EXACT_TEXT = [
 
 
 EVERY_RUN = [
-    *((name, 1.0) for name in ("coupled", "predraft", "auto")),
+    *((name, 1.0) for name in ("coupled", "stream", "auto")),
     *((name, 0.0) for name in ("dsd", "dssd", "dssd-full", "tslt", "picospec", "mc-dsd", "fsd")),
 ]
 """In `make test`: each way to draft and to judge. The first two are for different pairs: of random

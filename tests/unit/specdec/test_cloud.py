@@ -100,11 +100,8 @@ def test_the_shells_mistakes_are_protocol_errors() -> None:
 @pytest.mark.parametrize(
     "name",
     with_long_cases(
-        [n for n in PRESETS if not PRESETS[n].timing_dependent],
-        (
-            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "cloud-draft", "split"),
-            "predraft",
-        ),
+        list(PRESETS),
+        (*("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "cloud-draft", "split"),),
     ),
 )
 def test_both_simulations_give_the_same_text(name: str) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tandem.control.cloud_draft_budget import CloudDraftBudget
@@ -149,7 +148,7 @@ def test_what_followed_the_end_of_the_text_before_is_looked_up() -> None:
     prompt = (1, 2, 0, 1, 2)
     text = PrefixedTokens(prompt)
     asked: dict[str, Any] = {"prompt_ids": prompt, "base": 5, "prefix_hash": text.prefix}
-    cloud = opened_cloud(preset("cloud-lookup", 4), **asked)
+    cloud = opened_cloud(preset("cloud-draft", 4, cloud_drafts=CloudDrafts.LOOKUP), **asked)
     while (work := cloud.work()) is not None and not work.by_cloud:
         assert cloud.draft_task() is None, "which takes no model"
         cloud.complete(judgement_for(MODELS, cloud, work), Work())
@@ -219,20 +218,6 @@ def test_fewer_drafts_of_an_edge_do_not_stop_a_cloud_that_drafts_more() -> None:
     draft(cloud, *RIGHT[1:4])
     tokens = tokens_of(pass_of(cloud))
     assert (tokens.token_ids, tokens.accepted, tokens.epoch) == (RIGHT[1:5], 3, 0)
-
-
-def test_where_drafts_decide_the_text_any_draft_of_an_edge_goes_first() -> None:
-    chosen = scheduled(
-        "dsd",
-        Schedule(2, 1, verify_on_arrival=True, decode_when_idle=True),
-        cloud_drafts=CloudDrafts.MODEL,
-    )
-    cloud = begun(chosen)
-    assert task_of(cloud).ends == frozenset(), "an end comes no sooner than other tokens"
-    cloud.receive(draft_after(cloud, (0,), distributions=np.full((1, V), 1 / V, np.float32)))
-    assert cloud.draft_task() is None
-    (verdict,) = pass_of(cloud)
-    assert isinstance(verdict, Verdict)
 
 
 def test_a_cloud_whose_drafts_pay_waits_for_none_of_an_edge() -> None:

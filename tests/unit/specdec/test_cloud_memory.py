@@ -12,14 +12,14 @@ import pytest
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Acceptance, CloudDrafts, Schedule
+from tandem.specdec.choices import Acceptance, CloudDrafts
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.cloud_drafting import may_recall
 from tandem.specdec.edge import check_tokens
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 from tandem.specdec.messages import CloudMessage, Open, Tokens, Work
 from tandem.specdec.presets import Preset
-from tests.virtual_time.cases import TokenIds, model_pair, preset, scheduled
+from tests.virtual_time.cases import TokenIds, model_pair, preset
 from tests.virtual_time.cloud_frames import opening, pass_of
 from tests.virtual_time.lockstep import model_for, recollection_of, request_for
 
@@ -28,16 +28,10 @@ MODELS = model_pair(VOCABULARY, sharpness=5.0, noise=0.3)
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = (3, 1, 4, 11, 5, 9)
 LENGTH = 24
-LOOKUP = preset("cloud-lookup", 4)
+LOOKUP = preset("cloud-draft", 4, cloud_drafts=CloudDrafts.LOOKUP)
 BY_MODEL = preset("cloud-draft", 3)
 ANY_KIND = preset("auto", cloud_draft_length=3)
 REJECTION = preset("cloud-draft", 3, acceptance=Acceptance.REJECTION)
-RACING = scheduled(
-    "dsd",
-    Schedule(2, 1, verify_on_arrival=True, decode_when_idle=True),
-    cloud_drafts=CloudDrafts.LOOKUP,
-    cloud_draft_length=2,
-)
 
 
 def opened(chosen: Preset, answered: TokenIds = (), **changes: Any) -> Open:
@@ -168,8 +162,6 @@ def test_a_resumed_text_is_drafted_from_earlier_ones_where_it_is() -> None:
         (REJECTION, {}, False),
         (REJECTION, {"sampling": GREEDY}, True),
         (replace(REJECTION, recalls=True), {}, True),
-        (replace(RACING, recalls=True), {}, False),
-        (RACING, {"sampling": GREEDY}, True),
     ],
 )
 def test_a_memory_is_used_where_the_caller_lets_it_and_a_seed_gives_the_same_text(

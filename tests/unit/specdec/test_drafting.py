@@ -11,7 +11,7 @@ import pytest
 from tandem.core.codecs import Precision, sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array, Truncation, truncate
-from tandem.specdec.choices import Control, RejectionPayload, Schedule
+from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule
 from tandem.specdec.drafting import bulk_bytes, draw_draft, probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Drafted, DraftTask, EdgeOutput, EdgeRequest, Interrupt
@@ -31,7 +31,7 @@ from tests.virtual_time.edge_frames import (
 
 CHUNKS = scheduled("coupled", Schedule(6, 2, verify_on_arrival=True))
 PIECES = scheduled("coupled", Schedule(6, 2, verify_on_arrival=True, token_by_token=True))
-AHEAD = preset("predraft", 2)
+AHEAD = preset("coupled", 2, predraft=Predraft.LIKELY_OUTCOMES)
 Frames = list[tuple[tuple[int, ...], bool]]
 
 

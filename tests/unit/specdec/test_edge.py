@@ -121,7 +121,7 @@ def test_a_work_cut_short_is_made_whole_before_it_is_sent() -> None:
     assert drafted.token_ids == (0, 1, 2)
 
 
-def test_an_end_of_text_closes_a_chunk_unless_that_would_tell() -> None:
+def test_an_end_of_text_closes_a_chunk() -> None:
     edge = edge_of(preset("dsd", 4), ends=frozenset({0}))
     edge.connect(0.0)
     work = edge.work(0.0)
@@ -130,16 +130,6 @@ def test_an_end_of_text_closes_a_chunk_unless_that_would_tell() -> None:
     (drafted,) = sent(edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0))
     assert drafted.token_ids == (2, 0)
     assert edge.work(0.0) is None, "nothing is drafted after it"
-
-    edge = edge_of(scheduled("dsd", Schedule(4, 4, decode_when_idle=True)), ends=frozenset({0}))
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert work.ends == frozenset()
-    assert edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0) == []
-    rest = edge.work(0.0)
-    assert rest is not None
-    assert rest.count == 2
 
 
 def test_chunks_go_out_until_the_window_is_full() -> None:
@@ -576,8 +566,8 @@ ENDED = {**{name: preset(name) for name in PRESETS}, "stream, composed": STREAM}
     with_long_cases(
         ENDED,
         (
-            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "predraft", "fsd", "split"),
-            *("cloud-draft", "stream-rejection", "stream, composed"),
+            *("ar", "dsd", "dssd", "mc-dsd", "picospec", "coupled", "fsd", "split"),
+            *("cloud-draft", "stream, composed"),
         ),
     ),
 )
@@ -611,22 +601,6 @@ def test_opened_changes_nothing_when_ends_are_ignored() -> None:
     assert edge.phase is Phase.RUNNING
 
 
-def test_alone_only_the_target_model_s_ends_close_a_chunk() -> None:
-    """With the cloud a chunk that ends early would tell when tokens are judged by timing."""
-    edge = edge_of(
-        preset("stream-rejection", 2), LostCloud.EDGE, ends=frozenset({0}), max_tokens=20
-    )
-    edge.connect(0.0)
-    work = edge.work(0.0)
-    assert work is not None
-    assert work.ends == edge.request.draft_ends == frozenset()
-    time_passes(edge, 0.0, 10.0)
-    edge.drafted(work, drafts_of(*(1,) * work.count), 4, 0.0, 10.0)
-    alone = edge.work(10.0)
-    assert alone is not None
-    assert alone.ends == {0}
-
-
 def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -650,7 +624,7 @@ def draft_with_runners_up(edge: EdgeMachine, runners_up: RunnersUp) -> None:
 
 def test_what_was_drafted_for_the_outcome_counts_as_drafted() -> None:
     for foreseen, drafted in ((True, 4), (False, 2)):
-        edge = edge_of(preset("predraft", 2, predraft_workers=1))
+        edge = edge_of(preset("coupled", 2, predraft_workers=1, predraft=Predraft.LIKELY_OUTCOMES))
         edge.connect(0.0)
         draft_with_runners_up(edge, ((2 if foreseen else 0, 0.9),))
         work = edge.work(0.0)
@@ -728,7 +702,7 @@ def test_a_cloud_that_drafts_nothing_itself_is_of_an_older_version() -> None:
 
 
 def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
-    edge = edge_of(preset("predraft", 2, predraft_workers=2))
+    edge = edge_of(preset("coupled", 2, predraft_workers=2, predraft=Predraft.LIKELY_OUTCOMES))
     edge.connect(0.0)
     draft_with_runners_up(edge, ((2, 0.9), (0, 0.8)))
     drafted = 0
@@ -793,7 +767,7 @@ def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
 
 
 def test_what_was_drafted_past_the_cloud_s_token_is_a_hit_and_goes_out() -> None:
-    edge = edge_of(preset("predraft", 2))
+    edge = edge_of(preset("coupled", 2, predraft=Predraft.LIKELY_OUTCOMES))
     edge.connect(0.0)
     draft(edge, 0, 1)
     draft(edge, 2, 0, 0)
@@ -805,13 +779,18 @@ def test_what_was_drafted_past_the_cloud_s_token_is_a_hit_and_goes_out() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "max_tokens", "misses"), [("predraft", 12, 1), ("predraft", 1, 0), ("coupled", 12, 0)]
+    ("predraft", "max_tokens", "misses"),
+    [
+        (Predraft.LIKELY_OUTCOMES, 12, 1),
+        (Predraft.LIKELY_OUTCOMES, 1, 0),
+        (Predraft.OFF, 12, 0),
+    ],
 )
 def test_only_a_text_that_goes_on_can_miss_what_is_drafted_ahead(
-    name: str, max_tokens: int, misses: int
+    predraft: Predraft, max_tokens: int, misses: int
 ) -> None:
     """And only one for which anything is."""
-    edge = edge_of(preset(name, 2), max_tokens=max_tokens)
+    edge = edge_of(preset("coupled", 2, predraft=predraft), max_tokens=max_tokens)
     edge.connect(0.0)
     draft(edge, *(0, 1)[:max_tokens])
     edge.receive(verdict_of(edge, 0, True, 2), 0.1)

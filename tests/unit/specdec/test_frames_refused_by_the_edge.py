@@ -178,7 +178,7 @@ def test_bad_frames_change_nothing(chosen: Preset, kind: type, name: str) -> Non
 
 
 RESYNCED = {
-    **{n: preset(n) for n in PRESETS if not PRESETS[n].timing_dependent},
+    **{n: preset(n) for n in PRESETS},
     "split, composed": SPLIT,
     "stream, composed": STREAM,
 }

@@ -27,7 +27,7 @@ from tests.virtual_time.edge_frames import (
 )
 
 EARLY: dict[str, Any] = {"predraft": Predraft.EARLY_EXITS, "exits": 4}
-LIKELY = preset("predraft", 2)
+LIKELY = preset("coupled", 2, predraft=Predraft.LIKELY_OUTCOMES)
 STREAMING = scheduled("coupled", Schedule(4, 2, bonus=False), **EARLY, predraft_workers=2)
 
 

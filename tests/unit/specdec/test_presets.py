@@ -63,9 +63,7 @@ def test_the_composition_of_each_preset() -> None:
         "picospec-top-k": (rejection, Uplink.PROBABILITIES, RejectionPayload.TOP_K),
         "mc-dsd": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
         "stream": (shared, Uplink.IDS, RejectionPayload.TOKEN),
-        "stream-rejection": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
         "coupled": (shared, Uplink.IDS, RejectionPayload.TOKEN),
-        "predraft": (shared, Uplink.IDS, RejectionPayload.TOKEN),
         "fsd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
     }
     for name, composed in choices.items():
@@ -126,7 +124,7 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("mc-dsd", expansion=(2, 2)), "expansion"),
         (changed("mc-dsd", {"window": 6}), "expansion"),
         (changed("mc-dsd", {"verify_on_arrival": True}), "expansion"),
-        (changed("mc-dsd", {"decode_when_idle": True}), "expansion"),
+        (changed("mc-dsd", {"decode_when_idle": True}), "decode_when_idle"),
         (changed("mc-dsd", {"bonus": False}), "expansion"),
         (changed("picospec", {"prepare_on_arrival": True}), "prepare_on_arrival"),
         (changed("stream", {"prepare_on_arrival": True}), "prepare_on_arrival"),
@@ -144,7 +142,6 @@ def test_presets_cannot_be_changed_in_place() -> None:
             changed("cloud-draft", cloud_draft_length=MAX_DRAFT_LENGTH + 1),
             "cloud_draft_length",
         ),
-        (changed("stream-rejection", control=Control.LEAST_COST), "control"),
         (
             changed(
                 "mc-dsd",
@@ -172,7 +169,6 @@ def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
 @pytest.mark.parametrize(
     "preset",
     [
-        changed("dsd", {"decode_when_idle": True}),
         changed("dssd", truncation=Truncation(top_p=0.5)),
         changed("coupled", truncation=Truncation(top_k=3)),
         changed("tslt", rejection_payload=RejectionPayload.LOSSLESS_SPARSE),
@@ -180,7 +176,7 @@ def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
         PRESETS["mc-dsd"].with_expansion((64,)),
         PRESETS["dsd"].with_expansion((3, 1, 2)),
         PRESETS["coupled"].with_expansion((2, 2)),
-        changed("dsd", {"window": 256}),
+        changed("dsd", {"window": 256, "bonus": False}),
         changed("dssd", {"window": 8, "bonus": False}),
         changed("dssd", payload_top=0, payload_tail_draws=0),
         changed("dsd", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
@@ -207,7 +203,7 @@ def test_a_draft_length_keeps_the_number_of_chunks() -> None:
     assert PRESETS["ar"].with_draft_length(7) == PRESETS["ar"]
 
 
-@pytest.mark.parametrize("name", ["ar", "stream", "stream-rejection", "auto"])
+@pytest.mark.parametrize("name", ["ar", "stream", "auto"])
 def test_a_cloud_that_goes_on_alone_may_draft_instead(name: str) -> None:
     drafting = with_overrides(PRESETS[name], parse_overrides(["cloud_drafts=lookup"]))
     drafting.validate()
@@ -223,7 +219,7 @@ def test_a_cloud_that_goes_on_alone_may_draft_instead(name: str) -> None:
     [
         ["expansion=2,2"],
         ["control=fixed", "decode_when_idle=false"],
-        ["control=fixed", "acceptance=rejection", "uplink=sparse_probs"],
+        ["control=fixed", "acceptance=rejection", "window=0"],
     ],
 )
 def test_where_other_choices_leave_no_room_for_drafts_of_the_cloud_auto_asks_for_none(
@@ -253,7 +249,7 @@ def test_auto_may_have_drafts_of_the_cloud_and_demands_none() -> None:
 def test_a_draft_length_is_the_cloud_s_where_the_edge_drafts_nothing() -> None:
     longer = PRESETS["cloud-draft"].with_draft_length(7)
     assert (longer.cloud_draft_length, longer.schedule.window) == (7, 0)
-    both = PRESETS["stream-cloud-draft"].with_draft_length(7)
+    both = replace(PRESETS["stream"], cloud_drafts=CloudDrafts.MODEL).with_draft_length(7)
     assert (both.cloud_draft_length, both.schedule.chunk) == (4, 7)
 
 
@@ -281,25 +277,26 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
     assert deeper.tree_nodes <= 64
 
 
-@pytest.mark.parametrize(
-    ("preset", "expected"),
-    [
-        *((preset, name == "stream-rejection") for name, preset in PRESETS.items()),
-        (changed("dsd", {"window": 8}), True),
-        (changed("dsd", {"window": 8, "bonus": False}), False),
-        (changed("dsd", {"decode_when_idle": True}), True),
-        (changed("dssd", {"window": 8}), True),
-        (changed("dsd", {"token_by_token": True, "verify_on_arrival": True}), True),
-        (changed("dsd", {"token_by_token": True}), False),
-        (changed("dsd", {"verify_on_arrival": True}), False),
-        (changed("dsd", control=Control.LATENCY_AWARE), True),
-        (changed("coupled", {"window": 8, "decode_when_idle": True}), False),
-    ],
-)
-def test_where_lateness_decides(preset: Preset, expected: bool) -> None:
-    """Under Gumbel coupling the token is the same whoever is first; in stop and wait nobody is. By
-    rejection sampling it is another one where a round is longer, which times decide."""
-    assert preset.timing_dependent is expected
+@pytest.mark.parametrize("name", ["dsd", "dssd", "tslt"])
+def test_nobody_is_first_under_rejection_sampling(name: str) -> None:
+    """Under Gumbel coupling the token is the same whoever is."""
+    racing: list[tuple[dict[str, Any], Control, str]] = [
+        ({"window": 8}, Control.FIXED, "bonus"),
+        ({"token_by_token": True, "verify_on_arrival": True}, Control.FIXED, "bonus"),
+        ({}, Control.LATENCY_AWARE, "bonus"),
+        ({"decode_when_idle": True}, Control.FIXED, "decode_when_idle"),
+        ({"decode_when_idle": True, "bonus": False}, Control.FIXED, "decode_when_idle"),
+    ]
+    for schedule, control, field in racing:
+        with pytest.raises(InvalidArgument) as caught:
+            changed(name, schedule, control=control).validate()
+        assert caught.value.field == field
+        changed("coupled", schedule, control=control).validate()
+        if field == "bonus":
+            changed(name, {**schedule, "bonus": False}, control=control).validate()
+    for alone in ("token_by_token", "verify_on_arrival"):
+        changed(name, {alone: True}).validate()
+    changed("ar", acceptance=Acceptance.REJECTION).validate()
 
 
 def test_finding_by_name() -> None:
@@ -330,24 +327,17 @@ def test_the_timing_of_each_preset() -> None:
         "picospec-top-k": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
         "mc-dsd": (Schedule(3, 3), Control.FIXED, off, 4, 16, 0),
         "stream": (window, Control.WINDOW, likely, 8, 32, 0),
-        "stream-rejection": (window, Control.WINDOW, likely, 8, 32, 0),
         "auto": (window, Control.LEAST_COST, likely, 8, 32, 0),
         "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
-        "predraft": (stop_and_wait, Control.FIXED, likely, 4, 16, 0),
-        "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
         "cloud-draft": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "cloud-lookup": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "stream-cloud-draft": (window, Control.WINDOW, likely, 8, 32, 0),
         "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 4),
     }
-    cuts = dict.fromkeys(
-        ("tslt", "tslt-after", "mc-dsd", "stream-rejection"), Truncation(top_k=320)
-    )
+    cuts = dict.fromkeys(("tslt", "tslt-after", "mc-dsd"), Truncation(top_k=320))
     for name, expected in timing.items():
         found = PRESETS[name]
         ahead = found.predraft, found.predraft_workers, found.predraft_outcomes
         assert (found.schedule, found.control, *ahead, found.exits) == expected, name
-        assert found.confidence_threshold == (0.5 if name == "lookup" else 0.0), name
+        assert found.confidence_threshold == 0.0, name
         assert found.truncation == cuts.get(name, Truncation()), name
         assert (found.payload_top, found.payload_tail_draws) == (64, 4), name
     assert timing.keys() == PRESETS.keys()
@@ -378,14 +368,16 @@ def test_each_number_has_borders(field: str, least: int, most: int) -> None:
 def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
     """A probability beside each id is four bytes, and decides whether its draft stands."""
     halved = {name for name in PRESETS if PRESETS[name].uplink_precision == "float16"}
-    assert halved == {"dsd", "tslt", "tslt-after", "mc-dsd", "stream-rejection", "split-float16"}
+    assert halved == {"dsd", "tslt", "tslt-after", "mc-dsd", "split-float16"}
 
 
 def test_what_the_draft_kv_holds_beside_the_text() -> None:
     """A branch is at most a window, a chunk and the outcome long, and no longer than the answer."""
     assert PRESETS["coupled"].spare_tokens(99) == 0
     assert PRESETS["mc-dsd"].spare_tokens(9) == 14  # 2 + 4 + 8 nodes
-    assert PRESETS["predraft"].spare_tokens(99) == 4 * (4 + 4 + 1)
+    assert replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES).spare_tokens(99) == 4 * (
+        4 + 4 + 1
+    )
     assert PRESETS["auto"].spare_tokens(99) == 8 * (16 + 8 + 1)
     assert PRESETS["auto"].spare_tokens(10) == 8 * 10
 
@@ -444,7 +436,7 @@ def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], fie
 
 def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> None:
     widened = {name for name, preset in PRESETS.items() if preset.widened() != preset}
-    assert widened == {"stream", "auto", "stream-rejection", "stream-cloud-draft"}
+    assert widened == {"stream", "auto"}
     for name in widened:
         wide = PRESETS[name].widened()
         wide.validate()
@@ -540,7 +532,7 @@ def test_what_a_preset_does_not_say() -> None:
         (changed("split", split_layers=1025), "split_layers"),
         (changed("ar", split_layers=-1), "split_layers"),
         (changed("split", rejection_payload=RejectionPayload.TOP_K), "rejection_payload"),
-        (changed("dsd", {"window": 256}), ""),
+        (changed("dsd", {"window": 256, "bonus": False}), ""),
         (changed("dssd", payload_top=4096), ""),
         (changed("dssd", payload_tail_draws=256), ""),
         (changed("picospec-top-k", payload_top=1), ""),
@@ -549,7 +541,8 @@ def test_what_a_preset_does_not_say() -> None:
         (changed("auto", idle_weight=0.99), "idle_weight"),
         (changed("dssd", idle_weight=float("nan")), "idle_weight"),
         (changed("ar", acceptance=Acceptance.REJECTION), ""),
-        (changed("dsd", {"window": 4, "chunk": 1}), ""),
+        (changed("dsd", {"window": 4, "chunk": 1}), "bonus"),
+        (changed("dsd", {"window": 4, "chunk": 1, "bonus": False}), ""),
         (changed("tslt", truncate_after_sampling=True), ""),
         (changed("tslt", truncation=Truncation(top_k=4_194_304)), ""),
         (changed("tslt", truncation=Truncation(top_k=4_194_305)), "draft_top_k"),
@@ -625,7 +618,6 @@ def test_a_window_wider_than_any_prediction_stays() -> None:
         ("stream", {"window": 0}, False),
         ("stream", {"verify_on_arrival": False}, False),
         ("stream", {"decode_when_idle": False}, False),
-        ("stream-rejection", {}, False),
         ("picospec", {}, False),
         ("ar", {}, False),
     ],
@@ -651,11 +643,11 @@ def test_how_many_drafts_one_message_may_bring() -> None:
     }
     assert {name for name, preset in PRESETS.items() if not preset.cloud_draws} == draws
     told = {name for name, preset in PRESETS.items() if preset.verify_settings.carries_probs}
-    assert told == {"dsd", "tslt", "tslt-after", "mc-dsd", "stream-rejection"}
+    assert told == {"dsd", "tslt", "tslt-after", "mc-dsd"}
     assert {name for name, preset in PRESETS.items() if preset.carries_probs} == told
 
 
 def test_only_chains_may_be_taken_from_a_text() -> None:
     trees_or_none = {name for name, preset in PRESETS.items() if not preset.drafts_chains}
-    cloud_alone = {"ar", "split", "split-float16", "cloud-draft", "cloud-lookup"}
+    cloud_alone = {"ar", "split", "split-float16", "cloud-draft"}
     assert trees_or_none == {*cloud_alone, "mc-dsd"}

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.core.acceptance import recover, sample_draft, sample_target
 from tandem.core.gumbel import coupled_token
-from tandem.core.randomness import Purpose, SeededRandom
+from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
@@ -17,7 +17,6 @@ from tandem.specdec.rules import (
     DecidedTarget,
     GumbelCouplingRule,
     Proposal,
-    RacingRejectionRule,
     RejectionRule,
     TopKPayload,
     acceptance_rule,
@@ -59,8 +58,6 @@ def test_the_preset_names_the_rule(name: str) -> None:
     rule = acceptance_rule(PRESETS[name], 5, RNG)
     if PRESETS[name].acceptance is Acceptance.GUMBEL:
         assert rule == GumbelCouplingRule(5)
-    elif PRESETS[name].schedule.decode_when_idle:
-        assert rule == RacingRejectionRule(RNG)
     else:
         assert rule == RejectionRule(RNG)
 
@@ -148,14 +145,6 @@ def test_coupled_candidates_are_as_many_as_were_asked_for() -> None:
         found = rule.candidates(flat, count, 7, 0)
         assert len(set(found)) == len(found) == count
         assert found[0] == rule.propose(flat, 7)
-
-
-def test_one_number_serves_a_draft_and_the_cloud_s_own_token_where_they_race() -> None:
-    rule = RacingRejectionRule(RNG)
-    for position in range(50):
-        drawn = RNG.gumbel_categorical(DRAFT, position, Purpose.DRAFT)
-        assert rule.propose(DRAFT, position) == rule.target_token(DRAFT, position) == drawn
-    assert acceptance_rule(PRESETS["stream-rejection"], 5, RNG) == rule
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])

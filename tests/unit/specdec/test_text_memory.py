@@ -208,19 +208,6 @@ def test_blocks_stay_few_and_never_change_what_a_request_began_with() -> None:
     assert len(before[0]) == 100
 
 
-def test_texts_come_back_from_what_was_kept_of_them() -> None:
-    memory = TextMemory(quota=10_000)
-    prompt = words(100)
-    memory.learn(prompt, words(50, 2))
-    memory.learn([*prompt, *words(50, 2)], words(60, 3))
-    again = TextMemory(10_000, memory.texts())
-    text = [*prompt, *words(50, 2), *words(60, 3)]
-    for place in range(SHORTEST_MATCH, len(text)):
-        assert followers(again.blocks, text[:place]) == followers(memory.blocks, text[:place])
-    assert again.learn([*prompt, *words(50, 2)], words(60, 3))[0].position > 100  # type: ignore[union-attr]
-    assert len(again.texts()) == 3
-
-
 def test_a_token_takes_few_bytes() -> None:
     memory = TextMemory(quota=100_000)
     for seed in range(200):

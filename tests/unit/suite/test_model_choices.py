@@ -184,7 +184,7 @@ async def test_a_drafter_of_such_a_model_refuses_documents_alone(mine: Path) -> 
 
 
 def test_generate_says_so_and_gives_the_target_s_text(mine: Path) -> None:
-    ended = generate("--target", str(mine), "--preset", "lookup")
+    ended = generate("--target", str(mine), "--preset", "coupled")
     assert ended.exit_code == 0, ended.stderr
     assert [line for line in ended.stderr.splitlines() if line.startswith(LOOKED_UP)]
     looked_up = json.loads(ended.stdout)
@@ -230,7 +230,7 @@ def test_a_gguf_file_is_read_by_pytorch_where_llama_cpp_is_missing(
     gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, "xllamacpp")
-    ended = generate("--target", str(gguf), "--preset", "lookup")
+    ended = generate("--target", str(gguf), "--preset", "coupled")
     assert ended.exit_code == 0, ended.stderr
     says = "target: demo.gguf is a GGUF file: PyTorch computes it, as llama.cpp is not installed"
     assert says in ended.stderr.splitlines()
