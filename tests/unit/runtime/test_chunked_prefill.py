@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,7 +149,7 @@ async def test_alone_a_long_prompt_is_bounded_by_rows(
     engine: Recorded, same_bits: bool, ends: list[list[int]]
 ) -> None:
     """And its end takes no pass more, where bits do not depend on that."""
-    engine.capabilities = replace(engine.capabilities, same_bits=same_bits)
+    engine.capabilities = Capabilities(same_bits=same_bits)
     thread = EngineThread(engine, "test-engine")
     prompt = tuple(token % VOCABULARY for token in range(2 * ROWS_ALONE + 300))
     try:
