@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tandem.backends.interface import Engine
@@ -77,15 +76,12 @@ async def two_sides(
     weights: Sequence[str] = (),
     limits: VerifierLimits | None = None,
     budgets: Sequence[int] = (2**29, 2**29),
-    more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-    more_way: Way | None = None,
     tokenizer: Tokenizer = TOKENIZER,
     prometheus: str = NO_PROMETHEUS,
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
     `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
-    `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents. `more`:
-    documents of sides beyond the cloud, which share its verifier, each behind `more_way`.
+    `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents.
     `prometheus`: the address that both aggregators ask."""
     device, cloud = engines or [scripted_side(), scripted_side()]
     kept = [
@@ -108,11 +104,6 @@ async def two_sides(
             await start.behind(decoder_way, service.target) for service in (drafter, verifier)
         ]
         aggregator = await start.cloud_aggregator(decoders[1], others.running.target)
-        further, addresses = [], []
-        for name, texts in more.items():
-            further.append(await start.retriever(folder / name, "cloud", texts))
-            other = await start.cloud_aggregator(decoders[1], further[-1].running.target)
-            addresses.append(f"{name}={await start.behind(more_way, other.target)}")
         device_metrics = Metrics(new_registry(), "device")
         settings = default_settings().model_copy(
             update={
@@ -120,7 +111,6 @@ async def two_sides(
                 "decoder": decoders[0],
                 "retriever": own.running.target,
                 "cloud": await start.behind(way, aggregator.target),
-                "more_sides": ",".join(addresses),
                 "give_up_after_s": give_up_after_s,
                 "prometheus": prometheus,
                 "http": False,
@@ -136,7 +126,7 @@ async def two_sides(
             drafter,
             verifier,
             aggregator,
-            (own.client, others.client, *(each.client for each in further)),
+            (own.client, others.client),
             front,
             device_metrics,
             drafter_metrics,

@@ -174,20 +174,6 @@ class SingleAggregator(AggregationRule):
         return not self.here
 
 
-class ToldByDevice(AggregationRule):
-    """The cloud's half where the device decides every token by itself: the cloud sends its drafts
-    and takes the tokens, whatever else the device mixes them with."""
-
-    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        return None
-
-    def receives_drafts(self) -> bool:
-        return False
-
-    def receives_targets(self) -> bool:
-        return True
-
-
 class SharedCoin(AggregationRule):
     """A coin says whose draft is the token. Both sides know it beforehand, so neither waits in
     vain."""
@@ -282,9 +268,6 @@ def aggregation_rule_for(
     preset = request.preset
     greedy = request.sampling.greedy
     start = len(request.prompt_ids)
-    if preset.mode is AggregationMode.DEVICE_COIN:
-        assert side is Side.CLOUD, "a device that decides by itself has another machine"
-        return ToldByDevice(side, token_rule_at_device(greedy))
     device = log_masses[Side.DEVICE]
     cloud = log_masses[Side.CLOUD]
     if (owner := _only_side(preset, device, cloud)) is not None:
@@ -316,11 +299,6 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
     if preset.sources is Sources.CLOUD or device == -np.inf:
         return Side.CLOUD
     return Side.DEVICE if cloud == -np.inf else None
-
-
-def token_rule_at_device(greedy: bool) -> TokenRule:
-    """Return what comes with the drafts for a device that decides every token by itself."""
-    return ArgmaxRule() if greedy else TokenRule()
 
 
 def weights_change_every(request: AggregationRequest) -> int:

@@ -5,7 +5,6 @@ Invariants: arrays inside messages are never written to; keys and values of one 
 by another."""
 
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from tandem.core.errors import FailedPrecondition
 from tandem.core.probs import SamplingParams
@@ -249,14 +248,11 @@ CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAw
 PeerMessage = DeviceMessage | CloudSideMessage
 
 
-Sent = TypeVar("Sent")
-
-
 @dataclass(frozen=True, slots=True)
-class ToPeer(Generic[Sent]):
+class ToPeer:
     """Put a frame on the stream to the other aggregator."""
 
-    message: Sent
+    message: PeerMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,5 +262,5 @@ class ToDecoder:
     message: DecodingTarget
 
 
-SideOutput = ToPeer[PeerMessage] | ToDecoder | Commit | Reconnect | Finish
+SideOutput = ToPeer | ToDecoder | Commit | Reconnect | Finish
 SideOutputs = list[SideOutput]

@@ -24,8 +24,6 @@ class AggregationMode(StrEnum):
     """One side at a time, which has both drafts with their distributions (DRAGON's Algorithm 1)."""
     COIN = "coin"
     """A coin that both sides know says whose draft is the token."""
-    DEVICE_COIN = "device_coin"
-    """A coin that the device throws by itself; it tells the cloud the tokens."""
     ANSWER_COIN = "answer_coin"
     """One coin says whose whole answer it is, which then comes at once: RAG-Sequence's
     distribution, which is another one than the token-wise mixture."""

@@ -55,7 +55,7 @@ from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy, first_side
 
 
-class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
+class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
     """One request at one side. Raises ProtocolError, InvalidArgument or PrefixMismatch when the
     other end breaks the conversation, and is then as it was before: the device may resume it with
     `lost` and `connect`, the cloud ends the stream."""

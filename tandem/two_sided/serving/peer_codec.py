@@ -75,7 +75,6 @@ _MODES = {
     AggregationMode.AGGREGATOR: pb.AGREEMENT_AGGREGATOR,
     AggregationMode.COIN: pb.AGREEMENT_COIN,
     AggregationMode.ANSWER_COIN: pb.AGREEMENT_ANSWER_COIN,
-    AggregationMode.DEVICE_COIN: pb.AGREEMENT_DEVICE_COIN,
 }
 _PLACEMENTS = {
     Placement.DEVICE: pb.PLACEMENT_DEVICE,

@@ -125,23 +125,6 @@ def pinged(machine: SideMachine, now: float) -> None:
     machine.receive(Ping(1, 0, len(committed), committed.prefix, nonce=1), now)
 
 
-def test_round_trips_are_told_without_what_was_held_back() -> None:
-    machine = listening(Side.CLOUD)
-    assert machine.stats.round_trip_s(Side.DEVICE) is None
-    answered(machine, 1.5)
-    for number, (sent_s, took_s) in enumerate(((2.0, 0.75), (3.0, 2.25)), start=2):
-        pinged(machine, sent_s)
-        answered(machine, sent_s + took_s, heard=number)
-    assert machine.stats.round_trip_s(Side.DEVICE) == 0.5, "the median, 0.25 s less"
-    assert machine.stats.round_trip_s(Side.CLOUD) is None
-    pinged(machine, 9.0)
-    answered(machine, 9.5, heard=4, held_s=math.inf)
-    assert len(machine.stats.round_trips_s[Side.DEVICE]) == 3, "no duration"
-    pinged(machine, 10.0)
-    answered(machine, 10.5, heard=5, held_s=0.75)
-    assert machine.stats.round_trips_s[Side.DEVICE][-1] == 0.0, "never less than nothing"
-
-
 @pytest.mark.parametrize(("further", "remembered"), [(255, True), (256, False)])
 def test_256_sent_frames_are_remembered(further: int, remembered: bool) -> None:
     heard = Heard()
@@ -201,13 +184,3 @@ def test_another_stream_is_measured_anew() -> None:
     machine.receive(replace(OPENED), 7.0)
     answered(machine, 8.0)
     assert ("exchanged", 0, 90, 1.0, 0.25) in heard.all
-
-
-def test_the_latest_64_round_trips_are_kept() -> None:
-    machine = listening(Side.CLOUD)
-    for number in range(1, 71):
-        answered(machine, 2.0 + number, heard=number, held_s=0.0)
-        pinged(machine, 2.25 + number)
-    latest = machine.stats.round_trips_s[Side.DEVICE]
-    assert len(latest) == 64
-    assert set(latest) == {0.75}
