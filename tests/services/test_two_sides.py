@@ -47,7 +47,6 @@ from tests.services.two_sided_suite import (
     CONTEXT,
     PROBS,
     QUERY,
-    TOKENS,
     VOCABULARY,
     TwoSides,
     asking,
@@ -470,30 +469,6 @@ def text_after(
     while len(text) < start + request.params.max_tokens:
         text.append(expected_processed_draft(message, text)[0])
     return text[start:]
-
-
-async def test_a_whole_answer_can_come_with_its_distributions(tmp_path: Path) -> None:
-    """As DRAGON's DRDG/SW sends them: more bytes, the same text. Before, ids were all."""
-    with_probs = parse_overrides(("answer_probs=true",))
-    fetched = []
-    async with two_sides(tmp_path) as suite:
-        for seed in range(20, 26):
-            plain = await suite.client.generate(asking("drdg-sw", seed=seed))
-            told = await suite.client.generate(asking("drdg-sw", seed=seed, overrides=with_probs))
-            assert told.token_ids == plain.token_ids
-            assert told.summary is not None
-            assert plain.summary is not None
-            more = told.summary.downlink_bytes - plain.summary.downlink_bytes
-            fetched.append((set(told.token_sources), more))
-        cold = asking("drdg-sw", seed=21, overrides=with_probs, temperature=0.0)
-        assert (await suite.client.generate(cold)).token_ids
-        with pytest.raises(Rejected, match="answer_probs"):
-            await suite.client.generate(asking("dragon", overrides=with_probs))
-    assert {"device"} in [sources for sources, _ in fetched]
-    assert {"cloud"} in [sources for sources, _ in fetched]
-    for sources, more in fetched:
-        # A distribution of 64 tokens, of which no id or value is left out, takes over 100 bytes.
-        assert more > TOKENS * 100 if sources == {"cloud"} else abs(more) < 64
 
 
 async def test_the_last_turn_is_what_is_looked_for(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from tandem.netem.link_model import link_from
 from tandem.two_sided.protocol import draft_head
 from tandem.two_sided.protocol.mixture import (
     Aggregated,
-    Side,
     SideDraft,
     Weights,
     aggregate,
@@ -193,24 +192,6 @@ def test_one_coin_for_the_answer_has_the_mixture_of_whole_answers() -> None:
 
 
 @pytest.mark.usefixtures("exact_shares")
-@pytest.mark.parametrize(
-    ("name", "sides", "max_tokens", "faults"),
-    [
-        ("dragon-device", FOUR, 1, NO_FAULTS),
-        ("dragon-cloud", ROUNDED, 1, NO_FAULTS),
-        ("dragon", TWO, 2, NO_FAULTS),
-        ("dragon-random", TINY, 2, Faults(resets=(0.09,))),
-    ],
-)
-def test_so_it_is_where_the_coin_falls_to_the_side_that_is_waited_for(
-    name: str, sides: Documents, max_tokens: int, faults: Faults
-) -> None:
-    preset = replace(SHIPPED[name], favours_awaited=True)
-    probs = probs_through_the_machines(preset, sides, max_tokens, faults)
-    assert probs == exact_mixture(sides, max_tokens)
-
-
-@pytest.mark.usefixtures("exact_shares")
 def test_so_it_is_when_the_side_moves_and_the_link_breaks() -> None:
     preset = SHIPPED["dragon-random"]
     probs = probs_through_the_machines(preset, TINY, 2, Faults(resets=(0.09,)))
@@ -292,7 +273,6 @@ def as_printed(
     weights: Weights,
     rng: RandomSource,
     position: int,
-    favoured: Side | None = None,
 ) -> Aggregated:
     """Algorithm 1 as the paper prints it: a side's own weight in the place of the other's."""
     return aggregate(

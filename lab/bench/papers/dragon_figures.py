@@ -182,7 +182,7 @@ def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
 
 def sequence_wise_table() -> PaperTable:
     """Return the table of what DRDG/SW takes with the transfer that the paper measured with it; the
-    preset `drdg-sw` sends ids, unless `answer_probs` is set."""
+    preset `drdg-sw` sends ids."""
     return PaperTable(
         key="dragon-drdg-sw",
         paper="DRAGON",

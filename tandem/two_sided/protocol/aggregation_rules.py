@@ -59,15 +59,11 @@ class TokenRule:
 
 class MixtureRule(TokenRule):
     """DRAGON's Algorithm 1, with the weights that came with the drafts. `headed`: of both sides'
-    distributions only the heads are known. `favours_awaited`: the coin falls to the draft of the
-    side that does not decide."""
+    distributions only the heads are known."""
 
-    def __init__(
-        self, rng: RandomSource, *, headed: bool = False, favours_awaited: bool = False
-    ) -> None:
+    def __init__(self, rng: RandomSource, *, headed: bool = False) -> None:
         self._rng = rng
         self._headed = headed
-        self._favours_awaited = favours_awaited
 
     def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
         return aggregate_sent(
@@ -76,7 +72,6 @@ class MixtureRule(TokenRule):
             weights=side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
             rng=self._rng,
             position=position,
-            favoured=at.other if self._favours_awaited else None,
         ).token_id
 
     def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
@@ -273,8 +268,7 @@ def aggregation_rule_for(
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
     headed = preset.probs.payload is ProbsPayload.HEAD
-    mixes = MixtureRule(rng, headed=headed, favours_awaited=preset.favours_awaited)
-    token_rule: TokenRule = ArgmaxRule() if greedy else mixes
+    token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng, headed=headed)
     if preset.mode is AggregationMode.AGGREGATOR:
         if aggregation_side is None:
             aggregation_side = first_side(preset.placement)

@@ -225,13 +225,11 @@ class SideDraftFrame(Frame):
 @dataclass(frozen=True, slots=True)
 class TargetFrame(Frame):
     """Tokens decided from `base` on; from the position after them on the receiver aggregates, if
-    that is said. `token_sources`: of each token, or none. `probs`: the distributions that the
-    tokens of a whole answer were drawn from, as they go with drafts, or none."""
+    that is said. `token_sources`: of each token, or none."""
 
     token_ids: tuple[int, ...]
     hands_over: bool = False
     token_sources: tuple[TokenSource, ...] = ()
-    probs: tuple[SentProbs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

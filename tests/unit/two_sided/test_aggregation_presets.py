@@ -80,7 +80,7 @@ def test_the_composition_of_each_preset() -> None:
         where = found.placement, found.sources, found.transfer, found.context
         assert (found.mode, found.probs, *where, found.ahead) == expected, name
         assert (found.name, found.top) == (name, 16)
-        assert (found.reweigh_every, found.answer_probs) == (0, False), name
+        assert found.reweigh_every == 0, name
 
 
 def test_presets_cannot_be_changed_in_place() -> None:
@@ -141,14 +141,7 @@ def changed(name: str, probs: dict[str, Any] | None = None, **choices: Any) -> A
         (changed("dragon-top-k", {"truncation": Truncation(top_k=4_194_304)}), ""),
         (changed("dragon-top-k", {"truncation": Truncation(top_k=4_194_305)}), "local_top_k"),
         (changed("drdg-sw", reweigh_every=1), "reweigh_every"),
-        (changed("drdg-sw", answer_probs=True), ""),
-        (
-            changed("drdg-sw", {"payload": ProbsPayload.NONE, "head": 0}, answer_probs=True),
-            "answer_probs",
-        ),
         (changed("drdg-sw", {"payload": ProbsPayload.NONE, "head": 0}), ""),
-        (changed("dragon", answer_probs=True), "answer_probs"),
-        (changed("dragon-coupled", answer_probs=True), "answer_probs"),
         (changed("dragon", {"payload": ProbsPayload.NONE, "head": 0}), "probs"),
         (changed("dragon", {"payload": ProbsPayload.FULL, "precision": "float32"}), ""),
         (changed("dragon", {"payload": ProbsPayload.FULL, "precision": "float16"}), "precision"),

@@ -103,20 +103,6 @@ def test_an_opening_comes_through_with_every_choice(name: str) -> None:
     assert to_cloud(asked) == [asked]
 
 
-def test_a_whole_answer_brings_the_distributions_of_its_tokens() -> None:
-    probs = np.zeros(V, dtype=np.float32)
-    probs[[3, 250]] = 0.25, 0.75
-    message = TargetFrame(*HEAD, token_ids=(3, 250, 3), probs=(probs, None, probs))
-    (received,) = to_device(message)
-    assert isinstance(received, TargetFrame)
-    assert received.token_ids == message.token_ids
-    first, nothing, last = received.probs
-    assert nothing is None
-    for found in (first, last):
-        assert isinstance(found, np.ndarray)
-        assert found == pytest.approx(probs, abs=1e-4)
-
-
 def test_documents_that_travel_need_no_prompt() -> None:
     request = replace(
         OPEN.request, prompt_ids=(), committed_ids=(), vocabulary_size=0, eos_token_ids=frozenset(),
