@@ -47,8 +47,6 @@ OF_DOCUMENTS = {
     "dragon-device": "As dragon; the device decides.",
     "dragon-cloud": "As dragon; the cloud decides.",
     "dragon-random": "As dragon; a random side decides.",
-    "dragon-gumbel": "As dragon; both sides draw with the same random numbers, so that more drafts"
-    " are accepted.",
     "dragon-top-k": "As dragon, with distributions truncated to 64 tokens before sampling. Lossy.",
     "dragon-lossy": "As dragon, with distributions truncated after sampling, as in the published"
     " program. Lossy.",

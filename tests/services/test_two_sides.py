@@ -198,7 +198,7 @@ async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -
 async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
     async with two_sides(tmp_path, rescore=rescore) as suite:
         cold = [("dragon", 0.0), ("dragon-coupled", 0.0)]
-        for preset, temperature in (*((name, 0.8) for name in (*EXACT, "dragon-gumbel")), *cold):
+        for preset, temperature in (*((name, 0.8) for name in EXACT), *cold):
             asked = asking(preset, sampling=SamplingParams(temperature), processors=PROCESSORS)
             answer = await suite.client.generate(asked)
             assert answer.token_ids == await central_text(suite, asked), preset

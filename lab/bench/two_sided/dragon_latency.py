@@ -46,7 +46,6 @@ from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     AggregationMode,
     AggregationPreset,
-    Draw,
     Placement,
     Sources,
 )
@@ -64,7 +63,7 @@ QUICK_QUESTIONS = 3
 PRESETS = (
     *("crcg-device", "crcg-cloud", "drdg-sw", "drdg-tw"),
     *("dragon-device", "dragon-cloud", "dragon-random", "dragon"),
-    *("dragon-gumbel", "dragon-coupled"),
+    "dragon-coupled",
 )
 SAME_PROBS = ("drdg-tw", "dragon-device", "dragon-cloud", "dragon-random", "dragon")
 """The baselines whose answers have the distribution of both sides' documents, like the coupled
@@ -282,8 +281,7 @@ def _rate(answers: Sequence[TwoSidedAnswer], side: Side) -> float | None:
 
 
 def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) -> float | None:
-    """Return the predicted seconds a token; None for what moves at random, comes at once, or has
-    drafts that depend on each other."""
+    """Return the predicted seconds a token; None for what moves at random or comes at once."""
     if preset.sources is not Sources.BOTH:
         return times.device_s if preset.sources is Sources.DEVICE else times.cloud_s
     match preset.mode:
@@ -293,7 +291,7 @@ def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) ->
             return None
     if preset.ahead == 1:
         return synchronous_s(times)
-    if preset.placement is Placement.RANDOM or preset.probs.draw is Draw.GUMBEL:
+    if preset.placement is Placement.RANDOM:
         return None
     return aggregated_s(times, expected.acceptance, _PLACES.get(preset.placement))
 

@@ -227,9 +227,6 @@ def _presets() -> Mapping[str, AggregationPreset]:
             name="dragon-lossy",
             probs=LocalProbs(truncation=Truncation(top_p=0.8), cut_after_draw=True),
         ),
-        # Algorithm 1 needs each draft to have its side's distribution, not the two to be
-        # independent: drawn by one noise they are mostly equal, and more of them are the token.
-        replace(_DRAGON, name="dragon-gumbel", probs=replace(_DRAGON.probs, draw=Draw.GUMBEL)),
         AggregationPreset("dragon-coupled", AggregationMode.COIN, _IDS),
         _ONE_SIDE,
         replace(_ONE_SIDE, name="crcg-cloud", sources=Sources.CLOUD),

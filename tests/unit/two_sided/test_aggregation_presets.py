@@ -56,10 +56,6 @@ COMPOSITIONS: dict[str, tuple[Any, ...]] = {
         replace(CUT, truncation=Truncation(top_p=0.8), cut_after_draw=True),
         *(Placement.SCHEDULED, BOTH, NONE, SEPARATE, 8),
     ),
-    "dragon-gumbel": (
-        *(AGGREGATED, replace(HEADS, draw=Draw.GUMBEL), Placement.SCHEDULED),
-        *(BOTH, NONE, SEPARATE, 8),
-    ),
     "dragon-coupled": (COIN, IDS, Placement.DEVICE, BOTH, NONE, SEPARATE, 8),
     "crcg-device": (COIN, IDS, Placement.DEVICE, Sources.DEVICE, NONE, JOINED, 8),
     "crcg-cloud": (COIN, IDS, Placement.DEVICE, Sources.CLOUD, NONE, JOINED, 8),

@@ -28,7 +28,6 @@ from tandem.two_sided.protocol.messages import (
 from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
-    Draw,
     find_aggregation_preset,
 )
 from tandem.two_sided.protocol.side_machine import SideMachine
@@ -282,11 +281,6 @@ def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
         for answer in ((), (0,)):
             assert machine.drafted(own(answer), 0.0) == []
         assert machine.queued == (2, 0)
-
-
-def test_one_preset_draws_both_drafts_by_one_noise() -> None:
-    draws = {name: preset.probs.draw for name, preset in AGGREGATION_PRESETS.items()}
-    assert draws["dragon"] is not draws["dragon-gumbel"] is Draw.GUMBEL
 
 
 def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
