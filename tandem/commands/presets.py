@@ -29,7 +29,6 @@ OTHERS = {
     "dsd": "Rejection sampling with the full distribution of each draft token (baseline).",
     "split": "The target's first layers at the edge, the others in the cloud; hidden states travel"
     " (baseline).",
-    "split-float16": "As split, with hidden states in half precision. Lossy.",
     "tslt": "As dsd, with draft distributions that are truncated before sampling.",
     "tslt-after": "As tslt, with draft distributions that are truncated after sampling. Lossy.",
     "mc-dsd": "As tslt, with a tree of draft tokens.",
