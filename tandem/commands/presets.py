@@ -44,9 +44,6 @@ OF_DOCUMENTS = {
     "dragon": "One side decides each token by the distributions of both sides; the role moves to"
     " the side that is expected to be faster.",
     "dragon-device": "As dragon; the device decides.",
-    "dragon-cloud": "As dragon; the cloud decides.",
-    "dragon-random": "As dragon; a random side decides.",
-    "dragon-top-k": "As dragon, with distributions truncated to 64 tokens before sampling. Lossy.",
     "dragon-lossy": "As dragon, with distributions truncated after sampling, as in the published"
     " program. Lossy.",
     "drdg-tw": "The device decides, and both sides wait for every token (baseline).",

@@ -18,6 +18,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import parse_overrides
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
@@ -215,8 +216,11 @@ class _Starting:
         return await self.serve(AggregatorServicer(settings, metrics, tracing=traced))
 
 
-def asking(preset: str, **changes: Any) -> GenerationRequest:
+def asking(method: str, **changes: Any) -> GenerationRequest:
+    """A request by a preset and overrides of it: "dragon placement=cloud"."""
+    preset, *overrides = method.split()
     request = GenerationRequest(
         PROMPT, preset, GenerationParams(seed=5, max_tokens=TOKENS), query=QUERY, documents=2
     )
-    return request.with_fields(**changes)
+    added = (*parse_overrides(overrides), *changes.pop("overrides", ()))
+    return request.with_fields(overrides=added, **changes)

@@ -219,9 +219,6 @@ def _presets() -> Mapping[str, AggregationPreset]:
     listed = (
         _DRAGON,
         replace(_DRAGON, name="dragon-device", placement=Placement.DEVICE),
-        replace(_DRAGON, name="dragon-cloud", placement=Placement.CLOUD),
-        replace(_DRAGON, name="dragon-random", placement=Placement.RANDOM),
-        replace(_DRAGON, name="dragon-top-k", probs=LocalProbs(truncation=Truncation(top_k=64))),
         replace(
             _DRAGON,
             name="dragon-lossy",

@@ -23,6 +23,7 @@ from tandem.two_sided.protocol.presets import (
     Sources,
     find_aggregation_preset,
 )
+from tests.composed_presets import composed
 
 HEADS = LocalProbs(
     draw=Draw.INDEPENDENT,
@@ -45,12 +46,6 @@ JOINED = DocumentContext.JOINED
 COMPOSITIONS: dict[str, tuple[Any, ...]] = {
     "dragon": (AGGREGATED, HEADS, Placement.SCHEDULED, BOTH, NONE, SEPARATE, 8),
     "dragon-device": (AGGREGATED, HEADS, Placement.DEVICE, BOTH, NONE, SEPARATE, 8),
-    "dragon-cloud": (AGGREGATED, HEADS, Placement.CLOUD, BOTH, NONE, SEPARATE, 8),
-    "dragon-random": (AGGREGATED, HEADS, Placement.RANDOM, BOTH, NONE, SEPARATE, 8),
-    "dragon-top-k": (
-        *(AGGREGATED, replace(CUT, truncation=Truncation(top_k=64)), Placement.SCHEDULED),
-        *(BOTH, NONE, SEPARATE, 8),
-    ),
     "dragon-lossy": (
         AGGREGATED,
         replace(CUT, truncation=Truncation(top_p=0.8), cut_after_draw=True),
@@ -99,6 +94,17 @@ def test_the_cloud_takes_part_unless_the_device_s_documents_alone_count() -> Non
     assert alone == ["crcg-device"]
 
 
+def test_overrides_of_dragon_are_its_ablations() -> None:
+    for place in ("cloud", "random"):
+        found = composed(f"dragon placement={place}")
+        assert found == changed("dragon", placement=Placement(place))
+        assert not found.lossy
+    cut = composed("dragon payload=sparse top_k=64")
+    choices = {"payload": ProbsPayload.SPARSE, "truncation": Truncation(top_k=64)}
+    assert cut == changed("dragon", choices)
+    assert cut.lossy
+
+
 def test_two_sides_draft_chains_and_no_trees() -> None:
     preset = AGGREGATION_PRESETS["dragon"]
     assert preset.with_draft_length(3) == replace(preset, ahead=3)
@@ -134,8 +140,8 @@ def changed(name: str, probs: dict[str, Any] | None = None, **choices: Any) -> A
         (changed("dragon", {"head": 0}), "head"),
         (changed("dragon-coupled", {"head": 4096}), ""),
         (changed("dragon-coupled", {"head": 4097}), "head"),
-        (changed("dragon-top-k", {"truncation": Truncation(top_k=4_194_304)}), ""),
-        (changed("dragon-top-k", {"truncation": Truncation(top_k=4_194_305)}), "local_top_k"),
+        (changed("dragon-lossy", {"truncation": Truncation(top_k=4_194_304)}), ""),
+        (changed("dragon-lossy", {"truncation": Truncation(top_k=4_194_305)}), "local_top_k"),
         (changed("drdg-sw", reweigh_every=1), "reweigh_every"),
         (changed("drdg-sw", {"payload": ProbsPayload.NONE, "head": 0}), ""),
         (changed("dragon", {"payload": ProbsPayload.NONE, "head": 0}), "probs"),

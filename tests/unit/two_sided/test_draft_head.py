@@ -39,8 +39,7 @@ from tests.exact import ExactRandom, fractions, outcome_probs
 from tests.virtual_time.test_exact_distribution import NumberPerDecision
 
 HEADED = [
-    *("dragon", "dragon-device", "dragon-cloud", "dragon-random"),
-    *("drdg-tw", "drdg-sw"),
+    *("dragon", "dragon-device", "drdg-tw", "drdg-sw"),
 ]
 SHARES = Weights(Fraction(1, 4), Fraction(3, 4))
 HALF = LocalProbs(payload=ProbsPayload.HEAD, head=2)

@@ -244,7 +244,7 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
 
 
 def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     machine.receive(Ping(1, 0, 2, prefix_after(()), nonce=1), 1.0)
     known = DraftHead(np.array([0]), np.array([1.0]))
     cost = DecodingCost(decode_s=0.25, queue_s=0.125)

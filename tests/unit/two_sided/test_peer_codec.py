@@ -34,6 +34,7 @@ from tandem.two_sided.protocol.top_list import TopList, top_list
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2
+from tests.composed_presets import composed
 
 DEVICE = generation_pb2.TOKEN_SOURCE_DEVICE
 UNSPECIFIED = generation_pb2.TOKEN_SOURCE_UNSPECIFIED
@@ -54,7 +55,7 @@ OPEN = CollaborationOpen(
         seed=2**64 - 1,
         max_tokens=20,
         eos_token_ids=frozenset({0, 3}),
-        preset=replace(AGGREGATION_PRESETS["dragon-top-k"], name="dragon"),
+        preset=composed("dragon payload=sparse top_k=64 head=0"),
     ),
     log_mass=-math.inf,
     aggregation_side=Side.CLOUD,

@@ -40,7 +40,9 @@ class Heard:
         self.all.append(("verified", *of))
 
 
-def listening(side: Side, heard: Heard | None = None, name: str = "dragon-cloud") -> SideMachine:
+def listening(
+    side: Side, heard: Heard | None = None, name: str = "dragon placement=cloud"
+) -> SideMachine:
     """A machine whose stream was opened at 1 s, by one frame of its own."""
     request = request_for(name, max_tokens=90)
     if side is Side.CLOUD:
@@ -106,7 +108,9 @@ def test_a_step_that_took_no_time_is_no_measurement() -> None:
 @pytest.mark.parametrize("side", list(Side))
 def test_an_exchange_has_both_frames_sizes_the_way_up_first(side: Side) -> None:
     heard = Heard()
-    machine = listening(side, heard, "dragon-device" if side is Side.DEVICE else "dragon-cloud")
+    machine = listening(
+        side, heard, "dragon-device" if side is Side.DEVICE else "dragon placement=cloud"
+    )
     machine.sized(500)
     answered(machine, 3.0)
     sizes = (500, 90) if side is Side.DEVICE else (90, 500)
@@ -162,13 +166,13 @@ def test_a_size_that_nobody_told_is_none() -> None:
 
 def test_a_draft_says_what_was_heard_and_how_long_ago_the_newest() -> None:
     for frames, held_s in ((0, 0.0), (1, 3.0), (2, 2.0)):
-        machine = device("dragon-cloud")
+        machine = device("dragon placement=cloud")
         heard = machine.stats.streams  # the opening of its stream
         for number in range(frames):
             pinged(machine, 2.0 + number)
         (sent,) = told(machine.drafted(own(), 5.0), SideDraftFrame)
         assert (sent.heard, sent.held_s) == (heard + frames, held_s if frames else 5.0)
-    (sent,) = told(device("dragon-cloud").drafted(own(), -1.0), SideDraftFrame)
+    (sent,) = told(device("dragon placement=cloud").drafted(own(), -1.0), SideDraftFrame)
     assert sent.held_s == 0.0, "never less than nothing"
     late = listening(Side.CLOUD, name="dragon-device")
     (sent,) = told(late.drafted(own(), 1.5), SideDraftFrame)

@@ -32,6 +32,7 @@ from tandem.two_sided.protocol.presets import (
 )
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
+from tests.composed_presets import composed
 from tests.unit.two_sided.test_side_machine import PROBS, own, request_for
 
 START = 2
@@ -118,7 +119,7 @@ def converse(
     **changes: Any,
 ) -> Conversation:
     """`device`, `cloud`: h of each side's documents."""
-    preset = replace(AGGREGATION_PRESETS[name], **changes)
+    preset = replace(composed(name), **changes)
     sampling = SamplingParams(temperature)
     request = request_for(
         name,
@@ -207,7 +208,7 @@ def test_all_the_relevance_on_one_side_is_all_the_tokens(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["dragon-device", "dragon-cloud"])
+@pytest.mark.parametrize("name", ["dragon-device", "dragon placement=cloud"])
 def test_an_aggregator_decides_and_the_other_side_sends(name: str, temperature: float) -> None:
     found = converse(name, temperature=temperature)
     sender = Side.CLOUD if name == "dragon-device" else Side.DEVICE
@@ -292,7 +293,6 @@ def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
 def test_lossy_presets_and_those_of_two_sides() -> None:
     assert {name for name, preset in AGGREGATION_PRESETS.items() if preset.lossy} == {
         "dragon-lossy",
-        "dragon-top-k",
         "drdg-sw",
     }
     alone = {name for name, preset in AGGREGATION_PRESETS.items() if not preset.two_sided}
