@@ -234,7 +234,6 @@ def _title(series: type[Series]) -> str:
         "LoopSeries": "Event loop",
         "BuildSeries": "Build",
         "CloudSeries": "Clouds of a drafter",
-        "OtherSideSeries": "Other sides of a device",
         "LearningSeries": "A draft that learns",
     }
     return titles[series.__name__]

@@ -462,11 +462,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Chi-squared test of answers over HTTP against the mixture of both sides' distributions.",
         exact=True,
     ),
-    "more-sides": Experiment(
-        "lab.bench.two_sided.more_sides",
-        "Tokens a second of answers from documents on 2, 3 and 5 sides.",
-        (_PEPS,),
-    ),
     "leakage": Experiment(
         "lab.bench.two_sided.leakage",
         "How much of private notes can be reconstructed from what answers from two sides send.",

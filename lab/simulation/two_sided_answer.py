@@ -1,13 +1,13 @@
-"""One answer from documents on two or more sides in virtual time: real machines, modelled links.
+"""One answer from documents on two sides in virtual time: real machines, a modelled link.
 Invariant: pure and seeded; nothing sleeps and no clock is read."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from lab.simulation.simulated_decoder import LocalProbsOf, SimulatedDecoder, SimulatedStep
 from lab.simulation.virtual_time import Faults, VirtualTime
@@ -15,21 +15,19 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import Link, LinkPair
 from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
-from tandem.two_sided.many_sides import FromLink, ManySidesMachine, ToLink
 from tandem.two_sided.protocol.counters import AggregationStats, MeasurementSink
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CollaborationOpen,
     PeerMessage,
+    SideOutput,
     ToDecoder,
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy
-from tandem.two_sided.protocol.presets import AggregationMode
 from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.serving.device_session import DeviceOutput
 
 TICK_S = 0.2
 
@@ -55,7 +53,7 @@ class BusySpan:
     """One span of a trace. `what`: "decode" is a draft that was not interrupted, "commit" when
     tokens from `position` on became final there, a frame's name its transfer."""
 
-    side: int
+    side: Side
     what: str
     start_s: float
     end_s: float
@@ -70,8 +68,8 @@ class TwoSidedAnswer:
     finish: Finish
     duration_s: float
     commits: tuple[tuple[float, Commit], ...]
-    stats: dict[int, AggregationStats]
-    rollbacks: dict[int, int]
+    stats: dict[Side, AggregationStats]
+    rollbacks: dict[Side, int]
     spans: tuple[BusySpan, ...]
 
 
@@ -98,39 +96,29 @@ def simulate_two_sided(
     placement_policy_for: PlacementFor = no_placement,
     rng: RandomSource | None = None,
     traced: bool = False,
-    others: Sequence[tuple[SimulatedSide, LinkPair]] = (),
 ) -> TwoSidedAnswer:
-    """Run one request to its end; `others`: the sides beyond the cloud, each at its link. `faults`
-    are those of the cloud and its link. Raises ProtocolError when the machines stop making
-    progress."""
+    """Run one request to its end. Raises ProtocolError when the machines stop making progress."""
     run = _Run(
         request=request,
-        sides=(device, cloud, *(side for side, _ in others)),
-        links=(link, *(side_link for _, side_link in others)),
+        sides={Side.DEVICE: device, Side.CLOUD: cloud},
+        link=link,
         size_of=size_of,
         placement_policy_for=placement_policy_for,
         rng=rng or SeededRandom(request.seed),
         traced=traced,
     )
     times = liveness_times or LivenessTimes()
-    lives = [Liveness(lost_cloud, times, now=0.0) for _ in run.links]
-    log_mass = device.mass_after(request.prompt_ids)
-    if request.preset.mode is AggregationMode.DEVICE_COIN:
-        run.device = ManySidesMachine(
-            request, log_mass=log_mass, others=lives, completes_stop=completes_stop, rng=rng
-        )
-    else:
-        placement_policy, measuring = placement_policy_for(Side.DEVICE)
-        run.device = SideMachine(
-            Side.DEVICE,
-            request,
-            log_mass=log_mass,
-            liveness=lives[0],
-            placement_policy=placement_policy,
-            measurements=measuring,
-            completes_stop=completes_stop,
-            rng=rng,
-        )
+    placement_policy, measuring = placement_policy_for(Side.DEVICE)
+    run.device = SideMachine(
+        Side.DEVICE,
+        request,
+        log_mass=device.mass_after(request.prompt_ids),
+        liveness=Liveness(lost_cloud, times, now=0.0),
+        placement_policy=placement_policy,
+        measurements=measuring,
+        completes_stop=completes_stop,
+        rng=rng,
+    )
     run.schedule(faults or Faults())
     return run.to_the_end()
 
@@ -138,27 +126,26 @@ def simulate_two_sided(
 @dataclass(slots=True)
 class _Run:
     request: AggregationRequest
-    sides: Sequence[SimulatedSide]
-    links: Sequence[LinkPair]
+    sides: Mapping[Side, SimulatedSide]
+    link: LinkPair
     size_of: Callable[[PeerMessage], int]
     placement_policy_for: PlacementFor
     rng: RandomSource
     traced: bool
-    device: SideMachine | ManySidesMachine = field(init=False)
+    device: SideMachine = field(init=False)
+    cloud: SideMachine | None = None
+    """Of the stream that is open now."""
     time: VirtualTime = field(default_factory=VirtualTime)
     stream: int = 0
-    machines: dict[int, SideMachine] = field(default_factory=dict)
-    """Of the other sides, by their numbers."""
-    decoders: dict[int, SimulatedDecoder] = field(default_factory=dict)
-    steps: Counter[int] = field(default_factory=Counter)
-    rollbacks: dict[int, int] = field(default_factory=dict)
+    decoders: dict[Side, SimulatedDecoder] = field(default_factory=dict)
+    steps: Counter[Side] = field(default_factory=Counter)
+    rollbacks: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     spans: list[BusySpan] = field(default_factory=list)
 
     def schedule(self, faults: Faults) -> None:
-        self.rollbacks |= dict.fromkeys(range(len(self.sides)), 0)
-        faults.plan(self.time, self.links[0], self._reset, self._depart)
+        faults.plan(self.time, self.link, self._reset, self._depart)
         self.time.at(0.0, self._begin)
         self.time.at(TICK_S, self._tick)
 
@@ -168,14 +155,13 @@ class _Run:
             self._decode()
         for side, decoder in self.decoders.items():
             self.rollbacks[side] += decoder.rollbacks
-        stats = {Side.DEVICE.value: self.device.stats}
-        stats |= {number: machine.stats for number, machine in self.machines.items()}
+        of_cloud = AggregationStats() if self.cloud is None else self.cloud.stats
         return TwoSidedAnswer(
             self.device.committed.since(len(self.request.prompt_ids)),
             self.finish,
             self.time.now,
             tuple(self.commits),
-            {number: stats.get(number, AggregationStats()) for number in range(len(self.sides))},
+            {Side.DEVICE: self.device.stats, Side.CLOUD: of_cloud},
             self.rollbacks,
             tuple(self.spans),
         )
@@ -188,8 +174,8 @@ class _Run:
         self._apply(Side.DEVICE, self.device.lost(self.time.now))
 
     def _depart(self) -> None:
-        if cloud := self.machines.get(Side.CLOUD):
-            self._apply(Side.CLOUD, cloud.going_away(1.0, self.time.now))
+        if self.cloud is not None:
+            self._apply(Side.CLOUD, self.cloud.going_away(1.0, self.time.now))
 
     def _begin(self) -> None:
         self._open_decoder(Side.DEVICE, self.request.prompt_ids)
@@ -199,90 +185,78 @@ class _Run:
         if self.device.phase is Phase.CONNECTING:
             self._apply(Side.DEVICE, self.device.connect(self.time.now))
 
-    def _open_decoder(self, number: int, token_ids: tuple[int, ...]) -> None:
+    def _open_decoder(self, side: Side, token_ids: tuple[int, ...]) -> None:
         request = self.request
-        side = self.sides[number]
-        self.decoders[number] = SimulatedDecoder(
-            Side(min(number, Side.CLOUD)),
-            side.probs_of,
+        simulated = self.sides[side]
+        self.decoders[side] = SimulatedDecoder(
+            side,
+            simulated.probs_of,
             local_drafting(request.preset, request.sampling).probs,
             self.rng,
             token_ids,
             session=request.session,
-            mass_after=side.mass_after,
+            mass_after=simulated.mass_after,
             ahead=request.preset.ahead,
             length_limit=len(request.prompt_ids) + request.max_tokens,
-            decode_s=side.step_s(0),
+            decode_s=simulated.step_s(0),
         )
 
-    def _apply(self, number: int, outputs: Sequence[DeviceOutput]) -> None:
+    def _apply(self, side: Side, outputs: Sequence[SideOutput]) -> None:
         for output in outputs:
             match output:
-                case ToPeer(ToLink(link, message)):
-                    self._carry(number, message, link)
                 case ToPeer(message):
-                    self._carry(number, message)
+                    self._carry(side, message)
                 case ToDecoder(message):
-                    self._trace(number, "commit", self.time.now, self.time.now, message.base)
-                    self.decoders[number].receive(message)
-                case Commit() if number == Side.DEVICE:
+                    self._trace(side, "commit", self.time.now, self.time.now, message.base)
+                    self.decoders[side].receive(message)
+                case Commit() if side is Side.DEVICE:
                     self.commits.append((self.time.now, output))
-                case Finish() if number == Side.DEVICE:
+                case Finish() if side is Side.DEVICE:
                     self.finish = output
                 case Reconnect():
                     self._new_stream()
 
     def _new_stream(self) -> None:
         self.stream += 1
-        for number, link in enumerate(self.links, start=Side.CLOUD):
-            self._drop(number)
-            link.up.empty()
-            link.down.empty()
+        self._drop_cloud()
+        self.link.up.empty()
+        self.link.down.empty()
         self.time.at(self.time.now + 0.001, self._connect)
 
-    def _drop(self, number: int) -> None:
-        self.machines.pop(number, None)
-        decoder = self.decoders.pop(number, None)
-        self.rollbacks[number] += decoder.rollbacks if decoder else 0
+    def _drop_cloud(self) -> None:
+        self.cloud = None
+        decoder = self.decoders.pop(Side.CLOUD, None)
+        self.rollbacks[Side.CLOUD] += decoder.rollbacks if decoder else 0
 
-    def _carry(self, sender: int, message: PeerMessage, link: int = 0) -> None:
+    def _carry(self, sender: Side, message: PeerMessage) -> None:
         stream = self.stream
-        to_device = sender != Side.DEVICE
-        number = sender if to_device else Side.CLOUD + link  # of the other end of the link
-        pair = self.links[number - Side.CLOUD]
-        way: Link = pair.down if to_device else pair.up
+        way: Link = self.link.down if sender is Side.CLOUD else self.link.up
         arrival = way.send(self.size_of(message), self.time.now)
         self._trace(sender, type(message).__name__, self.time.now, arrival, message.base)
 
         def arrive() -> None:
-            if stream != self.stream:
-                return
-            if to_device:
-                self._apply(Side.DEVICE, self._at_device(message, number - Side.CLOUD))
-            else:
-                self._deliver(number, message)
+            if stream == self.stream:
+                self._deliver(sender.other, message)
 
         self.time.at(arrival, arrive)
 
-    def _at_device(self, message: Any, link: int) -> Sequence[DeviceOutput]:
-        if isinstance(self.device, ManySidesMachine):
-            return self.device.receive(FromLink(link, message), self.time.now)
-        return self.device.receive(message, self.time.now)
-
-    def _deliver(self, number: int, message: PeerMessage) -> None:
+    def _deliver(self, side: Side, message: PeerMessage) -> None:
         if isinstance(message, CollaborationOpen):
-            self._open_other(number, message)
-        elif (machine := self.machines.get(number)) is not None:
-            self._apply(number, machine.receive(message, self.time.now))
+            self._open_cloud(message)
+        elif (machine := self._machine(side)) is not None:
+            self._apply(side, machine.receive(message, self.time.now))
 
-    def _trace(self, number: int, what: str, start_s: float, end_s: float, position: int) -> None:
+    def _machine(self, side: Side) -> SideMachine | None:
+        return self.device if side is Side.DEVICE else self.cloud
+
+    def _trace(self, side: Side, what: str, start_s: float, end_s: float, position: int) -> None:
         if self.traced:
-            self.spans.append(BusySpan(number, what, start_s, end_s, position))
+            self.spans.append(BusySpan(side, what, start_s, end_s, position))
 
-    def _open_other(self, number: int, opening: CollaborationOpen) -> None:
+    def _open_cloud(self, opening: CollaborationOpen) -> None:
         placement_policy, measuring = self.placement_policy_for(Side.CLOUD)
         request = opening.request
-        self.machines[number] = machine = SideMachine(
+        self.cloud = SideMachine(
             Side.CLOUD,
             request,
             peer_log_mass=opening.log_mass,
@@ -291,27 +265,26 @@ class _Run:
             rng=self.rng,
         )
         text = (*request.prompt_ids, *request.committed_ids)
-        self._open_decoder(number, text)
-        mass = self.sides[number].mass_after(text)
-        self._apply(number, machine.opened(mass, self.time.now))
+        self._open_decoder(Side.CLOUD, text)
+        mass = self.sides[Side.CLOUD].mass_after(text)
+        self._apply(Side.CLOUD, self.cloud.opened(mass, self.time.now))
 
     def _decode(self) -> None:
-        for number, decoder in list(self.decoders.items()):
+        for side, decoder in list(self.decoders.items()):
             if (step := decoder.begin()) is None:
                 continue
-            decoder.decode_s = self.sides[number].step_s(self.steps[number])
-            self.steps[number] += 1
+            decoder.decode_s = self.sides[side].step_s(self.steps[side])
+            self.steps[side] += 1
             end = self.time.now + decoder.decode_s
-            self.time.at(end, partial(self._decoded, number, decoder, step, self.time.now))
+            self.time.at(end, partial(self._decoded, side, decoder, step, self.time.now))
 
     def _decoded(
-        self, number: int, decoder: SimulatedDecoder, step: SimulatedStep, start_s: float
+        self, side: Side, decoder: SimulatedDecoder, step: SimulatedStep, start_s: float
     ) -> None:
-        if decoder is not self.decoders.get(number):
+        if decoder is not self.decoders.get(side):
             return
         if (draft := decoder.end(step)) is None:
             return
-        self._trace(number, "decode", start_s, self.time.now, draft.base)
-        machine = self.device if number == Side.DEVICE else self.machines.get(number)
-        if machine is not None:
-            self._apply(number, machine.drafted(draft, self.time.now))
+        self._trace(side, "decode", start_s, self.time.now, draft.base)
+        if (machine := self._machine(side)) is not None:
+            self._apply(side, machine.drafted(draft, self.time.now))

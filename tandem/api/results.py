@@ -10,10 +10,8 @@ from tandem.generation.figures import answer_figures
 
 @dataclass(frozen=True, slots=True)
 class SideFigures:
-    """One side of an answer from two sides' documents. `names`: of the device's documents used.
-    Where there are more than two: `name`, what the device's settings call a side beyond the cloud;
-    `made`, how many tokens are the side's, because the coin said so or it alone had drafted them;
-    the median round trip to it in seconds, and the bytes of messages to and from it."""
+    """One side of an answer from two sides' documents. `names`: of the device's documents
+    used."""
 
     documents: int
     document_tokens: int
@@ -22,11 +20,6 @@ class SideFigures:
     acceptance_rate: float | None
     decode_s: float
     names: tuple[str, ...] = ()
-    name: str = ""
-    made: int | None = None
-    round_trip_s: float | None = None
-    uplink_bytes: int | None = None
-    downlink_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,6 @@ class Figures:
     device: SideFigures | None = None
     cloud: SideFigures | None = None
     choice: ChoiceFigures | None = None
-    more_sides: tuple[SideFigures, ...] = ()
     cloud_drafted: int = 0
     cloud_accepted: int = 0
 
@@ -117,7 +109,6 @@ class Piece:
     token_ids: tuple[int, ...]
     token_sources: tuple[str, ...]
     logprobs: tuple[float, ...] = ()
-    token_sides: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +118,8 @@ class Answer:
     `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text again.
     `token_sources`: who made each token: `draft`, `cloud_draft` (a draft of the cloud itself),
     `target` or `edge` (the cloud was lost), and from two sides' documents `device`, `cloud`, `both`
-    or `recovered`; where there are more, one beyond the cloud is `side`, and `token_sides` names
-    those whose draft each token was. `logprobs` and `top_logprobs` (id, text and log-probability of
-    the likeliest tokens) where they were asked for.
+    or `recovered`. `logprobs` and `top_logprobs` (id, text and log-probability of the likeliest
+    tokens) where they were asked for.
     """
 
     text: str
@@ -140,7 +130,6 @@ class Answer:
     figures: Figures
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[TopLogprobs, ...] = ()
-    token_sides: tuple[tuple[str, ...], ...] = ()
 
 
 def answer_of(result: Generated, seed: int) -> Answer:
@@ -157,7 +146,6 @@ def answer_of(result: Generated, seed: int) -> Answer:
         figures=_figures(result),
         logprobs=tuple(result.logprobs),
         top_logprobs=tuple(result.top_logprobs),
-        token_sides=tuple(result.token_sides),
     )
 
 
@@ -167,7 +155,6 @@ def _figures(result: Generated) -> Figures:
     for side in ("device", "cloud"):
         if side in named:
             named[side] = _side_figures(named[side])
-    named["more_sides"] = tuple(map(_side_figures, named.get("more_sides", ())))
     if "choice" in named:
         named["choice"] = ChoiceFigures(**named["choice"])
     return Figures(**named)
@@ -192,7 +179,6 @@ class Progress:
             token_ids=tuple(result.token_ids[self._tokens :]),
             token_sources=tuple(map(str, result.token_sources[self._tokens :])),
             logprobs=tuple(result.logprobs[self._logprobs :]),
-            token_sides=tuple(result.token_sides[self._tokens :]),
         )
         self._characters = len(result.text)
         self._tokens = len(result.token_ids)

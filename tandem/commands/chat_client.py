@@ -27,7 +27,6 @@ class Reply:
     token_ids: list[int] = field(default_factory=list)
     unverified: list[int] = field(default_factory=list)
     token_sources: list[str] = field(default_factory=list)
-    token_sides: list[tuple[str, ...]] = field(default_factory=list)
     token_texts: list[str] = field(default_factory=list)
     ttft_s: float | None = None
     finish_reason: str | None = None
@@ -42,7 +41,6 @@ class Reply:
                 self.unverified.append(len(self.token_ids))
             self.token_ids.append(token["id"])
             self.token_sources.append(token["source"] or "")
-            self.token_sides.append(tuple(token.get("sides") or ()))
             self.token_texts += [token["text"]] if "text" in token else []
         if self.token_ids and self.ttft_s is None:
             self.ttft_s = elapsed_s

@@ -78,7 +78,7 @@ GROUPS = (
     OptionGroup(
         "Documents",
         ("rag", "device_documents", "cloud_documents"),
-        ("side_documents", "query", "documents", "index_folder", "embedding"),
+        ("query", "documents", "index_folder", "embedding"),
     ),
     OptionGroup(
         "Output",

@@ -29,7 +29,6 @@ OTHERS = {
     "dsd": "Rejection sampling with the full distribution of each draft token (baseline).",
     "split": "The target's first layers at the edge, the others in the cloud; hidden states travel"
     " (baseline).",
-    "split-float16": "As split, with hidden states in half precision. Lossy.",
     "tslt": "As dsd, with draft distributions that are truncated before sampling.",
     "tslt-after": "As tslt, with draft distributions that are truncated after sampling. Lossy.",
     "mc-dsd": "As tslt, with a tree of draft tokens.",
@@ -45,11 +44,6 @@ OF_DOCUMENTS = {
     "dragon": "One side decides each token by the distributions of both sides; the role moves to"
     " the side that is expected to be faster.",
     "dragon-device": "As dragon; the device decides.",
-    "dragon-cloud": "As dragon; the cloud decides.",
-    "dragon-random": "As dragon; a random side decides.",
-    "dragon-gumbel": "As dragon; both sides draw with the same random numbers, so that more drafts"
-    " are accepted.",
-    "dragon-top-k": "As dragon, with distributions truncated to 64 tokens before sampling. Lossy.",
     "dragon-lossy": "As dragon, with distributions truncated after sampling, as in the published"
     " program. Lossy.",
     "drdg-tw": "The device decides, and both sides wait for every token (baseline).",

@@ -1,17 +1,14 @@
 """Options of commands that answer from documents on two sides."""
 
-from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tandem.commands.options import ANY_PATH, FOLDER, together
 from tandem.core.errors import InvalidArgument
-from tandem.suite.suite_documents import SIDES, SuiteDocuments, demo_documents
+from tandem.suite.suite_documents import SuiteDocuments, demo_documents
 
-_NEED_RAG = ("device_documents", "cloud_documents", "index_folder", "side_documents")
+_NEED_RAG = ("device_documents", "cloud_documents", "index_folder")
 
 
 document_options = together(
@@ -54,20 +51,6 @@ def documents_of(options: dict[str, Any]) -> SuiteDocuments | None:
     cloud = options["cloud_documents"]
     folder = options["index_folder"]
     embedding = options["embedding"] or "auto"
-    more = _more_sides(options.get("side_documents", ()))
     if not device and not cloud:
-        return replace(demo_documents(folder, embedding), more=more)
-    return SuiteDocuments(device=device, cloud=cloud, folder=folder, embedding=embedding, more=more)
-
-
-def _more_sides(named: Iterable[str]) -> dict[str, tuple[Path, ...]]:
-    """Return the paths of further sides by name, in the order in which the names first appear.
-    Raises InvalidArgument."""
-    more: dict[str, tuple[Path, ...]] = {}
-    for text in named:
-        name, _, path = text.partition("=")
-        if not (name.isidentifier() and path) or name in SIDES:
-            why = f"{text!r} is not NAME=PATH with a name other than device and cloud"
-            raise InvalidArgument("side_documents", why)
-        more[name] = (*more.get(name, ()), Path(path))
-    return more
+        return demo_documents(folder, embedding)
+    return SuiteDocuments(device=device, cloud=cloud, folder=folder, embedding=embedding)

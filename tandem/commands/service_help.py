@@ -39,7 +39,7 @@ GROUPS = (
         "Link",
         ("host", "port", "verifier", "drafter", "side", "role", "cloud", "retriever"),
         (
-            *("verifiers_file", "more_sides", "decoder"),
+            *("verifiers_file", "decoder"),
             *("own_side", "ping_after_s", "dead_after_s", "give_up_after_s"),
             *("max_message_bytes", "first_message_s", "idle_stream_s", "unread_answer_s"),
         ),

@@ -24,12 +24,10 @@ SOURCES = {
     "edge": ("red underline", "edge alone, not verified"),
     "device": ("cyan", "device's documents"),
     "cloud": ("magenta underline", "cloud's documents"),
-    "both": ("green", "several sides' documents"),
-    "recovered": ("yellow underline", "drawn from all sides together"),
+    "both": ("green", "both sides' documents"),
+    "recovered": ("yellow underline", "drawn from both sides together"),
 }
 """Style and words of each token source, in the order of the legend."""
-FURTHER = ("blue underline", "bright_red", "bright_yellow", "bright_blue")
-"""Styles of the sides beyond the cloud, in the order in which they come; then again."""
 
 
 def takes_colours(stream: TextIO) -> bool:
@@ -49,7 +47,6 @@ class TokenColours:
         self._coloured = 0
         self._token = 0
         self._ends = 0
-        self._further: dict[str, tuple[str, str]] = {}
 
     def take(self, result: Generated | Reply) -> str:
         """Return what is new of the text since the last call, in its colours."""
@@ -61,12 +58,11 @@ class TokenColours:
 
     def legend(self, result: Generated | Reply) -> str:
         """Return how many tokens each source made, in its colour; empty where that is unknown."""
-        indices = range(len(result.token_sources))
-        counts = Counter(self._style(result, index) for index in indices)
+        counts = Counter(result.token_sources)
         return "  ".join(
-            f"{styled(words, style)} {counts[style, words]}"
-            for style, words in (*SOURCES.values(), *self._further.values())
-            if counts[style, words]
+            f"{styled(words, style)} {counts[source]}"
+            for source, (style, words) in SOURCES.items()
+            if counts[source]
         )
 
     def _pieces(self, result: Generated | Reply) -> Iterator[tuple[str | None, str]]:
@@ -80,20 +76,10 @@ class TokenColours:
                 self._token += 1
             known = self._ends > self._coloured
             end = min(self._ends, len(text)) if known else len(text)
-            style = self._style(result, self._token - 1) if known else None
-            yield style and style[0], text[self._coloured : end]
+            source = result.token_sources[self._token - 1] if known else ""
+            style, _ = SOURCES.get(source, (None, ""))
+            yield style, text[self._coloured : end]
             self._coloured = end
-
-    def _style(self, result: Generated | Reply, index: int) -> tuple[str, str] | None:
-        """Return the style of a token and the words for its source; None for a token of no known
-        source."""
-        source = result.token_sources[index]
-        sides = result.token_sides[index : index + 1]
-        if source == "side" and sides and sides[0]:
-            name = sides[0][0]
-            style = FURTHER[len(self._further) % len(FURTHER)]
-            return self._further.setdefault(name, (style, f"{name}'s documents"))
-        return SOURCES.get(source)
 
 
 def _coloured(style: str, run: Iterator[tuple[str | None, str]]) -> str:

@@ -106,12 +106,6 @@ from tandem.telemetry.logging import configure_logging
     "--rag", is_flag=True, help="Start a retriever on each side, with the demo documents."
 )
 @document_options
-@click.option(
-    "--side-documents",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="File or folder for an additional side of this name; repeatable.",
-)
 @no_memory_option
 @click.option(
     "--try",
@@ -130,8 +124,6 @@ def up(**options: Any) -> int:
 
     --rag also starts a retriever on each side, filled before the first request, and an aggregator
     in the cloud: presets such as dragon-coupled then answer from the documents of both sides.
-    --side-documents office=FOLDER adds a third side with its own aggregator and retriever, and so
-    on: dragon-coupled then answers from all sides.
 
     With --rtt-ms, --mbps, --trace or other flags of the link, drafter and verifier talk over an
     emulated link, which can be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets

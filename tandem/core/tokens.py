@@ -42,11 +42,9 @@ class TokenSource(StrEnum):
     CLOUD = "cloud"
     """Of two sides the cloud, likewise."""
     BOTH = "both"
-    """Both sides had drafted the token; of more than two, several."""
+    """Both sides had drafted the token."""
     RECOVERED = "recovered"
     """No side's draft: drawn from what the sides' distributions give together."""
-    SIDE = "side"
-    """Of more than two sides one beyond the cloud: its draft alone became the token."""
     CLOUD_DRAFT = "cloud_draft"
     """A draft of the cloud's own, by its draft model or looked up; the target accepted it."""
 

@@ -31,11 +31,6 @@ class TokenProvenance(Strict):
     text: str | None = Field(
         default=None, description="Text of the token. Present if `token_texts` was requested."
     )
-    sides: list[str] | None = Field(
-        default=None,
-        description="Names of the sides that drafted this token. Present if there are more"
-        " than two sides.",
-    )
 
 
 class RoundReport(Strict):
@@ -63,24 +58,6 @@ class DocumentSideFigures(Strict):
     acceptance_rate: Rate | None
     names: list[str] = Field(
         description="Names of the documents used. Only reported for the device."
-    )
-    name: str | None = Field(
-        default=None,
-        description="Name of the side. Present for sides other than the device and the cloud.",
-    )
-    made: int | None = Field(
-        default=None,
-        description="With more than two sides: tokens selected from this side, or, at"
-        " temperature 0, tokens that only this side drafted.",
-    )
-    round_trip_s: float | None = Field(
-        default=None, description="With more than two sides: median round-trip time to this side."
-    )
-    uplink_bytes: int | None = Field(
-        default=None, description="With more than two sides: bytes sent to this side."
-    )
-    downlink_bytes: int | None = Field(
-        default=None, description="With more than two sides: bytes received from this side."
     )
 
 
@@ -177,9 +154,6 @@ class ChunkExtension(Strict):
     device: DocumentSideFigures | None = None
     cloud: DocumentSideFigures | None = None
     choice: ChosenSchedule | None = None
-    more_sides: list[DocumentSideFigures] | None = Field(
-        default=None, description="Statistics of the sides other than the device and the cloud."
-    )
 
 
 class LikelyToken(Strict):

@@ -315,8 +315,6 @@ class Writer:
         if self.token_texts:  # a decoder of an earlier version tells none
             for token, text in zip(provenance, answer.token_texts[begin:end], strict=False):
                 token["text"] = text
-        for token, sides in zip(provenance, answer.token_sides[begin:end], strict=False):
-            token["sides"] = list(sides)
         return {"provenance": provenance}
 
     def _rounds(self, delta: ChoiceDelta) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tandem_api.common.v1 import generation_pb2 as pb
 MAX_MESSAGE_BYTES = 12 * 2**20
 
 _OF_LIKELY_TOKENS = ("logprobs", "top_logprobs", "token_texts", "token_bytes")
-_OF_TOKENS = ("token_sources", "token_sides", *_OF_LIKELY_TOKENS)
+_OF_TOKENS = ("token_sources", *_OF_LIKELY_TOKENS)
 """Fields of `Committed` that have something for each token, or nothing at all."""
 
 _STARTS = {number: start for start, number in THINKING_STARTS.items()}
@@ -75,8 +75,7 @@ class LikelyTokens:
 @dataclass(slots=True)
 class Generated(LikelyTokens):
     """A generation as its caller saw it; times in seconds by the caller's clock. `token_sources`
-    says who made each token (the values of `TokenSource`, "" where that is not known); of more than
-    two sides `token_sides` names those whose draft it was, in the words of `sides`; `logprobs`
+    says who made each token (the values of `TokenSource`, "" where that is not known); `logprobs`
     and `token_texts` are there if they were asked for, and `top_logprobs` if those were too, as are
     `rounds`. `family` and `thinking_start` say how the text of an answer to a conversation is read
     (`tandem.text.families`). `prompt`: the prompt's tokens, if their log-probabilities were asked
@@ -88,8 +87,6 @@ class Generated(LikelyTokens):
     text: str = ""
     unverified: list[int] = field(default_factory=list)
     token_sources: list[str] = field(default_factory=list)
-    sides: tuple[str, ...] = ()
-    token_sides: list[tuple[str, ...]] = field(default_factory=list)
     prompt: LikelyTokens = field(default_factory=LikelyTokens)
     rounds: list[pb.RoundFigures] = field(default_factory=list)
     ttft_s: float | None = None
@@ -116,7 +113,6 @@ class Generated(LikelyTokens):
         self.session = started.session
         self.preset = started.preset
         self.prompt_tokens = started.prompt_tokens
-        self.sides = tuple(started.sides)
         self.family = started.family
         self.thinking_start = _STARTS.get(started.thinking_start, ThinkingStart.NONE)
 
@@ -131,19 +127,12 @@ class Generated(LikelyTokens):
         self.token_sources += (
             each or "" for each in token_sources_from_proto(committed.token_sources)
         )
-        if self.sides:
-            self.token_sides += (self._named(bits) for bits in committed.token_sides)
-            self.token_sides += [()] * (len(self.token_ids) - len(self.token_sides))
         self.rounds += committed.rounds
         self.token_sources += [""] * (len(self.token_ids) - len(self.token_sources))  # not said
         if committed.token_ids:
             if self.ttft_s is None:
                 self.ttft_s = elapsed_s
             self.last_commit_s = elapsed_s
-
-    def _named(self, bits: int) -> tuple[str, ...]:
-        """Return the names of the sides whose bits are set, in the order of their numbers."""
-        return tuple(name for number, name in enumerate(self.sides) if bits >> number & 1)
 
     def end(self, summary: pb.Summary, elapsed_s: float) -> None:
         self.summary = summary

@@ -101,8 +101,6 @@ def plain_line(
         cloud = figures["cloud"]["documents"]
         parts.append(f"documents: {device} from the device")
         parts.append(f"{cloud} from the cloud")
-        more = figures.get("more_sides", ())
-        parts += [f"{each['documents']} from {each['name']}" for each in more]
     else:
         parts += _makers(figures)
     if tpot_s and figures["drafted"]:
@@ -245,20 +243,13 @@ def _two_sided_figures(summary: Summary) -> dict[str, Any]:
     def of(side: SideSummary) -> dict[str, Any]:
         same = {name: getattr(side, name) for name in _TOLD_OF_SIDES}
         rate = _rate(side.accepted, side.drafted)
-        figures = {"acceptance_rate": rate, "names": list(side.names)}
-        if not summary.more_sides:
-            return same | figures
-        trip_s = side.round_trip_s if side.HasField("round_trip_s") else None
-        carried = {name: getattr(side, name) for name in ("uplink_bytes", "downlink_bytes")}
-        return same | figures | {"made": side.made, "round_trip_s": trip_s} | carried
+        return same | {"acceptance_rate": rate, "names": list(side.names)}
 
-    more = [of(side) | {"name": side.name} for side in summary.more_sides]
     return {
         "side_moves": summary.side_moves,
         "fetches": summary.fetches,
         "device": of(summary.device),
         "cloud": of(summary.cloud),
-        **({"more_sides": more} if more else {}),
     }
 
 
@@ -266,7 +257,6 @@ def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
     """Return how many documents came from each side, how many of its drafts were accepted, and how
     often the aggregation moved."""
     sides = {side: figures[side] for side in ("device", "cloud")}
-    sides |= {more["name"]: more for more in figures.get("more_sides", ())}
     rates = {side: of["acceptance_rate"] for side, of in sides.items() if of["drafted"]}
     return [
         "documents " + ", ".join(f"{of['documents']} ({side})" for side, of in sides.items()),

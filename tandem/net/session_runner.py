@@ -46,8 +46,7 @@ Sent = TypeVar("Sent", contravariant=True)
 
 
 class OpenedStream(Protocol[Sent]):
-    """Interface of an open stream for a session: a `FrameStream`, or several that begin and end
-    together."""
+    """Interface of an open stream for a session; see `FrameStream`."""
 
     def send(self, message: Sent) -> int: ...
     def close_in_background(

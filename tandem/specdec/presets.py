@@ -562,7 +562,6 @@ _LISTED = (
     replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=4),
     _CLOUD_DRAFT,
     _SPLIT,
-    replace(_SPLIT, name="split-float16", uplink_precision="float16"),
 )
 
 PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _LISTED})

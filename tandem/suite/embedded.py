@@ -144,12 +144,8 @@ class EmbeddedSuite:
             decoders = {"device": self.drafter_target, "cloud": self.verifier_target}
             serve = partial(_serve, stack)
             sides = await serve_documents(stack, serve, self._documents, decoders)
-            reached = {
-                name: await self._through_link(stack, address)
-                for name, address in sides.aggregators.items()
-            }
-            addresses = {"retriever": sides.retriever, "cloud": reached.pop("cloud")}
-            addresses["more_sides"] = ",".join("=".join(each) for each in reached.items())
+            cloud = await self._through_link(stack, sides.cloud_aggregator)
+            addresses = {"retriever": sides.retriever, "cloud": cloud}
             settings = settings.model_copy(update=addresses)
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)

@@ -23,35 +23,27 @@ Serve = Callable[[Service], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class DocumentServices:
-    """Addresses of the device's retriever, and of the aggregator of each other side by its name,
-    the cloud's first."""
+    """Addresses of the device's retriever and of the cloud's aggregator."""
 
     retriever: str
-    aggregators: Mapping[str, str]
+    cloud_aggregator: str
 
 
 async def serve_documents(
     stack: AsyncExitStack, serve: Serve, documents: SuiteDocuments, decoders: Mapping[Side, str]
 ) -> DocumentServices:
-    """Start a retriever for each side, filled, and an aggregator for each but the device;
-    `decoders`: of device and cloud, whose sides beyond it use too."""
+    """Start a retriever for each side, filled, and the cloud's aggregator; `decoders`: of device
+    and cloud."""
     documents.check()
     temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
     folder = documents.folder or Path(temporary)
-    roles: dict[str, Side] = {
-        name: "device" if name == "device" else "cloud" for name in documents.sides
-    }
-    retrievers = {
-        name: await serve(_retriever(role, folder / name, documents, decoders[role]))
-        for name, role in roles.items()
+    retrievers: dict[str, str] = {
+        side: await serve(_retriever(side, folder / side, documents, decoder))
+        for side, decoder in decoders.items()
     }
     await fill(documents, retrievers)
-    aggregators = {
-        name: await serve(_aggregator(decoders["cloud"], retriever))
-        for name, retriever in retrievers.items()
-        if name != "device"
-    }
-    return DocumentServices(retrievers["device"], aggregators)
+    cloud = await serve(_aggregator(decoders["cloud"], retrievers["cloud"]))
+    return DocumentServices(retrievers["device"], cloud)
 
 
 def _aggregator(decoder: str, retriever: str) -> AggregatorServicer:

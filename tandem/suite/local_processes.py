@@ -28,7 +28,13 @@ from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
 from tandem.suite.child_process import ChildProcess
-from tandem.suite.suite_documents import SuiteDocuments, document_flags, fill, kept_kv_flags
+from tandem.suite.suite_documents import (
+    SIDES,
+    SuiteDocuments,
+    document_flags,
+    fill,
+    kept_kv_flags,
+)
 from tandem.two_sided.interface import default_fits_path
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 
@@ -41,8 +47,6 @@ POLL_S = 0.1
 
 PORTS = ("verifier", "drafter", "http", "cloud-aggregator", "device-retriever", "cloud-retriever")
 """Chosen before anything listens, as the services name each other's."""
-OF_A_SIDE = ("aggregator", "retriever")
-"""The services of each side beyond the cloud, which has its verifier in common with them."""
 
 SETTINGS: Mapping[str, type[ServiceSettings]] = {
     "verifier": VerifierSettings,
@@ -165,18 +169,15 @@ class LocalSuite:
         async with cancelled_after(waits):
             await asyncio.gather(*waits)
         if settings.documents is not None:
-            sides = settings.documents.sides
-            addresses = {side: self.children[f"{side}-retriever"].address for side in sides}
+            addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
             self.documents = await fill(settings.documents, addresses)
 
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
         """Return the flags of each service; opens the emulated links."""
         settings = self.settings
-        more = () if settings.documents is None else tuple(settings.documents.more)
-        names = (*PORTS, *(f"{side}-{each}" for side in more for each in OF_A_SIDE))
-        free = free_ports(len(names) + settings.verifiers - 1)
-        ports = dict(zip(names, free, strict=False))
-        clouds = (ports["verifier"], *free[len(names) :])
+        free = free_ports(len(PORTS) + settings.verifiers - 1)
+        ports = dict(zip(PORTS, free, strict=False))
+        clouds = (ports["verifier"], *free[len(PORTS) :])
         http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
         flags: dict[str, dict[str, object]] = {
@@ -205,9 +206,6 @@ class LocalSuite:
             cloud = await self._through_link(stack, ports["cloud-aggregator"])
             retriever = f"{HOST}:{ports['device-retriever']}"
             flags["aggregator"] |= {"retriever": retriever, "cloud": cloud}
-            links = {s: await self._through_link(stack, ports[f"{s}-aggregator"]) for s in more}
-            addresses = ",".join(f"{side}={address}" for side, address in links.items())
-            flags["aggregator"] |= {"more-sides": addresses} if addresses else {}
             flags["aggregator"]["http-documents"] = "true"
             flags |= document_flags(settings.documents, ports, temporary)
             for name, service_flags in kept_kv_flags(settings.documents).items():

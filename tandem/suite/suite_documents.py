@@ -1,10 +1,9 @@
 """The documents of a local suite: a retriever at each side, filled from folders of this machine.
-Sides beyond the cloud share its verifier, where each would have one of its own.
 Invariant: a document that is stored already is not stored again: filling at each start is cheap."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -23,21 +22,15 @@ INGEST_TIMEOUT_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class SuiteDocuments:
     """Files and folders for each side. `folder` keeps all indexes from one start to the next; None
-    forgets them. `embedding` is the retrievers' own setting. `more`: names of sides beyond the
-    cloud, with theirs."""
+    forgets them. `embedding` is the retrievers' own setting."""
 
     device: tuple[Path, ...]
     cloud: tuple[Path, ...]
     folder: Path | None = None
     embedding: str = "auto"
-    more: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        return (*SIDES, *self.more)
 
     def of(self, side: str) -> tuple[Path, ...]:
-        return {"device": self.device, "cloud": self.cloud, **self.more}[side]
+        return {"device": self.device, "cloud": self.cloud}[side]
 
     def check(self) -> None:
         """Raise InvalidArgument for a path that does not exist."""
@@ -46,7 +39,7 @@ class SuiteDocuments:
     def passed_over(self) -> list[Refusal]:
         """Return what the folders hold besides, each once, with the reason why it is not taken.
         Raises as `check`."""
-        passed = (files_below(self.of(side)).passed for side in self.sides)
+        passed = (files_below(self.of(side)).passed for side in SIDES)
         return list({each.id: each for of_side in passed for each in of_side}.values())
 
 
@@ -62,21 +55,19 @@ def demo_documents(folder: Path | None = None, embedding: str = "auto") -> Suite
 def document_flags(
     documents: SuiteDocuments, ports: Mapping[str, int], temporary: Path
 ) -> dict[str, dict[str, object]]:
-    """Return the flags of the retrievers, and of all aggregators but the device's; `temporary` is
-    for indexes that are not kept."""
+    """Return the flags of the retrievers, and of the cloud's aggregator; `temporary` is for indexes
+    that are not kept."""
     flags: dict[str, dict[str, object]] = {
-        f"{side}-aggregator": {
+        "cloud-aggregator": {
             "side": "cloud",
-            "port": ports[f"{side}-aggregator"],
+            "port": ports["cloud-aggregator"],
             "decoder": f"{HOST}:{ports['verifier']}",
-            "retriever": f"{HOST}:{ports[f'{side}-retriever']}",
+            "retriever": f"{HOST}:{ports['cloud-retriever']}",
         }
-        for side in documents.sides[1:]
     }
-    for side in documents.sides:
-        decoder = "drafter" if side == "device" else "verifier"
+    for side, decoder in (("device", "drafter"), ("cloud", "verifier")):
         flags[f"{side}-retriever"] = {
-            "role": "device" if side == "device" else "cloud",
+            "role": side,
             "port": ports[f"{side}-retriever"],
             "folder": (documents.folder or temporary) / side,
             "embedding": documents.embedding,
@@ -105,9 +96,9 @@ def kept_kv_flags(documents: SuiteDocuments) -> dict[str, dict[str, object]]:
 async def fill(documents: SuiteDocuments, addresses: Mapping[str, str]) -> dict[str, int]:
     """Give each side its documents; returns how many each has. Raises TandemError for one that was
     refused: no suite starts with less than it was given."""
-    filling = (_fill_side(documents.of(side), addresses[side]) for side in documents.sides)
+    filling = (_fill_side(documents.of(side), addresses[side]) for side in SIDES)
     counts = await asyncio.gather(*filling)
-    return dict(zip(documents.sides, counts, strict=True))
+    return dict(zip(SIDES, counts, strict=True))
 
 
 async def _fill_side(paths: Iterable[Path], address: str) -> int:

@@ -49,66 +49,6 @@ class MeasuredSideSeries(Series):
     )
 
 
-class OtherSideSeries(Series):
-    """Names of the other sides of a device with more than two sides, by its settings."""
-
-    LABELS = ("side",)
-
-    drafted = Metric(
-        Counter,
-        "other_side_judged_tokens_total",
-        "Draft tokens of another side that arrived before their position was decided.",
-        more=("other",),
-    )
-    agreed = Metric(
-        Counter,
-        "other_side_agreed_tokens_total",
-        "Arrived draft tokens of another side that were equal to the final token.",
-        more=("other",),
-    )
-    made = Metric(
-        Counter,
-        "other_side_made_tokens_total",
-        "Tokens selected from another side, or drafted by no other side.",
-        more=("other",),
-    )
-    documents = Metric(
-        Counter,
-        "other_side_documents_total",
-        "Documents used by another side.",
-        more=("other",),
-    )
-    bytes = Metric(
-        Counter,
-        "other_side_bytes_total",
-        "Message bytes to (up) and from (down) another side.",
-        more=("other", "direction"),
-    )
-    round_trip = Metric(
-        Gauge,
-        "other_side_round_trip_seconds",
-        "Median round-trip time to another side in the last answer, without the"
-        " time that the side held messages back.",
-        more=("other",),
-    )
-
-    def judged(self, other: str, drafted: int, agreed: int, made: int) -> None:
-        """Count the drafts of one answer."""
-        OtherSideSeries.drafted.child(self, other=other).inc(drafted)
-        OtherSideSeries.agreed.child(self, other=other).inc(agreed)
-        OtherSideSeries.made.child(self, other=other).inc(made)
-
-    def used(self, other: str, documents: int) -> None:
-        OtherSideSeries.documents.child(self, other=other).inc(documents)
-
-    def carried(self, other: str, up_bytes: int, down_bytes: int) -> None:
-        for direction, count in (("up", up_bytes), ("down", down_bytes)):
-            OtherSideSeries.bytes.child(self, other=other, direction=direction).inc(count)
-
-    def answered(self, other: str, round_trip_s: float) -> None:
-        OtherSideSeries.round_trip.child(self, other=other).set(round_trip_s)
-
-
 class RetrieverSeries(Series):
     """The documents of one process."""
 

@@ -25,7 +25,6 @@ from tandem.core.version import __version__
 from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.document_series import (
     MeasuredSideSeries,
-    OtherSideSeries,
     RetrieverSeries,
     SchedulerSeries,
 )
@@ -369,7 +368,7 @@ class BuildSeries(Series):
 ALL_SERIES: tuple[type[Series], ...] = (
     *(MethodSeries, EngineSeries, SchedulerSeries, MeasuredSideSeries),
     *(RetrieverSeries, HttpSeries, AccessSeries, HolderSeries, LoopSeries, BuildSeries),
-    *(CloudSeries, OtherSideSeries, LearningSeries),
+    *(CloudSeries, LearningSeries),
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
@@ -418,9 +417,6 @@ class Metrics:
     def measured_side(self, side: Side) -> MeasuredSideSeries:
         """Return the series of what this process's scheduler holds of `side`."""
         return MeasuredSideSeries(self._exported, {"side": side})
-
-    def other_sides(self) -> OtherSideSeries:
-        return OtherSideSeries(self._exported, {"side": self.side})
 
     def retriever(self) -> RetrieverSeries:
         return RetrieverSeries(self._exported, {"side": self.side})

@@ -1,4 +1,4 @@
-"""Answers from documents on two sides, or more, at the device: from a request to the messages for
+"""Answers from documents on two sides, at the device: from a request to the messages for
 its caller. Invariant: the device's documents go to the device's decoder and nowhere else; what
 leaves are the query, the prompt's ids, drafts with what the preset says of their distributions, and
 h."""
@@ -9,11 +9,9 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
@@ -27,14 +25,12 @@ from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.many_sides import LastOpened, ManySides, ManySidesMachine, SideStreams
 from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.profiling.side_metrics import AggregationGauge
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpened
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
-    CollaborationOpened,
     DeviceMessage,
 )
 from tandem.two_sided.protocol.mixture import Side
@@ -97,8 +93,8 @@ class _PreparedRequest:
     request: DeviceRequest
     aggregation: AggregationRequest
     documents: tuple[ContextDocument, ...]
-    traffics: tuple[Traffic, ...]
-    """With each other side, the cloud first."""
+    traffic: Traffic
+    """With the cloud."""
 
     @property
     def preset(self) -> AggregationPreset:
@@ -118,7 +114,6 @@ class DeviceAnswers:
         *,
         decoder: Connection,
         cloud: Connection | None,
-        more_sides: Mapping[str, Connection],
         profiling: Profiling,
         metrics: Metrics,
         target_name: Callable[[], str],
@@ -129,15 +124,12 @@ class DeviceAnswers:
         Args:
             decoder: to the decoder beside the device.
             cloud: to the cloud's aggregator; None where there is none, and no preset may need it.
-            more_sides: to the aggregators of sides beyond the cloud, by their names.
             profiling: what the aggregating side is chosen by.
             metrics: where answers are counted.
             target_name: what the target model is called, as far as it is known.
-            give_up_after_s: silence of another side after which it counts as lost."""
+            give_up_after_s: silence of the cloud after which it counts as lost."""
         self._decoder = decoder
         self._cloud = cloud
-        self._more_sides = dict(more_sides)
-        self._many_sides = ManySides(tuple(more_sides), metrics)
         self._profiling = profiling
         self._gauge = AggregationGauge(metrics)
         self._target_name = target_name
@@ -152,45 +144,34 @@ class DeviceAnswers:
     async def answer(
         self, request: DeviceRequest, cancel: Callable[[], Awaitable[None]] | None = None
     ) -> AsyncGenerator[pb.GenerateResponse]:
-        """Yield the messages for the caller; closing the generator cancels the request on all
+        """Yield the messages for the caller; closing the generator cancels the request on both
         sides, as does the return of `cancel`, whose exception is raised. Raises Rejected,
         Unavailable or InvalidArgument."""
         prepared = await self._prepare(request)
         preset = prepared.preset
         session_id = prepared.aggregation.session
-        many = self._many_sides.take_part(preset)
         session = DeviceSession(
             make_machine=lambda opened: self._machine(prepared, opened),
             open_decoder=lambda events: self._open_decoder(prepared, events),
             open_stream=self._stream_opener(prepared, lambda: session.opened),
             closing_tasks=self._closing_tasks,
-            why_silent=lambda: self._why_silent(preset),
+            why_silent=self._why_silent,
             spread=session_id,
-            admitted_with=LastOpened if many else CollaborationOpened,
         )
         with log_context(session=f"{session_id:08x}", preset=preset.name):
             cancelling = None if cancel is None else asyncio.create_task(_cancel(cancel, session))
             try:
                 opened = await session.begun()
                 log.info("two-sided request", documents=len(prepared.documents))
-                started = started_message(session_id, preset, opened)
-                if many:
-                    self._many_sides.name(started.started)
-                yield started
+                yield started_message(session_id, preset, opened)
                 position = 0
                 with self._gauge.counted(preset.name, self._target_name(), session.machine):
                     async with aclosing(session.pieces()) as pieces:
                         async for piece in pieces:
-                            committed = committed_message(position, piece)
-                            self._many_sides.attribute(committed.committed, piece)
-                            yield committed
+                            yield committed_message(position, piece)
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
-                ended = summary_message(
-                    session, preset, tokens=position, traffic=prepared.traffics[0]
-                )
-                if isinstance(session.machine, ManySidesMachine):
-                    self._many_sides.summarize(ended.summary, session.machine, prepared.traffics)
+                ended = summary_message(session, preset, tokens=position, traffic=prepared.traffic)
                 used = dict.fromkeys(
                     document.name for document in prepared.documents if document.name
                 )
@@ -204,7 +185,7 @@ class DeviceAnswers:
     async def _prepare(self, request: DeviceRequest) -> _PreparedRequest:
         """Return the request with this side's documents, and with the cloud's where they are sent
         here."""
-        preset = self._many_sides.preset(request.preset)
+        preset = request.preset
         aggregation = AggregationRequest(
             session=secrets.randbits(32),
             prompt_ids=(),
@@ -226,7 +207,7 @@ class DeviceAnswers:
             request=request,
             aggregation=aggregation,
             documents=documents,
-            traffics=tuple(Traffic() for _ in range(1 + len(self._more_sides))),
+            traffic=Traffic(),
         )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
@@ -243,7 +224,7 @@ class DeviceAnswers:
         imported = ImportedDocuments(
             cloud=self._cloud,
             decoder=self._decoder,
-            traffic=prepared.traffics[0],
+            traffic=prepared.traffic,
             deadline_s=request.timeout_s,
             patience_s=request.timeout_s if waits else self._give_up_after_s,
             headers=request.headers,
@@ -277,9 +258,7 @@ class DeviceAnswers:
             headers=request.headers,
         )
 
-    def _machine(
-        self, prepared: _PreparedRequest, opened: DecodingOpened
-    ) -> SideMachine | ManySidesMachine:
+    def _machine(self, prepared: _PreparedRequest, opened: DecodingOpened) -> SideMachine:
         request = replace(
             prepared.aggregation,
             prompt_ids=opened.prompt_ids,
@@ -289,85 +268,58 @@ class DeviceAnswers:
             eos_token_ids=opened.eos_token_ids,
         )
         request.sampling.validate(request.vocabulary_size)
-        now = time.monotonic()
-        lives = [
-            self._liveness(other, prepared.request.lost_cloud, now)
-            for other in (self._others(prepared.preset) if prepared.needs_cloud else ())
-        ]
-        if self._many_sides.take_part(prepared.preset):
-            return ManySidesMachine(request, log_mass=opened.log_mass, others=lives)
         profiler = self._profiling.profiler(opened.model_name, len(opened.documents))
         return SideMachine(
             Side.DEVICE,
             request,
             log_mass=opened.log_mass,
-            liveness=lives[0] if lives else None,
+            liveness=self._liveness(prepared),
             placement_policy=self._profiling.placement_policy(request, profiler),
             measurements=profiler,
         )
 
-    def _liveness(self, other: Connection, policy: LostCloud, now: float) -> Liveness:
+    def _liveness(self, prepared: _PreparedRequest) -> Liveness | None:
+        """Return when the cloud counts as lost; None if it takes no part."""
+        if self._cloud is None or not prepared.needs_cloud:
+            return None
         times = LivenessTimes(give_up_after_s=self._give_up_after_s)
-        return Liveness(policy, times.with_others() if _has_others(other) else times, now)
+        if isinstance(self._cloud, FailoverConnection):
+            times = times.with_others()
+        return Liveness(prepared.request.lost_cloud, times, time.monotonic())
 
     def _stream_opener(
         self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
-    ) -> OpenStream[Any, Any] | None:
-        """Return what opens the stream to the cloud, or the streams to all other sides, if the
-        preset needs them. `opened` returns the answer of the device's decoder to its opening."""
-        others = self._others(prepared.preset)
-        if not others or not prepared.needs_cloud:
+    ) -> OpenStream[CloudSideMessage, DeviceMessage] | None:
+        """Return what opens the stream to the cloud, if the preset needs it. `opened` returns the
+        answer of the device's decoder to its opening."""
+        if (cloud := self._cloud) is None or not prepared.needs_cloud:
             return None
 
         def open_stream(
-            name: str,
-            other: Connection,
-            traffic: Traffic,
             on_frame: Callable[[CloudSideMessage, int], None],
             on_end: Callable[[BaseException | None], None],
         ) -> FrameStream[DeviceMessage, CloudSideMessage]:
             here = opened()
             assert here is not None, "the machine exists"
             return FrameStream(
-                other,
+                cloud,
                 lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
                     timeout=prepared.request.timeout_s,
                     wait_for_ready=True,
                     metadata=prepared.request.headers,
                 ),
                 codec=DeviceCodec(here.vocabulary_size, prepared.preset.probs),
-                traffic=traffic,
+                traffic=prepared.traffic,
                 on_frame=on_frame,
                 on_end=on_end,
-                stranger=f"{name} at {other.target}",
+                stranger=f"the cloud at {cloud.target}",
             )
 
-        names = ("the cloud", *(f"the side {name!r}" for name in self._more_sides))
-        named = zip(names, others, prepared.traffics, strict=False)
-        openers = [partial(open_stream, name, other, traffic) for name, other, traffic in named]
-        if not self._many_sides.take_part(prepared.preset):
-            return openers[0]
-        return partial(SideStreams, openers, self._closing_tasks)
+        return open_stream
 
-    def _others(self, preset: AggregationPreset) -> list[Connection]:
-        """Return the other sides of an answer by such a preset, the cloud first."""
-        if self._cloud is None:
-            return []
-        many = self._many_sides.take_part(preset)
-        return [self._cloud, *(self._more_sides.values() if many else ())]
-
-    async def _why_silent(self, preset: AggregationPreset) -> str:
-        """Return why those of the other sides that take part are silent."""
-        others = self._others(preset)
-        reasons = await asyncio.gather(*(other.why_silent() for other in others))
-        named = zip(("cloud", *self._more_sides), reasons, strict=False)
-        known = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
-        return "; ".join(known)
-
-
-def _has_others(connection: Connection) -> bool:
-    """Return whether the next stream may be to another address."""
-    return isinstance(connection, FailoverConnection)
+    async def _why_silent(self) -> str:
+        """Return why the cloud is silent."""
+        return "" if self._cloud is None else await self._cloud.why_silent()
 
 
 async def _cancel(cancel: Callable[[], Awaitable[None]], session: DeviceSession) -> None:

@@ -186,7 +186,6 @@ def test_bad_arguments_of_an_embedded_suite(tmp_path: object) -> None:
 def test_figures_are_those_of_the_command_line() -> None:
     summary = generation_pb2.Summary()
     summary.device.SetInParent()
-    summary.more_sides.add()
     summary.choice.SetInParent()
     told = answer_figures(Generated(summary=summary))
     assert {field.name for field in fields(Figures)} == set(told)

@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 
 from tandem.core.prompt import Turn
-from tandem.gateway.answer_schema import ChunkExtension
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.request import RAG_PRESET, GenerationRequest
 from tandem.specdec.messages import GenerationParams
@@ -53,25 +52,6 @@ async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> 
     assert [token["source"] for token in provenance] == expected.token_sources
     assert all(expected.token_sources)
     assert plain["choices"][0]["tandem"]["preset"] == "auto"
-
-
-async def test_of_more_than_two_sides_each_token_names_its_own(tmp_path: Path) -> None:
-    more = {"office": ("the office keeps a heron",)}
-    async with served(tmp_path, more=more) as (_, http):
-        for temperature in (1, 0):
-            body = asking(rag=True, query="heron", provenance=True) | {"temperature": temperature}
-            told = (await http.post("/v1/chat/completions", json=body)).json()["choices"][0]
-            provenance = ChunkExtension.model_validate(told["tandem"]).provenance or []
-            assert len(provenance) == told["tandem"]["tokens"] == 8
-            for token in provenance:
-                alone = {"device": "device", "cloud": "cloud", "side": "office"}.get(
-                    token.source or ""
-                )
-                assert token.sides is not None
-                assert token.sides == [alone] if alone else len(token.sides) != 1
-            figures = told["tandem"]["more_sides"][0]
-            made = sum(token.sides == ["office"] for token in provenance)
-            assert (figures["name"], figures["made"]) == ("office", made)
 
 
 async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:

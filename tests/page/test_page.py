@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -245,64 +244,6 @@ def test_documents_of_two_sides_have_their_colours(
     assert {"device", "cloud", "both"} & {each.split()[1] for each in kinds}
     expect(answer.get_by_text("What left the device")).to_be_visible()
     picture(page, pictures, "page-documents")
-
-
-@pytest.fixture(scope="module")
-def many_sides(pytestconfig: pytest.Config) -> Iterator[str]:
-    """Another server, whose device knows two sides beyond the cloud."""
-    documents = demo_documents(embedding="lexical")
-    office, lab = documents.cloud[0] / "pep-0602.txt", documents.device[0] / "heron-releases.md"
-    documents = replace(documents, more={"office": (office,), "lab": (lab,)})
-    thread, serving = (
-        LoopThread("sides"),
-        EmbeddedSuite(new_pair(pytestconfig), http=True, documents=documents),
-    )
-    thread.enter(serving)
-    yield serving.http_url
-    thread.leave(serving)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_of_more_than_two_sides_each_has_its_colour_and_figures(
-    page: Page, many_sides: str, scheme: str, pictures: Path | None
-) -> None:
-    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-    page.goto(many_sides)
-    show_tokens(page)
-    choose(page, "dragon-coupled", tokens=64)
-    with page.expect_response("**/v1/chat/completions") as answering:
-        answer = ask(page, "How long is a Python release maintained? Which does Heron support?")
-    ended(answer)
-    chunks = chunks_of(answering.value)
-    made = [each for chunk in chunks for each in chunk.get("tandem", {}).get("provenance", [])]
-    kinds = answer.locator(".tokens .token").evaluate_all("all => all.map(e => e.className)")
-    counts: dict[str, int] = {}
-    colours: dict[str, set[str]] = {}
-    for token, kind in zip(made, kinds, strict=True):
-        (name,) = token["sides"]
-        counts[name] = counts.get(name, 0) + 1
-        colours.setdefault(name, set()).add(kind.removeprefix("token "))
-    assert {"office", "lab"} <= counts.keys()
-    assert all(len(each) == 1 for each in colours.values())
-    assert len(set.union(*colours.values())) == len(colours)
-    for name, count in counts.items():
-        told = answer.locator(".legend li", has_text=f"{name}’s documents").locator("b")
-        expect(told).to_have_text(str(count))
-    rows = answer.locator(".sides tbody tr")
-    figures = chunks[-1]["tandem"]
-    assert rows.locator("th").all_text_contents() == ["device", "cloud", "office", "lab"]
-    assert rows.nth(2).locator("td").nth(1).inner_text() == str(counts["office"])
-    sent = figures["more_sides"][1]["uplink_bytes"]
-    expect(answer.get_by_text("What left the device")).to_contain_text(
-        f"{sent / 1024:.1f} KiB to lab"
-    )
-    place = next(at for at, token in enumerate(made) if token["sides"] == ["lab"])
-    answer.get_by_role("option").nth(place).hover()
-    expect(page.locator(".looked-at")).to_contain_text("lab’s documents")
-    if scheme == "light":
-        picture(page, pictures, "page-sides")
-    report = Axe().run(page)
-    assert report.violations_count == 0, report.generate_report()
 
 
 def test_a_dropped_file_is_used_as_one_of_the_device(page: Page) -> None:

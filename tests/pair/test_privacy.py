@@ -32,6 +32,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import parse_overrides
 from tandem.suite.models import ModelPair, choose_model, demo_source, load_pair
 from tandem.suite.suite_documents import demo_documents, fill
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -54,7 +55,7 @@ TOKENS = 6
 PIECE = 16
 PRESETS = (
     *("dragon", "dragon-coupled", "dragon-lossy", "drdg-tw", "drdg-sw"),
-    *("dragon-cloud", "dragon-random", "crcg-device", "drcg-text", "drcg-kv"),
+    *("dragon placement=cloud", "dragon placement=random", "crcg-device", "drcg-text", "drcg-kv"),
 )
 QUOTED = "The build machine is called grebe"
 """Stands in a note, and in one of the questions: what is asked does leave."""
@@ -137,7 +138,7 @@ async def answered(client: AggregatorClient, count: int) -> list[Generated]:
     requests = [
         GenerationRequest(
             question,
-            preset,
+            method.split()[0],
             GenerationParams(
                 sampling=SamplingParams(temperature=0.0 if number % 5 == 4 else 1.0),
                 max_tokens=TOKENS,
@@ -145,8 +146,9 @@ async def answered(client: AggregatorClient, count: int) -> list[Generated]:
                 ignore_eos=True,
             ),
             documents=2,
+            overrides=parse_overrides(method.split()[1:]),
         )
-        for preset, question, number in asked
+        for method, question, number in asked
     ]
     answers: list[Generated] = []
     for start in range(0, count, AT_ONCE):

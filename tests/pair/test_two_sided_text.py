@@ -23,10 +23,16 @@ from tandem.suite.models import ModelPair
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import mixture, side_weights
 from tandem.two_sided.protocol.placement import placement_policy_for
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tests.composed_presets import composed
 from tests.pair.test_text_equality import prompts
 
-PRESETS = ("drdg-tw", "dragon-device", "dragon-cloud", "dragon-random", "dragon-coupled")
+PRESETS = (
+    "drdg-tw",
+    "dragon-device",
+    "dragon placement=cloud",
+    "dragon placement=random",
+    "dragon-coupled",
+)
 TOKENS = 6
 DOCUMENT_TOKENS = 48
 DOCUMENTS = Path(__file__).parents[2] / "models" / "demo-documents"
@@ -62,7 +68,7 @@ def test_the_text_is_the_argmax_of_all_documents(
         expected = argmax_text(device, cloud, prompt_ids)
         for name in PRESETS:
             for rtt_s in RTTS_S:
-                preset = AGGREGATION_PRESETS[name]
+                preset = composed(name)
                 found = simulate_two_sided(
                     AggregationRequest(
                         session=seed,

@@ -58,19 +58,15 @@ def test_a_service_would_serve_the_demo_pair(installed: Installed) -> None:
     assert "tandem/demo/demo-target" in "".join(shown.split())
 
 
-def test_the_demo_streams_two_answers_with_their_figures_and_stops(
-    installed: Installed, tmp_path: Path
-) -> None:
-    """Once for all: a checkout's demo is this one. A third side has processes and documents too."""
-    (tmp_path / "office.md").write_text("The office plans which Python versions Heron supports.")
-    office = f"--side-documents=office={tmp_path}"
-    ended = installed.run("tandem", "up", "--try", office)
+def test_the_demo_streams_two_answers_with_their_figures_and_stops(installed: Installed) -> None:
+    """Once for all: a checkout's demo is this one."""
+    ended = installed.run("tandem", "up", "--try")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("Question: ")
     plain, two_sided = (line for line in ended.stdout.splitlines() if " tokens/s" in line)
     assert "the cloud alone: the same text" in ended.stdout
     assert "as fast as the cloud alone" in plain or "by the large model alone" in plain
-    assert "documents: 2 from the device, 2 from the cloud, 1 from office" in two_sided
+    assert "documents: 2 from the device, 2 from the cloud" in two_sided
     assert "which ones does Heron support" in ended.stdout
 
 

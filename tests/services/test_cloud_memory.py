@@ -226,7 +226,7 @@ async def test_nothing_remembered_is_in_a_log_line(capsys: pytest.CaptureFixture
     assert "xyzzy" not in captured.out + captured.err
 
 
-@pytest.mark.parametrize("preset", ["dragon", "dragon-gumbel"])
+@pytest.mark.parametrize("preset", ["dragon", "dragon-coupled"])
 async def test_nothing_of_answers_from_documents_is_remembered(preset: str, tmp_path: Path) -> None:
     """Neither the device's documents nor the text that both sides decode."""
     async with two_sides(tmp_path, limits=REMEMBERING) as sides:

@@ -40,14 +40,13 @@ from tandem.two_sided.protocol.mixture import (
     mixture,
     side_weights,
 )
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationMode
+from tandem.two_sided.protocol.presets import AggregationMode
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
 from tests.services.scripted_suite import emulated
 from tests.services.two_sided_suite import (
     CONTEXT,
     PROBS,
     QUERY,
-    TOKENS,
     VOCABULARY,
     TwoSides,
     asking,
@@ -61,7 +60,7 @@ PROCESSORS = Processors(
     repetition_penalty=1.25,
     banned_token_ids=(7, 8, 9),
 )
-EXACT = ["dragon", "dragon-cloud", "dragon-random", "drdg-tw", "dragon-coupled"]
+EXACT = ["dragon", "dragon placement=cloud", "dragon placement=random", "drdg-tw", "dragon-coupled"]
 
 
 async def found(suite: TwoSides, side: Side) -> tuple[ContextDocument, ...]:
@@ -75,7 +74,7 @@ async def central_text(
 ) -> list[int]:
     """What one machine with all documents answers, from the same random numbers; by `rescored` at
     every so many tokens of the answer."""
-    preset = AGGREGATION_PRESETS[request.preset]
+    preset = request.composed_aggregation()
     choices = local_drafting(preset, request.params.sampling)
     opens = {
         side: opening(
@@ -143,7 +142,7 @@ def decided(
 def check_token_sources(answer: Generated, request: GenerationRequest) -> None:
     """Who made each token: by the coin, or as many as the device counted of its own."""
     assert answer.summary is not None
-    mode = AGGREGATION_PRESETS[request.preset].mode
+    mode = request.composed_aggregation().mode
     if mode is AggregationMode.COIN and not request.params.sampling.greedy:
         weights = side_weights(answer.summary.device.log_mass, answer.summary.cloud.log_mass)
         rng, first = SeededRandom(request.params.seed), answer.prompt_tokens
@@ -180,7 +179,7 @@ async def test_answers_side_by_side_are_what_they_are_alone(tmp_path: Path) -> N
 
 async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -> None:
     async with two_sides(tmp_path, rescore=rescore) as suite:
-        cases = (("dragon", 1.0), ("dragon-random", 1.0), ("dragon-cloud", 0.0))
+        cases = (("dragon", 1.0), ("dragon placement=random", 1.0), ("dragon placement=cloud", 0.0))
         for preset, temperature in (*cases, ("dragon-coupled", 1.0), ("dragon-coupled", 0.0)):
             request = asking(
                 preset,
@@ -199,7 +198,7 @@ async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -
 async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
     async with two_sides(tmp_path, rescore=rescore) as suite:
         cold = [("dragon", 0.0), ("dragon-coupled", 0.0)]
-        for preset, temperature in (*((name, 0.8) for name in (*EXACT, "dragon-gumbel")), *cold):
+        for preset, temperature in (*((name, 0.8) for name in EXACT), *cold):
             asked = asking(preset, sampling=SamplingParams(temperature), processors=PROCESSORS)
             answer = await suite.client.generate(asked)
             assert answer.token_ids == await central_text(suite, asked), preset
@@ -287,7 +286,9 @@ async def test_what_leaves_no_token_is_refused_by_name(tmp_path: Path) -> None:
             assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("preset", ["dragon-cloud", "dragon-random", "dragon-coupled"])
+@pytest.mark.parametrize(
+    "preset", ["dragon placement=cloud", "dragon placement=random", "dragon-coupled"]
+)
 async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> None:
     links: list[TcpLinkEmulator] = []
     processors = PROCESSORS if preset == "dragon-coupled" else NO_PROCESSORS
@@ -455,7 +456,7 @@ def text_after(
 ) -> list[int]:
     """What one sequence of the documents and the prompt gives, drawn as this side draws."""
     joined = SEPARATOR.join(document.text for document in documents)
-    choices = local_drafting(AGGREGATION_PRESETS[request.preset], request.params.sampling)
+    choices = local_drafting(request.composed_aggregation(), request.params.sampling)
     message = opening(
         prompt=request.prompt,
         documents=(ContextDocument(joined, 0.0),),
@@ -470,30 +471,6 @@ def text_after(
     while len(text) < start + request.params.max_tokens:
         text.append(expected_processed_draft(message, text)[0])
     return text[start:]
-
-
-async def test_a_whole_answer_can_come_with_its_distributions(tmp_path: Path) -> None:
-    """As DRAGON's DRDG/SW sends them: more bytes, the same text. Before, ids were all."""
-    with_probs = parse_overrides(("answer_probs=true",))
-    fetched = []
-    async with two_sides(tmp_path) as suite:
-        for seed in range(20, 26):
-            plain = await suite.client.generate(asking("drdg-sw", seed=seed))
-            told = await suite.client.generate(asking("drdg-sw", seed=seed, overrides=with_probs))
-            assert told.token_ids == plain.token_ids
-            assert told.summary is not None
-            assert plain.summary is not None
-            more = told.summary.downlink_bytes - plain.summary.downlink_bytes
-            fetched.append((set(told.token_sources), more))
-        cold = asking("drdg-sw", seed=21, overrides=with_probs, temperature=0.0)
-        assert (await suite.client.generate(cold)).token_ids
-        with pytest.raises(Rejected, match="answer_probs"):
-            await suite.client.generate(asking("dragon", overrides=with_probs))
-    assert {"device"} in [sources for sources, _ in fetched]
-    assert {"cloud"} in [sources for sources, _ in fetched]
-    for sources, more in fetched:
-        # A distribution of 64 tokens, of which no id or value is left out, takes over 100 bytes.
-        assert more > TOKENS * 100 if sources == {"cloud"} else abs(more) < 64
 
 
 async def test_the_last_turn_is_what_is_looked_for(tmp_path: Path) -> None:
@@ -511,7 +488,7 @@ async def test_a_caller_that_leaves_frees_both_sides(tmp_path: Path) -> None:
         engines = (suite.device, suite.cloud)
         await suite.client.generate(asking("dragon"))
         kept = [2, 2]  # the documents' own keys and values
-        for preset in ("dragon-cloud", "dragon-coupled"):
+        for preset in ("dragon placement=cloud", "dragon-coupled"):
             stream: Any = suite.client.stream(asking(preset, max_tokens=90))
             async with aclosing(stream) as results:
                 async for result in results:
@@ -524,7 +501,7 @@ async def test_a_caller_that_leaves_frees_both_sides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("preset", "counted"),
-    [("dragon-cloud", (0, 1)), ("dragon-device", (1, 0)), ("dragon-coupled", (0, 0))],
+    [("dragon placement=cloud", (0, 1)), ("dragon-device", (1, 0)), ("dragon-coupled", (0, 0))],
 )
 async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
     preset: str, counted: tuple[int, int], tmp_path: Path
@@ -533,7 +510,7 @@ async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
 
         def census() -> tuple[float | None, ...]:
             value = suite.device_metrics.registry.get_sample_value
-            labels = {"preset": preset, "model_name": suite.cloud.model_name}
+            labels = {"preset": preset.split()[0], "model_name": suite.cloud.model_name}
             name = "tandem_aggregation_side"
             return tuple(value(name, {**labels, "side": side}) for side in ("device", "cloud"))
 

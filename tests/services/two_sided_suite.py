@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tandem.backends.interface import Engine
@@ -19,6 +18,7 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import parse_overrides
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
@@ -77,15 +77,12 @@ async def two_sides(
     weights: Sequence[str] = (),
     limits: VerifierLimits | None = None,
     budgets: Sequence[int] = (2**29, 2**29),
-    more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-    more_way: Way | None = None,
     tokenizer: Tokenizer = TOKENIZER,
     prometheus: str = NO_PROMETHEUS,
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
     `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
-    `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents. `more`:
-    documents of sides beyond the cloud, which share its verifier, each behind `more_way`.
+    `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents.
     `prometheus`: the address that both aggregators ask."""
     device, cloud = engines or [scripted_side(), scripted_side()]
     kept = [
@@ -108,11 +105,6 @@ async def two_sides(
             await start.behind(decoder_way, service.target) for service in (drafter, verifier)
         ]
         aggregator = await start.cloud_aggregator(decoders[1], others.running.target)
-        further, addresses = [], []
-        for name, texts in more.items():
-            further.append(await start.retriever(folder / name, "cloud", texts))
-            other = await start.cloud_aggregator(decoders[1], further[-1].running.target)
-            addresses.append(f"{name}={await start.behind(more_way, other.target)}")
         device_metrics = Metrics(new_registry(), "device")
         settings = default_settings().model_copy(
             update={
@@ -120,7 +112,6 @@ async def two_sides(
                 "decoder": decoders[0],
                 "retriever": own.running.target,
                 "cloud": await start.behind(way, aggregator.target),
-                "more_sides": ",".join(addresses),
                 "give_up_after_s": give_up_after_s,
                 "prometheus": prometheus,
                 "http": False,
@@ -136,7 +127,7 @@ async def two_sides(
             drafter,
             verifier,
             aggregator,
-            (own.client, others.client, *(each.client for each in further)),
+            (own.client, others.client),
             front,
             device_metrics,
             drafter_metrics,
@@ -225,8 +216,11 @@ class _Starting:
         return await self.serve(AggregatorServicer(settings, metrics, tracing=traced))
 
 
-def asking(preset: str, **changes: Any) -> GenerationRequest:
+def asking(method: str, **changes: Any) -> GenerationRequest:
+    """A request by a preset and overrides of it: "dragon placement=cloud"."""
+    preset, *overrides = method.split()
     request = GenerationRequest(
         PROMPT, preset, GenerationParams(seed=5, max_tokens=TOKENS), query=QUERY, documents=2
     )
-    return request.with_fields(**changes)
+    added = (*parse_overrides(overrides), *changes.pop("overrides", ()))
+    return request.with_fields(overrides=added, **changes)

@@ -21,7 +21,6 @@ from tandem.netem.link_model import link_from
 from tandem.two_sided.protocol import draft_head
 from tandem.two_sided.protocol.mixture import (
     Aggregated,
-    Side,
     SideDraft,
     Weights,
     aggregate,
@@ -30,9 +29,11 @@ from tandem.two_sided.protocol.mixture import (
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     AggregationPreset,
+    Draw,
     LocalProbs,
 )
 from tests.chi_squared import assert_fits
+from tests.composed_presets import composed
 from tests.exact import fractions, outcome_probs
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import assert_sample, faults_of
@@ -93,21 +94,23 @@ TINY_AND_ONE = Documents(
     table({0: [1, 2, 3], 1: [1, 1, 1], 2: [2, 1, 1]}),
     table({0: [1, 0, 1], 1: [1, 1, 1], 2: [1, 1, 4]}),
 )
+GUMBEL = replace(SHIPPED["dragon"].probs, draw=Draw.GUMBEL)
+"""One noise draws the drafts of both sides."""
 CASES: dict[str, tuple[AggregationPreset, Documents, int]] = {
     "dragon": (SHIPPED["dragon"], FOUR, 1),
     "dragon, device": (SHIPPED["dragon-device"], FOUR, 1),
-    "dragon, cloud": (SHIPPED["dragon-cloud"], FOUR, 1),
+    "dragon, cloud": (composed("dragon placement=cloud"), FOUR, 1),
     "dragon, two tokens": (SHIPPED["dragon"], TWO, 2),
     "dragon, device, two tokens": (SHIPPED["dragon-device"], TWO, 2),
     "dragon, rounded": (SHIPPED["dragon"], ROUNDED, 1),
-    "dragon, cloud, rounded": (SHIPPED["dragon-cloud"], ROUNDED, 1),
-    "dragon, Gumbel coupling": (SHIPPED["dragon-gumbel"], FOUR, 1),
+    "dragon, cloud, rounded": (composed("dragon placement=cloud"), ROUNDED, 1),
+    "dragon, Gumbel coupling": (chosen("dragon", probs=GUMBEL), FOUR, 1),
     "token-wise, two tokens": (SHIPPED["drdg-tw"], TWO, 2),
     "token-wise, rounded": (SHIPPED["drdg-tw"], ROUNDED, 1),
     "coupled": (SHIPPED["dragon-coupled"], FOUR, 2),
     "coupled, three tokens": (SHIPPED["dragon-coupled"], THREE, 3),
 }
-"""The presets as they are shipped: nothing of them is changed."""
+"""The presets as they are shipped, but for where it decides, and the override `draw=gumbel`."""
 CASES_EVERY_RUN = (
     *("dragon", "dragon, device", "dragon, cloud", "dragon, two tokens", "dragon, rounded"),
     *("dragon, Gumbel coupling", "token-wise, two tokens", "coupled"),
@@ -193,26 +196,8 @@ def test_one_coin_for_the_answer_has_the_mixture_of_whole_answers() -> None:
 
 
 @pytest.mark.usefixtures("exact_shares")
-@pytest.mark.parametrize(
-    ("name", "sides", "max_tokens", "faults"),
-    [
-        ("dragon-device", FOUR, 1, NO_FAULTS),
-        ("dragon-cloud", ROUNDED, 1, NO_FAULTS),
-        ("dragon", TWO, 2, NO_FAULTS),
-        ("dragon-random", TINY, 2, Faults(resets=(0.09,))),
-    ],
-)
-def test_so_it_is_where_the_coin_falls_to_the_side_that_is_waited_for(
-    name: str, sides: Documents, max_tokens: int, faults: Faults
-) -> None:
-    preset = replace(SHIPPED[name], favours_awaited=True)
-    probs = probs_through_the_machines(preset, sides, max_tokens, faults)
-    assert probs == exact_mixture(sides, max_tokens)
-
-
-@pytest.mark.usefixtures("exact_shares")
 def test_so_it_is_when_the_side_moves_and_the_link_breaks() -> None:
-    preset = SHIPPED["dragon-random"]
+    preset = composed("dragon placement=random")
     probs = probs_through_the_machines(preset, TINY, 2, Faults(resets=(0.09,)))
     assert probs == exact_mixture(TINY, 2)
 
@@ -221,7 +206,10 @@ PROCESSORS = Processors(
     logit_bias=((0, 1.5),), frequency_penalty=1.0, presence_penalty=-0.5, banned_token_ids=(1,)
 )
 PROCESSED: dict[str, tuple[AggregationPreset, Documents, int]] = {
-    **{name: (SHIPPED[name], TINY_AND_ONE, 1) for name in ("dragon", "dragon-cloud", "drdg-tw")},
+    **{
+        name: (composed(name), TINY_AND_ONE, 1)
+        for name in ("dragon", "dragon placement=cloud", "drdg-tw")
+    },
     "coupled": (SHIPPED["dragon-coupled"], FOUR, 1),
     "coupled, two tokens": (SHIPPED["dragon-coupled"], TINY_AND_ONE, 2),
 }
@@ -292,7 +280,6 @@ def as_printed(
     weights: Weights,
     rng: RandomSource,
     position: int,
-    favoured: Side | None = None,
 ) -> Aggregated:
     """Algorithm 1 as the paper prints it: a side's own weight in the place of the other's."""
     return aggregate(
@@ -310,7 +297,7 @@ def test_the_printed_weight_fails_the_same_test(case: str, monkeypatch: pytest.M
 
 
 SAMPLED = [
-    *("dragon", "dragon-device", "dragon-cloud", "dragon-random", "dragon-gumbel"),
+    *("dragon", "dragon-device", "dragon placement=cloud", "dragon placement=random"),
     *("drdg-tw", "dragon-coupled"),
 ]
 
@@ -330,7 +317,7 @@ def sample(
 @pytest.mark.parametrize("name", with_long_cases(SAMPLED, ("dragon", "dragon-coupled")))
 def test_answers_over_faulty_links_are_distributed_as_the_mixture(name: str) -> None:
     sides = documents(3, sharpness=2.5, likeness=0.3)
-    assert_sample(sample(SHIPPED[name], sides, 305), mixture_probs(sides))
+    assert_sample(sample(composed(name), sides, 305), mixture_probs(sides))
 
 
 LARGE = documents(200, sharpness=2.0, likeness=0.3)
@@ -349,16 +336,14 @@ def by_heads(answers: Mapping[Answer, Any]) -> list[Any]:
     return [cells[number, part] for number in range(3) for part in range(4)]
 
 
-@pytest.mark.parametrize(
-    "name", with_long_cases(["dragon", "dragon-gumbel", "drdg-tw"], ("dragon",))
-)
+@pytest.mark.parametrize("name", with_long_cases(["dragon", "drdg-tw"], ("dragon",)))
 def test_so_they_are_where_the_distributions_are_longer_than_what_is_sent(name: str) -> None:
-    answers = sample(SHIPPED[name], LARGE, 350, max_tokens=1)
+    answers = sample(composed(name), LARGE, 350, max_tokens=1)
     assert_fits(by_heads(answers), by_heads(mixture_probs(LARGE, 1)))
 
 
 def test_cut_to_as_many_entries_they_fail_the_same_test() -> None:
-    answers = sample(SHIPPED["dragon-top-k"], LARGE, 350, max_tokens=1)
+    answers = sample(composed("dragon payload=sparse top_k=64"), LARGE, 350, max_tokens=1)
     with pytest.raises(AssertionError, match="chi-squared"):
         assert_fits(by_heads(answers), by_heads(mixture_probs(LARGE, 1)))
 

@@ -17,6 +17,7 @@ from tandem.netem.link_model import link_from
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Sources
+from tests.composed_presets import composed
 from tests.long_runs import LONG
 from tests.virtual_time.cases import faults_of
 from tests.virtual_time.two_sides import (
@@ -30,8 +31,8 @@ from tests.virtual_time.two_sides import (
 )
 
 EXACT = [
-    *("dragon-device", "dragon-cloud", "dragon-random", "drdg-tw"),
-    *("dragon-gumbel", "dragon-coupled"),
+    *("dragon-device", "dragon placement=cloud", "dragon placement=random", "drdg-tw"),
+    "dragon-coupled",
 ]
 SIDES = documents(12, seed=2, sharpness=3.0)
 PROCESSORS = Processors(
@@ -56,12 +57,12 @@ def test_no_fault_link_or_move_changes_a_text(name: str) -> None:
         assert result.token_ids == central_answer(request, SIDES), seed
 
 
-@pytest.mark.parametrize("name", ["dragon-random", "dragon-gumbel"])
+@pytest.mark.parametrize("name", ["dragon placement=random", "drdg-tw"])
 def test_so_it_is_with_more_tokens_than_a_draft_names(name: str) -> None:
     sides = documents(150, seed=3, sharpness=1.5)
     beyond = 0
     for seed in range(6):
-        request = request_for(AGGREGATION_PRESETS[name], sides, seed, max_tokens=10)
+        request = request_for(composed(name), sides, seed, max_tokens=10)
         result = run_sides(request, sides, faults=faults_of(seed, span_s=1.0))
         assert result.token_ids == central_answer(request, sides), seed
         context = request.prompt_ids
@@ -122,7 +123,7 @@ def test_so_it_is_of_the_processed_mixture(name: str, temperature: float) -> Non
 
 
 def test_the_aggregating_side_moves_and_nothing_is_repeated_or_lost() -> None:
-    request = request_for(chosen("dragon-random"), SIDES, 4, max_tokens=40)
+    request = request_for(chosen("dragon placement=random"), SIDES, 4, max_tokens=40)
     result = run_sides(request, SIDES, link=link_from(0.06))
     assert result.token_ids == central_answer(request, SIDES)
     assert result.stats[Side.DEVICE].side_moves + result.stats[Side.CLOUD].side_moves > 10
@@ -131,7 +132,7 @@ def test_the_aggregating_side_moves_and_nothing_is_repeated_or_lost() -> None:
 def test_an_end_of_text_ends_both_sides() -> None:
     ended = 0
     for seed in range(24):
-        for name in ("dragon-random", "dragon-coupled"):
+        for name in ("dragon placement=random", "dragon-coupled"):
             request = request_for(chosen(name), SIDES, seed, max_tokens=12, ends=frozenset({3, 4}))
             result = run_sides(request, SIDES)
             assert result.token_ids == central_answer(request, SIDES)
@@ -154,7 +155,7 @@ def test_a_stop_condition_inside_a_block_ends_it_there() -> None:
         assert result.finish.reason is FinishReason.STOP
 
 
-@pytest.mark.parametrize("name", ["dragon-device", "dragon-random", "dragon-coupled"])
+@pytest.mark.parametrize("name", ["dragon-device", "dragon placement=random", "dragon-coupled"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("empty", [Side.DEVICE, Side.CLOUD])
 def test_a_side_without_documents_leaves_the_other_alone(
@@ -183,7 +184,7 @@ def test_one_side_s_answers_do_not_need_the_other() -> None:
 def test_a_lost_cloud_leaves_the_device_alone_and_marks_what_follows() -> None:
     times = LivenessTimes(ping_after_s=0.2, dead_after_s=0.6, give_up_after_s=1.0)
     cut = Faults(cuts=((0.5, 1e9),))
-    for name in ("dragon-device", "dragon-cloud", "dragon-coupled"):
+    for name in ("dragon-device", "dragon placement=cloud", "dragon-coupled"):
         request = request_for(chosen(name), SIDES, 2, max_tokens=30)
         result = run_sides(
             request,

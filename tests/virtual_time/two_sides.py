@@ -25,11 +25,11 @@ from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side, coupled_side, mixture, side_weights
 from tandem.two_sided.protocol.placement import PlacementPolicy, placement_policy_for
 from tandem.two_sided.protocol.presets import (
-    AGGREGATION_PRESETS,
     AggregationMode,
     AggregationPreset,
     Placement,
 )
+from tests.composed_presets import composed
 from tests.virtual_time.cases import link_of
 
 Answer = tuple[int, ...]
@@ -137,7 +137,7 @@ def processed(sides: Documents, factors: Factors) -> Documents:
 def chosen(name: str, **choices: Any) -> AggregationPreset:
     """A named preset with some choices changed; a cut of its distribution fits small
     vocabularies."""
-    preset = AGGREGATION_PRESETS[name]
+    preset = composed(name)
     if preset.probs.truncation.top_k:
         preset = replace(preset, probs=replace(preset.probs, truncation=Truncation(top_k=3)))
     return replace(preset, **choices)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tandem.telemetry.document_series import MeasuredSideSeries as Measured
-from tandem.telemetry.document_series import OtherSideSeries as Other
 from tandem.telemetry.document_series import SchedulerSeries as Scheduler
 from tandem.telemetry.metrics import MethodSeries as Method
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
-from tools.observability.promql import PRESET_AND_MODEL, average, quantile, rate, ratio, total
+from tools.observability.promql import PRESET_AND_MODEL, average, quantile, rate, total
 
 AT_EDGE = {**PRESET_AND_MODEL, "side": "device"}
 
@@ -85,52 +84,6 @@ SCHEDULER = Dashboard(
                     "show no limit.",
                     "Bps",
                     (Query(average(Measured.bandwidth, "side", {}), "from {{side}}"),),
-                    width=12,
-                ),
-            ),
-        ),
-        Row(
-            "More than two sides",
-            (
-                Panel(
-                    "Tokens",
-                    "Tokens per second that were drafted by each other side.",
-                    "ops",
-                    (Query(rate(Other.made, "other", {}), "{{other}}"),),
-                    stacked=True,
-                ),
-                Panel(
-                    "Acceptance",
-                    "Share of each other side's drafts that were equal to the final token.",
-                    "percentunit",
-                    (
-                        Query(
-                            ratio(
-                                rate(Other.agreed, "other", {}), rate(Other.drafted, "other", {})
-                            ),
-                            "{{other}}",
-                        ),
-                    ),
-                    highest=1.0,
-                ),
-                Panel(
-                    "Round trip",
-                    "To each other side, in the last answer.",
-                    "s",
-                    (Query(average(Other.round_trip, "other", {}), "{{other}}"),),
-                ),
-                Panel(
-                    "Messages",
-                    "Bytes per second to and from each other side.",
-                    "Bps",
-                    (Query(rate(Other.bytes, "other, direction", {}), "{{other}} {{direction}}"),),
-                    width=12,
-                ),
-                Panel(
-                    "Documents",
-                    "Documents per second used by each other side.",
-                    "ops",
-                    (Query(rate(Other.documents, "other", {}), "{{other}}"),),
                     width=12,
                 ),
             ),

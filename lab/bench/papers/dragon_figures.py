@@ -28,6 +28,7 @@ from lab.bench.papers.paper_table import Basis, Figures, Labels, PaperRow, Paper
 from lab.bench.papers.testbed import Testbed
 from lab.bench.two_sided.dragon_latency import BASE_RTT_S, TOKENS
 from lab.bench.two_sided.dragon_ttft import Hardware
+from lab.bench.two_sided.overridden import overridden
 from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
 from tandem.core.probs import Array, Truncation, truncate
 from tandem.core.randomness import SeededRandom
@@ -134,7 +135,7 @@ def _both(labels: Labels) -> BothSides:
 PAYLOADS = {
     "top-p 0.8, as the paper": LocalProbs(truncation=Truncation(top_p=0.8)),
     "preset dragon": AGGREGATION_PRESETS["dragon"].probs,
-    "preset dragon-top-k": AGGREGATION_PRESETS["dragon-top-k"].probs,
+    "dragon payload=sparse top_k=64": overridden("dragon payload=sparse top_k=64").probs,
 }
 
 
@@ -182,7 +183,7 @@ def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
 
 def sequence_wise_table() -> PaperTable:
     """Return the table of what DRDG/SW takes with the transfer that the paper measured with it; the
-    preset `drdg-sw` sends ids, unless `answer_probs` is set."""
+    preset `drdg-sw` sends ids."""
     return PaperTable(
         key="dragon-drdg-sw",
         paper="DRAGON",

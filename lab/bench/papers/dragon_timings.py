@@ -18,7 +18,7 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 HARDWARE, EVEN_STEPS = (one.name for one in PACINGS)
 DEVICE_ONLY = "crcg-device"
-METHODS = ("dragon", "dragon-gumbel", "dragon-coupled", "drdg-tw", "drdg-sw")
+METHODS = ("dragon", "dragon-coupled", "drdg-tw", "drdg-sw")
 """Of Figure 6, but for those of one side alone."""
 LONGEST_S = 0.3
 ADDED_S = (0.0, 0.2, 0.5)

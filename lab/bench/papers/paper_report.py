@@ -24,7 +24,6 @@ from lab.bench.papers import (
     dssd_tables,
     fsd_processes,
     fsd_tables,
-    more_sides_table,
     picospec_tables,
     picospec_verification,
     process_cell,
@@ -48,7 +47,7 @@ FOLDER = Path("report")
 PAPERS = (
     *(dssd_tables, dssd_processes, picospec_tables, picospec_verification, process_cell),
     *(fsd_tables, fsd_processes, robot_table, task_tables, tslt_figures, tslt_processes),
-    *(dragon_figures, dragon_smollm2, reweigh_gain, reweigh_cost, more_sides_table),
+    *(dragon_figures, dragon_smollm2, reweigh_gain, reweigh_cost),
     cloud_drafts,
 )
 

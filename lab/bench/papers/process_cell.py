@@ -61,6 +61,8 @@ class Cell:
 
 ALONE = "Autoregressive"
 SPLIT = "Split Inf."
+HALF = ("uplink_precision=float16",)
+"""States of two bytes a number, as the paper's models have."""
 _QWEN = "1 and 2, Qwen"
 _LLAMA = "1 and 3, Llama"
 CELLS = (
@@ -68,11 +70,11 @@ CELLS = (
     Cell(_QWEN, "Vanilla Spec.", "Qwen", "dsd"),
     *(Cell(_QWEN, name, "Qwen", overrides=overrides) for name, overrides in LEFT_OUT.items()),
     Cell(_QWEN, "PicoSpec", "Qwen"),
-    Cell(_QWEN, SPLIT, "Qwen", "split-float16"),
+    Cell(_QWEN, SPLIT, "Qwen", "split", overrides=HALF),
     Cell(_LLAMA, ALONE, "Llama", "ar"),
     *(Cell(_LLAMA, name, "Llama", overrides=overrides) for name, overrides in LEFT_OUT.items()),
     Cell(_LLAMA, "PicoSpec", "Llama"),
-    Cell(_LLAMA, SPLIT, "Llama", "split-float16"),
+    Cell(_LLAMA, SPLIT, "Llama", "split", overrides=HALF),
     *(Cell("4, Qwen", f"γ = {n}", "Qwen", draft_length=n) for n in (3, 5, 6)),
 )
 

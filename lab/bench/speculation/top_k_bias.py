@@ -7,7 +7,8 @@ distribution and what comes out there:
   The lossless sparse payload has no bias at any size.
 - draft distributions cut to K tokens after sampling (`tslt-after`) and before it (`tslt`, which has
   none), with the mean size of a distribution on the wire, which is the same for both;
-- hidden states in float32 (`split`, which has none) and float16 (`split-float16`).
+- hidden states in float32 (`split`, which has none) and float16 (`split` with
+  `uplink_precision=float16`).
 """
 
 from __future__ import annotations

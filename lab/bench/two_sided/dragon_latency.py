@@ -30,6 +30,7 @@ from lab.bench.two_sided.dragon_prediction import (
 from lab.bench.two_sided.dragon_probs import Question, question_from
 from lab.bench.two_sided.dragon_real import COLUMNS as REAL_COLUMNS
 from lab.bench.two_sided.dragon_real import efficiency_goals, measure_real
+from lab.bench.two_sided.overridden import overridden
 from lab.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import SamplingParams
@@ -46,7 +47,6 @@ from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     AggregationMode,
     AggregationPreset,
-    Draw,
     Placement,
     Sources,
 )
@@ -61,14 +61,13 @@ BASE_RTT_S = 0.002
 JITTER_SHARE = 0.2
 QUESTIONS = 12
 QUICK_QUESTIONS = 3
-PRESETS = (
-    *("crcg-device", "crcg-cloud", "drdg-sw", "drdg-tw"),
-    *("dragon-device", "dragon-cloud", "dragon-random", "dragon"),
-    *("dragon-gumbel", "dragon-coupled"),
+SAME_PROBS = (
+    *("drdg-tw", "dragon-device", "dragon placement=cloud"),
+    *("dragon placement=random", "dragon"),
 )
-SAME_PROBS = ("drdg-tw", "dragon-device", "dragon-cloud", "dragon-random", "dragon")
 """The baselines whose answers have the distribution of both sides' documents, like the coupled
 form's."""
+PRESETS = ("crcg-device", "crcg-cloud", "drdg-sw", *SAME_PROBS, "dragon-coupled")
 
 NO_START_S: Mapping[Side, float] = MappingProxyType(dict.fromkeys(Side, 0.0))
 
@@ -104,7 +103,7 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
         for added_s in added:
             progress(f"{pacing.name}, {added_s * 1e3:g} ms added")
             times = Times(pacing.device_s, pacing.cloud_s, BASE_RTT_S + added_s)
-            for preset in (AGGREGATION_PRESETS[name] for name in PRESETS):
+            for preset in map(overridden, PRESETS):
                 answers = [
                     answer(preset, question, times, added_s, report.seed + number)
                     for number, question in enumerate(questions)
@@ -282,8 +281,7 @@ def _rate(answers: Sequence[TwoSidedAnswer], side: Side) -> float | None:
 
 
 def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) -> float | None:
-    """Return the predicted seconds a token; None for what moves at random, comes at once, or has
-    drafts that depend on each other."""
+    """Return the predicted seconds a token; None for what moves at random or comes at once."""
     if preset.sources is not Sources.BOTH:
         return times.device_s if preset.sources is Sources.DEVICE else times.cloud_s
     match preset.mode:
@@ -293,7 +291,7 @@ def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) ->
             return None
     if preset.ahead == 1:
         return synchronous_s(times)
-    if preset.placement is Placement.RANDOM or preset.probs.draw is Draw.GUMBEL:
+    if preset.placement is Placement.RANDOM:
         return None
     return aggregated_s(times, expected.acceptance, _PLACES.get(preset.placement))
 

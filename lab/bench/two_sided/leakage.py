@@ -51,7 +51,7 @@ from tandem.two_sided.protocol.messages import (
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import PlacementPolicy, placement_policy_for
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset, Placement
 from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
@@ -223,8 +223,8 @@ def methods() -> list[Method]:
     few = replace(dragon.probs, head=8)
     return [
         Method(dragon),
-        Method(presets["dragon-cloud"]),
-        Method(replace(presets["dragon-cloud"], probs=few), "head=8"),
+        Method(replace(dragon, placement=Placement.CLOUD), "placement=cloud"),
+        Method(replace(dragon, placement=Placement.CLOUD, probs=few), "placement=cloud, head=8"),
         Method(presets["dragon-device"]),
         Method(coupled),
         Method(replace(coupled, ahead=1), "ahead=1"),

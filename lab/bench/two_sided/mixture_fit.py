@@ -4,8 +4,8 @@ All services as processes, the pair's whole vocabulary, the demo's documents. Ea
 with thousands of seeds, and the answers of two tokens are held against the mixture by a chi-squared
 test whose cells cover the whole vocabulary. The mixture is computed here, from both models and the
 documents that the retrievers find, with nothing of the code that aggregates: each document weighs
-the exponential of its relevance. `dragon-top-k`, which cuts each distribution before it draws, must
-fail the same test.
+the exponential of its relevance. With `payload=sparse` and `top_k=64` the preset cuts each
+distribution before it draws, and must fail the same test.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from tandem.text import Tokenizer
 from tandem.two_sided.interface import ContextDocument
 
 EXACT = "dragon"
-CUT = "dragon-top-k"
+CUT = "dragon payload=sparse top_k=64"
+"""A preset and overrides of it."""
 QUESTIONS = (
     "How long is a Python release maintained, and which ones does Heron support?",
     "How are strings and lines formatted in Python code?",
@@ -154,8 +155,9 @@ async def sampled(
     return list(await asyncio.gather(*map(ask, seeds)))
 
 
-def body_of(question: str, model: str, preset: str) -> dict[str, Any]:
-    """Return a completion request without its seed."""
+def body_of(question: str, model: str, method: str) -> dict[str, Any]:
+    """Return a completion request without its seed. `method`: a preset, and overrides of it."""
+    preset, *overrides = method.split()
     return {
         "model": model,
         "prompt": prompt_of(question),
@@ -165,6 +167,7 @@ def body_of(question: str, model: str, preset: str) -> dict[str, Any]:
         "ignore_eos": True,
         "tandem": {
             "preset": preset,
+            "overrides": overrides,
             "query": question,
             "documents": DOCUMENTS,
             "provenance": True,
@@ -256,7 +259,7 @@ def _row(preset: str, question: int, fitted: Fit, **more: Any) -> Row:
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """Return the goals: `dragon` passes the test after every question, and `dragon-top-k` after
+    """Return the goals: `dragon` passes the test after every question, and what is cut after
     none."""
     rules: tuple[tuple[str, Callable[..., float], float, Any], ...] = (
         (EXACT, min, FALSE_ALARM, "at least"),

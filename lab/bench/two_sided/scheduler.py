@@ -17,6 +17,7 @@ from lab.bench.harness.plots import panels
 from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from lab.bench.two_sided.dragon_latency import PACINGS, Pacing, ask_questions
+from lab.bench.two_sided.overridden import overridden
 from lab.bench.two_sided.pipeline import Decision, draw_pipeline, trace_events
 from lab.bench.two_sided.scheduler_replay import ExpectingProfiler, Record, record, replay
 from lab.simulation.sinusoidal_link import SinusoidalLink
@@ -28,7 +29,7 @@ from tandem.two_sided.protocol.placement import PlacementPolicy, choose_side, pl
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem.two_sided.protocol.profiler import SideProfiler, both_sides
 
-FIXED = ("dragon-device", "dragon-cloud", "dragon-random")
+FIXED = ("dragon-device", "dragon placement=cloud", "dragon placement=random")
 EXPECTING = "dragon, eq. 5"
 """As `dragon`, but for what the scheduler takes as the acceptance rates."""
 STRATEGIES = (*FIXED, "dragon", EXPECTING)
@@ -174,7 +175,7 @@ def one_answer(
     traced."""
     step_s = {Side.DEVICE: cell.pacing.device_s, Side.CLOUD: cell.pacing.cloud_s}
     expects = name == EXPECTING
-    preset = AGGREGATION_PRESETS["dragon" if expects else name]
+    preset = overridden("dragon" if expects else name)
     rng = SeededRandom(seed)
 
     def placement_policy(side: Side) -> tuple[PlacementPolicy, SideProfiler]:

@@ -1,11 +1,10 @@
 // One answer: its text as Markdown or its tokens by who made them, and what it took.
-import { isOpen, originOf } from "./conversation.mjs";
+import { isOpen } from "./conversation.mjs";
 import { CopyButton } from "./copying.mjs";
 import { Figures, Notes, PlainLine } from "./figures.mjs";
 import { html } from "./html.mjs";
 import { number, say } from "./language.mjs";
 import { Markdown } from "./markdown.mjs";
-import { classesOf } from "./origins.mjs";
 import { Rounds } from "./rounds.mjs";
 import { Legend, Tokens } from "./tokens.mjs";
 import { explained } from "./troubles.mjs";
@@ -73,18 +72,16 @@ function Code({ language, text, isWritten }) {
 // Who made the answer, as a strip of one colour a token. The plain line says it in words.
 function Shares({ answer }) {
   if (!answer.tokens.length) return null;
-  const classes = classesOf(answer.tokens);
   return html`<div class="shares" aria-hidden="true">
-    ${runsOf(answer.tokens).map(({ origin, count }, index) => html`<i key=${index} class=${`token ${classes[origin]}`} style=${{ flexGrow: count }}></i>`)}
+    ${runsOf(answer.tokens).map(({ source, count }, index) => html`<i key=${index} class=${`token ${source}`} style=${{ flexGrow: count }}></i>`)}
   </div>`;
 }
 
 function runsOf(tokens) {
   const runs = [];
   for (const token of tokens) {
-    const origin = originOf(token);
-    if (runs.at(-1)?.origin === origin) runs.at(-1).count += 1;
-    else runs.push({ origin, count: 1 });
+    if (runs.at(-1)?.source === token.source) runs.at(-1).count += 1;
+    else runs.push({ source: token.source, count: 1 });
   }
   return runs;
 }

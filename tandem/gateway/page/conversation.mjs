@@ -2,8 +2,6 @@
 
 export const SOURCES = ["draft", "cloud_draft", "target", "edge", "device", "cloud", "both", "recovered"];
 
-// What a token is told by: its source, and of sides beyond the cloud which.
-export const originOf = (token) => (token.source === "side" ? `side ${token.sides[0]}` : token.source);
 
 export const newAnswer = (id, preset, seed) => ({
   id,
@@ -56,7 +54,6 @@ function tokensOf(provenance, likely, content) {
     const last = index === provenance.length - 1;
     return {
       source: made.source ?? "target",
-      sides: made.sides ?? [],
       text: made.text ?? (last ? content : ""),
       logprob: likely?.[index]?.logprob ?? null,
       alternatives: likely?.[index]?.top_logprobs ?? [],
@@ -69,9 +66,7 @@ function tokensOf(provenance, likely, content) {
 export function packedAnswer(answer, withTokens) {
   const { preset, seed, text, thinking, figures, error, endedBy } = answer;
   const tokens = withTokens
-    ? answer.tokens.map(({ source, sides, text: spelt, logprob }) =>
-        sides.length ? [source, spelt, logprob, sides] : [source, spelt, logprob],
-      )
+    ? answer.tokens.map(({ source, text: spelt, logprob }) => [source, spelt, logprob])
     : [];
   const tookMs = (answer.endedMs ?? performance.now()) - answer.beganMs;
   const state = isOpen(answer) ? "stopped" : answer.state; // as it would be found after this page
@@ -80,9 +75,8 @@ export function packedAnswer(answer, withTokens) {
 
 // Raises TypeError for what is no answer.
 export function loadedAnswer(packed, id) {
-  const tokens = packed.tokens.map(([source, text, logprob, sides]) => ({
+  const tokens = packed.tokens.map(([source, text, logprob]) => ({
     source: String(source),
-    sides: (sides ?? []).map(String),
     text: String(text),
     logprob: typeof logprob === "number" ? logprob : null,
     alternatives: [],

@@ -52,7 +52,6 @@ export function Figures({ figures }) {
         ([name, value]) => html`<div><dt>${say(name)}</dt><dd>${value}</dd></div>`,
       )}
     </dl>
-    ${figures.more_sides && html`<${SidesTable} figures=${figures} />`}
     ${figures.choice && html`<p class="note">${choiceNote(figures)}</p>`}`;
 }
 
@@ -83,39 +82,16 @@ function choiceNote({ choice, preset }) {
   });
 }
 
-function documentsNote({ device, cloud, more_sides: more, uplink_bytes: bytes }) {
-  const others = [[say("theCloud"), cloud], ...(more ?? []).map((side) => [side.name, side])];
-  const used = others.map(([name, side]) =>
-    say("documentsOfSide", { count: side.documents, name, tokens: side.document_tokens }),
-  );
+function documentsNote({ device, cloud, uplink_bytes: bytes }) {
   const named = [...device.names, say("tokens", { count: device.document_tokens })].join(", ");
-  const documents = `${say("documentsUsed", { count: device.documents, named, others: used.join(", ") })} `;
-  if (!more) {
-    return documents + say("leftDevice", { count: device.drafted, size: kibibytes(bytes) });
-  }
-  const sent = others.map(([name, side]) => say("sizeTo", { size: kibibytes(side.uplink_bytes), name }));
-  return documents + say("leftDeviceMany", { sent: sent.join(", ") });
-}
-
-// Of more than two sides what each one's drafts and link were like.
-function SidesTable({ figures: { device, cloud, more_sides: more } }) {
-  const sides = [["device", device], ["cloud", cloud], ...more.map((side) => [side.name, side])];
-  const heads = ["sideName", "sideDocuments", "sideMade", "sideAccepted", "sideRoundTrip", "sideSentTo", "sideSentBy"];
-  return html`<div class="sides" tabindex="0" role="group" aria-label=${say("sidesLabel")}><table>
-    <caption class="unseen">${say("sidesLabel")}</caption>
-    <thead><tr>${heads.map((name) => html`<th scope="col">${say(name)}</th>`)}</tr></thead>
-    <tbody>${sides.map(
-      ([name, side]) => html`<tr>
-        <th scope="row">${name}</th>
-        <td>${side.documents}</td>
-        <td>${side.made}</td>
-        <td>${side.acceptance_rate === null ? "–" : `${number(100 * side.acceptance_rate)} %`}</td>
-        <td>${side.round_trip_s === null ? "–" : milliseconds(side.round_trip_s)}</td>
-        <td>${name === "device" ? "–" : kibibytes(side.uplink_bytes)}</td>
-        <td>${name === "device" ? "–" : kibibytes(side.downlink_bytes)}</td>
-      </tr>`,
-    )}</tbody>
-  </table></div>`;
+  const used = {
+    count: device.documents,
+    named,
+    cloudCount: cloud.documents,
+    cloudTokens: cloud.document_tokens,
+  };
+  const left = { count: device.drafted, size: kibibytes(bytes) };
+  return `${say("documentsUsed", used)} ${say("leftDevice", left)}`;
 }
 
 // The same seed gives the same text by every preset that is not lossy and couples its draws.

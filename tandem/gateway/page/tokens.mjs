@@ -1,8 +1,8 @@
 // An answer token by token: who made each, how likely it was, and what else might have stood there.
-import { isOpen, originOf } from "./conversation.mjs";
+import { isOpen } from "./conversation.mjs";
 import { html } from "./html.mjs";
 import { percent, say } from "./language.mjs";
-import { classesOf, countsOf, originWords, wordsOfOrigin } from "./origins.mjs";
+import { countsOf, sourceWords } from "./origins.mjs";
 import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
 
 // One stop of the Tab key; arrows move from token to token, as the pointer does.
@@ -10,7 +10,6 @@ export function Tokens({ answer }) {
   const [chosen, setChosen] = useState(-1);
   const list = useRef(null);
   const { tokens } = answer;
-  const classes = classesOf(tokens);
   const idOf = (index) => `token-${answer.id}-${index}`;
   const onKeyDown = (event) => {
     const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -56,7 +55,7 @@ export function Tokens({ answer }) {
           aria-selected=${index === chosen}
           aria-label=${wordsOf(token)}
           data-index=${index}
-          class=${`token ${classes[originOf(token)]}${index === chosen ? " chosen" : ""}`}
+          class=${`token ${token.source}${index === chosen ? " chosen" : ""}`}
         >${token.text}</span>`,
       )}${isOpen(answer) && html`<span class="caret" role="presentation"></span>`}
     </div>
@@ -83,7 +82,7 @@ function LookedAt({ token, place }) {
       <code>${visible(token.text)}</code>
       ${token.logprob !== null && html`<span>${percent(Math.exp(token.logprob))}</span>`}
     </p>
-    <p>${originWords(token)}</p>
+    <p>${sourceWords(token.source)}</p>
     ${token.alternatives.length > 0 &&
     html`<ol class="alternatives">
       ${token.alternatives.map(
@@ -100,11 +99,10 @@ function LookedAt({ token, place }) {
 export function Legend({ answer }) {
   const made = countsOf(answer.tokens);
   if (!made.length) return null;
-  const classes = classesOf(answer.tokens);
   return html`<ul class="legend" aria-label=${say("legendLabel")}>
     ${made.map(
-      ({ origin, count }) => html`<li>
-        <span class=${`token ${classes[origin]}`} aria-hidden="true"></span>${wordsOfOrigin(origin)}${" "}<b>${count}</b>
+      ({ source, count }) => html`<li>
+        <span class=${`token ${source}`} aria-hidden="true"></span>${sourceWords(source)}${" "}<b>${count}</b>
       </li>`,
     )}
   </ul>`;
@@ -114,5 +112,5 @@ const visible = (text) =>
   text === "" ? say("noText") : text.replaceAll("\n", "↵").replace(/^ | $/g, "␣");
 
 const wordsOf = (token) =>
-  `“${visible(token.text)}”, ${originWords(token)}` +
+  `“${visible(token.text)}”, ${sourceWords(token.source)}` +
   (token.logprob === null ? "" : `, ${percent(Math.exp(token.logprob))}`);

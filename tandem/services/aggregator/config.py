@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, field_validator
 
 from tandem.generation.request import LONGEST_ANSWER_S
 from tandem.net.addresses import check_addresses
@@ -11,8 +11,6 @@ from tandem.settings import MeasuredSettings, Port, SharePrefixes
 
 DEFAULT_PORT = 50050
 DEFAULT_HTTP_PORT = 8000
-MAX_MORE_SIDES = 14
-"""16 sides with device and cloud: each of them decodes for every request."""
 
 
 class AggregatorSettings(MeasuredSettings):
@@ -48,35 +46,11 @@ class AggregatorSettings(MeasuredSettings):
         " target model and documents: answers use the first healthy one, and"
         " continue at the next one if it is lost or stops.",
     )
-    more_sides: str = Field(
-        default="",
-        description="On the device: aggregators of additional sides with their own documents,"
-        " for example office=10.0.0.7:50050,lab=10.0.0.8:50050. Each runs like"
-        " the cloud's. The preset dragon-coupled then answers from all sides.",
-    )
 
     @field_validator("drafter", "decoder", "retriever", "cloud")
     @classmethod
     def _addressed(cls, text: str) -> str:
         return check_addresses(text) if text else text
-
-    @field_validator("more_sides")
-    @classmethod
-    def _named(cls, text: str, known: ValidationInfo) -> str:
-        if not text:
-            return text
-        sides = sides_of(text)
-        if not all(name.isidentifier() and address for name, address in sides):
-            raise ValueError("must be NAME=ADDRESS, separated by commas")
-        for _, address in sides:
-            check_addresses(address)
-        if len(dict(sides)) < len(sides) or {"device", "cloud"} & {*dict(sides)}:
-            raise ValueError("must have different names, none of them device or cloud")
-        if len(sides) > MAX_MORE_SIDES:
-            raise ValueError(f"has {len(sides)} entries; the maximum is {MAX_MORE_SIDES}")
-        if not known.data.get("cloud"):
-            raise ValueError("requires the setting cloud")
-        return text
 
     documents: int = Field(
         default=2, ge=1, le=32, description="Default number of documents to retrieve on each side."
@@ -209,9 +183,3 @@ class AggregatorSettings(MeasuredSettings):
         description="Other names of the embedding model over HTTP, separated by commas, for example"
         " text-embedding-3-small.",
     )
-
-
-def sides_of(text: str) -> list[tuple[str, str]]:
-    """Return the names and addresses in the setting `more_sides`."""
-    pairs = (each.partition("=") for each in text.split(",") if each.strip())
-    return [(name.strip(), address.strip()) for name, _, address in pairs]

@@ -1,4 +1,4 @@
-"""Answers from documents on two sides, or more, at the device: a caller's request and the device's
+"""Answers from documents on two sides, at the device: a caller's request and the device's
 own documents for it."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -7,7 +7,7 @@ from contextlib import aclosing
 from tandem.core.errors import InvalidArgument
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
-from tandem.services.aggregator.config import AggregatorSettings, sides_of
+from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.settings import variable_of
@@ -27,19 +27,14 @@ class DeviceSide:
         access: ClientAccess,
         target_name: Callable[[], str],
     ) -> None:
-        """Prepare connections to the cloud and the further sides that the settings name.
-        `target_name` returns what the target model is called, as far as that is known."""
+        """Prepare the connection to the cloud that the settings name. `target_name` returns what
+        the target model is called, as far as that is known."""
         self._settings = settings
         self._resources = SideResources(settings, metrics, access)
         self._cloud = self._resources.cloud_connection(settings.cloud) if settings.cloud else None
-        self._more_sides = {
-            name: self._resources.cloud_connection(address)
-            for name, address in sides_of(settings.more_sides)
-        }
         self._answers = DeviceAnswers(
             decoder=self._resources.decoder,
             cloud=self._cloud,
-            more_sides=self._more_sides,
             profiling=self._resources.profiling,
             metrics=metrics,
             target_name=target_name,
@@ -49,9 +44,8 @@ class DeviceSide:
     async def close(self) -> None:
         await self._answers.close()
         await self._resources.close()
-        for connection in (self._cloud, *self._more_sides.values()):
-            if connection is not None:
-                await connection.close()
+        if self._cloud is not None:
+            await self._cloud.close()
 
     @property
     def retrieval(self) -> Retrieval:

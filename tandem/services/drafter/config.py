@@ -59,7 +59,7 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
     split_model: str | None = Field(
         default=None,
         min_length=1,
-        description="The target model, for the presets split and split-float16, whose first"
+        description="The target model, for the preset split, whose first"
         " layers then run here: the folder that the verifier serves, or NAME@COMMIT"
         " of a hub model. Needs the engine torch and a model of the Llama family;"
         " computed in float32.",

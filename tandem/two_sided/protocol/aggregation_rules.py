@@ -59,15 +59,11 @@ class TokenRule:
 
 class MixtureRule(TokenRule):
     """DRAGON's Algorithm 1, with the weights that came with the drafts. `headed`: of both sides'
-    distributions only the heads are known. `favours_awaited`: the coin falls to the draft of the
-    side that does not decide."""
+    distributions only the heads are known."""
 
-    def __init__(
-        self, rng: RandomSource, *, headed: bool = False, favours_awaited: bool = False
-    ) -> None:
+    def __init__(self, rng: RandomSource, *, headed: bool = False) -> None:
         self._rng = rng
         self._headed = headed
-        self._favours_awaited = favours_awaited
 
     def token(self, drafts: BothDrafts, at: Side, position: int) -> int | NeedsTopList:
         return aggregate_sent(
@@ -76,7 +72,6 @@ class MixtureRule(TokenRule):
             weights=side_weights(drafts.device.log_mass, drafts.cloud.log_mass),
             rng=self._rng,
             position=position,
-            favoured=at.other if self._favours_awaited else None,
         ).token_id
 
     def payload(self, draft: QueuedDraft, count: int) -> SentProbs:
@@ -174,20 +169,6 @@ class SingleAggregator(AggregationRule):
         return not self.here
 
 
-class ToldByDevice(AggregationRule):
-    """The cloud's half where the device decides every token by itself: the cloud sends its drafts
-    and takes the tokens, whatever else the device mixes them with."""
-
-    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
-        return None
-
-    def receives_drafts(self) -> bool:
-        return False
-
-    def receives_targets(self) -> bool:
-        return True
-
-
 class SharedCoin(AggregationRule):
     """A coin says whose draft is the token. Both sides know it beforehand, so neither waits in
     vain."""
@@ -282,16 +263,12 @@ def aggregation_rule_for(
     preset = request.preset
     greedy = request.sampling.greedy
     start = len(request.prompt_ids)
-    if preset.mode is AggregationMode.DEVICE_COIN:
-        assert side is Side.CLOUD, "a device that decides by itself has another machine"
-        return ToldByDevice(side, token_rule_at_device(greedy))
     device = log_masses[Side.DEVICE]
     cloud = log_masses[Side.CLOUD]
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
     headed = preset.probs.payload is ProbsPayload.HEAD
-    mixes = MixtureRule(rng, headed=headed, favours_awaited=preset.favours_awaited)
-    token_rule: TokenRule = ArgmaxRule() if greedy else mixes
+    token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng, headed=headed)
     if preset.mode is AggregationMode.AGGREGATOR:
         if aggregation_side is None:
             aggregation_side = first_side(preset.placement)
@@ -316,11 +293,6 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
     if preset.sources is Sources.CLOUD or device == -np.inf:
         return Side.CLOUD
     return Side.DEVICE if cloud == -np.inf else None
-
-
-def token_rule_at_device(greedy: bool) -> TokenRule:
-    """Return what comes with the drafts for a device that decides every token by itself."""
-    return ArgmaxRule() if greedy else TokenRule()
 
 
 def weights_change_every(request: AggregationRequest) -> int:

@@ -2,9 +2,7 @@
 differences of one clock."""
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Protocol
 
 from tandem.two_sided.protocol.messages import SideDraftFrame
@@ -12,8 +10,6 @@ from tandem.two_sided.protocol.mixture import Side
 
 MAX_REMEMBERED = 256
 """Sent frames whose times are kept."""
-MAX_TRIPS = 64
-"""Round trips that are kept of each side."""
 
 
 @dataclass(slots=True)
@@ -22,12 +18,10 @@ class AggregationStats:
 
     tokens: int = 0
     unverified_tokens: int = 0
-    drafted: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
-    """Drafts that were there when their position was decided, by the number of their side."""
-    accepted: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
-    decode_s: dict[int, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
-    round_trips_s: dict[int, deque[float]] = field(default_factory=dict)
-    """The latest to the other side, by its number, without what it held them back."""
+    drafted: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    """Drafts that were there when their position was decided, by their side."""
+    accepted: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    decode_s: dict[Side, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
     side_moves: int = 0
     fetches: int = 0
     stale_drafts: int = 0
@@ -40,18 +34,8 @@ class AggregationStats:
         """Streams after the first."""
         return max(0, self.streams - 1)
 
-    def acceptance_rate(self, side: int) -> float | None:
+    def acceptance_rate(self, side: Side) -> float | None:
         return self.accepted[side] / self.drafted[side] if self.drafted[side] else None
-
-    def round_trip_s(self, side: int) -> float | None:
-        """Return the median of the latest to that side; None where nothing answered."""
-        return median(self.round_trips_s[side]) if self.round_trips_s.get(side) else None
-
-    def answered(self, side: int, elapsed_s: float, held_s: float) -> None:
-        """Take a round trip: a frame of that side came `elapsed_s` after what it answers, which it
-        held for `held_s`."""
-        latest = self.round_trips_s.setdefault(side, deque(maxlen=MAX_TRIPS))
-        latest.append(max(0.0, elapsed_s - held_s))
 
 
 class MeasurementSink(Protocol):
@@ -106,11 +90,7 @@ class AggregationCounters:
         had received, and when."""
         trips = self.trips
         elapsed_s = trips.elapsed_s(frame.heard, now)
-        if not math.isfinite(frame.held_s):
-            return
-        if elapsed_s is not None:
-            self.stats.answered(side.other, elapsed_s, frame.held_s)
-        if self._sink is None:
+        if self._sink is None or not math.isfinite(frame.held_s):
             return
         if size_bytes:
             self._sink.drafted(side.other, size_bytes)

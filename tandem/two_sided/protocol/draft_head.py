@@ -125,11 +125,9 @@ def aggregate_sent(
     weights: Weights,
     rng: RandomSource,
     position: int,
-    favoured: Side | None = None,
 ) -> Aggregated:
     """Return the token of `position`, drawn from the mixture of the distributions that the drafts
-    were drawn from. Of both the same must be known: all of it, or the head. `favoured`: see
-    `aggregate`."""
+    were drawn from. Of both the same must be known: all of it, or the head."""
     if isinstance(device.probs, DraftHead) and isinstance(cloud.probs, DraftHead):
         heads = (device.probs, cloud.probs)
     else:
@@ -141,12 +139,11 @@ def aggregate_sent(
             weights=weights,
             rng=rng,
             position=position,
-            favoured=favoured,
         )
     ids = np.union1d(heads[Side.DEVICE].ids, heads[Side.CLOUD].ids)
     drafted = (device.token_id, cloud.token_id)
     named = [_named(drafted[side], heads[side], ids, side) for side in Side]
-    decided = aggregate(*named, weights=weights, rng=rng, position=position, favoured=favoured)
+    decided = aggregate(*named, weights=weights, rng=rng, position=position)
     side = decided.side
     if decided.token_id == named[side].token_id:
         token_id = drafted[side]

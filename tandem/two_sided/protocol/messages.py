@@ -5,7 +5,6 @@ Invariants: arrays inside messages are never written to; keys and values of one 
 by another."""
 
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from tandem.core.errors import FailedPrecondition
 from tandem.core.probs import SamplingParams
@@ -226,13 +225,11 @@ class SideDraftFrame(Frame):
 @dataclass(frozen=True, slots=True)
 class TargetFrame(Frame):
     """Tokens decided from `base` on; from the position after them on the receiver aggregates, if
-    that is said. `token_sources`: of each token, or none. `probs`: the distributions that the
-    tokens of a whole answer were drawn from, as they go with drafts, or none."""
+    that is said. `token_sources`: of each token, or none."""
 
     token_ids: tuple[int, ...]
     hands_over: bool = False
     token_sources: tuple[TokenSource, ...] = ()
-    probs: tuple[SentProbs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +246,11 @@ CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAw
 PeerMessage = DeviceMessage | CloudSideMessage
 
 
-Sent = TypeVar("Sent")
-
-
 @dataclass(frozen=True, slots=True)
-class ToPeer(Generic[Sent]):
+class ToPeer:
     """Put a frame on the stream to the other aggregator."""
 
-    message: Sent
+    message: PeerMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,5 +260,5 @@ class ToDecoder:
     message: DecodingTarget
 
 
-SideOutput = ToPeer[PeerMessage] | ToDecoder | Commit | Reconnect | Finish
+SideOutput = ToPeer | ToDecoder | Commit | Reconnect | Finish
 SideOutputs = list[SideOutput]

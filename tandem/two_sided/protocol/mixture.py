@@ -120,22 +120,18 @@ def aggregate(
     weights: Weights,
     rng: RandomSource,
     position: int,
-    favoured: Side | None = None,
 ) -> Aggregated:
     """Return the token of `position`, drawn from the mixture (DRAGON Algorithm 1, corrected). Each
     side's draft is turned into a draw from the mixture, and a fair coin picks one of the two; a
-    draft equal to the token is accepted. `favoured`: the side that the coin always falls to, which
-    the drafts must not decide; its drafts are then accepted as often as they can be (theorem 4.2).
-    Raises InvalidArgument for unequal lengths or tokens outside of them."""
+    draft equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens
+    outside of them."""
     _check_shapes(device.probs, cloud.probs)
     for draft in (device, cloud):
         if not 0 <= draft.token_id < len(draft.probs):
             why = f"{draft.token_id} is not in a vocabulary of {len(draft.probs)}"
             raise InvalidArgument("token_id", why)
     # The coin first: what the other draft would be turned into is not needed.
-    side = favoured
-    if side is None:
-        side = Side.DEVICE if rng.bernoulli(1, 2, position, Purpose.COIN) else Side.CLOUD
+    side = Side.DEVICE if rng.bernoulli(1, 2, position, Purpose.COIN) else Side.CLOUD
     draft, other = (device, cloud) if side is Side.DEVICE else (cloud, device)
     token_id = _redrawn(
         side,

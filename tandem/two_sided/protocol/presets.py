@@ -24,8 +24,6 @@ class AggregationMode(StrEnum):
     """One side at a time, which has both drafts with their distributions (DRAGON's Algorithm 1)."""
     COIN = "coin"
     """A coin that both sides know says whose draft is the token."""
-    DEVICE_COIN = "device_coin"
-    """A coin that the device throws by itself; it tells the cloud the tokens."""
     ANSWER_COIN = "answer_coin"
     """One coin says whose whole answer it is, which then comes at once: RAG-Sequence's
     distribution, which is another one than the token-wise mixture."""
@@ -150,13 +148,6 @@ class AggregationPreset:
     reweigh_every: int = 0
     """Each side estimates its documents' relevances again, from the text so far, every so many
     tokens; 0: never."""
-    answer_probs: bool = False
-    """With one coin for the whole answer: the distributions of the cloud's drafts are sent with its
-    answer, as the paper's DRDG/SW does. No token depends on them."""
-    favours_awaited: bool = False
-    """The coin of an aggregator always falls to the draft of the other side, for which it waits
-    (γ = 1; by theorem 4.2 that is accepted most often). Any γ gives the mixture; but the text then
-    depends on which side aggregates, and with a scheduled side on times."""
 
     @property
     def lossy(self) -> bool:
@@ -192,11 +183,6 @@ class AggregationPreset:
             raise InvalidArgument("reweigh_every", f"must be 0…{MAX_REWEIGH_EVERY}")
         if self.reweigh_every and self.mode is AggregationMode.ANSWER_COIN:
             raise InvalidArgument("reweigh_every", "one coin for the answer cannot follow weights")
-        has_probs = self.probs.payload is not ProbsPayload.NONE
-        if self.answer_probs and not (self.mode is AggregationMode.ANSWER_COIN and has_probs):
-            raise InvalidArgument("answer_probs", "is about one coin for an answer with probs")
-        if self.favours_awaited and self.mode is not AggregationMode.AGGREGATOR:
-            raise InvalidArgument("favours_awaited", "is about a token that one side decides")
         if self.mode is AggregationMode.AGGREGATOR and self.probs.payload is ProbsPayload.NONE:
             raise InvalidArgument("probs", "an aggregator needs the distributions of the drafts")
         if self.transfer is not DocumentTransfer.NONE and self.sources is not Sources.BOTH:
@@ -229,17 +215,11 @@ def _presets() -> Mapping[str, AggregationPreset]:
     listed = (
         _DRAGON,
         replace(_DRAGON, name="dragon-device", placement=Placement.DEVICE),
-        replace(_DRAGON, name="dragon-cloud", placement=Placement.CLOUD),
-        replace(_DRAGON, name="dragon-random", placement=Placement.RANDOM),
-        replace(_DRAGON, name="dragon-top-k", probs=LocalProbs(truncation=Truncation(top_k=64))),
         replace(
             _DRAGON,
             name="dragon-lossy",
             probs=LocalProbs(truncation=Truncation(top_p=0.8), cut_after_draw=True),
         ),
-        # Algorithm 1 needs each draft to have its side's distribution, not the two to be
-        # independent: drawn by one noise they are mostly equal, and more of them are the token.
-        replace(_DRAGON, name="dragon-gumbel", probs=replace(_DRAGON.probs, draw=Draw.GUMBEL)),
         AggregationPreset("dragon-coupled", AggregationMode.COIN, _IDS),
         _ONE_SIDE,
         replace(_ONE_SIDE, name="crcg-cloud", sources=Sources.CLOUD),

@@ -55,7 +55,7 @@ from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy, first_side
 
 
-class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
+class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
     """One request at one side. Raises ProtocolError, InvalidArgument or PrefixMismatch when the
     other end breaks the conversation, and is then as it was before: the device may resume it with
     `lost` and `connect`, the cloud ends the stream."""
@@ -314,7 +314,6 @@ class SideMachine(Resumable[ToPeer[PeerMessage] | ToDecoder | Commit]):
             epoch=self._epoch,
             batch=batch,
             committed=self.committed,
-            drafts=self._drafts.own,
             hands_over=hands_over,
         )
         outputs += self._to_peer(now, *targets)
@@ -503,18 +502,16 @@ def target_frames(
     epoch: int,
     batch: CommitBatch,
     committed: PrefixedTokens,
-    drafts: OwnDrafts,
     hands_over: bool,
 ) -> list[TargetFrame]:
     """Return what the side that decides tells of a batch: its tokens and whose they are, all of the
-    answer at its end where that is the rule, with their distributions where the preset says so."""
+    answer at its end where that is the rule."""
     if not rule.sends_targets or not batch.token_ids:
         return []
     base = batch.base
     prefix = batch.prefix
     token_ids = tuple(batch.token_ids)
     token_sources = tuple(batch.token_sources)
-    known = []
     if rule.whole_answer:
         if batch.reason is None:
             return []
@@ -522,9 +519,6 @@ def target_frames(
         prefix = committed.prefix_at(base)
         token_ids = committed.since(base)
         token_sources = token_sources[:1] * len(token_ids)  # one side's, all of them
-        if request.preset.answer_probs and not request.sampling.greedy:
-            places = range(base, base + len(token_ids))
-            known = [drafts.at(place, committed.prefix_at(place)) for place in places]
     target = TargetFrame(
         session=request.session,
         epoch=epoch,
@@ -533,7 +527,6 @@ def target_frames(
         token_ids=token_ids,
         hands_over=hands_over,
         token_sources=token_sources,
-        probs=tuple(None if draft is None else draft.probs for draft in known),
     )
     return [target]
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import grpc
 
@@ -16,25 +16,24 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch, TokenSource
 from tandem.net.frame_stream import FATAL, Traffic
-from tandem.net.session_runner import OpenStream, ResumableMachine, SessionRunner
+from tandem.net.session_runner import OpenStream, SessionRunner
 from tandem.net.status import Rejected
-from tandem.specdec.events import Commit, Finish, Reconnect
+from tandem.specdec.events import Commit, Finish
 from tandem.two_sided.protocol.counters import AggregationStats
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened, DecodingText
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpened,
-    DeviceMessage,
+    SideOutput,
     ToDecoder,
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AggregationPreset
+from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.wire.common_codec import token_sources_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
-
-OpenSideStream = OpenStream[CloudSideMessage, DeviceMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +51,26 @@ class TextPiece:
         return self.commit.token_sources[: len(self.token_ids)]
 
 
-DeviceOutput = ToPeer[Any] | ToDecoder | Commit | Reconnect | Finish
-Received = TypeVar("Received", contravariant=True)
-
-
-class DeviceMachine(ResumableMachine[DeviceOutput], Protocol[Received]):
-    """The interface of the machine at the device; see `SideMachine`."""
-
-    @property
-    def stats(self) -> AggregationStats: ...
-    @property
-    def aggregation_side(self) -> Side | None: ...
-    @property
-    def peer_opened(self) -> CollaborationOpened | None: ...
-    def drafted(self, draft: DecodingDraft, now: float) -> list[DeviceOutput]: ...
-    def receive(self, message: Received, now: float, size_bytes: int = 0) -> list[DeviceOutput]: ...
-    def sized(self, size_bytes: int) -> None: ...
-    def decoder_restarted(self) -> None: ...
-    def stop(self) -> list[DeviceOutput]: ...
-    def cancel(self) -> list[DeviceOutput]: ...
-
-
-class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
+class DeviceSession(SessionRunner[Any, CloudSideMessage, SideOutput]):
     """Runs one request: await `begun`, iterate `pieces`, then read the machine's stats."""
 
     def __init__(
         self,
         *,
-        make_machine: Callable[[DecodingOpened], DeviceMachine[Any]],
+        make_machine: Callable[[DecodingOpened], SideMachine],
         open_decoder: Callable[[DecoderEvents], DecoderLink],
-        open_stream: OpenStream[Any, Any] | None,
+        open_stream: OpenStream[CloudSideMessage, Any] | None,
         closing_tasks: set[asyncio.Task[None]],
         why_silent: Callable[[], Awaitable[str]],
         spread: int,
-        admitted_with: type[Any] = CollaborationOpened,
     ) -> None:
         """Open the decoder. The stream to the cloud follows: `open_stream` is called once `opened`
-        is known, and carries what the machine takes and gives. For the last five parameters see
-        `SessionRunner`, where `admitted_with` is called `opened`."""
+        is known. For the last four parameters see `SessionRunner`."""
         # A deadline of the cloud's own says nothing about the next stream.
         fatal = FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED}
         super().__init__(
             open_stream,
-            admitted_with,
+            CollaborationOpened,
             closing_tasks=closing_tasks,
             why_silent=why_silent,
             spread=spread,
@@ -103,7 +79,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         self.opened: DecodingOpened | None = None
         self.finish_reason: FinishReason | None = None
         self._make_machine = make_machine
-        self._machine: DeviceMachine[Any] | None = None
+        self._machine: SideMachine | None = None
         self._unreported: deque[Commit] = deque()
         self._pieces: deque[TextPiece] = deque()
         self._wake = asyncio.Event()
@@ -118,7 +94,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         )
 
     @property
-    def machine(self) -> DeviceMachine[Any]:
+    def machine(self) -> SideMachine:
         assert self._machine is not None, "the decoder has opened"
         return self._machine
 
@@ -159,10 +135,10 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         super().close()
         self._decoder.close()
 
-    def receive(self, message: Any, size_bytes: int, now: float) -> list[DeviceOutput]:
+    def receive(self, message: CloudSideMessage, size_bytes: int, now: float) -> list[SideOutput]:
         return self.machine.receive(message, now, size_bytes)
 
-    def perform(self, output: DeviceOutput) -> None:
+    def perform(self, output: SideOutput) -> None:
         match output:
             case ToDecoder(message):
                 self._decoder.send_target(message)
@@ -173,7 +149,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
             case Finish(reason):
                 self.finish_reason = reason
 
-    def cancel_machine(self) -> list[DeviceOutput]:
+    def cancel_machine(self) -> list[SideOutput]:
         return [] if self._machine is None else self._machine.cancel()
 
     def notify(self) -> None:
@@ -186,7 +162,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
     def _decoder_opened(self, opened: DecodingOpened) -> None:
         self.opened = opened
 
-        def begin() -> list[DeviceOutput]:
+        def begin() -> list[SideOutput]:
             self._machine = self._make_machine(opened)
             return []
 
@@ -194,7 +170,7 @@ class DeviceSession(SessionRunner[Any, Any, DeviceOutput]):
         self.connect()
 
     def _drafted(self, draft: DecodingDraft) -> None:
-        def take() -> list[DeviceOutput]:
+        def take() -> list[SideOutput]:
             try:
                 return self.machine.drafted(draft, time.monotonic())
             except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
@@ -295,38 +271,29 @@ def summary_message(
         lossy=preset.lossy,
         side_moves=stats.side_moves,
         fetches=stats.fetches,
+        uplink_bytes=traffic.uplink_bytes,
+        downlink_bytes=traffic.downlink_bytes,
     )
-    fill_side(summary.device, Side.DEVICE, stats=stats)
-    fill_side(summary.cloud, Side.CLOUD, stats=stats, opened=session.machine.peer_opened)
-    add_traffic(summary, summary.cloud, traffic)
+    _fill_side(summary.device, Side.DEVICE, stats=stats)
+    _fill_side(summary.cloud, Side.CLOUD, stats=stats, opened=session.machine.peer_opened)
     summary.device.documents = len(opened.documents)
     summary.device.document_tokens = sum(use.tokens for use in opened.documents)
     summary.device.log_mass = opened.log_mass
     return pb.GenerateResponse(summary=summary)
 
 
-def fill_side(
-    side: pb.SideSummary,
-    number: int,
+def _fill_side(
+    summary: pb.SideSummary,
+    side: Side,
     *,
     stats: AggregationStats,
     opened: CollaborationOpened | None = None,
 ) -> None:
-    """Fill in what the side of that number did, and what it said of its documents."""
-    side.drafted = stats.drafted[number]
-    side.accepted = stats.accepted[number]
-    side.decode_s = stats.decode_s[number]
+    """Fill in what a side did, and what it said of its documents."""
+    summary.drafted = stats.drafted[side]
+    summary.accepted = stats.accepted[side]
+    summary.decode_s = stats.decode_s[side]
     if opened is not None:
-        side.documents = opened.documents
-        side.document_tokens = opened.document_tokens
-        side.log_mass = opened.log_mass
-    if (trip_s := stats.round_trip_s(number)) is not None:
-        side.round_trip_s = trip_s
-
-
-def add_traffic(summary: pb.Summary, side: pb.SideSummary, traffic: Traffic) -> None:
-    """Count the bytes exchanged with a side, and in those of the answer."""
-    side.uplink_bytes = traffic.uplink_bytes
-    side.downlink_bytes = traffic.downlink_bytes
-    summary.uplink_bytes += traffic.uplink_bytes
-    summary.downlink_bytes += traffic.downlink_bytes
+        summary.documents = opened.documents
+        summary.document_tokens = opened.document_tokens
+        summary.log_mass = opened.log_mass

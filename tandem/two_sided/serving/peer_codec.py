@@ -75,7 +75,6 @@ _MODES = {
     AggregationMode.AGGREGATOR: pb.AGREEMENT_AGGREGATOR,
     AggregationMode.COIN: pb.AGREEMENT_COIN,
     AggregationMode.ANSWER_COIN: pb.AGREEMENT_ANSWER_COIN,
-    AggregationMode.DEVICE_COIN: pb.AGREEMENT_DEVICE_COIN,
 }
 _PLACEMENTS = {
     Placement.DEVICE: pb.PLACEMENT_DEVICE,
@@ -99,7 +98,7 @@ _REQUEST_FIELDS = (
     "seed",
     "max_tokens",
 )
-_PRESET_FIELDS = ("ahead", "top", "reweigh_every", "answer_probs", "favours_awaited")
+_PRESET_FIELDS = ("ahead", "top", "reweigh_every")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
 _OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "processes")
 """Fields of the same name in a message here and on the wire."""
@@ -207,8 +206,6 @@ class _PeerFrames:
                 frame.target.token_ids.extend(message.token_ids)
                 frame.target.hands_over = message.hands_over
                 frame.target.token_sources.extend(token_sources_to_proto(message.token_sources))
-                for token_id, probs in zip(message.token_ids, message.probs, strict=False):
-                    self._fill_probs(frame.target.drafts.add(token_id=token_id), probs)
             case Fetch():
                 frame.fetch.SetInParent()
                 frame.fetch.count = message.count
@@ -222,13 +219,11 @@ class _PeerFrames:
                 token_ids = tuple(frame.target.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
                 token_sources = _read_token_sources(frame.target)
-                check_count(len(frame.target.drafts), len(token_ids), "drafts")
                 return TargetFrame(
                     **header,
                     token_ids=token_ids,
                     hands_over=frame.target.hands_over,
                     token_sources=token_sources,
-                    probs=tuple(map(self._read_probs, frame.target.drafts)),
                 )
             case "fetch":
                 if not frame.fetch.count >= 1:

@@ -21,6 +21,7 @@ from lab.bench.two_sided.dragon_prediction import (
 )
 from lab.bench.two_sided.dragon_probs import Question, SideDistributions
 from lab.bench.two_sided.dragon_ttft import Hardware, first_token_s, waits_below
+from lab.bench.two_sided.overridden import overridden
 from tandem.core.probs import SamplingParams
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.protocol.mixture import Side
@@ -86,7 +87,7 @@ def test_acceptance_is_measured_along_the_text(question: Question) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_runs_and_waiting_is_as_predicted(name: str, question: Question) -> None:
-    ran = answer(AGGREGATION_PRESETS[name], question, TIMES, 0.0, seed=3, tokens=8)
+    ran = answer(overridden(name), question, TIMES, 0.0, seed=3, tokens=8)
     assert len(ran.token_ids) == 8
     if name == "drdg-tw":
         tpot_s = (ran.commits[-1][0] - ran.commits[0][0]) / 7

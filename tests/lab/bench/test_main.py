@@ -49,7 +49,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "dragon-quality",
         "scheduler",
         "dragon-latency",
-        *("dragon-ttft", "dragon-heads", "dragon-mixture", "more-sides", "leakage"),
+        *("dragon-ttft", "dragon-heads", "dragon-mixture", "leakage"),
         *("document-kv", "papers"),
         *("faults", "overload", "soak", "fleet"),
     }

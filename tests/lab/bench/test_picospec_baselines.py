@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lab.analysis.cost_models import split_inference
-from lab.bench.papers.picospec_tables import EDGE_BYTES_PER_S, PAIRS, SPLIT_LAYERS
+from lab.bench.papers.picospec_tables import EDGE_BYTES_PER_S, PAIRS, SPLIT_HALF, SPLIT_LAYERS
 from lab.bench.papers.picospec_verification import NONE, OURS, PUBLISHED, presets
 from lab.simulation.answer import simulate_answer
 from lab.simulation.answer_figures import answers_figures
@@ -21,9 +21,7 @@ def test_split_inference_takes_what_its_formula_says(name: str) -> None:
     pair = PAIRS[name]
     conditions = replace(pair.conditions, times=pair.split_times)
     pair_of_words = declared_pair(0.0, seed=1)
-    answer = simulate_answer(
-        PRESETS["split-float16"], pair_of_words, conditions, (1, 2, 3), 24, seed=1
-    )
+    answer = simulate_answer(SPLIT_HALF, pair_of_words, conditions, (1, 2, 3), 24, seed=1)
     expected = split_inference(
         pair.times,
         pair.link,

@@ -42,7 +42,7 @@ def test_every_strategy_meets_the_recorded_decisions(name: str) -> None:
 def test_the_scheduler_goes_where_tokens_come_sooner(device: float, cloud: float) -> None:
     cell = Cell(PACINGS[1], "even", 0.4)
     rows = {row["preset"]: row for row in compared(cell, [recorded(device, cloud)], 1)}
-    better, worse = ("dragon-cloud", "dragon-device")
+    better, worse = ("dragon placement=cloud", "dragon-device")
     if device < cloud:
         better, worse = worse, better
     assert rows[better]["total_s"] < 0.8 * rows[worse]["total_s"]

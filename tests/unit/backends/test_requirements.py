@@ -19,7 +19,7 @@ BARE = Capabilities()
 CHAINS = (
     *("ar", "dsd", "dssd", "dssd-full", "tslt", "tslt-after"),
     *("picospec", "picospec-preverify", "picospec-top-k"),
-    *("auto", "coupled", "split", "split-float16", "cloud-draft"),
+    *("auto", "coupled", "split", "cloud-draft"),
 )
 
 

@@ -126,22 +126,6 @@ def test_a_terminal_shows_who_made_each_token(result: Generated, shown: str) -> 
         assert text.getvalue() == shown
 
 
-def test_of_more_than_two_sides_each_has_its_colour_and_its_name() -> None:
-    screen, text = Screen(ROWS, 100), Terminal(Screen(ROWS, 100))
-    result = sourced(["a", "b", "c", "d", "e"], ["side", "both", "cloud", "side", "side"])
-    # The last one names two, which no service of today says of one side's token.
-    result.token_sides = [("lab",), ("device", "lab"), ("cloud",), ("office",), ("lab", "bar")]
-    with AnswerView(text, Terminal(screen)) as view:
-        view.update(result)
-    blue, red = "\x1b[4;34m", "\x1b[91m"
-    parts = (f"{blue}a", "\x1b[32mb", "\x1b[4;35mc", f"{red}d", f"{blue}e")
-    assert text.getvalue() == "".join(f"{part}\x1b[0m" for part in parts) + "\n"
-    told = (
-        "cloud's documents 1  several sides' documents 1  lab's documents 2  office's documents 1"
-    )
-    assert screen.text().splitlines()[-1] == told
-
-
 def test_what_was_held_back_has_its_tokens_colour() -> None:
     text = Terminal(Screen(ROWS, COLUMNS))
     result = sourced(["abc", "d"], ["device", "cloud"], "ab")

@@ -14,9 +14,12 @@ from tandem.cli import main
 from tandem.control.schedule import CLOUD_ALONE
 from tandem.generation.figures import choice_estimates, choice_line
 from tandem.specdec.presets import PRESETS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.long_runs import with_long_cases
 from tests.unit.cli.scripted_pair import scripted_pair
 
+OTHERS = len(PRESETS) + len(AGGREGATION_PRESETS) - 3
+"""Presets but the three that the error names."""
 FIELDS = {
     *("text", "token_ids", "finish_reason", "preset", "seed", "ttft_s", "tpot_s", "duration_s"),
     *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
@@ -209,7 +212,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (
             ["--preset", "fast"],
             "--preset: unknown: 'fast'; known: auto (the default), ar (the large model alone),"
-            " dragon-coupled (from documents) and 33 others, which 'tandem presets' lists",
+            f" dragon-coupled (from documents) and {OTHERS} others, which 'tandem presets' lists",
         ),
         (["--preset", "dsssd"], "--preset: unknown: 'dsssd'; did you mean 'dssd'? Known: auto ("),
         (["--preset", "dragn"], "--preset: unknown: 'dragn'; did you mean 'dragon'? Known:"),

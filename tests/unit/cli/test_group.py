@@ -277,7 +277,7 @@ def test_a_shell_gets_a_script_that_asks_for_completions(shell: str) -> None:
         ("verify-", ["verify-lossless"]),
         ("verify-lossless --preset coup", ["coupled"]),
         ("generate --preset dssd", ["dssd", "dssd-full"]),
-        ("chat --preset dragon-c", ["dragon-cloud", "dragon-coupled"]),
+        ("chat --preset dragon-c", ["dragon-coupled"]),
     ],
 )
 def test_commands_and_values_are_completed(words: str, completions: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,20 +72,6 @@ async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) ->
     assert far.text == near.text
     assert far.ttft_s is not None
     assert far.ttft_s >= 0.1
-
-
-async def test_sides_beyond_the_cloud_answer_too(documents: SuiteDocuments, tmp_path: Path) -> None:
-    (tmp_path / "office.md").write_text("the office's heron")
-    documents = replace(documents, more={"office": (tmp_path / "office.md",)})
-    request = GenerationRequest(
-        "a heron", "dragon-coupled", GenerationParams(max_tokens=12, ignore_eos=True)
-    )
-    async with EmbeddedSuite(scripted_pair(), documents=documents) as suite:
-        answer = answer_object(request, await ask(suite.target, request, 60.0))
-    (office,) = answer["more_sides"]
-    assert (office["name"], office["documents"]) == ("office", 1)
-    sides = (answer["device"], answer["cloud"], office)
-    assert sum(side["made"] for side in sides) == 12
 
 
 async def test_other_presets_have_no_figures_of_sides() -> None:
@@ -159,19 +144,6 @@ def test_documents_come_from_the_flags_or_from_the_demo(tmp_path: Path) -> None:
     assert demo.embedding == "auto"
     own = documents_of(NOTHING | {"rag": True, "device_documents": (tmp_path,)})
     assert own == SuiteDocuments((tmp_path,), ())
-
-
-def test_further_sides_are_named_with_their_documents(tmp_path: Path) -> None:
-    named = (f"office={tmp_path}", f"lab={tmp_path}", f"office={tmp_path / 'more'}")
-    found = documents_of(NOTHING | {"rag": True, "side_documents": named})
-    assert found is not None
-    assert found.more == {"office": (tmp_path, tmp_path / "more"), "lab": (tmp_path,)}
-    assert found.device, "the demo's"
-    for wrong in ("office", "=x", "cloud=x", "device=x", "an office=x", "office="):
-        with pytest.raises(InvalidArgument, match="side_documents"):
-            documents_of(NOTHING | {"rag": True, "side_documents": (wrong,)})
-    with pytest.raises(InvalidArgument, match="rag"):
-        documents_of(NOTHING | {"side_documents": named})
 
 
 async def test_links_in_a_group_are_changed_and_cut_together() -> None:

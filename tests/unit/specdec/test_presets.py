@@ -48,7 +48,6 @@ def test_the_composition_of_each_preset() -> None:
     choices = {
         "ar": (shared, Uplink.IDS, RejectionPayload.TOKEN),
         "split": (shared, Uplink.HIDDEN_STATES, RejectionPayload.TOKEN),
-        "split-float16": (shared, Uplink.HIDDEN_STATES, RejectionPayload.TOKEN),
         "dsd": (rejection, Uplink.FULL_DISTRIBUTIONS, RejectionPayload.TOKEN),
         "dssd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
         "dssd-full": (rejection, Uplink.PROBABILITIES, RejectionPayload.FULL_DISTRIBUTION),
@@ -70,10 +69,10 @@ def test_the_composition_of_each_preset() -> None:
         preset = PRESETS[name]
         assert (preset.acceptance, preset.uplink, preset.rejection_payload) == composed
     assert [name for name in choices if PRESETS[name].lossy] == [
-        *("split-float16", "tslt-after", "picospec-top-k"),
+        *("tslt-after", "picospec-top-k"),
     ]
     assert [name for name in choices if not PRESETS[name].drafts] == [
-        *("ar", "split", "split-float16"),
+        *("ar", "split"),
     ]
 
 
@@ -316,7 +315,6 @@ def test_the_timing_of_each_preset() -> None:
     timing = {
         "ar": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
         "split": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
-        "split-float16": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
         "dsd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "dssd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "dssd-full": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
@@ -368,7 +366,7 @@ def test_each_number_has_borders(field: str, least: int, most: int) -> None:
 def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
     """A probability beside each id is four bytes, and decides whether its draft stands."""
     halved = {name for name in PRESETS if PRESETS[name].uplink_precision == "float16"}
-    assert halved == {"dsd", "tslt", "tslt-after", "mc-dsd", "split-float16"}
+    assert halved == {"dsd", "tslt", "tslt-after", "mc-dsd"}
 
 
 def test_what_the_draft_kv_holds_beside_the_text() -> None:
@@ -517,7 +515,7 @@ def test_what_a_preset_does_not_say() -> None:
     assert {name for name, one in PRESETS.items() if one.expansion} == {"mc-dsd"}
     assert PRESETS["mc-dsd"].expansion == (2, 2, 2)
     layers = {name: one.split_layers for name, one in PRESETS.items() if one.split_layers}
-    assert layers == {"split": 3, "split-float16": 3}
+    assert layers == {"split": 3}
 
 
 @pytest.mark.parametrize(
@@ -649,5 +647,5 @@ def test_how_many_drafts_one_message_may_bring() -> None:
 
 def test_only_chains_may_be_taken_from_a_text() -> None:
     trees_or_none = {name for name, preset in PRESETS.items() if not preset.drafts_chains}
-    cloud_alone = {"ar", "split", "split-float16", "cloud-draft"}
+    cloud_alone = {"ar", "split", "cloud-draft"}
     assert trees_or_none == {*cloud_alone, "mc-dsd"}

@@ -14,6 +14,7 @@ from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.events import Reconnect
 from tandem.specdec.messages import HiddenStates, Open, Tokens
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.split_uplink import TASK_TOKENS, SplitUplink
 from tests.virtual_time.cases import preset
@@ -144,5 +145,7 @@ def test_the_text_is_the_cloud_s_own() -> None:
 
 
 def test_only_half_precision_is_lossy() -> None:
-    assert [PRESETS[name].lossy for name in ("split", "split-float16")] == [False, True]
+    half = with_overrides(PRESETS["split"], parse_overrides(("uplink_precision=float16",)))
+    half.validate()
+    assert [one.lossy for one in (PRESETS["split"], half)] == [False, True]
     assert PRESETS["split"].drafter_invariant

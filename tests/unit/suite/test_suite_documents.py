@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -67,22 +66,6 @@ def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path
     assert decoders == ["127.0.0.1:5", "127.0.0.1:1"]
     forgotten = document_flags(demo_documents(), ports, tmp_path / "gone")
     assert forgotten["device-retriever"]["folder"] == tmp_path / "gone" / "device"
-
-
-def test_further_sides_have_an_aggregator_and_a_retriever_of_their_own(tmp_path: Path) -> None:
-    names = ("verifier", "drafter", "cloud-aggregator", "cloud-retriever", "device-retriever")
-    ports = dict(zip((*names, "lab-aggregator", "lab-retriever"), count(1), strict=False))
-    with_lab = replace(demo_documents(), more={"lab": (tmp_path / "nowhere",)})
-    flags = document_flags(with_lab, ports, tmp_path)
-    assert flags["lab-aggregator"] == {
-        **{"side": "cloud", "port": 6, "decoder": "127.0.0.1:1", "retriever": "127.0.0.1:7"}
-    }
-    lab = flags["lab-retriever"]
-    assert (lab["role"], lab["port"], lab["folder"]) == ("cloud", 7, tmp_path / "lab")
-    assert lab["decoder"] == "127.0.0.1:1"
-    assert with_lab.sides == ("device", "cloud", "lab")
-    with pytest.raises(InvalidArgument, match="nowhere"):
-        with_lab.check()
 
 
 def test_keys_and_values_are_kept_where_the_indexes_are(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tandem.telemetry.metrics import Metrics, new_registry
 
 METHOD = {"preset", "model_name", "side"}
 ENGINE = {"model_name", "side"}
-OTHER = {"side", "other"}
 
 # The public names: dashboards and the profiler read these.
 PUBLISHED = {
@@ -101,12 +100,6 @@ PUBLISHED = {
     "tandem_document_chunks": ("gauge", {"side"}),
     "tandem_search_seconds": ("histogram", {"side"}),
     "tandem_ingested_documents_total": ("counter", {"side", "outcome"}),
-    "tandem_other_side_judged_tokens_total": ("counter", OTHER),
-    "tandem_other_side_agreed_tokens_total": ("counter", OTHER),
-    "tandem_other_side_made_tokens_total": ("counter", OTHER),
-    "tandem_other_side_documents_total": ("counter", OTHER),
-    "tandem_other_side_bytes_total": ("counter", OTHER | {"direction"}),
-    "tandem_other_side_round_trip_seconds": ("gauge", OTHER),
 }
 
 
@@ -144,11 +137,6 @@ def touch_everything(metrics: Metrics) -> None:
     metrics.clouds().knows("cloud-1:50051")
     metrics.clouds().asked("cloud-1:50051", 0.02)
     metrics.clouds().moved("lost")
-    others = metrics.other_sides()
-    others.judged("office", 3, 2, 1)
-    others.used("office", 2)
-    others.carried("office", 100, 200)
-    others.answered("office", 0.05)
     metrics.holders().refused("", "kv")
     retriever = metrics.retriever()
     retriever.documents.set(1)

@@ -23,6 +23,7 @@ from tandem.two_sided.protocol.presets import (
     Sources,
     find_aggregation_preset,
 )
+from tests.composed_presets import composed
 
 HEADS = LocalProbs(
     draw=Draw.INDEPENDENT,
@@ -45,20 +46,10 @@ JOINED = DocumentContext.JOINED
 COMPOSITIONS: dict[str, tuple[Any, ...]] = {
     "dragon": (AGGREGATED, HEADS, Placement.SCHEDULED, BOTH, NONE, SEPARATE, 8),
     "dragon-device": (AGGREGATED, HEADS, Placement.DEVICE, BOTH, NONE, SEPARATE, 8),
-    "dragon-cloud": (AGGREGATED, HEADS, Placement.CLOUD, BOTH, NONE, SEPARATE, 8),
-    "dragon-random": (AGGREGATED, HEADS, Placement.RANDOM, BOTH, NONE, SEPARATE, 8),
-    "dragon-top-k": (
-        *(AGGREGATED, replace(CUT, truncation=Truncation(top_k=64)), Placement.SCHEDULED),
-        *(BOTH, NONE, SEPARATE, 8),
-    ),
     "dragon-lossy": (
         AGGREGATED,
         replace(CUT, truncation=Truncation(top_p=0.8), cut_after_draw=True),
         *(Placement.SCHEDULED, BOTH, NONE, SEPARATE, 8),
-    ),
-    "dragon-gumbel": (
-        *(AGGREGATED, replace(HEADS, draw=Draw.GUMBEL), Placement.SCHEDULED),
-        *(BOTH, NONE, SEPARATE, 8),
     ),
     "dragon-coupled": (COIN, IDS, Placement.DEVICE, BOTH, NONE, SEPARATE, 8),
     "crcg-device": (COIN, IDS, Placement.DEVICE, Sources.DEVICE, NONE, JOINED, 8),
@@ -80,7 +71,7 @@ def test_the_composition_of_each_preset() -> None:
         where = found.placement, found.sources, found.transfer, found.context
         assert (found.mode, found.probs, *where, found.ahead) == expected, name
         assert (found.name, found.top) == (name, 16)
-        assert (found.reweigh_every, found.answer_probs) == (0, False), name
+        assert found.reweigh_every == 0, name
 
 
 def test_presets_cannot_be_changed_in_place() -> None:
@@ -101,6 +92,17 @@ def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
 def test_the_cloud_takes_part_unless_the_device_s_documents_alone_count() -> None:
     alone = [name for name, preset in AGGREGATION_PRESETS.items() if not preset.needs_cloud]
     assert alone == ["crcg-device"]
+
+
+def test_overrides_of_dragon_are_its_ablations() -> None:
+    for place in ("cloud", "random"):
+        found = composed(f"dragon placement={place}")
+        assert found == changed("dragon", placement=Placement(place))
+        assert not found.lossy
+    cut = composed("dragon payload=sparse top_k=64")
+    choices = {"payload": ProbsPayload.SPARSE, "truncation": Truncation(top_k=64)}
+    assert cut == changed("dragon", choices)
+    assert cut.lossy
 
 
 def test_two_sides_draft_chains_and_no_trees() -> None:
@@ -138,17 +140,10 @@ def changed(name: str, probs: dict[str, Any] | None = None, **choices: Any) -> A
         (changed("dragon", {"head": 0}), "head"),
         (changed("dragon-coupled", {"head": 4096}), ""),
         (changed("dragon-coupled", {"head": 4097}), "head"),
-        (changed("dragon-top-k", {"truncation": Truncation(top_k=4_194_304)}), ""),
-        (changed("dragon-top-k", {"truncation": Truncation(top_k=4_194_305)}), "local_top_k"),
+        (changed("dragon-lossy", {"truncation": Truncation(top_k=4_194_304)}), ""),
+        (changed("dragon-lossy", {"truncation": Truncation(top_k=4_194_305)}), "local_top_k"),
         (changed("drdg-sw", reweigh_every=1), "reweigh_every"),
-        (changed("drdg-sw", answer_probs=True), ""),
-        (
-            changed("drdg-sw", {"payload": ProbsPayload.NONE, "head": 0}, answer_probs=True),
-            "answer_probs",
-        ),
         (changed("drdg-sw", {"payload": ProbsPayload.NONE, "head": 0}), ""),
-        (changed("dragon", answer_probs=True), "answer_probs"),
-        (changed("dragon-coupled", answer_probs=True), "answer_probs"),
         (changed("dragon", {"payload": ProbsPayload.NONE, "head": 0}), "probs"),
         (changed("dragon", {"payload": ProbsPayload.FULL, "precision": "float32"}), ""),
         (changed("dragon", {"payload": ProbsPayload.FULL, "precision": "float16"}), "precision"),

@@ -150,7 +150,7 @@ def test_what_a_frame_says_by_saying_nothing() -> None:
     draft = SideDraftFrame(1, 0, 2, 9, token_id=3, probs=None, log_mass=0.0, committed=2)
     assert (draft.decode_s, draft.held_s, draft.heard) == (0.0, 0.0, 0)
     target = TargetFrame(1, 0, 2, 9, token_ids=(3,))
-    assert (target.hands_over, target.token_sources, target.probs) == (False, (), ())
+    assert (target.hands_over, target.token_sources) == (False, ())
     wanted = DocumentRequest(1, 0, 2, 9, index=0)
     assert (wanted.in_conversation, wanted.joined) == (False, False)
     document = ContextDocument("text", 1.0)
@@ -244,7 +244,7 @@ def test_a_draft_goes_with_what_is_known_of_it() -> None:
 
 
 def test_a_side_s_draft_goes_to_the_other_side_with_what_is_known_of_it() -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     machine.receive(Ping(1, 0, 2, prefix_after(()), nonce=1), 1.0)
     known = DraftHead(np.array([0]), np.array([1.0]))
     cost = DecodingCost(decode_s=0.25, queue_s=0.125)
@@ -296,7 +296,6 @@ def test_a_decided_token_goes_to_the_other_side_and_to_the_decoder() -> None:
             token_ids=(0,),
             hands_over=False,
             token_sources=(TokenSource.BOTH,),
-            probs=(),
         )
     )
     assert outputs[1] == ToDecoder(
@@ -324,31 +323,21 @@ def test_the_device_keeps_what_the_cloud_said_of_itself() -> None:
     assert machine.peer_opened is said
 
 
-def answering_whole(**changes: object) -> TargetFrame:
-    """The frame of a cloud that drafts 2, 1 and 0, and whose coin has fallen."""
-    changed = {"preset": replace(AGGREGATION_PRESETS["drdg-sw"], answer_probs=True), **changes}
-    request = request_for("drdg-sw", committed_ids=(3,), **changed)
+def test_a_whole_answer_comes_at_once_from_where_the_stream_begins() -> None:
+    """Of a cloud that drafts 2, 1 and 0, and whose coin has fallen."""
+    request = request_for("drdg-sw", committed_ids=(3,))
     machine = SideMachine(Side.CLOUD, request, peer_log_mass=-90.0)
     machine.opened(0.0, 0.0)
     answer: tuple[int, ...] = (3,)
-    for token, known in zip((2, 1, 0), HEADS, strict=True):
-        outputs = machine.drafted(own(answer, token=token, probs=known), 0.0)
+    for token in (2, 1, 0):
+        targets = told(machine.drafted(own(answer, token=token), 0.0), TargetFrame)
+        assert len(targets) == (token == 0), "with the last token"
         answer = (*answer, token)
-    (target,) = told(outputs, TargetFrame)
+    (target,) = targets
     assert isinstance(target, TargetFrame)
-    return target
-
-
-HEADS = tuple(DraftHead(np.array([token]), np.array([1.0])) for token in (2, 1, 0))
-
-
-def test_a_whole_answer_goes_with_its_distributions_where_the_preset_says_so() -> None:
-    target = answering_whole()
     assert (target.base, target.prefix_hash) == (3, prefix_after((3,)))
-    assert (target.token_ids, target.probs) == ((2, 1, 0), HEADS)
+    assert target.token_ids == (2, 1, 0)
     assert target.token_sources == (TokenSource.CLOUD,) * 3
-    assert answering_whole(preset=AGGREGATION_PRESETS["drdg-sw"]).probs == ()
-    assert answering_whole(sampling=SamplingParams(0.0)).probs == ()
 
 
 def test_a_longer_list_is_asked_for_where_the_text_ends() -> None:

@@ -234,34 +234,3 @@ def test_documents_count_by_the_exponential_of_their_relevance() -> None:
     assert log_mass(scores) == pytest.approx(math.log(4))
     with pytest.raises(InvalidArgument, match="relevances: name no document"):
         document_weights([-math.inf, -math.inf])
-
-
-@pytest.mark.parametrize("favoured", list(Side))
-def test_a_coin_that_always_falls_to_one_side_gives_the_mixture_and_takes_most_of_its_drafts(
-    favoured: Side,
-) -> None:
-    """Theorem 4.2: acceptance 1 - η·δ, with the other side's η, and no other coin gives more."""
-
-    def decided(
-        device: Array, cloud: Array, weights: Weights, coin: Side | None, rng: RandomSource
-    ) -> tuple[int, bool]:
-        drafts = (
-            SideDraft(rng.categorical(device, 0, Purpose.DRAFT, Side.DEVICE), device),
-            SideDraft(rng.categorical(cloud, 0, Purpose.DRAFT, Side.CLOUD), cloud),
-        )
-        found = aggregate(*drafts, weights=weights, rng=rng, position=0, favoured=coin)
-        return found.token_id, found.accepted(favoured)
-
-    for device, cloud, weights in cases(seed=2, count=20):
-        accepted = []
-        for coin in (favoured, None):
-            probs = outcome_probs(partial(decided, device, cloud, weights, coin))
-            tokens = [
-                probs.get((token, True), 0) + probs.get((token, False), 0) for token in range(V)
-            ]
-            assert tokens == list(mixture(device, cloud, weights))
-            accepted.append(sum(mass for (_, kept), mass in probs.items() if kept))
-        own, other = (device, cloud) if favoured is Side.DEVICE else (cloud, device)
-        distance = sum(max(Fraction(0), p - q) for p, q in zip(own, other, strict=True))
-        assert accepted[0] == 1 - weights.of(favoured.other) * distance
-        assert accepted[0] >= accepted[1]

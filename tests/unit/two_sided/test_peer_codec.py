@@ -34,6 +34,7 @@ from tandem.two_sided.protocol.top_list import TopList, top_list
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2
+from tests.composed_presets import composed
 
 DEVICE = generation_pb2.TOKEN_SOURCE_DEVICE
 UNSPECIFIED = generation_pb2.TOKEN_SOURCE_UNSPECIFIED
@@ -54,7 +55,7 @@ OPEN = CollaborationOpen(
         seed=2**64 - 1,
         max_tokens=20,
         eos_token_ids=frozenset({0, 3}),
-        preset=replace(AGGREGATION_PRESETS["dragon-top-k"], name="dragon"),
+        preset=composed("dragon payload=sparse top_k=64 head=0"),
     ),
     log_mass=-math.inf,
     aggregation_side=Side.CLOUD,
@@ -101,20 +102,6 @@ def test_an_opening_comes_through_with_every_choice(name: str) -> None:
     model = MODEL if preset.transfer is DocumentTransfer.KV else None
     asked = replace(OPEN, request=replace(OPEN.request, preset=preset), document_kv=model)
     assert to_cloud(asked) == [asked]
-
-
-def test_a_whole_answer_brings_the_distributions_of_its_tokens() -> None:
-    probs = np.zeros(V, dtype=np.float32)
-    probs[[3, 250]] = 0.25, 0.75
-    message = TargetFrame(*HEAD, token_ids=(3, 250, 3), probs=(probs, None, probs))
-    (received,) = to_device(message)
-    assert isinstance(received, TargetFrame)
-    assert received.token_ids == message.token_ids
-    first, nothing, last = received.probs
-    assert nothing is None
-    for found in (first, last):
-        assert isinstance(found, np.ndarray)
-        assert found == pytest.approx(probs, abs=1e-4)
 
 
 def test_documents_that_travel_need_no_prompt() -> None:

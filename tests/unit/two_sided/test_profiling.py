@@ -83,7 +83,7 @@ async def asked(metrics: Metrics, cloud_queue_s: float, preset: str = "dragon") 
 async def test_a_fresh_process_begins_with_what_others_measured(metrics: Metrics) -> None:
     sides = await asked(metrics, 0.0)
     assert sides == BothSides(SideTimes(0.11, 0.05, 0.7), SideTimes(0.04, 0.05, 0.8))
-    assert await asked(metrics, 0.0, "dragon-gumbel") is None, "acceptance is a preset's own"
+    assert await asked(metrics, 0.0, "dragon-device") is None, "acceptance is a preset's own"
 
 
 async def test_others_load_on_the_cloud_changes_the_side(metrics: Metrics) -> None:

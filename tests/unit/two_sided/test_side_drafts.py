@@ -59,7 +59,7 @@ def test_own_drafts_follow_each_other_without_a_gap() -> None:
 
 @pytest.mark.parametrize(("token", "left"), [(0, 1), (3, 0)])
 def test_a_token_takes_the_first_draft_and_where_it_differs_all(token: int, left: int) -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     decided(machine, 2)
     assert machine.queued == (0, 0)
     for answer in ((2,), (2, 0)):
@@ -106,7 +106,7 @@ def test_the_newest_of_the_other_side_s_drafts_counts() -> None:
 def test_a_token_voids_the_drafts_that_were_drawn_before_it_was_known(
     token: int, left: int
 ) -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     machine.receive(frame(epoch=1), 0.0)
     for length, epoch in ((1, 0), (2, 1), (3, 2)):
         machine.receive(frame((0,) * length, epoch=epoch), 0.0)
@@ -115,7 +115,7 @@ def test_a_token_voids_the_drafts_that_were_drawn_before_it_was_known(
 
 
 def test_nothing_says_that_drafts_of_another_text_are_void() -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     machine.receive(frame((1,)), 0.0)
     decided(machine, 0)
     assert machine.queued == (0, 1)
@@ -145,7 +145,7 @@ def test_tokens_are_told_with_where_they_begin_whose_they_are_and_why_they_end()
 
 
 def test_a_draft_travels_with_what_came_with_it() -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     draft = own(token=3, probs=PROBS, log_mass=0.5, epoch=4)
     (sent,) = told(machine.drafted(replace(draft), 0.0), SideDraftFrame)
     assert (sent.base, sent.prefix_hash, sent.epoch, sent.token_id) == (2, head(()), 4, 3)
@@ -153,13 +153,13 @@ def test_a_draft_travels_with_what_came_with_it() -> None:
 
 
 def test_drafts_up_to_the_end_of_the_answer_are_kept() -> None:
-    shorter = cloud("dragon-cloud", max_tokens=2)
+    shorter = cloud("dragon placement=cloud", max_tokens=2)
     shorter.receive(frame(), 0.0)
     shorter.receive(frame((0,)), 0.0)
     assert shorter.queued == (0, 2)
     assert shorter.receive(frame((0, 0)), 0.0) == []
     assert shorter.queued == (0, 2), "beyond it they are nobody's fault, and not kept"
-    whole = device("dragon-cloud")
+    whole = device("dragon placement=cloud")
     assert whole.receive(frame((0,) * 3), 0.0) == []
     with pytest.raises(InvalidArgument, match="base: 6 lies beyond the answer"):
         device().receive(frame((0,) * 4), 0.0)
@@ -185,7 +185,7 @@ def test_before_the_cloud_has_opened_its_frames_mean_nothing() -> None:
 
 
 def test_what_is_told_beyond_the_end_of_the_answer_is_not_committed() -> None:
-    machine = device("dragon-cloud", max_tokens=3)
+    machine = device("dragon placement=cloud", max_tokens=3)
     sources = (TokenSource.CLOUD, TokenSource.BOTH, TokenSource.DEVICE, TokenSource.RECOVERED)
     target = TargetFrame(1, 0, 2, head(()), (0, 1, 2, 3), token_sources=sources)
     outputs = machine.receive(target, 0.0)

@@ -26,9 +26,10 @@ from tandem.two_sided.protocol.messages import (
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Placement
+from tandem.two_sided.protocol.presets import Placement
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
+from tests.composed_presets import composed
 
 V = 4
 DEVICE = Placement.DEVICE
@@ -49,7 +50,7 @@ def request_for(name: str, **changes: Any) -> AggregationRequest:
             sampling=SamplingParams(),
             seed=3,
             max_tokens=4,
-            preset=AGGREGATION_PRESETS[name],
+            preset=composed(name),
         ),
         **changes,
     )
@@ -152,7 +153,7 @@ def test_a_token_says_whose_draft_it_was(
 
 
 def test_a_told_token_says_what_the_other_side_says_of_it() -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     target = TargetFrame(
         1, 0, 2, head(()), (0, 1), token_sources=(TokenSource.BOTH, TokenSource.RECOVERED)
     )
@@ -172,11 +173,11 @@ def test_drafts_of_another_text_do_not_count() -> None:
 def test_an_aggregator_tells_and_does_not_send_its_drafts() -> None:
     assert told(device().drafted(own(), 0.0), SideDraftFrame) == []
     assert len(told(cloud().drafted(own(), 0.0), SideDraftFrame)) == 1
-    assert len(told(device("dragon-cloud").drafted(own(), 0.0), SideDraftFrame)) == 1
+    assert len(told(device("dragon placement=cloud").drafted(own(), 0.0), SideDraftFrame)) == 1
 
 
 def test_a_draft_is_sent_once_per_stream() -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     assert len(told(machine.drafted(own(), 0.0), SideDraftFrame)) == 1
     assert told(machine.drafted(own((0,)), 0.0), SideDraftFrame)[0].base == 3
     machine.lost(1.0)
@@ -205,7 +206,7 @@ BROKEN: dict[str, tuple[Callable[[], SideMachine], Any, type[Exception], str]] =
     "no distribution": (device, frame(probs=None), InvalidArgument, "probs"),
     "a whole distribution": (device, frame(probs=PROBS), InvalidArgument, "probs"),
     "a cut distribution's head": (
-        lambda: device(preset=replace(AGGREGATION_PRESETS["dragon-top-k"], placement=DEVICE)),
+        lambda: device("dragon-device payload=sparse top_k=64"),
         frame(),
         InvalidArgument,
         "probs",
@@ -254,7 +255,7 @@ def test_a_done_cloud_still_answers_what_the_device_needs() -> None:
 
 
 def test_a_restarted_decoder_counts_epochs_anew() -> None:
-    machine = device("dragon-cloud")
+    machine = device("dragon placement=cloud")
     machine.drafted(own(epoch=5), 0.0)
     machine.decoder_restarted()
     sent = told(machine.drafted(own(), 0.0), SideDraftFrame)
@@ -332,7 +333,7 @@ def test_a_profiler_hears_what_the_frames_show() -> None:
 
 
 def test_a_side_keeps_no_more_distributions_than_may_be_drafted_ahead() -> None:
-    preset = replace(AGGREGATION_PRESETS["dragon-cloud"], ahead=2)
+    preset = composed("dragon placement=cloud ahead=2")
     machine = cloud(preset=preset, max_tokens=90)
     machine.receive(frame((0,) * 4), 0.0)
     with pytest.raises(InvalidArgument, match="base: 7 is more than 4"):
@@ -357,7 +358,7 @@ def test_nothing_can_be_fetched_of_a_distribution_whose_head_alone_is_known() ->
         machine.receive(Fetch(1, 0, 2, head(()), count=4), 0.0)
 
 
-@pytest.mark.parametrize("name", ["dragon-coupled", "dragon-cloud"])
+@pytest.mark.parametrize("name", ["dragon-coupled", "dragon placement=cloud"])
 def test_drafts_beyond_a_shorter_answer_of_the_cloud_are_nobody_s_fault(name: str) -> None:
     """Its documents may leave less room than the device was granted, which learns that late."""
     machine = cloud(name, max_tokens=1)

@@ -281,7 +281,9 @@ def test_a_done_device_asks_and_answers_nothing() -> None:
 
 def test_an_opening_belongs_to_the_text_that_it_names() -> None:
     machine = SideMachine(
-        Side.DEVICE, request_for("dragon-cloud", eos_token_ids=frozenset({9})), log_mass=0.5
+        Side.DEVICE,
+        request_for("dragon placement=cloud", eos_token_ids=frozenset({9})),
+        log_mass=0.5,
     )
     (opening,) = told(machine.connect(0.0), CollaborationOpen)
     assert opening.answer_header == {

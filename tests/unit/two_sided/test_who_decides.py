@@ -28,11 +28,11 @@ from tandem.two_sided.protocol.messages import (
 from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
-    Draw,
     find_aggregation_preset,
 )
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.protocol.top_list import TopList
+from tests.composed_presets import composed
 from tests.unit.two_sided.test_side_machine import PROBS, own, request_for
 
 START = 2
@@ -119,7 +119,7 @@ def converse(
     **changes: Any,
 ) -> Conversation:
     """`device`, `cloud`: h of each side's documents."""
-    preset = replace(AGGREGATION_PRESETS[name], **changes)
+    preset = replace(composed(name), **changes)
     sampling = SamplingParams(temperature)
     request = request_for(
         name,
@@ -208,7 +208,7 @@ def test_all_the_relevance_on_one_side_is_all_the_tokens(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["dragon-device", "dragon-cloud"])
+@pytest.mark.parametrize("name", ["dragon-device", "dragon placement=cloud"])
 def test_an_aggregator_decides_and_the_other_side_sends(name: str, temperature: float) -> None:
     found = converse(name, temperature=temperature)
     sender = Side.CLOUD if name == "dragon-device" else Side.DEVICE
@@ -284,11 +284,6 @@ def test_a_coin_waits_for_both_sides_documents(name: str) -> None:
         assert machine.queued == (2, 0)
 
 
-def test_one_preset_draws_both_drafts_by_one_noise() -> None:
-    draws = {name: preset.probs.draw for name, preset in AGGREGATION_PRESETS.items()}
-    assert draws["dragon"] is not draws["dragon-gumbel"] is Draw.GUMBEL
-
-
 def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
     ahead = {name: preset.ahead for name, preset in AGGREGATION_PRESETS.items()}
     assert (ahead.pop("drdg-tw"), {*ahead.values()}) == (1, {8})
@@ -298,7 +293,6 @@ def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
 def test_lossy_presets_and_those_of_two_sides() -> None:
     assert {name for name, preset in AGGREGATION_PRESETS.items() if preset.lossy} == {
         "dragon-lossy",
-        "dragon-top-k",
         "drdg-sw",
     }
     alone = {name for name, preset in AGGREGATION_PRESETS.items() if not preset.two_sided}

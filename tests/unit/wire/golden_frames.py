@@ -86,7 +86,7 @@ HEAD_WITH_REST = DraftHead(np.array([3, 7]), np.array([0.5, 0.125]), rest_id=299
 HEAD_OF_REST = DraftHead(np.array([3]), np.array([0.75]), rest_id=258, from_rest=True)
 HEAD_ALONE = DraftHead(np.array([7]), np.array([1.0]))
 VOCABULARY = verifier_examples.VOCABULARY
-NEWER = ("picospec-preverify", "split-float16", "cloud-draft", "auto")
+NEWER = ("picospec-preverify", "cloud-draft", "auto")
 STATES = np.array([[0.5, -2.0], [1024.25, 0.0]], dtype=np.float32)
 """Hidden states of `verifier_examples.MODEL`'s size."""
 PROCESSORS = Processors(

@@ -329,7 +329,6 @@ def test_any_part_of_a_document_s_keys_and_values_comes_through(part: Any) -> No
     ("field", "two"),
     [
         ("token_sources", [1, 2]),
-        ("token_sides", [1, 2]),
         ("logprobs", [-0.5, -1.0]),
         ("top_logprobs", [generation_pb2.TopLogprobs()] * 2),
         ("token_texts", ["a", "b"]),

@@ -473,19 +473,23 @@ def test_a_bad_request_is_named(
 
 
 @pytest.mark.parametrize(
-    ("preset", "kept"), [("split", [0.1, -70_000.0]), ("split-float16", [0.09998, -65_504.0])]
+    ("precision", "kept"), [("float32", [0.1, -70_000.0]), ("float16", [0.09998, -65_504.0])]
 )
-def test_hidden_states_arrive_in_the_opened_precision(preset: str, kept: list[float]) -> None:
+def test_hidden_states_arrive_in_the_opened_precision(
+    precision: Precision, kept: list[float]
+) -> None:
     """Half precision has no number beyond 65,504."""
-    cloud = opened_cloud(opening(preset))
-    edge = EdgeCodec(VOCABULARY, opening(preset).settings)
+    opened = opening("split")
+    opened = replace(opened, settings=replace(opened.settings, uplink_precision=precision))
+    cloud = opened_cloud(opened)
+    edge = EdgeCodec(VOCABULARY, opened.settings)
     states = np.array([[0.1, -70_000.0], [1.0, 2.0]], dtype=np.float32)
     found = cloud.decode(edge.encode(HiddenStates(*HEAD, states=states)))
     assert isinstance(found, HiddenStates)
     assert found.states.dtype == np.float32
     np.testing.assert_allclose(found.states, [kept, [1.0, 2.0]], rtol=1e-4)
     sent = edge.encode(HiddenStates(*HEAD, states=states)).hidden_states.states
-    assert len(sent) == (16 if preset == "split" else 8)
+    assert len(sent) == (16 if precision == "float32" else 8)
 
 
 @pytest.mark.parametrize("raw", [b"", b"abc", b"\0" * 12])
