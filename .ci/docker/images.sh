@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The two images that Dockerfiles start from, for a machine that may not reach the public hub.
 #
-#   tandem-ci/python   python:3.11-slim where it can be pulled, else Debian 12 with its Python 3.11
+#   tandem-ci/python   the Dockerfiles' Python where it can be pulled, else Debian 12 with its Python 3.11
 #   tandem-ci/build    the same, with this machine's certificates and pip's local wheels
 #   tandem-ci/prometheus   Debian's own Prometheus
 #
@@ -11,6 +11,8 @@ set -euo pipefail
 BASE=tandem-ci/python:3.11
 BUILD=tandem-ci/build:3.11
 PROMETHEUS=tandem-ci/prometheus:debian
+# python@sha256:…
+PYTHON=$(sed -n 's/^ARG BASE_IMAGE=\([^:]*\):[^@]*@/\1@/p' "$(dirname "$0")/../../services/aggregator/Dockerfile")
 
 main() {
   have "$BASE" || pull_base || make_base
@@ -22,7 +24,7 @@ main() {
 have() { docker image inspect "$1" >/dev/null 2>&1; }
 
 pull_base() {
-  timeout 60 docker pull -q python:3.11-slim >/dev/null 2>&1 && docker tag python:3.11-slim "$BASE"
+  timeout 60 docker pull -q "$PYTHON" >/dev/null 2>&1 && docker tag "$PYTHON" "$BASE"
 }
 
 make_base() {

@@ -99,8 +99,8 @@ class ChatClient:
             card = answer.json()["data"][0]
             described = card.get("tandem") or {}
             return ModelCard(str(card["id"]), described.get("default_sampling") or {})
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            raise TandemError(f"{self._endpoint} does not speak OpenAI's API") from None
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise self._no_openai() from None
 
     def answer(
         self, messages: Sequence[Mapping[str, str]], **asking: Any
@@ -115,11 +115,11 @@ class ChatClient:
                 if answer.status_code != 200:
                     answer.read()
                 self._check(answer)
-                for chunk in _events(answer):
+                for chunk in self._events(answer):
                     if "error" in chunk:
                         why = chunk["error"].get("message", "failed")
                         raise TandemError(f"{self._endpoint}: {why}")
-                    for choice in chunk["choices"]:
+                    for choice in chunk.get("choices", ()):
                         reply.take(choice, time.monotonic() - began_s)
                         yield reply
         except httpx2.HTTPError as error:
@@ -131,11 +131,26 @@ class ChatClient:
         if answer.status_code == 200:
             return
         words = answer.text[:200]
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             words = answer.json()["error"]["message"]
         if answer.status_code == 401:
             words = f"{words} Set a valid key with --call-key-file"
         raise TandemError(f"{self._endpoint}: {answer.status_code}: {words}")
+
+    def _events(self, answer: httpx2.Response) -> Iterator[dict[str, Any]]:
+        for line in answer.iter_lines():
+            content = line.removeprefix("data: ")
+            if content is not line and content != "[DONE]":
+                try:
+                    event = json.loads(content)
+                except (ValueError, RecursionError):
+                    event = None
+                if not isinstance(event, dict):
+                    raise self._no_openai()
+                yield event
+
+    def _no_openai(self) -> TandemError:
+        return TandemError(f"{self._endpoint} does not speak OpenAI's API")
 
     def _unreachable(self, error: httpx2.HTTPError) -> TandemError:
         why = str(error) or type(error).__name__
@@ -170,10 +185,3 @@ def _trusted(endpoint: str, ca: Path | None) -> ssl.SSLContext | bool:
     except OSError as error:  # ssl's errors are among these
         why = "must be PEM certificates of authorities"
         raise InvalidArgument("ca", f"{ca}: {why} ({error.strerror or error})") from error
-
-
-def _events(answer: httpx2.Response) -> Iterator[dict[str, Any]]:
-    for line in answer.iter_lines():
-        content = line.removeprefix("data: ")
-        if content is not line and content != "[DONE]":
-            yield json.loads(content)

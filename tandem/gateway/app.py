@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from tandem.core.errors import TandemError
 from tandem.core.foreign_words import without_addresses
+from tandem.core.host_names import ANY
 from tandem.core.version import __version__
 from tandem.gateway.anthropic_messages import (
     CountTokensRequest,
@@ -39,7 +40,7 @@ from tandem.gateway.errors import ApiError, api_error, invalid, json_response
 from tandem.gateway.even_stream import evenly
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, METRICS_PATH, Guard
-from tandem.gateway.known_names import ANY, KnownNames
+from tandem.gateway.known_names import KnownNames
 from tandem.gateway.link_route import LinkRoute
 from tandem.gateway.ollama_route import OllamaRoute
 from tandem.gateway.openapi import (

@@ -7,14 +7,11 @@ Programs send any Host they are told and no Origin, so neither check stands in f
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tandem.core.host_names import ANY, names_here
 from tandem.gateway.errors import ApiError
-
-ANY = "*"
-_LOOPBACK = ("localhost", "*.localhost")
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -36,7 +33,7 @@ class KnownNames:
         """Raise ApiError 421 for an unknown host name, 403 for a page of another site. A caller
         that sends no Host at all is not a browser."""
         host = headers.get("host")
-        if host is not None and not self._is_known(host):
+        if host is not None and not names_here(host, self.hosts):
             why = f"Host '{_shown(host)}' is not allowed; see the setting http_hosts."
             raise ApiError(421, why, code="unknown_host")
         origin = headers.get("origin")
@@ -44,38 +41,11 @@ class KnownNames:
             why = f"Origin '{_shown(origin)}' is not allowed; see the setting http_origins."
             raise ApiError(403, why, code="origin_not_allowed")
 
-    def _is_known(self, host: str) -> bool:
-        name = _without_port(host.strip().lower())
-        if ANY in self.hosts or _is_address(name):
-            return True
-        return any(_matches(name, known) for known in (*_LOOPBACK, *self.hosts))
-
     def _may_ask(self, origin: str, host: str | None) -> bool:
         if ANY in self.origins or origin in self.origins:
             return True
         scheme, _, place = origin.partition("://")
         return scheme in ("http", "https") and host is not None and place == host.strip().lower()
-
-
-def _matches(name: str, known: str) -> bool:
-    return name.endswith(known[1:]) if known.startswith("*.") else name == known
-
-
-def _without_port(host: str) -> str:
-    """Return the name in `name:port`; an IPv6 address is in brackets. Empty for what is
-    malformed."""
-    if host.startswith("["):
-        address, closed, _ = host[1:].partition("]")
-        return address if closed else ""
-    return host.partition(":")[0].rstrip(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _shown(text: str) -> str:

@@ -313,7 +313,7 @@ def complete_calls(
     for call in calls:
         try:
             arguments = json.loads(call["function"]["arguments"])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(arguments, dict):
             yield call, arguments

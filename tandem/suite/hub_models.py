@@ -39,6 +39,7 @@ from tandem.backends.hub_cache import (
 )
 from tandem.backends.model_source import GGUF
 from tandem.core.errors import TandemError
+from tandem.core.reading import words_of
 from tandem.core.version import __version__
 from tandem.suite.local_models import chooses_gguf, gguf_stem
 
@@ -223,10 +224,16 @@ class Hub:
             raise self._unreachable(f"no answer within {ANSWER_S:g} s")
         self._check(answer, name, revision)
         try:
-            return _model_of(answer.json())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            model = _model_of(answer.json())
+        except Exception as error:  # such as RecursionError: an endpoint may answer anything
             why = f"{self.endpoint} does not answer as a Hugging Face hub does"
-            raise CannotPull(f"{why} ({reason_of(error)}); see HF_ENDPOINT") from error
+            raise CannotPull(f"{why} ({words_of(error)}); see HF_ENDPOINT") from error
+        if model.name != name:  # kept under that name, it would take that model's place
+            now = f"{self.endpoint} calls it {model.name}"
+            raise CannotPull(f"{name}: {now}; if that is what you want: tandem pull {model.name}")
+        if _COMMIT.fullmatch(revision) and model.commit != revision:
+            raise CannotPull(f"{name}: {self.endpoint} has commit {model.commit}, not {revision}")
+        return model
 
     def download(
         self, model: HubModel, files: tuple[HubFile, ...], on_bytes: OnBytes = lambda count: None
@@ -349,8 +356,7 @@ class Hub:
 
 
 def _model_of(answer: Any) -> HubModel:
-    """Read the hub's answer about a model. Raises ValueError, KeyError, TypeError or AttributeError
-    for anything else."""
+    """Read the hub's answer about a model. Raises some exception for anything else."""
     files = [_file_of(sibling) for sibling in answer["siblings"]]
     name = answer["id"]
     commit = answer["sha"]

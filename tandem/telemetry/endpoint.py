@@ -1,22 +1,30 @@
 """`/metrics` over HTTP, on a thread of its own with an end. Invariants: nothing is served after
 `close`, and the port is free again when it returns; whoever connects costs at most one of
-`MAX_CALLERS` threads, for at most `CALLER_S`."""
+`MAX_CALLERS` threads, for at most `CALLER_S`; on loopback no web page reads anything."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIApplication
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from tandem.core.host_names import ANY, names_here
 
 MAX_CALLERS = 16
 CALLER_S = 10.0
 """From connecting to the last byte of the answer: a scrape takes milliseconds."""
+
+UNKNOWN_HOST = b"Ask this port by localhost, an IP address or the name of this machine.\n"
+NO_PAGES = b"Web pages may not ask this port.\n"
 
 
 def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsServer:
@@ -29,7 +37,7 @@ class MetricsServer:
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         self._server = _Server(host, port)
-        self._server.set_app(make_wsgi_app(registry))
+        self._server.set_app(_for_programs(make_wsgi_app(registry), self._server.names()))
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
@@ -59,6 +67,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._host = host
         self._came_s: dict[socket.socket, float] = {}
         self._changing = threading.Lock()
         super().__init__((host, port), _Handler)
@@ -68,6 +77,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
+
+    def names(self) -> frozenset[str]:
+        """Return the names of this machine to answer to. On an address that others can reach these
+        are all: by which name they know it is not known here."""
+        if ipaddress.ip_address(self.server_name).is_loopback:
+            return frozenset({self._host.lower(), socket.gethostname().lower()})
+        return frozenset({ANY})
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changing:
@@ -99,6 +115,25 @@ class _Server(ThreadingMixIn, WSGIServer):
         del self._came_s[caller]
         with suppress(OSError):
             caller.shutdown(socket.SHUT_RDWR)
+
+
+def _for_programs(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
+    """Refuse what a web page asks. A scraper sends no Origin, and the name that it was given."""
+
+    def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        host = environ.get("HTTP_HOST")
+        if host is not None and not names_here(host, names):
+            return _refusal(start_response, "421 Misdirected Request", UNKNOWN_HOST)
+        if "HTTP_ORIGIN" in environ:
+            return _refusal(start_response, "403 Forbidden", NO_PAGES)
+        return app(environ, start_response)
+
+    return answer
+
+
+def _refusal(start_response: StartResponse, status: str, why: bytes) -> Iterable[bytes]:
+    start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(why)))])
+    return [why]
 
 
 class _Handler(WSGIRequestHandler):

@@ -26,6 +26,7 @@ from tests.deploy_static.chart import (
     rendered,
     workloads,
 )
+from tests.deploy_static.test_chart_reach import set_values
 from tests.programs import output
 
 REGIONS = {path.stem: path for path in sorted(CHART.glob("regions/*.yaml"))}
@@ -140,15 +141,38 @@ def test_models_come_once_and_pods_ask_no_hub() -> None:
     assert kept["kv"]["hostPath"]["path"] == "/var/lib/tandem/kv"
 
 
-def test_services_begin_with_what_prometheus_knows_where_there_are_rules() -> None:
-    for values, measured in (("nodes", True), ("keda", True), ("cloud", False), ("edge", False)):
-        for component, workload in workloads(values).items():
-            given = environment(workload)
-            asks = measured and component.split("-")[-1] in ("drafter", "aggregator")
-            assert ("TANDEM_PROMETHEUS" in given) == asks, component
-            if asks:
-                assert given["TANDEM_PROMETHEUS_LABELS"] == "suite=tandem,release=demo"
-                assert {"port": 9090} in _ports_out(values, component)
+@pytest.mark.parametrize("values", VALUES)
+def test_services_begin_with_what_prometheus_knows(values: str) -> None:
+    """As in compose: whatever values are given, the scheduler is fed."""
+    for component, workload in workloads(values).items():
+        given = environment(workload)
+        asks = component.split("-")[-1] in ("drafter", "aggregator")
+        assert ("TANDEM_PROMETHEUS" in given) == asks, component
+        if asks:
+            assert given["TANDEM_PROMETHEUS"] == "http://prometheus-operated.monitoring.svc:9090"
+            assert given["TANDEM_PROMETHEUS_LABELS"] == "suite=tandem,release=demo"
+        if values != "hpa":  # which has no policies
+            assert ({"port": 9090} in _ports_out(values, component)) == asks, component
+
+
+@pytest.mark.parametrize("place", ["cloud", "edge", "edge-llamacpp"])
+def test_the_values_of_a_place_name_its_prometheus(place: str) -> None:
+    monitoring = yaml.safe_load(VALUES[place].read_text())["monitoring"]
+    assert monitoring["prometheus"].startswith("http://")
+
+
+def test_without_a_prometheus_nobody_is_asked_and_nothing_more_let_out() -> None:
+    for more in ("monitoring.prometheus=", "networkPolicy.metricsFrom=null"):
+        manifests = set_values("edge", more)
+        for manifest in of_kind(tuple(manifests), "NetworkPolicy"):
+            for rule in manifest["spec"].get("egress") or ():
+                assert {"port": 9090} not in rule["ports"], more
+    (drafter,) = (m for m in set_values("edge", "monitoring.prometheus=") if is_drafter(m))
+    assert "TANDEM_PROMETHEUS" not in environment(drafter)
+
+
+def is_drafter(manifest: Manifest) -> bool:
+    return manifest["kind"] in RUNNING and component_of(manifest) == "drafter"
 
 
 def test_a_drafter_begins_with_its_own_link_not_with_the_mean_of_all_edges() -> None:
@@ -211,7 +235,7 @@ def _ports_out(values: str, component: str) -> list[Any]:
         for m in of_kind(rendered(values), "NetworkPolicy")
         if m["metadata"]["labels"].get("app.kubernetes.io/component") == component
     )
-    return [port for rule in policy["spec"]["egress"] for port in rule["ports"]]
+    return [port for rule in policy["spec"]["egress"] or () for port in rule["ports"]]
 
 
 def test_what_runs_on_each_node_needs_nothing_of_its_own() -> None:

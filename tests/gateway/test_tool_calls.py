@@ -13,7 +13,7 @@ from tandem.core.prompt import Turn
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import RequestLimits, chat_requests
 from tandem.gateway.schema import ChatCompletionRequest
-from tandem.gateway.tool_calls import ToolAnswer
+from tandem.gateway.tool_calls import ToolAnswer, complete_calls
 from tandem.text.families import FAMILIES, ModelFamily
 from tests.gateway.http_suite import chat_body
 
@@ -196,3 +196,10 @@ def test_messages_become_turns_that_call_and_answer() -> None:
         Turn("tool", "noon", tool_call_id="c1"),
     )
     assert [tool["function"]["name"] for tool in json.loads(request.tools)] == ["weather", "now"]
+
+
+def test_arguments_that_no_reader_follows_are_left_out() -> None:
+    """A model writes what it likes."""
+    written = ('{"city": "Oslo"}', '{"city": ' + "[" * 100_000, "[1]", "")
+    calls = [{"function": {"arguments": each}} for each in written]
+    assert [arguments for _, arguments in complete_calls(calls)] == [{"city": "Oslo"}]

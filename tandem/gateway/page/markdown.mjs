@@ -6,12 +6,13 @@ import { html } from "./html.mjs";
 import { say } from "./language.mjs";
 
 const DEEPEST = 12; // lists and quotes in each other, and inline marks in each other
-const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`\s]*)[^`]*$/;
-const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$/;
+const LONGEST_MARK = 64; // of code; each length is sought by itself
+const FENCE = /^( {0,3})(`{3,}|~{3,})/;
+const HEADING = /^ {0,3}(#{1,6})[ \t]/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(?:([ \t]+)(.*)|$)/;
-const TABLE_RULE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const TABLE_RULE = /^:?-+:?$/; // of a cell
 const ESCAPED = /[!-/:-@[-`{-~]/;
 
 // `code` draws program text; `grows`: more of the text is on its way.
@@ -33,7 +34,7 @@ function parseBlocks(lines, depth) {
       at += 1;
       continue;
     }
-    const fence = FENCE.exec(line);
+    const fence = fenceAt(line);
     if (fence) {
       const found = fencedCode(lines, at, fence);
       blocks.push(found.block);
@@ -48,7 +49,7 @@ function parseBlocks(lines, depth) {
     }
     const heading = HEADING.exec(line);
     if (heading) {
-      blocks.push({ kind: "heading", level: heading[1].length, parts: parts(heading[2]) });
+      blocks.push({ kind: "heading", level: heading[1].length, parts: parts(headingWords(line.slice(heading[0].length))) });
       at += 1;
       continue;
     }
@@ -70,7 +71,7 @@ function parseBlocks(lines, depth) {
       at = found.next;
       continue;
     }
-    if (line.includes("|") && TABLE_RULE.test(lines[at + 1] ?? "") && (lines[at + 1] ?? "").includes("-")) {
+    if (line.includes("|") && isTableRule(lines[at + 1] ?? "")) {
       const found = table(lines, at);
       if (found) {
         blocks.push(found.block);
@@ -89,16 +90,34 @@ function parseBlocks(lines, depth) {
 
 // Whether a line begins something else than one more line of a paragraph.
 function interrupts(line, depth) {
-  if (FENCE.test(line) || HEADING.test(line) || RULE.test(line)) return true;
+  if (fenceAt(line) || HEADING.test(line) || RULE.test(line)) return true;
   if (depth >= DEEPEST) return false;
   const item = ITEM.exec(line);
   return QUOTE.test(line) || (item !== null && Boolean(item[4]) && (/^[-*+]$/.test(item[2]) || /^1[.)]$/.test(item[2])));
 }
 
+// A pattern with two open ends in a row would be tried at each letter between them, so the rest of a
+// line is read by hand.
+function fenceAt(line) {
+  const [opening, indent, mark] = FENCE.exec(line) ?? [];
+  const rest = opening && line.slice(opening.length);
+  if (!opening || rest.includes("`")) return null;
+  return { indent: indent.length, mark, language: /^[ \t]*(\S*)/.exec(rest)[1] };
+}
+
+function headingWords(rest) {
+  const words = rest.trim();
+  let end = words.length;
+  while (words[end - 1] === "#") end -= 1;
+  const closes = end < words.length && (end === 0 || " \t".includes(words[end - 1]));
+  return closes && end ? words.slice(0, end).trimEnd() : words;
+}
+
+const isTableRule = (line) => line.includes("-") && cells(line).every((each) => TABLE_RULE.test(each));
+
 // A fence that is not closed, as while an answer streams in, holds all that follows.
-function fencedCode(lines, at, [opening, mark, language]) {
+function fencedCode(lines, at, { indent, mark, language }) {
   const closes = new RegExp(`^ {0,3}\\${mark[0]}{${mark.length},}[ \\t]*$`);
-  const indent = opening.length - opening.trimStart().length;
   const code = [];
   let next = at + 1;
   while (next < lines.length && !closes.test(lines[next])) {
@@ -173,7 +192,8 @@ function table(lines, at) {
   let next = at + 2;
   while (next < lines.length && lines[next].trim() && lines[next].includes("|")) {
     const row = cells(lines[next]);
-    rows.push(head.map((_, index) => parts(row[index] ?? "")));
+    // As many as there are: beside a head of 5,000 cells each line of one sign would be as many.
+    rows.push(row.slice(0, head.length).map((each) => parts(each)));
     next += 1;
   }
   return { block: { kind: "table", aligns, head: head.map((each) => parts(each)), rows }, next };
@@ -190,19 +210,22 @@ const cells = (line) =>
 // The inline parts of a text: strings, and { kind, parts | text, … }.
 export function parts(text, depth = 0) {
   const found = [];
-  const absent = new Set(); // marks that were sought to the end, and are not there again
-  let plain = "";
+  const absent = new Set(); // marks of code that were sought to the end, and are not there again
+  const places = new Map(); // what was sought last of each mark: { from, place }
+  let lines = ""; // plain text before the line at which we are
+  let plain = ""; // and of this line
   let at = 0;
   const push = (part, next) => {
-    if (plain) found.push(plain);
-    plain = "";
+    if (lines || plain) found.push(lines + plain);
+    lines = plain = "";
     found.push(part);
     at = next;
   };
   const closing = (mark, from) => {
-    if (absent.has(mark)) return -1;
+    const last = places.get(mark);
+    if (last && last.from <= from && (last.place < 0 || from <= last.place)) return last.place;
     const place = text.indexOf(mark, from);
-    if (place < 0) absent.add(mark);
+    places.set(mark, { from, place });
     return place;
   };
   while (at < text.length) {
@@ -217,12 +240,13 @@ export function parts(text, depth = 0) {
       plain = plain.trimEnd();
       if (isHard) push({ kind: "break" }, at + 1);
       else {
-        plain += "\n";
+        lines += `${plain}\n`;
+        plain = "";
         at += 1;
       }
     } else if (sign === "`") {
-      const mark = /^`+/.exec(text.slice(at, at + 64))[0];
-      const end = codeEnd(text, mark, at + mark.length, absent);
+      const mark = text.slice(at, runEnd(text, at));
+      const end = mark.length > LONGEST_MARK ? -1 : codeEnd(text, mark, at + mark.length, absent);
       if (end < 0) {
         plain += mark;
         at += mark.length;
@@ -246,7 +270,7 @@ export function parts(text, depth = 0) {
         at += 1;
       }
     } else if (sign === "<" || (sign === "h" && /^https?:\/\//.test(text.slice(at, at + 8)))) {
-      const address = addressAt(text, at, plain);
+      const address = addressAt(text, at, lines || plain ? text[at - 1] : "");
       if (address) push({ kind: "link", href: address.href, parts: [address.words] }, address.next);
       else {
         plain += sign;
@@ -256,17 +280,24 @@ export function parts(text, depth = 0) {
       const marked = depth < DEEPEST ? markedAt(text, at, closing) : null;
       if (marked) push({ kind: marked.kind, parts: parts(marked.words, depth + 1) }, marked.next);
       else {
-        const run = /^(\*+|_+|~+)/.exec(text.slice(at, at + 64))[0];
-        plain += run;
-        at += run.length;
+        const end = runEnd(text, at);
+        plain += text.slice(at, end);
+        at = end;
       }
     } else {
       plain += sign;
       at += 1;
     }
   }
-  if (plain) found.push(plain);
+  if (lines || plain) found.push(lines + plain);
   return found;
+}
+
+// Where a run of the same sign ends.
+function runEnd(text, at) {
+  let end = at + 1;
+  while (text[end] === text[at]) end += 1;
+  return end;
 }
 
 function codeEnd(text, mark, from, absent) {
@@ -296,16 +327,16 @@ function linkAt(text, at, closing) {
   let last = close;
   const opened = text.slice(end + 2, close).split("(").length - 1;
   for (let index = 0; index < Math.min(opened, 4) && text[last + 1] !== undefined; index += 1) {
-    const further = text.indexOf(")", last + 1);
-    if (further < 0 || /\s/.test(text.slice(last, further))) break;
-    last = further;
+    const further = text.slice(last + 1, last + 1000).indexOf(")");
+    if (further < 0 || /\s/.test(text.slice(last, last + 1 + further))) break;
+    last += 1 + further;
   }
   const href = text.slice(end + 2, last).trim().split(/\s/)[0].replace(/^<|>$/g, "");
   const safe = safeAddress(href);
   return safe ? { words, part: { href: safe }, next: last + 1 } : null;
 }
 
-// <https://…> or a bare address.
+// <https://…> or a bare address, which follows no letter: `before` is the plain one before it.
 function addressAt(text, at, before) {
   const rest = text.slice(at, at + 2048);
   const pointed = /^<((?:https?:\/\/|mailto:)[^\s<>]+)>/.exec(rest);
@@ -313,7 +344,7 @@ function addressAt(text, at, before) {
     const href = safeAddress(pointed[1]);
     return href && { href, words: pointed[1], next: at + pointed[0].length };
   }
-  if (text[at] === "<" || /\w$/.test(before)) return null;
+  if (text[at] === "<" || /\w/.test(before)) return null;
   const bare = /^https?:\/\/[^\s<>`*]*[^\s<>`*.,:;!?'")\]}]/.exec(rest);
   const href = bare && safeAddress(bare[0]);
   return href ? { href, words: bare[0], next: at + bare[0].length } : null;

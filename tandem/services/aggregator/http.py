@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from tandem.core.host_names import ANY
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.gateway.caller_connection import ConnectionLimits
-from tandem.gateway.known_names import ANY, KnownNames, names_in
+from tandem.gateway.known_names import KnownNames, names_in
 from tandem.gateway.request_reading import RequestLimits
 from tandem.gateway.server import HttpsCertificate, HttpServer
 from tandem.net.auth import known_keys

@@ -11,7 +11,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -237,6 +240,44 @@ def test_refusals_are_one_line_that_says_what_to_do(url: str, tmp_path: Path) ->
         assert ended.exit_code == code, arguments
         assert words in ended.stderr
         assert ended.stderr.count("\n") == 1
+
+
+@contextmanager
+def endpoint_that_says(content: str) -> Iterator[str]:
+    """A server that gives this answer to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # http.server's name
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "", "null", '{"data": []}'])
+def test_an_endpoint_that_answers_something_else_is_named(content: str) -> None:
+    for said in (content, f"data: {content}\n\n"):
+        with endpoint_that_says(said) as url, ChatClient(url, None, TIMEOUT_S) as client:
+            with pytest.raises(TandemError, match=f"{url} does not speak OpenAI's API"):
+                client.card()
+            with pytest.raises(TandemError, match=url):
+                list(client.answer([{"role": "user", "content": "hello"}]))
 
 
 def test_a_turn_that_failed_is_not_part_of_the_conversation(url: str) -> None:

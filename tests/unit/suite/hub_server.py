@@ -29,7 +29,8 @@ class Repository:
 @dataclass
 class FakeHub:
     """What it serves, and what it was asked for. `cut`: files that break off after so many bytes,
-    once; `ignores_ranges`: every answer is a whole file; `lies`: files whose hash is wrong."""
+    once; `ignores_ranges`: every answer is a whole file; `lies`: files whose hash is wrong;
+    `renamed`: what it says that a repository is called; `says`: all that it says of any."""
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     token: str = "let me in"
@@ -37,13 +38,15 @@ class FakeHub:
     down: set[str] = field(default_factory=set)
     ignores_ranges: bool = False
     lies: set[str] = field(default_factory=set)
+    renamed: dict[str, Any] = field(default_factory=dict)
+    says: bytes = b""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
     def described(self, name: str) -> dict[str, Any]:
         repository = self.repositories[name]
         siblings = [self._sibling(*item) for item in repository.files.items()]
-        return {"id": name, "sha": repository.commit, "siblings": siblings}
+        return {"id": self.renamed.get(name, name), "sha": repository.commit, "siblings": siblings}
 
     def _sibling(self, name: str, content: bytes) -> dict[str, Any]:
         if name in self.lies:
@@ -73,7 +76,7 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
                 elif revision not in ("main", repository.commit):
                     self.refuse(404, "RevisionNotFound")
                 else:
-                    self.answer(json.dumps(hub.described(name)).encode())
+                    self.answer(hub.says or json.dumps(hub.described(name)).encode())
                 return
             name, _, rest = path.removeprefix("/").partition("/resolve/")
             commit, _, file = rest.partition("/")

@@ -282,3 +282,41 @@ def test_what_is_no_name_is_refused(hub: FakeHub) -> None:
 def test_an_endpoint_that_is_no_hub_is_named(hub: FakeHub) -> None:
     hub.repositories["org/small"] = Repository(SMALL.files, commit="main")
     assert "does not answer as a Hugging Face hub does" in refusal("org/small")
+
+
+def test_a_hub_that_answers_with_another_model_is_refused(hub: FakeHub, tmp_path: Path) -> None:
+    """The name in its answer would be the one by which the files are used afterwards."""
+    pull("org/small")
+    hub.repositories["evil/small"] = Repository({"model.safetensors": b"evil"}, commit="e" * 40)
+    for name in ("org/small", "Evil/small", "evil", "../small", None, 5):
+        hub.renamed["evil/small"] = name
+        refused = refusal("evil/small")
+        assert f"tandem pull {name}" in refused or "does not answer as" in refused
+    assert not snapshot(tmp_path, "evil/small").parents[1].exists()
+    assert [model.name for model in local_models()] == ["org/small"]
+    pulled = snapshot(tmp_path).parents[1]
+    assert (pulled / "refs" / hub_cache.PULLED_REF).read_text() == COMMIT
+
+
+def test_a_hub_that_answers_with_another_commit_is_refused(hub: FakeHub) -> None:
+    wanted, described = "b" * 40, hub.described("org/small")
+    hub.repositories["org/small"] = Repository(SMALL.files, commit=wanted)
+    hub.says = json.dumps(described).encode()
+    words = f"org/small: {hub.url} has commit {COMMIT}, not {wanted}"
+    assert words in refusal(f"org/small@{wanted}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[" * 200_000,
+        '{"siblings": ' + "[" * 200_000,
+        f'{{"id": "org/small", "sha": "{COMMIT}", "siblings": [{{"rfilename": "config.json",'
+        f' "size": Infinity, "blobId": "{COMMIT}"}}]}}',
+        "null",
+        "no JSON",
+    ],
+)
+def test_what_no_hub_answers_is_one_error(hub: FakeHub, answer: str) -> None:
+    hub.says = answer.encode()
+    assert f"{hub.url} does not answer as a Hugging Face hub does" in refusal("org/small")

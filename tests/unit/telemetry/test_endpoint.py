@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from tandem.telemetry.endpoint import MAX_CALLERS, serve_metrics
-from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.metrics import Metrics, new_registry
 
 
 def scrape(port: int) -> str:
@@ -29,6 +30,38 @@ def test_serves_what_the_registry_holds() -> None:
         series.sessions_open.set(3)
         line = 'tandem_sessions_open{model_name="m",side="cloud"} 3.0'
         assert line in scrape(server.port).splitlines()
+
+
+def ask(port: int, **headers: str) -> tuple[int, str]:
+    asking = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with closing(asking):
+        asking.putrequest("GET", "/metrics", skip_host="Host" in headers)
+        for name, value in headers.items():
+            asking.putheader(name, value)
+        asking.endheaders()
+        answer = asking.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_a_web_page_that_made_its_own_name_point_here_reads_nothing() -> None:
+    """DNS rebinding: to the browser the page and this port are one site. Metrics name tenants."""
+    with serve_metrics(new_registry(), "127.0.0.1", 0) as server:
+        here = f"127.0.0.1:{server.port}"
+        for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example", "["):
+            status, said = ask(server.port, Host=host)
+            assert status == 421, host
+            assert said.startswith("Ask this port by localhost, an IP address or the name of this")
+        for origin in ("http://evil.example", "null", f"http://{here}"):
+            status, said = ask(server.port, Host=here, Origin=origin)
+            assert (status, said) == (403, "Web pages may not ask this port.\n"), origin
+        for host in (here, "localhost:1", "a.localhost", "[::1]:9100", socket.gethostname()):
+            assert ask(server.port, Host=host)[0] == 200, host
+
+
+def test_beyond_loopback_scrapers_may_call_it_by_any_name() -> None:
+    with serve_metrics(new_registry(), "0.0.0.0", 0) as server:
+        assert ask(server.port, Host="drafter:9100")[0] == 200
+        assert ask(server.port, Host="drafter:9100", Origin="http://evil.example")[0] == 403
 
 
 def test_closing_frees_the_port_and_ends_the_thread() -> None:

@@ -35,6 +35,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     [
         b"",
         b"[]",
+        b"[" * 100_000,
         b"\xff\xfe",
         b'{"format": 2, "fits": {}}',
         b'{"format": 1, "fits": {"moon": {}}}',

@@ -69,11 +69,11 @@ service's settings model; a test starts every model with what is rendered here.
 {{- define "tandem.environment.verifier" }}
 {{- end }}
 
-{{/* What a Prometheus with this chart's rules knows, for components that begin with it. */}}
+{{/* What the Prometheus of the cluster knows, for components that begin with it. */}}
 {{- define "tandem.environment.measured" }}
 {{- $monitoring := .root.Values.monitoring }}
 {{- $settings := (index .root.Values .component.key).settings }}
-{{- if and $monitoring.rules.enabled $monitoring.prometheus (not (hasKey $settings "prometheus")) }}
+{{- if and $monitoring.prometheus (not (hasKey $settings "prometheus")) }}
 - {name: TANDEM_PROMETHEUS, value: {{ $monitoring.prometheus | quote }}}
 {{- if not (hasKey $settings "prometheus_labels") }}
 - {name: TANDEM_PROMETHEUS_LABELS, value: "suite=tandem,release={{ .root.Release.Name }}"}
