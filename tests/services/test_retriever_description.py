@@ -56,7 +56,7 @@ async def asking(peer: Described) -> AsyncIterator[tuple[Retrieval, list[float]]
 
 
 async def test_one_that_finds_by_words_alone_is_not_asked_each_time() -> None:
-    peer = Described()
+    peer = Described()  # type: ignore[abstract]  # the rest is not asked for
     async with asking(peer) as (retrieval, now_s):
         assert [await retrieval.embedding() for _ in range(5)] == [("", 0)] * 5
         assert peer.times == 1
@@ -66,7 +66,7 @@ async def test_one_that_finds_by_words_alone_is_not_asked_each_time() -> None:
 
 
 async def test_one_that_hangs_holds_up_a_single_caller() -> None:
-    peer = Described("words:1", 4)
+    peer = Described("words:1", 4)  # type: ignore[abstract]  # the rest is not asked for
     peer.hangs = True
     loop = asyncio.get_running_loop()
     async with asking(peer) as (retrieval, now_s):
@@ -81,7 +81,7 @@ async def test_one_that_hangs_holds_up_a_single_caller() -> None:
 
 
 async def test_one_that_is_not_there_yet_is_asked_again_at_once() -> None:
-    peer = Described("words:1", 4)
+    peer = Described("words:1", 4)  # type: ignore[abstract]  # the rest is not asked for
     async with asking(peer) as (retrieval, _):
         connection = Connection("127.0.0.1:1", MAX_MESSAGE_BYTES, ClientAccess())
         missing = Retrieval(connection)

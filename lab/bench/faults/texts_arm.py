@@ -20,6 +20,7 @@ from lab.bench.faults.text_history import OK, Answered, noticed_s, tokens_again_
 from lab.bench.harness.suite import Models
 from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S
+from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
@@ -34,7 +35,7 @@ MAX_TOKENS = 120
 SETTLE_S = 30.0
 TWO_SIDED = "dragon-coupled"
 PRESETS = ("coupled", "dssd", "tslt")
-REMEMBERING = ("dsd", "coupled", "dssd", "cloud-lookup")
+REMEMBERING = ("dsd", "dssd", "coupled", "cloud-lookup")
 """Presets whose drafts come from earlier texts too, on the edge or in the cloud."""
 MEMORY_TOKENS = 100_000
 OF_CLOUD = ("verifier", "cloud-aggregator", "link")
@@ -62,6 +63,7 @@ class TextsArm:
     undisturbed: dict[int, list[int]] = field(default_factory=dict)
     answers: list[Answered] = field(default_factory=list)
     faults: list[ServiceFault] = field(default_factory=list)
+    _rests: bool = False
 
     @property
     def address(self) -> str:
@@ -101,6 +103,14 @@ class TextsArm:
             os.kill(pid, signal.SIGCONT)
         await self._note(ServiceFault(service, "stall", began_s, time.monotonic()))
 
+    async def rested(self, reached: Callable[[], bool]) -> None:
+        """Let callers ask nothing until `reached` holds: a draft model learns between answers."""
+        self._rests = True
+        try:
+            await _until(reached)
+        finally:
+            self._rests = False
+
     async def without_descriptors(self, service: str, source: random.Random) -> None:
         """Let the service open nothing more for a moment, in which a new caller comes."""
         await self._flowing()
@@ -126,6 +136,8 @@ class TextsArm:
         while not stop.is_set():
             async with AggregatorClient(self.address) as client:
                 for _ in range(20):
+                    while self._rests:
+                        await asyncio.sleep(0.05)
                     answer = await self._ask(client, caller, caller)
                     if answer.status != OK:
                         await asyncio.sleep(0.05)
@@ -229,9 +241,11 @@ def _requests(seed: int) -> list[GenerationRequest]:
 
 
 def _greedy_requests() -> list[GenerationRequest]:
-    params = GenerationParams(GREEDY, MAX_TOKENS, ignore_eos=True)
+    params = GenerationParams(
+        sampling=SamplingParams(temperature=0.0), max_tokens=MAX_TOKENS, ignore_eos=True
+    )
     return [
-        GenerationRequest(prompt, preset, params)
+        GenerationRequest(prompt, preset, params, lost_cloud=LostCloud.WAIT)
         for prompt, preset in zip(prompts(len(REMEMBERING)), REMEMBERING, strict=True)
     ]
 
