@@ -176,7 +176,8 @@ class ResponsesRequest(Strict):
     store: bool | None = Field(
         default=None,
         description="`false`: drafter and cloud do not remember the text, and do not draft it from"
-        " earlier ones, like `tandem.no_memory`.",
+        " earlier ones, like `tandem.no_memory`. The prefix cache keeps the prompt as it keeps"
+        " any.",
     )
     metadata: Ignored = None
     user: Ignored = None

@@ -335,8 +335,8 @@ class CommonParameters(Constraints, BodyParameters):
     store: bool | None = Field(
         default=None,
         description="`false`: drafter and cloud do not remember the text, and do not draft it from"
-        " earlier ones, like `tandem.no_memory`. The server never stores answers to be fetched"
-        " later.",
+        " earlier ones, like `tandem.no_memory`. The prefix cache keeps the prompt as it keeps any."
+        " The server never stores answers to be fetched later.",
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -266,7 +266,10 @@ def _foreign_ids(embedder: Embedder) -> str:
             f" tokens: {list(before)} before the text and {list(after)} after it"
         )
     advice = "send texts instead (LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
-    cure = "install tiktoken, with its vocabulary cl100k_base, where the retriever runs"
+    cure = (
+        "give the retriever tiktoken and the folder with its vocabulary cl100k_base"
+        " (TIKTOKEN_CACHE_DIR)"
+    )
     return f"{why}; {advice}, or {cure}"
 
 

@@ -33,7 +33,6 @@ def server_options(max_message_bytes: int) -> Options:
         ("grpc.keepalive_timeout_ms", 4_000),
         ("grpc.keepalive_permit_without_calls", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 500),
-        ("grpc.http2.max_ping_strikes", 0),
         # Two servers on one port would share its connections unnoticed.
         ("grpc.so_reuseport", 0),
     ]

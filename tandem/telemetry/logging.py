@@ -2,7 +2,8 @@
 
 JSON lines for machines, `key=value` on a terminal. Invariant: at INFO and above no prompt, text or
 token is written: a field whose name says it holds one is replaced by its size, whoever logs it.
-Text and tokens belong in fields, never in the event's name. Standard library only.
+Text and tokens belong in fields, never in the event's name. Nor does a stranger decide how much a
+library writes: its warnings are counted, gRPC's have no traceback. Standard library only.
 
     log = get_logger(__name__)
     with log_context(session="7f3a", preset="dsd"):
@@ -39,6 +40,11 @@ _context: ContextVar[Mapping[str, object]] = ContextVar(
 )
 _FIELDS = "tandem_fields"
 
+OWN_LOGGER = "tandem"
+WARNINGS_PER_PERIOD = 10
+WARNING_PERIOD_S = 60.0
+"""From one line of a library's code so many warnings are written in so much time."""
+
 
 def get_logger(name: str) -> EventLogger:
     """Return the logger of a module: `log.info("event", field=value, …)`."""
@@ -71,6 +77,7 @@ def configure_logging(
     text = form == "text" or (form == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter() if text else JsonFormatter())
+    handler.addFilter(LibraryWarnings())
     handler.set_name("tandem")
     root = logging.getLogger()
     for former in [handler for handler in root.handlers if handler.get_name() == "tandem"]:
@@ -105,6 +112,33 @@ class EventLogger:
         self, level: int, event: str, fields: Mapping[str, object], trace: bool = False
     ) -> None:
         self._logger.log(level, event, extra={_FIELDS: fields}, exc_info=trace)
+
+
+class LibraryWarnings(logging.Filter):
+    """Bounds what libraries write about input of strangers: gRPC logs a traceback for each message
+    that it cannot read, as often as a peer sends one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written: dict[tuple[str, int], list[float]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write the record; one of gRPC's loses its traceback."""
+        library = record.name.partition(".")[0]
+        if library == OWN_LOGGER or record.levelno < logging.WARNING:
+            return True
+        # The place, not the words: these may be the stranger's.
+        written = self._written.setdefault((record.pathname, record.lineno), [])
+        written[:] = [each for each in written if record.created - each < WARNING_PERIOD_S]
+        if len(written) == WARNINGS_PER_PERIOD:
+            return False
+        written.append(record.created)
+        if library == "grpc" and isinstance(record.exc_info, tuple):
+            error = record.exc_info[1]
+            setattr(record, _FIELDS, {"why": f"{type(error).__name__}: {error}"})
+            record.exc_info = None
+            record.exc_text = None
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -172,7 +172,7 @@ async def test_token_ids_of_another_tokenizer_are_refused_with_what_mends_it(
         )
         assert (status, param) == (400, "input")
         assert "check_embedding_ctx_length=False" in words
-        assert "install tiktoken" in words
+        assert "TIKTOKEN_CACHE_DIR" in words
         assert "[101]" in words
 
 

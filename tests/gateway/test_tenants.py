@@ -123,6 +123,24 @@ async def test_tenants_share_where_they_are_named(tmp_path: Path) -> None:
         assert await served.cached_tokens("carol") == 0
 
 
+async def test_not_to_be_stored_concerns_the_memory_and_the_document_says_what_it_does_not(
+    tmp_path: Path,
+) -> None:
+    """The prefix cache keeps the prompt for its tenant alone."""
+    async with edge(tmp_path) as served:
+        assert await served.cached_tokens("alice", store=False) == 0
+        assert await served.cached_tokens("alice") == 3 * KV_BLOCK
+        assert await served.cached_tokens("bob") == 0
+        answer = await served.callers["alice"].get("/openapi.json")
+        fields = [
+            schema["properties"]["store"]["description"]
+            for schema in answer.json()["components"]["schemas"].values()
+            if "description" in schema.get("properties", {}).get("store", {})
+        ]
+        assert len(fields) == 3
+        assert all("prefix cache keeps the prompt" in field for field in fields)
+
+
 async def test_who_shares_prefixes_does_not_share_what_is_remembered(tmp_path: Path) -> None:
     async with edge(tmp_path, share_prefixes="*", memory=MemoryLimits()) as served:
         first = await served.remembered_tokens("alice")

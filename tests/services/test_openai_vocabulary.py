@@ -1,21 +1,23 @@
-"""OpenAI's vocabulary is there when it is needed, or its absence is known at once."""
+"""OpenAI's vocabulary is there when it is needed, and nothing is downloaded for it."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import hashlib
+import importlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.services.retriever.openai_vocabulary import (
+    FILE,
+    SHA256,
     OpenAIVocabulary,
     TokenSpelling,
     spelt_texts,
 )
-
-SOON_S = 5.0
 
 
 class Letters:
@@ -50,56 +52,62 @@ async def test_it_is_loaded_once_for_all_who_ask() -> None:
     assert loading.times == 1
 
 
-async def test_a_failure_is_remembered_for_a_while() -> None:
-    now_s = 0.0
-    loading = Loading(OSError("no network"))
-    vocabulary = OpenAIVocabulary(loading, retry_s=300.0, clock=lambda: now_s)
+async def test_a_missing_vocabulary_is_found_once_it_is_there_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loading = Loading(OSError("no such file"))
+    vocabulary = OpenAIVocabulary(loading)
     assert await vocabulary.loaded() is None
+    assert await vocabulary.loaded() is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "no vocabulary for OpenAI's token ids"
+    ]
     loading.error = None
-    now_s = 299.0
-    assert await vocabulary.loaded() is None
-    assert loading.times == 1
-    now_s = 300.0
     assert isinstance(await vocabulary.loaded(), Letters)
 
 
-async def test_nobody_waits_for_a_download_that_hangs_and_it_is_used_once_it_is_there() -> None:
-    released = threading.Event()
-    loading = Loading()
+@pytest.mark.parametrize("folder", ["unnamed", "missing", "empty", "damaged"])
+async def test_a_caller_s_token_ids_reach_no_network(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where there is no file nor where it is another than its hash says."""
+    asked = list[str]()
 
-    def hang() -> TokenSpelling:
-        released.wait()
-        return loading()
+    def fetched(address: str) -> bytes:
+        asked.append(address)
+        raise OSError("no network")
 
-    now_s = 0.0
-    vocabulary = OpenAIVocabulary(hang, timeout_s=0.01, clock=lambda: now_s)
-    try:
-        async with asyncio.timeout(SOON_S):
-            assert await vocabulary.loaded() is None
-            now_s = 1e6  # another thread is not begun while the first one hangs
-            assert await vocabulary.loaded() is None
-    finally:
-        released.set()
-    async with asyncio.timeout(SOON_S):
-        while await vocabulary.loaded() is None:
-            await asyncio.sleep(0)
-    assert loading.times == 1
+    monkeypatch.setattr("tiktoken.load.read_file", fetched)
+    monkeypatch.setattr("tiktoken.registry.ENCODINGS", {})
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
+    monkeypatch.delenv("DATA_GYM_CACHE_DIR", raising=False)
+    if folder != "unnamed":
+        monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / folder))
+    if folder in ("empty", "damaged"):
+        (tmp_path / folder).mkdir()
+    if folder == "damaged":
+        (tmp_path / folder / FILE).write_bytes(b"IQ== 0\n")
+    assert await OpenAIVocabulary().loaded() is None
+    assert asked == []
+    if folder == "damaged":
+        assert (tmp_path / folder / FILE).exists(), "the operator's file is left alone"
 
 
-async def test_closing_does_not_wait_for_it() -> None:
-    released = threading.Event()
+def test_the_file_is_where_tiktoken_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hash that tiktoken compares: a later tiktoken that looks elsewhere would download
+    it."""
+    looked_for = list[tuple[str, str | None]]()
 
-    def hang() -> TokenSpelling:
-        released.wait()
-        raise OSError("too late")
+    def noted(address: str, expected_hash: str | None = None) -> bytes:
+        looked_for.append((hashlib.sha1(address.encode()).hexdigest(), expected_hash))
+        return b"IQ== 0"
 
-    vocabulary = OpenAIVocabulary(hang, timeout_s=0.01)
-    try:
-        async with asyncio.timeout(SOON_S):
-            assert await vocabulary.loaded() is None
-            await vocabulary.close()
-    finally:
-        released.set()
+    monkeypatch.setattr("tiktoken.load.read_file_cached", noted)
+    importlib.import_module("tiktoken_ext.openai_public").cl100k_base()
+    assert looked_for == [(FILE, SHA256)]
 
 
 def test_only_the_named_places_are_read_and_bounded() -> None:

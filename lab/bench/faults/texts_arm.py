@@ -1,9 +1,12 @@
-"""Callers whose answers are known beforehand, while services are killed and the link goes dead."""
+"""Callers whose answers are known beforehand, while services are killed or stopped and the link
+goes dead."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,14 +14,16 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from lab.bench.faults.fleet import HOST, Fleet, PromiseBroken
-from lab.bench.faults.suite_members import whole_suite
+from lab.bench.faults.fleet import PromiseBroken
+from lab.bench.faults.suite_members import WholeSuite, whole_suite
 from lab.bench.faults.text_history import OK, Answered, noticed_s, tokens_again_s
+from lab.bench.harness.suite import Models
+from lab.bench.harness.texts import prompts
 from lab.bench.harness.workload import ANSWER_TIMEOUT_S
+from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
-from tandem.netem.link_group import LinkGroup
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import Override
@@ -30,6 +35,9 @@ MAX_TOKENS = 120
 SETTLE_S = 30.0
 TWO_SIDED = "dragon-coupled"
 PRESETS = ("coupled", "dssd", "tslt")
+REMEMBERING = ("dsd", "dssd", "coupled", "cloud-lookup")
+"""Presets whose drafts come from earlier texts too, on the edge or in the cloud."""
+MEMORY_TOKENS = 100_000
 OF_CLOUD = ("verifier", "cloud-aggregator", "link")
 """Whose faults the edge has to notice by itself."""
 
@@ -50,16 +58,16 @@ class ServiceFault:
 class TextsArm:
     """The suite, its callers and what they got. Use `texts_arm`."""
 
-    fleet: Fleet
-    link: LinkGroup
+    suite: WholeSuite
     requests: Sequence[GenerationRequest]
     undisturbed: dict[int, list[int]] = field(default_factory=dict)
     answers: list[Answered] = field(default_factory=list)
     faults: list[ServiceFault] = field(default_factory=list)
+    _rests: bool = False
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.fleet.ports['aggregator']}"
+        return self.suite.address("aggregator")
 
     async def killed(self, service: str, source: random.Random) -> None:
         """Kill the service with SIGKILL at a random moment of running answers, and start it again
@@ -67,33 +75,53 @@ class TextsArm:
         await self._flowing()
         await asyncio.sleep(source.uniform(0.0, 0.5))
         began_s = time.monotonic()
-        await self.fleet.kill(service)
+        await self.suite.fleet.kill(service)
         gone_s = time.monotonic()
-        over_s = await self.fleet.start(service)
+        over_s = await self.suite.fleet.start(service)
         await self._note(ServiceFault(service, "kill -9", began_s, over_s, over_s - gone_s))
 
     async def blackholed(self, source: random.Random) -> None:
         """Let nothing pass the link for 1 to 5 s; connections stay open."""
         await self._flowing()
         began_s = time.monotonic()
-        self.link.cut()
+        self.suite.link.cut()
         try:
             await asyncio.sleep(source.uniform(1.0, 5.0))
         finally:
-            self.link.restore()
+            self.suite.link.restore()
         await self._note(ServiceFault("link", "blackhole", began_s, time.monotonic()))
+
+    async def stalled(self, service: str, source: random.Random) -> None:
+        """Let the service compute and answer nothing for 1 to 5 s; connections stay open."""
+        await self._flowing()
+        began_s = time.monotonic()
+        pid = self.suite.fleet.pid(service)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(source.uniform(1.0, 5.0))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await self._note(ServiceFault(service, "stall", began_s, time.monotonic()))
+
+    async def rested(self, reached: Callable[[], bool]) -> None:
+        """Let callers ask nothing until `reached` holds: a draft model learns between answers."""
+        self._rests = True
+        try:
+            await _until(reached)
+        finally:
+            self._rests = False
 
     async def without_descriptors(self, service: str, source: random.Random) -> None:
         """Let the service open nothing more for a moment, in which a new caller comes."""
         await self._flowing()
         began_s = time.monotonic()
-        self.fleet.limit(service, "descriptors", 3)
+        self.suite.fleet.limit(service, "descriptors", 3)
         try:
             async with AggregatorClient(self.address) as client:
                 await self._ask(client, -1, 0)
             await asyncio.sleep(source.uniform(0.2, 0.6))
         finally:
-            self.fleet.limit(service, "descriptors", None)
+            self.suite.fleet.limit(service, "descriptors", None)
         await self._note(ServiceFault(service, "descriptors", began_s, time.monotonic()))
 
     def reported_s(self, fault: ServiceFault) -> float | None:
@@ -108,6 +136,8 @@ class TextsArm:
         while not stop.is_set():
             async with AggregatorClient(self.address) as client:
                 for _ in range(20):
+                    while self._rests:
+                        await asyncio.sleep(0.05)
                     answer = await self._ask(client, caller, caller)
                     if answer.status != OK:
                         await asyncio.sleep(0.05)
@@ -162,20 +192,28 @@ class TextsArm:
 
 
 @asynccontextmanager
-async def texts_arm(place: Path, seed: int) -> AsyncIterator[TextsArm]:
+async def texts_arm(
+    place: Path, seed: int, learning: Models | None = None
+) -> AsyncIterator[TextsArm]:
     """Run the suite, and a caller for each request, while the context is open; the callers end with
-    it."""
+    it. The pair is scripted, or `learning`: both sides then remember texts, the draft learns from
+    them, and all answers are the target's likeliest, which no draft may change."""
     settings: dict[str, dict[str, object]] = {
-        name: {
-            "engine": "scripted",
-            "model": MODEL,
-            "pace-first-s": first_s,
-            "pace-further-s": more_s,
-        }
+        name: {"pace-first-s": first_s, "pace-further-s": more_s}
         for name, (first_s, more_s) in PACES.items()
     }
+    if learning is None:
+        for flags in settings.values():
+            flags |= {"engine": "scripted", "model": MODEL}
+        requests = _requests(seed)
+    else:
+        settings["verifier"] |= {"model": learning.target, "cloud-memory-tokens": MEMORY_TOKENS}
+        settings["drafter"] |= {"model": learning.draft, "memory-tokens": MEMORY_TOKENS}
+        settings["drafter"] |= {"learn": "true", "learn-folder": place / "learning"}
+        requests = _greedy_requests()
     async with whole_suite(place, settings) as suite:
-        arm, stop = TextsArm(suite.fleet, suite.link, _requests(seed)), asyncio.Event()
+        arm = TextsArm(suite, requests)
+        stop = asyncio.Event()
         await arm.learn()
         callers = asyncio.gather(*(arm.call(number, stop) for number in range(len(arm.requests))))
         try:
@@ -199,6 +237,16 @@ def _requests(seed: int) -> list[GenerationRequest]:
             overrides=() if preset == TWO_SIDED else (Override("draft_length", 2),),
         )
         for number, (preset, policy) in enumerate(plans)
+    ]
+
+
+def _greedy_requests() -> list[GenerationRequest]:
+    params = GenerationParams(
+        sampling=SamplingParams(temperature=0.0), max_tokens=MAX_TOKENS, ignore_eos=True
+    )
+    return [
+        GenerationRequest(prompt, preset, params, lost_cloud=LostCloud.WAIT)
+        for prompt, preset in zip(prompts(len(REMEMBERING)), REMEMBERING, strict=True)
     ]
 
 

@@ -4,7 +4,8 @@ this side's decoder and nowhere else, unless the preset has the cloud's document
 import asyncio
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import grpc
@@ -26,6 +27,8 @@ SEARCH_TIMEOUT_S = 10.0
 INGEST_TIMEOUT_S = 600.0
 EMBED_TIMEOUT_S = 60.0
 DESCRIBE_TIMEOUT_S = 1.0
+NO_EMBEDDING_AGE_S = 30.0
+"""So long is a retriever that has no embedding model, or hangs, not asked for one again."""
 EMBEDDED_AT_ONCE = 128
 EMBEDDED_CHARACTERS_AT_ONCE = 2**18
 """Texts of one call, and their characters: some ten seconds of one core with MiniLM. A longer text
@@ -37,9 +40,13 @@ CHARACTERS_PER_TOKEN = 4
 class Retrieval:
     """Searches one retriever; without one there are no documents."""
 
-    def __init__(self, connection: Connection | None) -> None:
+    def __init__(
+        self, connection: Connection | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._connection = connection
+        self._clock = clock
         self._embedding = ("", 0)
+        self._no_embedding_until_s = -math.inf
 
     async def search(
         self, query: str, count: int, headers: Sent = None, owner: str = ""
@@ -107,13 +114,22 @@ class Retrieval:
     async def embedding(self) -> tuple[str, int]:
         """Return the name of the retriever's embedding model and the length of its vectors; "" and
         0 if there is none, or while the retriever does not answer."""
-        if self._connection is not None and not self._embedding[0]:
-            with suppress(grpc.aio.AioRpcError):
-                async with self._connection.channel() as channel:
-                    call = pb_grpc.RetrieverServiceStub(channel).Describe
-                    response = await call(pb.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
-                if response.dimension:
-                    self._embedding = (response.embedding.partition(":")[0], response.dimension)
+        if self._connection is None or self._embedding[0]:
+            return self._embedding
+        if self._clock() < self._no_embedding_until_s:
+            return self._embedding
+        try:
+            async with self._connection.channel() as channel:
+                call = pb_grpc.RetrieverServiceStub(channel).Describe
+                response = await call(pb.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            # One that cannot be reached costs no time, and may be about to start.
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                return self._embedding
+        else:
+            if response.dimension:
+                self._embedding = (response.embedding.partition(":")[0], response.dimension)
+        self._no_embedding_until_s = self._clock() + NO_EMBEDDING_AGE_S
         return self._embedding
 
     async def add(self, upload: Upload) -> None:

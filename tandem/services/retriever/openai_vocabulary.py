@@ -1,17 +1,17 @@
 """Token ids of OpenAI's vocabulary cl100k_base as the texts that they spell.
 
 OpenAI's embeddings API takes token ids, and its models for embeddings have this one vocabulary, so
-that clients send its ids whichever server they ask; LangChain's does by default. The vocabulary
-comes by the library `tiktoken`, which has it in the folder TIKTOKEN_CACHE_DIR or downloads it once.
+that clients send its ids whichever server they ask; LangChain's does by default. The vocabulary is
+read by the library `tiktoken`, from the folder that TIKTOKEN_CACHE_DIR names.
 
-Invariant: nobody waits for it for longer than `LOAD_TIMEOUT_S`, and the event loop never does; a
-vocabulary that could not be had is not looked for again before `RETRY_S` have passed."""
+Invariant: no caller makes this process reach the network. `tiktoken` would download what it does
+not find, so that it is asked only for a file that is there and whole."""
 
 import asyncio
-import threading
-import time
+import hashlib
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from pathlib import Path
 from typing import Protocol
 
 from tandem.core.errors import InvalidArgument
@@ -20,9 +20,10 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 NAME = "cl100k_base"
-LOAD_TIMEOUT_S = 10.0
-"""A download of 1.7 MB, and half a second of one core."""
-RETRY_S = 300.0
+FOLDER_VARIABLE = "TIKTOKEN_CACHE_DIR"
+FILE = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
+"""The name under which `tiktoken` keeps the vocabulary: the SHA-1 of its address."""
+SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 
 
 class TokenSpelling(Protocol):
@@ -33,8 +34,14 @@ class TokenSpelling(Protocol):
 
 
 def load_cl100k() -> TokenSpelling:
-    """Load the vocabulary, which may take as long as the network wants. Raises ImportError without
-    `tiktoken`, and whatever it raises where the vocabulary cannot be had."""
+    """Load the vocabulary, which takes half a second of one core. Raises ImportError without
+    `tiktoken`, OSError without its file, ValueError for another file."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        raise FileNotFoundError(f"{FOLDER_VARIABLE} names no folder")
+    file = Path(folder) / FILE
+    if hashlib.sha256(file.read_bytes()).hexdigest() != SHA256:
+        raise ValueError(f"{file} is not {NAME}")
     import tiktoken  # it is optional
 
     return tiktoken.get_encoding(NAME)
@@ -43,68 +50,27 @@ def load_cl100k() -> TokenSpelling:
 class OpenAIVocabulary:
     """The vocabulary, loaded when it is first needed; used on the event loop only."""
 
-    def __init__(
-        self,
-        load: Callable[[], TokenSpelling] = load_cl100k,
-        *,
-        timeout_s: float = LOAD_TIMEOUT_S,
-        retry_s: float = RETRY_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, load: Callable[[], TokenSpelling] = load_cl100k) -> None:
         self._load = load
-        self._timeout_s = timeout_s
-        self._retry_s = retry_s
-        self._clock = clock
         self._spelling: TokenSpelling | None = None
-        self._loading: asyncio.Task[None] | None = None
-        self._began_s = 0.0
-        self._failed_s: float | None = None
+        self._loading = asyncio.Lock()
+        self._failed = ""
 
     async def loaded(self) -> TokenSpelling | None:
-        """Return the vocabulary; None where it cannot be had, or not soon enough."""
-        if self._spelling is not None:
-            return self._spelling
-        now_s = self._clock()
-        if self._loading is None:
-            if self._failed_s is not None and now_s - self._failed_s < self._retry_s:
-                return None
-            self._began_s = now_s
-            self._loading = asyncio.create_task(self._fetch())
-        # The deadline is the loading's: one that hangs makes only its first callers wait.
-        left_s = max(0.0, self._began_s + self._timeout_s - now_s)
-        await asyncio.wait((self._loading,), timeout=left_s)
+        """Return the vocabulary; None where there is none."""
+        async with self._loading:
+            if self._spelling is None:
+                try:
+                    self._spelling = await asyncio.to_thread(self._load)
+                except (ImportError, OSError, ValueError) as error:
+                    self._log_once(f"{type(error).__name__}: {error}")
         return self._spelling
 
-    async def close(self) -> None:
-        """Wait no longer for a vocabulary that is being loaded."""
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.gather(self._loading, return_exceptions=True)
-
-    async def _fetch(self) -> None:
-        """Load on a thread that a stopping process does not wait for: a download has no time limit
-        that could be set."""
-        future: Future[TokenSpelling] = Future()
-        future.set_running_or_notify_cancel()
-        thread = threading.Thread(
-            target=_run, args=(self._load, future), name="openai-vocabulary", daemon=True
-        )
-        thread.start()
-        try:
-            self._spelling = await asyncio.wrap_future(future)
-        except Exception as error:
-            self._failed_s = self._clock()
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    def _log_once(self, why: str) -> None:
+        """Log why there is none, unless it is known: callers decide how often it is asked for."""
+        if why != self._failed:
             log.warning("no vocabulary for OpenAI's token ids", vocabulary=NAME, why=why)
-        finally:
-            self._loading = None
-
-
-def _run(load: Callable[[], TokenSpelling], future: "Future[TokenSpelling]") -> None:
-    try:
-        future.set_result(load())
-    except BaseException as error:
-        future.set_exception(error)
+        self._failed = why
 
 
 def spelt_texts(

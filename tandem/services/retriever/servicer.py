@@ -147,7 +147,6 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._leaving.set()
 
     async def close(self) -> None:
-        await self._openai_vocabulary.close()
         await asyncio.to_thread(self._close)
         if self._forgetting is not None:
             await self._forgetting.close()

@@ -6,13 +6,23 @@ import asyncio
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from grpc import _common as grpc_common
 
-from tandem.telemetry.logging import EventLogger, configure_logging, get_logger, log_context
+from tandem.telemetry.logging import (
+    WARNING_PERIOD_S,
+    WARNINGS_PER_PERIOD,
+    EventLogger,
+    configure_logging,
+    get_logger,
+    log_context,
+)
+from tandem_api.verifier.v1.verifier_pb2 import VerifyResponse
 
 
 @pytest.fixture
@@ -185,3 +195,41 @@ def test_a_terminal_gets_the_trace_below_the_line(log: EventLogger, stream: io.S
     first, *rest = terminal.getvalue().splitlines()
     assert "ERROR   failed" in first
     assert rest[-1] == "KeyError: 'session'"
+
+
+def test_a_message_that_grpc_cannot_read_is_one_line_however_often_it_comes(
+    stream: io.StringIO,
+) -> None:
+    """By gRPC's own code, which logs with a traceback."""
+    reader = VerifyResponse.FromString
+    for _ in range(1000):
+        assert grpc_common.deserialize(b"\xff\xff", reader) is None
+    written = entries(stream)
+    assert len(written) == WARNINGS_PER_PERIOD
+    assert all("trace" not in entry and "DecodeError" in entry["why"] for entry in written)
+
+
+def test_what_a_library_warns_of_is_bounded_by_place_and_time(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever words a stranger puts into it; what this program says itself is all written."""
+    library = logging.getLogger("uvicorn.error")
+    own = get_logger("tandem.example")
+    now_s = 1000.0
+    monkeypatch.setattr("time.time", lambda: now_s)
+    monkeypatch.setattr("time.time_ns", lambda: int(now_s * 1e9))
+    for number in range(100):
+        library.warning("Invalid request %s", number)
+        library.info("served")
+        own.warning("refused", number=number)
+    library.error("from another place")
+    now_s += WARNING_PERIOD_S
+    library.warning("Later")
+    events = Counter(entry["event"].partition(" ")[0] for entry in entries(stream))
+    assert events == {
+        "Invalid": WARNINGS_PER_PERIOD,
+        "served": 100,
+        "refused": 100,
+        "from": 1,
+        "Later": 1,
+    }
