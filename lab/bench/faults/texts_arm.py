@@ -35,7 +35,7 @@ MAX_TOKENS = 120
 SETTLE_S = 30.0
 TWO_SIDED = "dragon-coupled"
 PRESETS = ("coupled", "dssd", "tslt")
-REMEMBERING = ("dsd", "dssd", "coupled", "cloud-lookup")
+REMEMBERING = ("dsd", "dssd", "coupled", "cloud-draft")
 """Presets whose drafts come from earlier texts too, on the edge or in the cloud."""
 MEMORY_TOKENS = 100_000
 OF_CLOUD = ("verifier", "cloud-aggregator", "link")
@@ -207,7 +207,8 @@ async def texts_arm(
             flags |= {"engine": "scripted", "model": MODEL}
         requests = _requests(seed)
     else:
-        settings["verifier"] |= {"model": learning.target, "cloud-memory-tokens": MEMORY_TOKENS}
+        settings["verifier"] |= {"model": learning.target, "cloud-draft": learning.draft}
+        settings["verifier"] |= {"cloud-memory-tokens": MEMORY_TOKENS}
         settings["drafter"] |= {"model": learning.draft, "memory-tokens": MEMORY_TOKENS}
         settings["drafter"] |= {"learn": "true", "learn-folder": place / "learning"}
         requests = _greedy_requests()
