@@ -253,7 +253,7 @@ async def test_a_cloud_is_lost_when_its_link_is_and_not_while_it_computes(
 async def test_documents_are_answered_from(tmp_path: Path) -> None:
     engines = LaptopEngine(scripted_side()), LaptopEngine(scripted_side())
     async with two_sides(tmp_path, engines=engines, give_up_after_s=2.6) as suite:
-        request = asking_documents(preset="dragon-coupled", params=GenerationParams(max_tokens=3))
+        request = asking_documents("dragon-coupled", params=GenerationParams(max_tokens=3))
         async with always_serving(suite.drafter.target, suite.verifier.target):
             answer = await suite.client.generate(request, DEADLINE_S)
     assert len(answer.token_ids) == 3

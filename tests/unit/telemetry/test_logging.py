@@ -213,7 +213,7 @@ def test_what_a_library_warns_of_is_bounded_by_place_and_time(
     stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever words a stranger puts into it; what this program says itself is all written."""
-    library = logging.getLogger("uvicorn.error")
+    library = logging.getLogger("example_library.errors")
     own = get_logger("tandem.example")
     now_s = 1000.0
     monkeypatch.setattr("time.time", lambda: now_s)
