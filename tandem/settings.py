@@ -322,21 +322,6 @@ class ModelSettings(ServiceSettings):
         min_length=1,
         description="Folder of a cross-encoder that re-ranks retrieved documents.",
     )
-    pace_first_s: float = Field(
-        default=0.0, ge=0, description="For benchmarks: minimum seconds of a pass over one token."
-    )
-    pace_further_s: float = Field(
-        default=0.0,
-        ge=0,
-        description="For benchmarks: additional seconds for each further token of the longest"
-        " request in the pass.",
-    )
-    pace_batch_s: float = Field(
-        default=0.0,
-        ge=0,
-        description="For benchmarks: additional seconds for each token of the other requests"
-        " in the pass.",
-    )
 
 
 Settings = TypeVar("Settings", bound=ServiceSettings)

@@ -41,16 +41,15 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "torch": _from("tandem.backends.torch"),
         "llamacpp": _from("tandem.backends.llamacpp"),
         "lookup": _from("tandem.backends.lookup"),
-        "scripted": _from("tandem.testing.scripted"),
         "vllm": _from("tandem.backends.vllm"),
     }
 )
 
 PARALLEL = ("vllm",)
 """Those that can spread a model over several devices."""
-SPLITTING = ("torch", "scripted")
+SPLITTING = ("torch",)
 """Those that can run the first layers of a model alone."""
-INVARIANT = ("llamacpp", "scripted")
+INVARIANT = ("llamacpp",)
 """Those that can compute each token to the same bits in every pass."""
 LOOKUP_FIRST = "lookup+"
 """Before a back end's name: looks drafts up, and asks its model for what it does not find."""
@@ -104,9 +103,11 @@ def load_served(
     parallel: Parallelism = ONE_DEVICE,
     kv_budget_bytes: int = 2 * 2**30,
     batch_invariant: bool = False,
+    load: Loader = load_model,
 ) -> LoadedModel:
     """Return the model of a service; `model` and what follows are settings of some services only. A
-    draft model is translated to the vocabulary of `target_tokenizer`. The model has made a pass."""
+    draft model is translated to the vocabulary of `target_tokenizer`. The model has made a pass.
+    `load` loads it."""
     choice = ModelChoice(
         source=model,
         revision=settings.revision,
@@ -122,7 +123,7 @@ def load_served(
         kv_cells=settings.kv_cells,
         batch_invariant=batch_invariant,
     )
-    loaded = load_model(choice)
+    loaded = load(choice)
     if target_tokenizer is not None:
         from tandem.backends.cross_vocabulary.pairing import fit_draft, load_target_tokenizer
 
@@ -133,11 +134,11 @@ def load_served(
     return loaded
 
 
-def load_cloud_draft(choice: ModelChoice, target: LoadedModel) -> Engine:
+def load_cloud_draft(choice: ModelChoice, target: LoadedModel, load: Loader = load_model) -> Engine:
     """Return a draft model that runs beside its target, translated to the target's vocabulary where
     that is another one. The model has made a pass. Raises InvalidArgument("cloud_draft")."""
     try:
-        loaded = load_model(replace(choice, drafts=True))
+        loaded = load(replace(choice, drafts=True))
         engine = loaded.engine
         if engine.vocabulary_hash != target.engine.vocabulary_hash:
             from tandem.backends.cross_vocabulary.pairing import fit_draft
@@ -149,7 +150,9 @@ def load_cloud_draft(choice: ModelChoice, target: LoadedModel) -> Engine:
     return engine
 
 
-def load_first_layers(settings: ModelSettings, model: str, layers: int) -> LoadedModel:
+def load_first_layers(
+    settings: ModelSettings, model: str, layers: int, load: Loader = load_model
+) -> LoadedModel:
     """Return the first layers of a target model, for a service that has another model of its own:
     in float32, so that the layers behind them find what they would compute themselves. Raises
     InvalidArgument("split_model")."""
@@ -159,11 +162,11 @@ def load_first_layers(settings: ModelSettings, model: str, layers: int) -> Loade
         revision=revision if at else None,
         device=settings.device,
         threads=settings.threads,
-        engine="scripted" if settings.engine == "scripted" else "torch",
+        engine="torch",
         first_layers=layers,
     )
     try:
-        loaded = load_model(choice)
+        loaded = load(choice)
     except InvalidArgument as error:
         raise InvalidArgument("split_model", error.why) from error
     _warm(loaded.engine)

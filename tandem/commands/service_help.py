@@ -23,7 +23,6 @@ GROUPS = (
             "stuck_after_s",
             *("split_model", "split_layers", "learn_folder", "learn_bytes", "learn_logprobs"),
             *("cloud_draft_engine", "cloud_draft_device", "cloud_draft_dtype"),
-            *("pace_first_s", "pace_further_s", "pace_batch_s", "pace_cloud_draft_s"),
         ),
     ),
     OptionGroup("Sampling", ("generation_config",)),

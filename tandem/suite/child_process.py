@@ -89,6 +89,11 @@ async def _read(pipe: IO[bytes] | None) -> asyncio.StreamReader:
     return reader
 
 
+def module_of(service: str) -> str:
+    """Return the module that is the service as a process."""
+    return f"tandem.services.{service}"
+
+
 class ChildProcess:
     """`name` is what messages call it; its log goes to `log`, or to standard error."""
 
@@ -107,10 +112,10 @@ class ChildProcess:
         log: Path | None,
         name: str = "",
     ) -> Self:
-        """Run tandem.services.SERVICE under `supervised`; `name` tells two of a service apart."""
+        """Run a service under `supervised`; `name` tells two of one service apart."""
         # -P: a folder called `tandem` in the working directory must not be taken for ours.
-        module = f"tandem.services.{service}"
-        command = (sys.executable, "-P", "-m", "tandem.suite.supervised", str(os.getpid()), module)
+        supervised = (sys.executable, "-P", "-m", "tandem.suite.supervised", str(os.getpid()))
+        command = (*supervised, module_of(service))
         appended = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         stderr = None if log is None else os.open(log, appended, 0o600)
         try:

@@ -17,9 +17,7 @@ from tandem.backends.interface import (
     never,
     open_session,
 )
-from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import InvalidArgument
-from tandem.settings import ModelSettings
 
 _SPIN_S = 200e-6  # sleeping is no more precise than this
 _NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
@@ -65,23 +63,6 @@ class PacedDevice:
 
     def _free_for_others(self) -> bool:
         return not self._first_waiting and self._clock() >= self._kept_until_s
-
-
-def pace_engine(
-    loaded: LoadedModel, settings: ModelSettings, device: PacedDevice | None = None
-) -> LoadedModel:
-    """Return the model with the passes that a service's settings declare, on `device` if it is
-    shared; as it is where they declare none."""
-    if not (settings.pace_first_s or settings.pace_further_s or settings.pace_batch_s):
-        return loaded
-    paced = PacedEngine(
-        loaded.engine,
-        settings.pace_first_s,
-        settings.pace_further_s,
-        settings.pace_batch_s,
-        device=device,
-    )
-    return replace(loaded, engine=paced)
 
 
 class PacedEngine:

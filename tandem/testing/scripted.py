@@ -1,5 +1,5 @@
 """A deterministic model without weights: a context decides the distribution after it. For tests,
-demonstrations and simulation; the engine's name is `scripted` where a service is to run one."""
+demonstrations and simulation; `tandem.testing.loading` loads them by the name `scripted`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.verifier.config import VerifierSettings
-from tandem.settings import ModelSettings, ServiceSettings, SettingsError, load_settings
+from tandem.settings import ServiceSettings, SettingsError, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "docker-compose.yml"
@@ -284,13 +284,6 @@ def test_the_env_file_sets_what_compose_reads() -> None:
     for name, value in re.findall(r"^#? ?([A-Z_]+)=(.*)$", env_file(), re.MULTILINE):
         passed_on = name.startswith("TANDEM_")
         assert name == "COMPOSE_PROFILES" or passed_on or defaults[name] == value, name
-
-
-def test_slower_models_can_be_tried_on_either_side() -> None:
-    paces = {f"TANDEM_{name}".upper() for name in ModelSettings.model_fields if "pace_" in name}
-    assert len(paces) == 3
-    for name in ("verifier", "drafter"):
-        assert paces <= SERVICES[name]["environment"].keys(), name
 
 
 @pytest.mark.parametrize("program", MODELS)

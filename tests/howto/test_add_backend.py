@@ -71,9 +71,9 @@ def add_back_end(copy: Path) -> None:
     """What the how-to says, and nothing else."""
     module, factory, contract, docs = (copy / step for step in STEPS)
     shutil.copy(CHECKOUT / "tests" / "howto" / "bigram_backend.py", module)
-    scripted = '        "scripted": _from("tandem.testing.scripted"),'
-    insert(factory, scripted, '        "bigram": _from("tandem.backends.bigram"),\n')
-    insert(contract, '    "scripted": "3",', '    "bigram": "3",\n')
+    vllm = '        "vllm": _from("tandem.backends.vllm"),'
+    insert(factory, vllm, '        "bigram": _from("tandem.backends.bigram"),\n')
+    insert(contract, '    "vllm": str(demo_folder("demo-target")),', '    "bigram": "3",\n')
     docs.write_text("".join(map(with_column, docs.read_text().splitlines(keepends=True))))
 
 

@@ -22,10 +22,11 @@ from tandem.backends.factory import load_model
 from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.vllm.engine import VllmEngine
+from tandem.testing.scripted import load
 
 assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
 torch = load_model(ModelChoice(sys.argv[1])).engine
-scripted = load_model(ModelChoice("1", engine="scripted")).engine
+scripted = load(ModelChoice("1")).engine
 engines = {
     "torch": torch,
     "scripted": scripted,

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ import grpc
 from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 
 TANDEM = str(Path(sys.executable).with_name("tandem"))
+TESTING = (sys.executable, "-P", "-m", "tandem.testing")
+"""The same with drafters and verifiers that know scripted models, and passes of a declared time."""
 TIMEOUT_S = 300.0
 """For anything; on a quiet machine a suite starts in seconds."""
 
@@ -32,20 +34,26 @@ os.execv(sys.argv[1], sys.argv[1:])
 Process = subprocess.Popen[str]
 
 
-def tandem(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def tandem(
+    *arguments: str, cwd: Path | None = None, command: Sequence[str] = (TANDEM,)
+) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     return subprocess.run(
-        [TANDEM, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=cwd
+        [*command, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=cwd
     )
 
 
 @contextmanager
-def started(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Process]:
+def started(
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = (TANDEM,),
+) -> Iterator[Process]:
     """A process that is killed at the end, with more in its environment. It heeds Ctrl-C, which a
     shell has background jobs and their children ignore; not by a preexec_fn, since gRPC's threads
     do not survive a fork."""
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", HEED_CTRL_C, TANDEM, *arguments],
+        [sys.executable, "-P", "-c", HEED_CTRL_C, *command, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -89,10 +97,14 @@ class Up:
 
 
 @contextmanager
-def running_up(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Up]:
+def running_up(
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = (TANDEM,),
+) -> Iterator[Up]:
     """`tandem up` on free ports, once it is ready; ended gently if it still runs."""
     up = ("up", "--json", "--port", "0")
-    with started(*up, *arguments, environment=environment) as process:
+    with started(*up, *arguments, environment=environment, command=command) as process:
         assert process.stdout is not None
         ready = process.stdout.readline()
         assert ready, process.communicate()[1]

@@ -24,6 +24,7 @@ from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
 from tests.process.running_suite import (
     TANDEM,
+    TESTING,
     TIMEOUT_S,
     Up,
     consecutive_free_ports,
@@ -46,7 +47,7 @@ SCRIPTED = (
     *("--draft", "1", "--engine-draft", "scripted"),
     *("--target", "1", "--engine-target", "scripted"),
 )
-"""Models that load at once."""
+"""Models that load at once, for `TESTING`."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,7 +162,7 @@ def test_an_interrupted_answer_frees_the_memory_on_both_sides(suite: Up, metrics
 
 
 def test_an_interrupted_embedded_suite_ends_as_well() -> None:
-    with started("generate", *SCRIPTED, *LONG, "--max-tokens", "4000") as process:
+    with started("generate", "--demo", *LONG) as process:
         assert first_character(process)
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
@@ -274,7 +275,8 @@ def test_a_suite_that_is_killed_leaves_no_service_behind(suite: Up) -> None:
 @pytest.fixture(scope="module")
 def pinned() -> Iterator[Up]:
     """Two verifiers, and each side on cores of its own."""
-    with running_up(*SCRIPTED, "--verifiers", "2", "--pin", "--drain-s", str(TIMEOUT_S)) as up:
+    several = ("--verifiers", "2", "--pin", "--drain-s", str(TIMEOUT_S))
+    with running_up(*SCRIPTED, *several, command=TESTING) as up:
         yield up
 
 
@@ -301,7 +303,7 @@ def test_stopping_lets_open_requests_finish(pinned: Up) -> None:
 
 
 def test_a_service_that_dies_stops_the_others() -> None:
-    with running_up(*SCRIPTED) as up:
+    with running_up(*SCRIPTED, command=TESTING) as up:
         os.kill(up.pids["verifier"], signal.SIGKILL)
         _, words = up.process.communicate(timeout=TIMEOUT_S)
         assert up.process.returncode == 1
@@ -313,7 +315,7 @@ def test_a_service_that_dies_stops_the_others() -> None:
 
 
 def test_a_second_interrupt_ends_a_suite_at_once_and_leaves_nothing() -> None:
-    with running_up(*SCRIPTED) as up:
+    with running_up(*SCRIPTED, command=TESTING) as up:
         os.kill(up.pids["verifier"], signal.SIGSTOP)  # so that the first one takes its time
         up.process.send_signal(signal.SIGINT)
         wait_for_end(up.pids["aggregator"])
@@ -336,7 +338,7 @@ def test_a_port_in_use(taken: str) -> None:
         ("up", *SCRIPTED, "--port", taken),
         ("link", "--listen", f"127.0.0.1:{taken}", "--target", "127.0.0.1:1"),
     ):
-        ended = tandem(*arguments)
+        ended = tandem(*arguments, command=TESTING)
         assert ended.returncode == 1, arguments
         assert f"127.0.0.1:{taken}" in one_line(ended.stderr)
         assert ended.stdout == ""

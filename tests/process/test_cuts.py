@@ -41,11 +41,11 @@ def suite() -> Iterator[CutSuite]:
             *("--pace-first-s", str(PACING.verify_first_s)),
             *("--pace-further-s", str(PACING.verify_further_s)),
         )
-        cloud = start("tandem.services.verifier", "--port", "0", "--model", TARGET, *paces)
+        cloud = start("tandem.testing.verifier", "--port", "0", "--model", TARGET, *paces)
         verifier = cloud.address()
         emulator = start("lab.bench.harness.link_process", verifier)
         drafter = start(
-            "tandem.services.drafter",
+            "tandem.testing.drafter",
             *("--port", "0", "--model", DRAFT, "--verifier", emulator.address()),
             *("--pace-first-s", str(PACING.draft_s), "--give-up-after-s", str(GIVE_UP_S)),
         )

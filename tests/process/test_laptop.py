@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tandem.net.probe import ask
-from tests.process.running_suite import running_up
+from tests.process.running_suite import TESTING, running_up
 
 SILENT = Path(__file__).with_name("silent_passes")
-PACE = {"TANDEM_PACE_FIRST_S": "0.5", "TANDEM_PACE_FURTHER_S": "0.025"}
+PACE = {"PACE_FIRST_S": "0.5", "PACE_FURTHER_S": "0.025"}
 MODELS = (
     *("--draft", "1", "--engine-draft", "scripted"),
     *("--target", "1", "--engine-target", "scripted"),
@@ -24,7 +24,7 @@ def test_up_answers_and_is_serving_all_along() -> None:
     environment = {**PACE, "PYTHONPATH": path}
     asked = ("--prompt", PROMPT, "--max-tokens", "4", "--ignore-eos")
     with (
-        running_up(*MODELS, environment=environment) as up,
+        running_up(*MODELS, environment=environment, command=TESTING) as up,
         ThreadPoolExecutor() as threads,
     ):
         answering = threads.submit(up.generate, *asked)

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.core.errors import TandemError
 from tandem.suite.process_memory import proportional_set_bytes
-from tests.process.running_suite import TIMEOUT_S, tandem
+from tests.process.running_suite import TESTING, TIMEOUT_S, tandem
 from tests.process.test_cli import SCRIPTED
 
 pytestmark = [
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def test_the_services_of_a_pair_are_started_asked_and_measured() -> None:
-    ended = tandem("doctor", "--memory", "--json", *SCRIPTED)
+    ended = tandem("doctor", "--memory", "--json", *SCRIPTED, command=TESTING)
     checks = {one["name"]: one for one in json.loads(ended.stdout)["checks"]}
     words = checks["memory"]["found"]
     assert checks["memory"]["ok"], words

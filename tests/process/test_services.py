@@ -68,7 +68,7 @@ def _verifier(port: int, metrics_port: int) -> ServiceProcess:
         "--pace-cloud-draft-s",
         "0.02",
     )
-    return ServiceProcess("tandem.services.verifier", *SCRIPTED, *ports, *paces, *drafts)
+    return ServiceProcess("tandem.testing.verifier", *SCRIPTED, *ports, *paces, *drafts)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def services() -> Iterator[Services]:
         verifier = stack.enter_context(_verifier(verifier_port, metrics_ports[0]))
         drafter = stack.enter_context(
             ServiceProcess(
-                "tandem.services.drafter",
+                "tandem.testing.drafter",
                 *("--port", "0", "--metrics-port", str(metrics_ports[1]), *SCRIPTED),
                 *("--verifier", f"127.0.0.1:{verifier_port}", "--split-model", "1"),
             )

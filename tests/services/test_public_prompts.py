@@ -12,8 +12,6 @@ from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.prompt import Turn
 from tandem.demo import demo_folder
 from tandem.net.reloaded import BadFile
-from tandem.services.drafter.__main__ import build
-from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.public_prompts import (
     MOST_PROMPTS,
     PublicPrompts,
@@ -23,6 +21,8 @@ from tandem.services.drafter.public_prompts import (
 )
 from tandem.settings import SettingsError, load_settings
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.drafter.__main__ import build
+from tandem.testing.settings import PacedDrafterSettings
 from tandem.text import Tokenizer
 from tandem.text.tool_prompt import conversation_ids
 
@@ -102,6 +102,6 @@ async def test_a_bad_file_stops_the_start_and_the_variable_is_named(tmp_path: Pa
     path = tmp_path / "public.json"
     path.write_text("[1]")
     asked = {"public_prompts_file": path, "insecure": True, "engine": "scripted", "model": "1"}
-    settings = load_settings(DrafterSettings, asked)
+    settings = load_settings(PacedDrafterSettings, asked)
     with pytest.raises(SettingsError, match=r"TANDEM_PUBLIC_PROMPTS_FILE: .*public\.json: must be"):
         build(settings, Metrics(new_registry(), "device"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.services.verifier.__main__ import build
-from tandem.services.verifier.config import VerifierSettings
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tandem.testing.settings import PacedVerifierSettings
+from tandem.testing.verifier.__main__ import build
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tests.services.scripted_suite import started, target_engine
 from tests.services.verifier_peer import edge_peer, opening
@@ -32,7 +32,7 @@ async def opened_by(servicer: VerifierServicer, frame: pb.VerifyRequest) -> pb.O
 
 async def test_a_verifier_says_what_its_engine_takes_for_a_row() -> None:
     """Five rows take 2.5 times as long as one, by declaration."""
-    settings = VerifierSettings(
+    settings = PacedVerifierSettings(
         insecure=True,
         model="1",
         engine="scripted",

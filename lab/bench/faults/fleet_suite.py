@@ -19,6 +19,7 @@ from tandem.generation.client import AggregatorClient
 from tandem.net.status import Rejected
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.testing.mains import module_of
 
 ROOM = 256
 """For sessions and requests: the load decides how many there are, not a service's limit."""
@@ -147,7 +148,7 @@ async def fleet_suite(
         access = {"insecure": "true"} if certificates is None else secured(certificates, side)
         options = {name.replace("_", "-"): value for name, value in flags.items()}
         settings = {"port": port_of[name], **options, **access}
-        members[name] = Member(f"tandem.services.{service}", flags_of(settings))
+        members[name] = Member(module_of(service), flags_of(settings))
 
     model, cloud = _model(shape), verifier_options(shape)
     async with AsyncExitStack() as stack:

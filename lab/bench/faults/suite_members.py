@@ -17,6 +17,7 @@ from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.testing.mains import module_of
 
 SERVICES = (
     *("verifier", "drafter", "aggregator"),
@@ -71,10 +72,12 @@ async def whole_suite(
                 "metrics-port": metrics[name],
                 **more.get(name, {}),
             }
-            module, side = f"tandem.services.{name.rpartition('-')[2]}", side_of(name)
             service_flags |= (
-                {"insecure": "true"} if certificates is None else secured(certificates, side)
+                {"insecure": "true"}
+                if certificates is None
+                else secured(certificates, side_of(name))
             )
+            module = module_of(name.rpartition("-")[2])
             members[name] = Member(module, flags_of(service_flags), switches.get(name))
         fleet = await stack.enter_async_context(Fleet(members, place, ports))
         suite = WholeSuite(fleet, LinkGroup(ways), free_ports[-1], metrics)

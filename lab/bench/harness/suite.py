@@ -23,7 +23,9 @@ from lab.machine import pin, pinned, usable_cores
 from tandem.backends.model_source import is_gguf
 from tandem.core.errors import TandemError
 from tandem.net.status import Rejected
+from tandem.suite.child_process import module_of
 from tandem.suite.local_processes import free_ports
+from tandem.testing import mains
 
 START_S = 180.0
 STOP_S = 10.0
@@ -120,6 +122,7 @@ def running_suite(
     if target_threads is None:
         target_threads = len(cloud_cores)
     kept = () if keeps_prefixes else ("--prefix-kv-bytes", "0")
+    main = module_of if pacing is None else mains.module_of
     with ExitStack() as stack:
 
         def start(name: str, cores: Sequence[int], *flags: str) -> PinnedProcess:
@@ -135,7 +138,7 @@ def running_suite(
             *kept,
             *verifier_options,
         )
-        verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
+        verifier = start(main("verifier"), cloud_cores, *verifier_flags)
         link = None
         cloud_address = verifier.address
         if with_link:
@@ -153,7 +156,7 @@ def running_suite(
             *kept,
             *drafter_options,
         )
-        drafter = start("tandem.services.drafter", edge_cores, *drafter_flags)
+        drafter = start(main("drafter"), edge_cores, *drafter_flags)
         aggregator = start(
             "tandem.services.aggregator",
             edge_cores,

@@ -97,14 +97,14 @@ def running_sides(
         notes = start_retriever("device", device_core)
         pages = start_retriever("cloud", cloud_core)
         run_loop(fill(demo_documents(), {"device": notes.address, "cloud": pages.address}))
-        verifier = start("tandem.services.verifier", cloud_core, *cloud_pass.flags(models.target))
+        verifier = start("tandem.testing.verifier", cloud_core, *cloud_pass.flags(models.target))
         cloud = start(
             *("tandem.services.aggregator", cloud_core, *COMMON, "--side", "cloud"),
             *("--decoder", verifier.address, "--retriever", pages.address),
         )
         emulator = start("lab.bench.harness.link_process", cloud_core, cloud.address)
         drafter_flags = (*device_pass.flags(models.draft), "--verifier", verifier.address)
-        drafter = start("tandem.services.drafter", device_core, *drafter_flags)
+        drafter = start("tandem.testing.drafter", device_core, *drafter_flags)
         device = start(
             *("tandem.services.aggregator", device_core, *COMMON, "--http", "false"),
             *("--drafter", drafter.address, "--retriever", notes.address),

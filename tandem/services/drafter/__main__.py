@@ -1,6 +1,6 @@
 """`python -m tandem.services.drafter`: the drafter as a process."""
 
-from tandem.backends.factory import load_first_layers, load_served
+from tandem.backends.factory import Loader, load_first_layers, load_model, load_served
 from tandem.backends.model_source import LoadedModel, only_drafts
 from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
@@ -22,20 +22,22 @@ from tandem.services.drafter.split_edge import SplitEdge
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
-from tandem.testing.paced import pace_engine
 from tandem.two_sided.interface import Documents
 
 
-def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
-    """Build the servicer, with its engine and tokenizer loaded."""
+def build(
+    settings: DrafterSettings, metrics: Metrics, load: Loader = load_model
+) -> DrafterServicer:
+    """Build the servicer, with its engine and tokenizer loaded; `load` loads each model."""
     access = client_access(settings)  # refused without waiting for torch
     file = settings.verifiers_file
     public_file = settings.public_prompts_file
     verifiers = file and loaded("verifiers_file", lambda: clouds_in(file))
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer
-    model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
-    model = pace_engine(model, settings)
+    model = load_served(
+        settings, settings.model, drafts=True, target_tokenizer=tokenizer, load=load
+    )
     if model.tokenizer is None:
         raise InvalidArgument("model", f"{settings.model} has no tokenizer")
     spoken = model.tokenizer
@@ -74,7 +76,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         instance=settings.prometheus_instance,
         tenants=tenant_ids(access),
         public_prompts=public_prompts,
-        split=_split(settings),
+        split=_split(settings, load),
         memory=TenantMemories.of(memory_limits(settings), model.engine),
         learning=_learning(settings, model),
         pass_times=measure_pass_times(model.engine),
@@ -85,12 +87,12 @@ def _only_drafts(settings: DrafterSettings) -> bool:
     return settings.engine == "lookup" or only_drafts(settings.model)
 
 
-def _split(settings: DrafterSettings) -> SplitEdge | None:
+def _split(settings: DrafterSettings, load: Loader) -> SplitEdge | None:
     """Load the target's first layers, where the drafter is to run them."""
     if settings.split_model is None:
         return None
-    layers = load_first_layers(settings, settings.split_model, settings.split_layers)
-    engine = pace_engine(layers, settings).engine
+    layers = load_first_layers(settings, settings.split_model, settings.split_layers, load)
+    engine = layers.engine
     return SplitEdge(settings.split_layers, lambda: engine, settings.stuck_after_s)
 
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tandem.backends.factory import load_cloud_draft, load_served
-from tandem.backends.interface import Engine
+from tandem.backends.factory import Loader, load_cloud_draft, load_model, load_served
 from tandem.backends.model_source import LoadedModel, ModelChoice, Parallelism
 from tandem.index.reranking import find_rescoring
 from tandem.net.process import run_service
@@ -16,14 +15,15 @@ from tandem.services.verifier.config import VerifierSettings, memory_limits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
-from tandem.testing.paced import PacedDevice, PacedEngine, pace_engine
 from tandem.two_sided.interface import Documents
 
 
-def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
-    """Return the servicer with its engine loaded."""
+def build(
+    settings: VerifierSettings, metrics: Metrics, load: Loader = load_model
+) -> VerifierServicer:
+    """Return the servicer with its engine loaded; `load` loads each model."""
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")
-    loaded = load_served(
+    model = load_served(
         settings,
         settings.model,
         exits=settings.exits,
@@ -32,9 +32,8 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         ),
         kv_budget_bytes=settings.kv_budget_bytes,
         batch_invariant=settings.batch_invariant,
+        load=load,
     )
-    device = PacedDevice()
-    model = pace_engine(loaded, settings, device)
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads or 1)
     limits = VerifierLimits(
         max_sessions=settings.max_sessions,
@@ -57,15 +56,14 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         tracing=tracing,
         default_sampling=model.default_sampling,
         pass_times=measure_pass_times(model.engine),
-        cloud_draft=_cloud_draft(settings, loaded, device),
+        cloud_draft=_cloud_draft(settings, model, load),
     )
 
 
 def _cloud_draft(
-    settings: VerifierSettings, target: LoadedModel, device: PacedDevice
+    settings: VerifierSettings, target: LoadedModel, load: Loader
 ) -> CloudDraftModel | None:
-    """Load the draft model of the verifier itself, where it is to have one. Its paced passes take
-    turns with the target's on `device`."""
+    """Load the draft model of the verifier itself, where it is to have one."""
     if settings.cloud_draft is None:
         return None
     name, at, revision = settings.cloud_draft.rpartition("@")
@@ -80,10 +78,7 @@ def _cloud_draft(
         gpu_layers=settings.gpu_layers,
         kv_cells=settings.kv_cells,
     )
-    engine: Engine = load_cloud_draft(choice, target)
-    if settings.pace_cloud_draft_s:
-        pace_s = settings.pace_cloud_draft_s
-        engine = PacedEngine(engine, pace_s, 0.0, device=device, goes_first=True)
+    engine = load_cloud_draft(choice, target, load)
     check_vocabulary(engine, target.engine)
     pass_times = measure_pass_times(engine)
     return CloudDraftModel(engine.model_name, lambda: engine, loaded=True, pass_times=pass_times)

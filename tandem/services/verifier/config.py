@@ -61,12 +61,6 @@ class VerifierSettings(ModelSettings):
         description="Tokens that the verifier remembers of all tenants together, at some 25 bytes"
         " each. Only with `cloud_memory_tokens`.",
     )
-    pace_cloud_draft_s: float = Field(
-        default=0.0,
-        ge=0,
-        description="For benchmarks: minimum seconds of a pass of the model of `cloud_draft`. Paced"
-        " passes of this model and of the target take turns, as on one device.",
-    )
     tensor_parallel: int = Field(
         default=1,
         ge=1,

@@ -26,7 +26,7 @@ from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.demo import demo_folder
 from tandem.runtime.chunked_prefill import CHUNK_ROWS
 from tandem.testing.paced import PacedEngine
-from tandem.testing.scripted import ScriptedEngine, scripted_probs
+from tandem.testing.scripted import ScriptedEngine, load, scripted_probs
 from tests.howto.bigram_backend import BigramEngine
 
 VOCABULARY = 211
@@ -62,13 +62,13 @@ def narrow(name: str, dtype: str) -> Callable[[], Engine]:
 SOURCES = {
     "torch": "TINY",
     "llamacpp": "GGUF",
-    "scripted": "3",
     "lookup": str(demo_folder("demo-target")),
     "vllm": str(demo_folder("demo-target")),
 }
 """A small model for each back end of the factory; TINY and GGUF are written for the test."""
 
 VARIANTS: dict[str, Callable[[], Engine]] = {
+    "scripted": lambda: load(ModelChoice("3")).engine,
     "scripted-long-memory": scripted,
     "translated": translated,
     "paced": lambda: PacedEngine(scripted(), 0.0, 0.0),
@@ -291,7 +291,7 @@ def test_a_capability_is_there_or_refused(engine: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "name"),
-    [(name, name) for name in LOADERS if name != "scripted"],
+    [(name, name) for name in LOADERS],
     indirect=["engine"],
 )
 def test_the_docs_tell_what_it_can_do(engine: Engine, name: str) -> None:

@@ -7,11 +7,12 @@ from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice, Parallelism
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
+from tandem.testing.scripted import load
 
 
 def test_an_unknown_back_end_is_refused_by_the_setting_s_name() -> None:
     with pytest.raises(
-        InvalidArgument, match="'tensor'; known: auto, torch, llamacpp, lookup, scripted"
+        InvalidArgument, match="'tensor'; known: auto, torch, llamacpp, lookup, vllm"
     ) as caught:
         load_model(ModelChoice("model", engine="tensor"))
     assert caught.value.field == "engine"
@@ -24,11 +25,12 @@ def test_the_model_says_which_back_end_it_needs() -> None:
 
 
 def test_drafts_may_be_looked_up_before_their_model_is_asked() -> None:
-    loaded = load_model(ModelChoice("4:0.2", engine="lookup+scripted", drafts=True))
+    draft = str(demo_folder("demo-draft"))
+    loaded = load_model(ModelChoice(draft, engine="lookup+torch", drafts=True))
     assert isinstance(loaded.engine, LookupFirstEngine)
-    assert loaded.engine.model_name == "lookup+scripted"
+    assert loaded.engine.model_name == "lookup+demo-draft"
     for choice in (
-        ModelChoice("4", engine="lookup+scripted"),
+        ModelChoice("4", engine="lookup+torch"),
         ModelChoice("4", engine="lookup+tensor", drafts=True),
     ):
         with pytest.raises(
@@ -39,20 +41,20 @@ def test_drafts_may_be_looked_up_before_their_model_is_asked() -> None:
 
 
 def test_scripted_models_of_one_seed_are_a_pair() -> None:
-    draft = load_model(ModelChoice("4:0.2", engine="scripted", drafts=True))
-    target = load_model(ModelChoice("4", engine="scripted"))
+    draft = load(ModelChoice("4:0.2", drafts=True))
+    target = load(ModelChoice("4"))
     assert draft.engine.vocabulary_hash == target.engine.vocabulary_hash
     assert draft.tokenizer is not None
     assert draft.tokenizer.encode("A") == [65]
     assert target.content_hash() == "scripted:4"
     for bad in ("demo", "x:0.2", "4:0.2:1"):
         with pytest.raises(InvalidArgument, match="SEED"):
-            load_model(ModelChoice(bad, engine="scripted"))
+            load(ModelChoice(bad))
 
 
 def test_one_device_is_not_said_to_be_several() -> None:
-    with pytest.raises(InvalidArgument, match="'scripted' runs on one device") as caught:
-        load_model(ModelChoice("4", engine="scripted", parallel=Parallelism(tensor=2)))
+    with pytest.raises(InvalidArgument, match="'torch' runs on one device") as caught:
+        load_model(ModelChoice("4", engine="torch", parallel=Parallelism(tensor=2)))
     assert caught.value.field == "engine"
 
 
@@ -76,6 +78,6 @@ def test_a_draft_model_is_not_given_to_vllm() -> None:
 def test_vocabularies_that_cannot_be_compared_are_refused() -> None:
     from tandem.backends.cross_vocabulary.pairing import fit_draft
 
-    draft = load_model(ModelChoice("4", engine="scripted", drafts=True))
+    draft = load(ModelChoice("4", drafts=True))
     with pytest.raises(InvalidArgument, match="can be compared"):
         fit_draft(draft.engine, draft.tokenizer, draft.tokenizer)

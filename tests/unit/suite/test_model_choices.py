@@ -105,8 +105,8 @@ def test_the_demo_s_target_and_a_given_draft_keep_theirs(mine: Path) -> None:
 
 
 def test_a_target_whose_vocabulary_is_nobody_s_needs_a_draft() -> None:
-    with pytest.raises(InvalidArgument, match="is needed for a target of the engine 'scripted'"):
-        choose_pair(flags(target="1:0.3", engine_target="scripted"))
+    with pytest.raises(InvalidArgument, match="is needed for a target of the engine 'bigram'"):
+        choose_pair(flags(target="1", engine_target="bigram"))
 
 
 def test_a_draft_that_was_trained_for_a_target_and_lies_beside_it_is_taken(mine: Path) -> None:

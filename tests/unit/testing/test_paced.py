@@ -3,15 +3,12 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tandem.backends.factory import load_served
 from tandem.backends.interface import ForwardCancelled, ForwardRequest
 from tandem.core.errors import InvalidArgument
-from tandem.settings import ModelSettings
-from tandem.testing.paced import PacedDevice, PacedEngine, pace_engine
+from tandem.testing.paced import PacedDevice, PacedEngine
 from tandem.testing.scripted import ScriptedEngine
 
 
@@ -109,16 +106,6 @@ def test_the_inner_engine_shows_through() -> None:
     assert engine.vocabulary_hash == inner.vocabulary_hash
     session.close()
     assert inner.sessions_open == 1
-
-
-def test_a_service_s_settings_pace_its_model() -> None:
-    def engine(**pace: Any) -> Any:
-        settings = ModelSettings.model_construct(**{"engine": "scripted", **pace})
-        return pace_engine(load_served(settings, "4"), settings).engine
-
-    assert isinstance(engine(), ScriptedEngine)
-    for pace in ("pace_first_s", "pace_further_s", "pace_batch_s"):
-        assert isinstance(engine(**{pace: 0.01}), PacedEngine)
 
 
 def test_engines_of_one_device_compute_one_after_the_other() -> None:

@@ -1,0 +1,1 @@
+"""`python -P -m tandem.testing.drafter`: the drafter of tests and benchmarks."""

@@ -1,0 +1,1 @@
+"""`python -P -m tandem.testing.verifier`: the verifier of tests and benchmarks."""
