@@ -107,7 +107,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         self._retry: asyncio.TimerHandle | None = None
         self._attempts = 0
         self._resyncs = 0
-        self._was_admitted = self._is_admitted = False
+        self._is_admitted = False
         self._last_error = ""
         self._refusal: Rejected | None = None
         self._refused_after_opening = 0
@@ -235,7 +235,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         now = time.monotonic()
         self._diagnosis.heard(now)
         if self.admits(message):
-            self._was_admitted = self._is_admitted = True
+            self._is_admitted = True
             self._refusal = None
         try:
             return self.receive(message, size_bytes, now)
@@ -250,9 +250,11 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         if code in self._fatal:
             again_s = retry_s(error)
             refusal = upstream_rejection(code, details or "the cloud refused", again_s)
-            if not goes_elsewhere and self._is_final(code):
+            is_final = self._is_final(code)
+            too_often = self._refused_after_opening > MAX_RESYNCS
+            if is_final and (too_often or not goes_elsewhere):
                 raise refusal
-            if self._refused_after_opening > MAX_RESYNCS:
+            if too_often:
                 self._open_stream = None  # it is given up, as one that stays lost
             self._refusal = refusal
             self._retry_after_s = 0.0 if goes_elsewhere else again_s or 0.0

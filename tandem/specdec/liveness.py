@@ -186,7 +186,10 @@ class Liveness:
         return None if sent_s is None else now - sent_s
 
     def is_dead(self, now: float) -> bool:
-        return self._silent_s(now) >= self._times.dead_after_s or self._round_is_lost(now)
+        times = self._times
+        silent_s = self._silent_s(now)
+        given_up = self.policy is not LostCloud.WAIT and silent_s >= times.give_up_after_s
+        return silent_s >= times.dead_after_s or given_up or self._round_is_lost(now)
 
     def _round_is_lost(self, now: float) -> bool:
         """Return whether an answer is so late that none will come, whatever else is heard. Where

@@ -64,9 +64,7 @@ class Resumable(ABC, Generic[Output]):
         `Liveness.lost`."""
         if self.phase is not Phase.RUNNING:
             return []
-        reconnect = self._leave_stream()
-        self._count_loss(self._peer.lost(now, stuck_s))
-        return [*reconnect, *self._give_up_if_due(now)]
+        return self._miss_stream(now, stuck_s)
 
     def tick(self, now: float) -> list[Output | Reconnect | Finish]:
         """Ping a silent peer, notice a dead one, and give up a lost one, as time has passed."""
@@ -75,14 +73,24 @@ class Resumable(ABC, Generic[Output]):
             return self._give_up_if_due(now)
         if self.phase is not Phase.RUNNING:
             return []
-        # A peer may be given up before it counts as dead: its outage began with earlier streams.
-        if self._peer.is_dead(now) or self._peer.is_given_up(now):
+        if self._peer.is_dead(now):
             return self.lost(now)
+        # The outage began with earlier streams: of this one's connection nothing bad is known.
+        if self._peer.is_given_up(now):
+            return self._miss_stream(now, lost=False)
         return self._ping(now)
 
     def cancel(self) -> list[Output | Reconnect | Finish]:
         """End the request: the caller left."""
         return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED)
+
+    def _miss_stream(
+        self, now: float, stuck_s: float = 0.0, *, lost: bool = True
+    ) -> list[Output | Reconnect | Finish]:
+        """Leave a stream on which nothing more is expected, and give up if that is due."""
+        reconnect = self._leave_stream(lost=lost)
+        self._count_loss(self._peer.lost(now, stuck_s))
+        return [*reconnect, *self._give_up_if_due(now)]
 
     def _leave_stream(self, *, lost: bool = True) -> list[Output | Reconnect | Finish]:
         """Ask for another stream, which carries again what was under way on this one. `lost`: see

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,33 @@ async def test_no_silent_cloud_gets_more_than_its_part_of_the_time() -> None:
     assert first_s <= 1.0
     assert second_s <= 1.5
     assert last_s <= 3.0
+
+
+async def test_who_refused_is_asked_again_once_the_only_other_one_is_lost() -> None:
+    """It may have room by now; the one that is lost may never come back."""
+    link, went = link_to(clouds_with(A, B))
+    connect(link)
+    assert link.failed(StatusCode.UNAVAILABLE)
+    connect(link)
+    assert link.failed(StatusCode.RESOURCE_EXHAUSTED)
+    connect(link)
+    assert link.failed(StatusCode.UNAVAILABLE)
+    connect(link)
+    assert went == [A, B, A, B]
+
+
+async def test_a_cloud_that_is_named_no_more_bounds_no_draft(tmp_path: Path) -> None:
+    """A session that is there still may open another stream to it."""
+    clouds = clouds_of_file(tmp_path / "clouds", A)
+    clouds.begin()
+    try:
+        link, _ = link_to(clouds)
+        connect(link)
+        write(tmp_path / "clouds", B)
+        await until_listed(clouds, B)
+        clouds.takes(B, 32)
+        await asyncio.sleep(0.2)
+        assert link.admits(replace(opened_by("a"), max_draft_length=2))
+        assert clouds.longest_draft == 32
+    finally:
+        await clouds.close()

@@ -12,6 +12,7 @@ from grpc import StatusCode
 from tandem.core.errors import Unavailable
 from tandem.core.stopping import FinishReason
 from tandem.net.frame_stream import StreamEnded
+from tandem.net.session_runner import MAX_RESYNCS
 from tandem.net.status import STATUS_LOST, Rejected
 from tests.unit.net.session_without_models import SessionWithoutModels
 
@@ -75,5 +76,23 @@ async def test_a_refusal_is_forgotten_once_something_else_is_known(between: Any)
         session.stream_ends(*SILENT)
     with pytest.raises(Unavailable, match="the cloud is lost"):
         await session.raise_failure(FinishReason.ERROR)
+    session.close()
+    await asyncio.sleep(0)
+
+
+async def test_peers_that_take_a_request_and_refuse_it_in_turn_end_it() -> None:
+    """Each that takes it ends the outage, so that no silence would."""
+
+    class Moving(Session):
+        def peer_failed(self, code: StatusCode) -> bool:
+            return True
+
+    session = Moving()
+    for tries in range(MAX_RESYNCS + 1):
+        assert session.failure is None, tries
+        session.stream_ends(*FULL, admitted=True)
+        session.stream_ends(*SILENT)
+    with pytest.raises(Rejected, match="kv budget"):
+        await session.raise_failure(None)
     session.close()
     await asyncio.sleep(0)

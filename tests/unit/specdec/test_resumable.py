@@ -14,8 +14,13 @@ TIMES = LivenessTimes(ping_after_s=0.2, dead_after_s=0.6, give_up_after_s=1.0)
 class Bare(Resumable[str]):
     """Says what it was asked for."""
 
-    def __init__(self, policy: LostCloud = LostCloud.FAIL, phase: Phase = Phase.CONNECTING) -> None:
-        self.liveness = Liveness(policy, TIMES, 0.0)
+    def __init__(
+        self,
+        policy: LostCloud = LostCloud.FAIL,
+        phase: Phase = Phase.CONNECTING,
+        times: LivenessTimes = TIMES,
+    ) -> None:
+        self.liveness = Liveness(policy, times, 0.0)
         super().__init__(self.liveness, phase)
         self.silences_s: list[float] = []
         self.forgotten = 0
@@ -67,13 +72,14 @@ def test_a_silent_peer_is_pinged_then_left_then_given_up() -> None:
 
 
 def test_a_peer_is_given_up_though_its_latest_stream_is_not_dead_yet() -> None:
+    """That stream may be to another peer, which works: its connection is not lost."""
     machine = Bare()
     machine.connect(0.0)
     assert passing(machine, 0.2, 0.4, 0.6)[-1] == Reconnect()
     machine.connect(0.7)
     assert passing(machine, 0.8, 0.9, 1.0) == [
         "ping",
-        Reconnect(),
+        Reconnect(lost=False),
         Finish(FinishReason.ERROR),
     ]
 
@@ -108,3 +114,11 @@ def test_at_the_other_end_the_stream_is_there_from_the_start() -> None:
     machine = Bare(phase=Phase.RUNNING)
     with pytest.raises(ProtocolError):
         machine.connect(0.0)
+
+
+def test_a_stream_that_was_silent_until_its_peer_is_given_up_is_lost() -> None:
+    """Also where the settings give a peer up before a stream counts as dead."""
+    machine = Bare(times=LivenessTimes(ping_after_s=0.2, dead_after_s=2.0, give_up_after_s=1.0))
+    machine.connect(0.0)
+    assert passing(machine, 0.2, 0.4, 0.6, 0.8) == ["ping"]
+    assert passing(machine, 1.0) == [Reconnect(), Finish(FinishReason.ERROR)]

@@ -81,7 +81,8 @@ class Clouds:
     @property
     def longest_draft(self) -> int:
         """Drafts in a frame that every cloud takes which has said so; 0 while none has."""
-        return min(self._longest_drafts.values(), default=0)
+        known = self._longest_drafts
+        return min((known[each] for each in self.order.addresses if each in known), default=0)
 
     def takes(self, cloud: str, longest_draft: int) -> None:
         """Note how many drafts a cloud takes in a frame."""

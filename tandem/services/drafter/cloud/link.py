@@ -1,6 +1,6 @@
 """One session's link to the clouds of its drafter: where its streams go. Invariant: it stays at its
 cloud until that is lost, refuses it or asks it to leave; then the first healthy one that has not
-refused it is its cloud. Used on the event loop."""
+refused it since the last loss is its cloud. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ class CloudLink:
         if code not in FATAL:
             self._clouds.order.lost(self._address, time.monotonic())
             self._leaves = MoveReason.LOST
+            self._refused_at.clear()  # where it was refused there may be room by now
             return self._clouds.several
         self._refused_at.add(self._address)
         self._leaves = MoveReason.REFUSED
