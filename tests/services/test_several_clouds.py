@@ -324,8 +324,9 @@ async def test_what_a_full_cloud_refuses_the_next_one_answers() -> None:
     async with two_clouds(first=CloudEngine(still), max_sessions=2) as clouds:
         under_way = begun(clouds.suite, asked)
         await still.begun()
-        await clouds.until(lambda: clouds.moves("refused") == 2)
-        assert [clouds.sessions(0), clouds.sessions(1)] == [2, 2]
+        await clouds.until(lambda: clouds.moves("refused") >= 2)
+        # A busy machine may lose a session once more: each then finds its place again.
+        await clouds.until(lambda: [clouds.sessions(0), clouds.sessions(1)] == [2, 2])
         still.go_on()
         answers = await asyncio.gather(*under_way)
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
