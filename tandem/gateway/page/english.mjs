@@ -134,7 +134,7 @@ export const english = {
   howTitle: "How to answer",
   method: "Method",
   "method-auto": "Automatic",
-  "method-auto-words": "The way that is fastest now. The text is exactly the large model’s.",
+  "method-auto-words": "The way that is fastest now. The text is the large model’s.",
   "method-ar": "Cloud alone",
   "method-ar-words": "The large model writes every word; no drafts, for comparison.",
   "method-dragon-coupled": "From documents",
