@@ -91,8 +91,8 @@ class CloudDraftBudget:
         return max(least, cost / self._config.try_share)
 
     def _reading_cost(self, tokens: int) -> float:
-        """Return what it costs the draft model to read `tokens` tokens, as a share of a pass over one
-        token of each session; nothing before a pass was seen."""
+        """Return what it costs the draft model to read `tokens` tokens, as a share of a pass over
+        one token of each session; nothing before a pass was seen."""
         times_s = self._passes.shared_times_s
         if times_s is None:
             return 0.0

@@ -3,10 +3,10 @@ al. 2023).
 
 A chunk is as long as others may be kept waiting, by what a row of this engine takes. Invariants:
 chunks end at multiples of one number of rows, whatever runs beside a request, but that a prompt
-which is alone may end in a longer one where bits do not depend on cuts (`join`); if an engine's bits
-depend on those ends alone, the number is the same for all requests, and where the blocks of its
-attention end too, so that a text does not depend on others; the logits that are asked for come with
-the last chunk. A session's length says which chunks have run."""
+which is alone may end in a longer one where bits do not depend on cuts (`join`); if an engine's
+bits depend on those ends alone, the number is the same for all requests, and where the blocks of
+its attention end too, so that a text does not depend on others; the logits that are asked for come
+with the last chunk. A session's length says which chunks have run."""
 
 from __future__ import annotations
 
