@@ -1,7 +1,7 @@
 """The cost of any preset, composed from its choices, whatever its name. The schedule says which
 model counts the time, the payloads what travels. Invariant: pure arithmetic on values."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from lab.analysis.cost_models import LinkTimes, Prediction
@@ -10,8 +10,8 @@ from lab.analysis.epoch_timeline import Expected, StepTimes, expected
 from lab.analysis.shared_passes import expected_together
 from tandem.control.cloud_draft_budget import tokens_per_pass, worth_drafting
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.cost import Plan, expected_tpot_s
-from tandem.control.draft_window import schedule_for
+from tandem.control.controller import latency_aware
+from tandem.control.cost import expected_tpot_s, fastest
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import (
@@ -122,19 +122,17 @@ def _with_cloud_drafts(
     if preset.drafter_invariant:
         step = (drafting.step_s + row_s) / pass_s
         count = worth_drafting(drafting.acceptance_rate, count, step)
+    tokens = tokens_per_pass(drafting.acceptance_rate, count)
     conditions = Conditions(
         PairTimes(pair.draft_s, pass_s, row_s),
         link.rtt_s,
         acceptance_rate,
+        alone_s=(pass_s + count * (drafting.step_s + row_s)) / tokens,
         cloud_drafts=count,
-        cloud_draft_s=drafting.step_s,
-        cloud_tokens=tokens_per_pass(drafting.acceptance_rate, count),
     )
-    schedule = schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
-    if preset.drafts and count:  # a cloud whose drafts pay waits for none of the edge
-        schedule = replace(schedule, decode_when_idle=True)
+    schedule = schedule_of(preset, conditions)
     up = 0.0
-    down = sizes.head_bytes / conditions.cloud_tokens
+    down = sizes.head_bytes / tokens
     if preset.drafts:  # as many as beside a cloud that drafts nothing
         edge = _expected(preset, pair, link, 1, acceptance_rate, sizes, miss_rate=1.0)
         up = edge.frames * sizes.head_bytes + edge.drafted * _bytes_per_draft(preset, sizes)
@@ -142,7 +140,7 @@ def _with_cloud_drafts(
     return Prediction(
         pass_s,
         tokens_per_round=1.0,
-        round_s=expected_tpot_s(Plan(schedule), conditions),
+        round_s=expected_tpot_s(schedule, conditions),
         communication_s=link.communication_s(up, down) if preset.drafts else 0.0,
         uplink_bytes=up,
         downlink_bytes=down,
@@ -162,7 +160,7 @@ def _expected(
     controllers see passes as long as they are with what the others feed to them."""
     times = _step_times(preset, pair, link, sizes)
     conditions = Conditions(pair, link.rtt_s, acceptance_rate)
-    schedule = schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
+    schedule = schedule_of(preset, conditions)
     ahead = preset.predraft is Predraft.LIKELY_OUTCOMES and schedule.stop_and_wait
     hit_rate = _hit_rate(preset, schedule, acceptance_rate, miss_rate, ahead)
     fed = schedule.chunk if schedule.stop_and_wait else 0
@@ -180,13 +178,20 @@ def _expected(
         head_s=head_s,
         ahead=ahead,
         in_parts=preset.verify_settings.allows_partial_verification,
-        control=None if preset.control is Control.FIXED else partial(_fitted, preset),
+        control=None if preset.control is Control.FIXED else partial(schedule_of, preset),
     )
     return together
 
 
-def _fitted(preset: Preset, conditions: Conditions) -> Schedule:
-    return schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
+def schedule_of(preset: Preset, conditions: Conditions) -> Schedule:
+    """Return the schedule that the preset's controller takes under known conditions."""
+    match preset.control:
+        case Control.FIXED:
+            return preset.schedule
+        case Control.LATENCY_AWARE:
+            return latency_aware(preset.schedule, conditions)
+        case Control.LEAST_COST:
+            return fastest(preset.schedule, conditions)
 
 
 def _hit_rate(

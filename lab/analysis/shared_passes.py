@@ -188,7 +188,6 @@ class _Member(Timeline):
         up_free_s = self.up_free_s
         self.counted()
         hit = crowd.hits()
-        self.estimates.resolved(hit, crowd.now)
         head_s = crowd.head_s if hit else 0.0
         super().__init__(self.schedule, self.times, head_s, self.ahead)
         self.now = crowd.now
@@ -209,7 +208,7 @@ class _Member(Timeline):
         return self.passes, self.fed, self.frames, self.drafted
 
     def draft_ended(self) -> None:
-        self.estimates.drafted(1, self.times.draft_s, self.crowd.now, busy=False, branches=False)
+        self.estimates.drafted(1, self.times.draft_s, self.crowd.now)
         super().draft_ended()
 
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
@@ -250,14 +249,14 @@ class _Member(Timeline):
     def measure(self, work: Work) -> None:
         """Record what the edge learns of a pass."""
         now = self.crowd.now
-        self.estimates.passed(work.verify_s, work.drafts, now, busy=False)
+        self.estimates.passed(work.verify_s, work.drafts, now)
         self.estimates.sharing.add(work.batch_size, now)
         if work.drafts:
             self.estimates.wait.add(work.queue_s, now)
 
     def follow(self) -> None:
         """Go on with the schedule that its controller takes for what was measured."""
-        conditions = self.estimates.conditions(self.crowd.now)
+        conditions = self.estimates.conditions()
         if self.crowd.control is not None and conditions is not None:
             self.schedule = self.crowd.control(conditions)
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from functools import lru_cache
 from math import exp, log
 
+from lab.analysis.cost_of_preset import schedule_of
 from lab.simulation.fleet_cloud import FleetCloud, FleetSession
 from lab.simulation.fleet_plan import FleetPlan
 from tandem.control.conditions import Conditions, PairTimes
-from tandem.control.cost import fastest
-from tandem.control.draft_window import schedule_for
 from tandem.specdec.choices import Control, Schedule
 
 _STEP = 0.25
@@ -38,7 +37,6 @@ class FleetSchedules:
 
     def _choose(self, steps: tuple[int, ...], rate: int) -> Schedule:
         plan = self._plan
-        preset = plan.preset
         draft_s, rtt_s, pass_s, wait_s, sharing = (exp(step * _STEP) for step in steps)
         conditions = Conditions(
             PairTimes(draft_s, pass_s, plan.verify_further_s),
@@ -46,8 +44,5 @@ class FleetSchedules:
             acceptance_rate=rate * _RATE_STEP,
             wait_s=wait_s,
             sharing=sharing,
-            hit_rate=plan.hit_rate if preset.branch_tokens else 0.0,
         )
-        if preset.control is Control.LEAST_COST:
-            return fastest(preset.schedule, conditions)
-        return schedule_for(preset.control, preset.schedule, conditions, preset.idle_weight)
+        return schedule_of(plan.preset, conditions)

@@ -1,5 +1,5 @@
-"""Every number that was given rather than measured: to the controller of `auto`, to the window of
-`stream`, and to the pass budget at the cloud."""
+"""Every number that was given rather than measured: to the controller of `auto`, and to the pass
+budgets at the cloud."""
 
 from __future__ import annotations
 
@@ -20,18 +20,13 @@ class ControllerConfig:
     """Readings. A time is the mean of the middle third of so many: three slow ones, a process's
     first ones for example, do not move it, and a change is believed after half of them. A round
     trip is the shortest of so many, since others waited for a pass."""
-    doubt: float = 0.3
-    """Share by which a time may be wrong that is not measured yet; less with each reading."""
+    forget_s: float = 600.0
+    """Seconds after which a reading is forgotten. Machines and links change within minutes, and all
+    is measured again within an answer."""
     half_life_s: float = 300.0
-    """Seconds after which a reading counts half; after twice that it is forgotten. Machines and
-    links change within minutes, and all is measured again within an answer."""
-    jump: float = 1.5
-    """Times as long or short as before, several times in a row: more than passes differ by from
-    one to the next, so a load began or ended, and what was before is another time."""
+    """Seconds after which a draft of an earlier answer counts half."""
     far: float = 3.0
     """Times as long as expected. What takes longer, once, had to wait for something else."""
-    restless_s: float = 30.0
-    """Seconds, about two answers. A load that began and ended in that time may do so again."""
     ping_every_s: float = 1.0
     """Seconds between pings, which tell the round trip where drafts do not. Round trips of before
     the last two are old."""
@@ -59,36 +54,30 @@ class ControllerConfig:
     decodes alone to be measured: fewer are chance."""
     sentence_tokens: int = 16
     """Tokens of a short sentence. What earlier answers say of acceptance counts for so many drafts;
-    so many tokens in a row tell what a schedule really takes, less is mostly luck; and twice as
-    many drafts ago, or passes, counts a third."""
+    and twice as many drafts ago, or passes, counts a third."""
     usual_tokens: int = 500
     """Tokens after which what is usual has changed: sentences of some thirty sessions that share a
-    cloud, or of one in which nothing was drafted."""
+    cloud."""
     short_answer_tokens: int = 50
-    """Tokens. A shorter answer bears no trial by itself where earlier ones told what drafts are
-    worth; where nothing is known, trials may count on so many before they came."""
+    """Tokens. Where nothing is known of drafts, a trial may count on so many before they came."""
 
     # Which schedule is chosen.
 
-    lengths: tuple[int, ...] = (2, 4, 8, 16)
-    """Tokens. Windows and rounds that are compared; between them the cost is flat."""
+    window: int = 16
+    """Tokens in flight of the stream. The cloud feeds no more of them to a pass than pay, so the
+    window has to be long enough for the round trip, and nothing else: windows of 2 to 8 to choose
+    from beside it change no cell of `bench auto` by 1 %."""
     negligible: float = 0.02
-    """Probability, or share. What happens less often is left out, and drafts are never believed
-    surer."""
-    wait_worth: float = 1.3
-    """Times what a draft saves by itself that waiting for it may take, since more come after it.
-    Simulated on the demo pair: 1 to 1.6 cost as much time, 1 up to a tenth more passes."""
+    """Probability, or share. Drafts are never believed surer than the rest, and a stream that gains
+    less is left."""
     switch_gain: float = 0.05
     """Share by which something must be better than what it takes the place of, another schedule or
     a draft in a pass that others share: estimates are noisy, and a change loses what is in
     flight."""
-    restless_gain: float = 0.25
-    """Share by which drafts of the edge must be better than those of the cloud while other load
-    comes and goes: what one schedule took a second ago tells little of what another takes now.
-    Half of it does as well in `bench auto` with other load every other second; without it some 3 %
-    are lost there at acceptance 0.8, and a tenth on two cores with SmolLM2."""
-    chance: float = 0.12
-    """Logarithm of the ratio to what was expected that may be chance in a stretch of tokens."""
+    gain_over_cloud_drafts: float = 0.4
+    """The share where the cloud drafts itself: what that gains is known less well, and each of
+    several sessions that leaves it slows down those that stay. With 0.25 `auto` is at 0.90 of
+    `cloud-draft` where other load comes and goes each second; above 0.4 nothing changes."""
     trial_share: float = 0.015
     """Share of an answer's time that trials may lose. The gate for `auto` against the cloud alone
     is 2 %; it leaves room for a choice that was wrong."""
@@ -100,8 +89,8 @@ class ControllerConfig:
     """Share of a cloud's passes that drafts may cost which are tried although they are not expected
     to pay, before any of them is accepted."""
     choose_every_s: float = 0.06
-    """Seconds between two choices at least: a choice takes 0.3 to 1 ms of the edge's event loop, on
-    the processors that a cloud on the same machine computes with."""
+    """Seconds between two choices at least: a choice takes the edge's event loop, on the processors
+    that a cloud on the same machine computes with."""
 
     # Passes that sessions share.
 

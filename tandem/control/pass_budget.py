@@ -166,8 +166,8 @@ class PassBudget:
         """Record a pass over `tokens` tokens of `sessions` sessions, and its seconds. May be called
         on another thread than the rest."""
         config = self._config
-        if tokens > (config.lengths[-1] + 1) * sessions:
-            return  # more than the widest window of each: prompts, whose tokens cost less
+        if tokens > (config.window + 1) * sessions:
+            return  # more than the window of each: prompts, whose tokens cost less
         self._seconds.add(tokens, seconds)
         self._sessions += config.follow * (sessions - self._sessions)
         self._tokens_each += config.follow * (tokens / sessions - self._tokens_each)
@@ -234,3 +234,15 @@ def worth_feeding(
         tokens += right
         taken += 1
     return taken, tokens
+
+
+def decodes_alone(idle_weight: float, tokens_per_pass: float) -> bool:
+    """Return whether a token is worth its own pass, rather than a wait for drafts. `idle_weight` 1
+    wants the answer soon, 0 with few passes; `tokens_per_pass` is what a pass over drafts yields
+    (at least 1).
+
+    Alone, a token costs one pass at once. Left to drafts it costs 1/tokens_per_pass of one, later,
+    when that much time is spent as well. With w for time and 1 - w for passes the token is worth
+    its own pass iff (1 - w)·(1 - 1/tokens_per_pass) ≤ w/tokens_per_pass, that is w ≥ 1 -
+    1/tokens_per_pass."""
+    return idle_weight >= 1 - 1 / max(1.0, tokens_per_pass)

@@ -13,10 +13,8 @@ class Control(StrEnum):
     FIXED = "fixed"
     LATENCY_AWARE = "latency_aware"
     """PicoSpec: a chunk ends where it stops paying for itself, or takes too long."""
-    WINDOW = "window"
-    """The streaming window, fitted to draft time, verify time, RTT and acceptance."""
     LEAST_COST = "least_cost"
-    """Whatever is expected to cost least: the cloud alone, rounds, or a window."""
+    """Whatever is expected to cost least: the cloud alone, or a stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,13 @@ import numpy as np
 
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.config import DEFAULT_CONFIG
-from tandem.control.draft_window import decodes_alone
-from tandem.control.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
+from tandem.control.pass_budget import (
+    HolderBudget,
+    PassBudget,
+    SessionAcceptance,
+    UsualAcceptance,
+    decodes_alone,
+)
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, check_probs, one_hot

@@ -58,7 +58,6 @@ class Drafting:
         self._request = request
         self._committed = committed
         self._from_distributions = request.preset.predraft is Predraft.LIKELY_OUTCOMES
-        self._drafts_ahead = self._from_distributions
         self._ends = request.draft_ends
         self._length_limit = len(request.prompt_ids) + request.max_tokens
         self.longest = 0
@@ -96,7 +95,7 @@ class Drafting:
     @property
     def alternatives(self) -> int:
         """Number of alternatives wanted for a draft."""
-        return ALTERNATIVES if self._from_distributions and self._drafts_ahead else 0
+        return ALTERNATIVES if self._from_distributions else 0
 
     @property
     def position(self) -> int:
@@ -185,11 +184,10 @@ class Drafting:
         """True if no chunk is begun."""
         return self.task is None and not self._chunk.sent and not self._in_flight.unsent
 
-    def follow(self, schedule: Schedule, drafts_ahead: bool) -> None:
+    def follow(self, schedule: Schedule) -> None:
         """Continue with another schedule, unless a chunk is begun: that is finished first."""
         if self.may_follow:
             self.schedule = self._within(schedule)
-        self._drafts_ahead = drafts_ahead
 
     # Tasks: one at a time.
 

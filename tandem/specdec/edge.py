@@ -23,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tandem.control.controller import Controller
+from tandem.control.controller import Controller, controller_for
 from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import Processors
@@ -37,7 +37,7 @@ from tandem.core.sparse_payload import (
 )
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
-from tandem.specdec.choices import CloudDrafts, Predraft, Schedule
+from tandem.specdec.choices import CloudDrafts, Schedule
 from tandem.specdec.drafting import bulk_bytes
 from tandem.specdec.events import (
     Commit,
@@ -128,7 +128,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.committed = self._text.tokens
         self._liveness = liveness
         self._drafting = drafting_for(request, self.committed)
-        self._predrafting = Predrafting(request, self.committed, self._drafting)
+        self._predrafting = Predrafting(
+            request, self.committed, self._drafting, wanted=self.controller.branches
+        )
         whole_distributions = payload_type(request.preset).kind is FullPayload
         self._recovery = Recovery(self.rule, rng, whole_distributions)
         params = request.params
@@ -257,7 +259,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
             return False
         preset = self.request.preset
         goes_on = preset.schedule.decode_when_idle or not preset.drafts
-        if goes_on and not self.controller.held:
+        if goes_on:
             return True
         whole = self._drafting.sent > 0 and not self._drafting.chunk_is_open
         return whole or self._recovery.waits
@@ -295,7 +297,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
                 self.controller.opened(
                     message.row_share,
                     drafts_in_cloud=message.cloud_drafts is not CloudDrafts.NONE,
-                    model_in_cloud=message.cloud_drafts is CloudDrafts.MODEL,
                 )
                 self._text.take_eos(message.eos_token_ids)
                 return [*interrupts]
@@ -326,8 +327,6 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
         of_model = [not drafted.remembered for drafted in self._drafting.drafts]
-        if not all(of_model[: verdict.accepted + verdict.rejected]):
-            self.controller.skip_stretch()
         self.controller.judged(
             end=verdict.base + verdict.accepted + verdict.rejected,
             accepted=sum(of_model[: verdict.accepted]),
@@ -373,9 +372,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.prompt_logprobs.check_complete()
         self._logprobs_buffer.take(message)
         self.stats.count_tokens(message)
-        self.controller.took_tokens(
-            len(message.token_ids), message.work, now, accepted=message.accepted
-        )
+        self.controller.took_tokens(len(message.token_ids), message.work, now)
         outputs: list[EdgeOutput] = []
         for number, token in enumerate(message.token_ids):
             by_cloud = number < message.accepted
@@ -461,12 +458,10 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         self.epoch += new_epoch
         outputs += self._commit([token], source)
         if self.phase is not Phase.DONE and self._predrafting.on:
-            if self._predrafting.wanted:
-                ready = branch is not None and (
-                    branch.complete or (self._sends_parts and bool(branch.drafts))
-                )
-                self.stats.count_resolved(begun=branch is not None, hit=ready)
-            self.controller.resolved(hit=branch is not None)
+            ready = branch is not None and (
+                branch.complete or (self._sends_parts and bool(branch.drafts))
+            )
+            self.stats.count_resolved(begun=branch is not None, hit=ready)
             self.stats.drafted += self._drafting.adopt(branch.drafts) if branch else 0
             self.stats.count_proposed(branch.drafts if branch else ())
         return outputs
@@ -486,8 +481,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     def _main_task(self, now: float) -> DraftTask | None:
         if self.controller.on:
             schedule = self._schedule() if self._drafting.may_follow else self.schedule
-            self._drafting.follow(schedule, drafts_ahead=self.controller.ahead)
-            self._predrafting.follow(wanted=self.controller.branches)
+            self._drafting.follow(schedule)
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self._drafting.room) if alone else self._drafting.draftable
         if count < 1:
@@ -576,7 +570,7 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
             for frame in frames:
-                self.controller.sent(frame.base, now, frame.hold)
+                self.controller.sent(frame.base, now)
             self.stats.begin_round(now)
             self._predrafting.expect_likely()
         return [Send(frame) for frame in frames]
@@ -629,11 +623,9 @@ class EdgeMachine(Resumable[Send | Commit | Interrupt]):
 
 def _controller_of(request: EdgeRequest) -> Controller:
     preset = request.preset
-    return Controller(
+    return controller_for(
         preset.control,
         preset.schedule,
-        idle_weight=preset.idle_weight,
-        drafts_ahead=preset.predraft is not Predraft.OFF,
         max_tokens=request.max_tokens,
         prompt_tokens=len(request.prompt_ids),
         warm_start=request.warm_start,

@@ -59,10 +59,16 @@ class Branch:
 class Predrafting:
     """Reads `committed` and `drafting`, which their owners alone change."""
 
-    def __init__(self, request: EdgeRequest, committed: PrefixedTokens, drafting: Drafting) -> None:
+    def __init__(
+        self,
+        request: EdgeRequest,
+        committed: PrefixedTokens,
+        drafting: Drafting,
+        *,
+        wanted: bool = True,
+    ) -> None:
         preset = request.preset
-        self.on = preset.predraft is not Predraft.OFF
-        self.wanted = True
+        self.on = wanted and preset.predraft is not Predraft.OFF
         self._from_distributions = preset.predraft is Predraft.LIKELY_OUTCOMES
         self._workers = preset.predraft_workers
         seed = request.params.seed
@@ -71,13 +77,9 @@ class Predrafting:
         self._committed = committed
         self._drafting = drafting
 
-    def follow(self, wanted: bool) -> None:
-        """Switch drafting of branches on or off, as the controller decides."""
-        self.wanted = wanted
-
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
-        if not (self.on and self.wanted):
+        if not self.on:
             return
         first = len(self._committed)
         drafted = self._drafting.token_ids

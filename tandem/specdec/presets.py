@@ -154,8 +154,7 @@ class Preset:
     def widened(self) -> Preset:
         """Return the same method with room in its window for drafts that cost no model pass, where
         a controller chooses how much of it is used; otherwise the preset itself."""
-        chosen = self.control in (Control.WINDOW, Control.LEAST_COST)
-        if not chosen or not self.drafts_chains:
+        if self.control is not Control.LEAST_COST or not self.drafts_chains:
             return self
         window = max(self.schedule.window, MAX_DRAFT_LENGTH)
         return replace(self, schedule=replace(self.schedule, window=window))
@@ -520,7 +519,6 @@ _STREAM = replace(
     schedule=Schedule(
         window=16, chunk=8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True
     ),
-    control=Control.WINDOW,
     # Branches share the passes that draft the text. Simulated on the demo pair they bring a tenth
     # to a seventh more tokens per second; twice as many workers bring no more.
     predraft=Predraft.LIKELY_OUTCOMES,

@@ -22,9 +22,7 @@ from lab.simulation.declared_pair import declared_pair
 from lab.simulation.simulated_verifier import TargetModel
 from lab.simulation.simulator import ModelTimes, SimulatedRequest, simulate_together
 from tandem.control import controller
-from tandem.control.controller import Controller
-from tandem.control.cost import Plan
-from tandem.control.draft_window import schedule_for
+from tandem.control.controller import LeastCost, latency_aware
 from tandem.control.schedule import Control, Schedule
 from tandem.core.probs import Array
 from tandem.netem.link_model import link_from, shape_from
@@ -79,14 +77,14 @@ def counted_switches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often a session of `auto` has gone on with another schedule since."""
     found: list[bool] = []
 
-    follow = Controller._follow
+    follow = LeastCost._follow
 
-    def recorded(chooser: Controller, plan: Plan) -> None:
+    def recorded(chooser: LeastCost, schedule: Schedule) -> None:
         before = chooser.schedule
-        follow(chooser, plan)
+        follow(chooser, schedule)
         found.append(chooser.schedule != before)
 
-    monkeypatch.setattr(Controller, "_follow", recorded)
+    monkeypatch.setattr(LeastCost, "_follow", recorded)
     return lambda: sum(found)
 
 
@@ -150,10 +148,10 @@ def sequences(
     schedules: set[Schedule] = set()
 
     def recorded(*arguments: Any, **named: Any) -> Schedule:
-        schedules.add(schedule := schedule_for(*arguments, **named))
+        schedules.add(schedule := latency_aware(*arguments, **named))
         return schedule
 
-    monkeypatch.setattr(controller, "schedule_for", recorded)
+    monkeypatch.setattr(controller, "latency_aware", recorded)
     found, switched = [], 0
     for seed in range(samples):
         schedules.clear()

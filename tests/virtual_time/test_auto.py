@@ -225,10 +225,12 @@ def test_a_load_that_begins_is_noticed_within_an_answer() -> None:
         assert lasts_s(found) < 1.05 * lasts_s(alone)
 
 
-def test_answers_of_the_cloud_alone_heal_what_auto_believes() -> None:
+def test_an_answer_heals_what_was_believed_of_the_cloud_alone() -> None:
+    """One by another preset between them changes nothing."""
     edge = Edge()
     edge.ask("auto", BUSY, rate=0.4, rtt_s=0.04, seed=3)
     edge.ask("ar", QUIET, rate=0.4, rtt_s=0.04, seed=3)
+    edge.ask("auto", QUIET, rate=0.4, rtt_s=0.04, seed=3)
     known = Estimates(edge.known)
     assert known.alone_s == pytest.approx(QUIET.verify_first_s, rel=0.05)
 

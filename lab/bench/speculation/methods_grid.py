@@ -19,7 +19,6 @@ from lab.simulation.answer_figures import answers_figures, predicted_tpot_s, ver
 from lab.simulation.model_pair import SimulatedPair
 from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.choices import Control
 from tandem.specdec.presets import Preset
 
 HARDWARE = {
@@ -131,7 +130,7 @@ def measure_grid(
 def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]:
     """Yield the preset with each draft length that it can take, each composition once; just the
     preset where a controller chooses the length."""
-    if preset.control is Control.WINDOW:
+    if preset.drafts and preset.decode_when_idle:
         yield preset
         return
     seen = set()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from tandem.control.config import DEFAULT_CONFIG
 from tandem.control.estimates import NO_WARM_START, AcceptanceKnown, Aged, WarmStart
@@ -31,16 +30,8 @@ _KEEP = 0.8
 """What the acceptance of an earlier request counts for beside that of the next one."""
 _SERVER_TOKENS = 16.0
 """Drafts that the acceptance of a Prometheus server counts for."""
-_OF_DRAFTS = ("draft", "draft_busy", "branching", "rounds_factor", "stream_factor")
-"""Measurements of a draft model's steps, and of schedules with them."""
-_NO_STEPS: dict[str, Any] = {
-    "draft": ((0.0, 1e-4),),
-    "draft_busy": ((0.0, 1e-4),),
-    "branching": (),
-    "rounds_factor": (),
-    "stream_factor": (),
-}
-"""The same of drafts that are looked up in a text."""
+_LOOKED_UP = ((0.0, 1e-4),)
+"""Draft steps where drafts are looked up in a text."""
 _PREDICTION = AcceptanceKnown(0.9, DEFAULT_CONFIG.few_tokens)
 """What is believed of a caller's prediction before any was judged: he would not send it for less.
 It weighs little, so that a few wrong drafts outweigh it."""
@@ -84,9 +75,7 @@ class WarmStarts:
             self._target_name = target_name
         now = self._clock()
         if predicted:
-            before = self._last.later(now - self._ended_s)
-            kept = {name: getattr(before, name) for name in _OF_DRAFTS}
-            measured = replace(measured, **kept)
+            measured = replace(measured, draft=self._last.later(now - self._ended_s).draft)
         self._last = measured
         self._ended_s = now
         if (known := measured.acceptance) is not None:
@@ -112,7 +101,7 @@ class WarmStarts:
         if predicted:
             acceptance = known.acceptance or _PREDICTION
             known = self._with_samples(known, preset, 0.0)
-            return replace(known, **_NO_STEPS, acceptance=acceptance)
+            return replace(known, draft=_LOOKED_UP, acceptance=acceptance)
         return self._with_samples(known, preset, now - rate.at_s if rate else inf)
 
     def _with_samples(self, known: WarmStart, preset: str, rate_age_s: float) -> WarmStart:

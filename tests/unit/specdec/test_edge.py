@@ -428,7 +428,7 @@ def test_remembered_drafts_are_counted_and_tell_nothing_of_the_draft_model() -> 
     assert (edge.stats.accepted_memory_tokens, edge.stats.rejected_memory_tokens) == (2, 1)
     assert edge.stats.accepted == 2
     estimates = edge.controller.estimates
-    assert (estimates.acceptance.judged, estimates.draft.seconds()) == (0, None)
+    assert (estimates.acceptance.judged, estimates.draft.value) == (0, None)
     work = edge.work(0.0)
     assert work is not None
     mixed = [*drafts_of(0, remembered=True), *drafts_of(1, 2)]
@@ -878,18 +878,22 @@ def test_an_answer_of_many_rounds_remembers_the_last_ones() -> None:
     assert len(edge.stats.round_overheads_s) < 2_000
 
 
+MEASURED = replace(PRESETS["stream"], control=Control.LATENCY_AWARE)
+"""Its controller asks what a draft step takes."""
+
+
 def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
     long = tuple(number % 3 for number in range(20))
-    request = replace(request_for(PRESETS["stream"], MODELS, max_tokens=40), prompt_ids=long)
+    request = replace(request_for(MEASURED, MODELS, max_tokens=40), prompt_ids=long)
     edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
     edge.connect(0.0)
     work = edge.work(0.0)
     assert work is not None
     assert len(work.token_ids) == 20
     edge.drafted(work, drafts_of(0), 20, 0.9, 0.0)
-    assert edge.controller.estimates.draft.seconds() is None
+    assert edge.controller.estimates.draft.value is None
     edge.drafted(work, drafts_of(1), 21, 0.01, 0.0)
-    assert edge.controller.estimates.draft.seconds() == (0.01, 0.01)
+    assert edge.controller.estimates.draft.value == 0.01
     assert edge.stats.draft_s == pytest.approx(0.91)
 
 
@@ -933,11 +937,11 @@ def test_the_cloud_s_ends_take_the_place_of_those_assumed() -> None:
 def test_steps_that_few_tokens_were_fed_with_are_measured(kv_length: int, measured: bool) -> None:
     """Eight of the twenty before the first draft at most, however long the text is."""
     long = tuple(number % 3 for number in range(20))
-    request = replace(request_for(PRESETS["stream"], MODELS, max_tokens=40), prompt_ids=long)
+    request = replace(request_for(MEASURED, MODELS, max_tokens=40), prompt_ids=long)
     edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
     edge.adopt_prefix(kv_length)
     edge.connect(0.0)
     work = edge.work(0.0)
     assert work is not None
     edge.drafted(work, drafts_of(0), 20, 0.01, 0.0)
-    assert (edge.controller.estimates.draft.seconds() is not None) is measured
+    assert (edge.controller.estimates.draft.value is not None) is measured

@@ -131,7 +131,7 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("fsd", {"prepare_on_arrival": True}), "prepare_on_arrival"),
         (changed("mc-dsd", {"token_by_token": True}), "expansion"),
         (changed("mc-dsd", predraft=Predraft.LIKELY_OUTCOMES), "predraft"),
-        (changed("mc-dsd", control=Control.WINDOW), "control"),
+        (changed("mc-dsd", control=Control.LATENCY_AWARE), "control"),
         (changed("mc-dsd", exits=2), "exits"),
         (changed("coupled", control=Control.LEAST_COST), "control"),
         (changed("coupled", cloud_drafts=CloudDrafts.MODEL), "cloud_drafts"),
@@ -324,7 +324,7 @@ def test_the_timing_of_each_preset() -> None:
         "picospec-preverify": (prepared, Control.LATENCY_AWARE, off, 4, 16, 0),
         "picospec-top-k": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
         "mc-dsd": (Schedule(3, 3), Control.FIXED, off, 4, 16, 0),
-        "stream": (window, Control.WINDOW, likely, 8, 32, 0),
+        "stream": (window, Control.FIXED, likely, 8, 32, 0),
         "auto": (window, Control.LEAST_COST, likely, 8, 32, 0),
         "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "cloud-draft": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
@@ -434,7 +434,7 @@ def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], fie
 
 def test_only_windows_that_a_controller_fills_are_widened_for_a_prediction() -> None:
     widened = {name for name, preset in PRESETS.items() if preset.widened() != preset}
-    assert widened == {"stream", "auto"}
+    assert widened == {"auto"}
     for name in widened:
         wide = PRESETS[name].widened()
         wide.validate()
