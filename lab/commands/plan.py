@@ -79,7 +79,7 @@ NOT_REPRODUCED = 1
 @click.option(
     "--window",
     type=click.IntRange(1),
-    help="stream: draft tokens in flight. Default: chosen by the controller.",
+    help="stream: draft tokens in flight. Default: those of the preset.",
 )
 @click.option(
     "--sessions",
