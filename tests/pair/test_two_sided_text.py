@@ -14,12 +14,12 @@ import pytest
 
 from lab.bench.two_sided.dragon_corpus import RankedDocument
 from lab.bench.two_sided.dragon_probs import SideDistributions
-from lab.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.backends.interface import Engine
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import link_from
 from tandem.suite.models import ModelPair
+from tandem.testing.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import mixture, side_weights
 from tandem.two_sided.protocol.placement import placement_policy_for

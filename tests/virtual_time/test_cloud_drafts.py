@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.answer import (
+from lab.simulation.answer_figures import predicted_tpot_s
+from tandem.specdec.choices import Acceptance, CloudDrafts
+from tandem.testing.simulation.answer import (
     Conditions,
     Question,
     SimulatedAnswer,
     simulate_answer,
     simulate_answers,
+    tokens_per_s_together,
 )
-from lab.simulation.answer_figures import predicted_tpot_s, tokens_per_s_together
-from lab.simulation.declared_pair import declared_pair
-from lab.simulation.simulator import ModelTimes
-from tandem.specdec.choices import Acceptance, CloudDrafts
+from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.simulator import ModelTimes
 from tests.long_runs import LONG
 from tests.virtual_time.cases import preset
 

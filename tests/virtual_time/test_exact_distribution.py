@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from lab.analysis.lost_mass import after_sampling_bias, before_sampling_bias, top_k_bias
-from lab.simulation.simulated_drafts import ProbsOf
 from tandem.core.probs import Array, SamplingParams, Truncation
 from tandem.core.randomness import Purpose
 from tandem.specdec.choices import (
@@ -26,6 +25,7 @@ from tandem.specdec.choices import (
     Uplink,
 )
 from tandem.specdec.presets import Preset
+from tandem.testing.simulation.simulated_drafts import ProbsOf
 from tests.exact import ExactRandom, fractions, in_parts, outcome_probs
 from tests.long_runs import LONG, with_long_cases
 from tests.virtual_time.cases import ModelPair, TokenIds, preset, recovered_afresh, scheduled, tree

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.bench.two_sided.dragon_corpus import QUERY_TOKENS, RankedDocument, Window
-from lab.simulation.model_pair import EngineDistributions
 from tandem.backends.interface import Engine
 from tandem.core.probs import Array, SamplingParams
+from tandem.testing.simulation.model_pair import EngineDistributions
 from tandem.two_sided.protocol.mixture import Side, document_weights, local_probs, log_mass
 
 BEGIN = (0,)

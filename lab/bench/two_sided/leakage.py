@@ -28,7 +28,6 @@ from lab.bench.harness.texts import PEPS, read_peps
 from lab.bench.two_sided.dragon_corpus import DOCUMENT_TOKENS, RankedDocument, text_of
 from lab.bench.two_sided.dragon_probs import BEGIN, SideDistributions
 from lab.bench.two_sided.private_notes import Note, notes
-from lab.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
@@ -38,6 +37,7 @@ from tandem.specdec.cloud import CloudModel
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams, Open
 from tandem.specdec.presets import find_preset
+from tandem.testing.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
 from tandem.text import Tokenizer
 from tandem.two_sided.protocol.draft_head import DraftHead
 from tandem.two_sided.protocol.local_drafting import local_drafting

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
-from lab.simulation.model_pair import SimulatedPair, simulated_pair
-from lab.simulation.simulator import ModelTimes
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.specdec.choices import Acceptance, Predraft
 from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, scripted_pair, scripted_probs
+from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.testing.simulation.simulator import ModelTimes
 from tests.long_runs import with_long_cases
 
 TIMES = ModelTimes(draft_s=0.020, verify_first_s=0.050, verify_further_s=0.002)
