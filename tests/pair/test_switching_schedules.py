@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, choose_cells, fit
 from tandem.control import controller
 from tandem.control.controller import Controller
 from tandem.control.cost import Plan
@@ -28,6 +27,7 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
+from tandem.testing.goodness_of_fit import FALSE_ALARM, POWER, choose_cells, fit
 from tandem.testing.simulation.answer import Conditions, Question, simulate_answers
 from tandem.testing.simulation.declared_pair import declared_pair
 from tandem.testing.simulation.simulated_verifier import TargetModel
