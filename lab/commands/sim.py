@@ -28,7 +28,7 @@ from tandem.suite.models import load_pair
 from tandem.testing.scripted import scripted_pair
 from tandem.testing.simulation.answer import Conditions, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 

@@ -23,9 +23,9 @@ from tandem.testing.simulation.answer import (
     tokens_per_s_together,
 )
 from tandem.testing.simulation.declared_pair import declared_pair
+from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulated_verifier import TargetModel
 from tandem.testing.simulation.simulator import (
-    ModelTimes,
     SimulatedRequest,
     SimulationResult,
     simulate_together,

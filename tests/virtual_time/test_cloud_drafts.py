@@ -17,7 +17,7 @@ from tandem.testing.simulation.answer import (
     tokens_per_s_together,
 )
 from tandem.testing.simulation.declared_pair import declared_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG
 from tests.virtual_time.cases import preset
 

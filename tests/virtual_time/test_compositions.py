@@ -18,7 +18,8 @@ from tandem.specdec.choices import (
     Uplink,
 )
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.testing.simulation.simulator import ModelTimes, SimulationResult
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tandem.testing.simulation.virtual_time import Faults
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import ModelPair, faults_of, model_pair, preset, run, scheduled

@@ -10,7 +10,8 @@ from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Verdict
 from tandem.specdec.presets import Preset
-from tandem.testing.simulation.simulator import ModelTimes, SimulationResult
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import (
     ModelPair,

@@ -10,7 +10,8 @@ from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftTask, Interrupt
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
-from tandem.testing.simulation.simulator import ModelTimes, SimulationResult
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cases import faults_of, model_pair, preset, run, scheduled
 from tests.virtual_time.edge_frames import (

@@ -22,7 +22,7 @@ from tandem.testing.simulation.answer import (
     verified_acceptance,
 )
 from tandem.testing.simulation.declared_pair import declared_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import with_long_cases
 from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.lockstep import judgement_for, model_for

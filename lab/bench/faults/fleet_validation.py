@@ -30,7 +30,7 @@ from tandem.testing.simulation.answer import (
     verified_acceptance,
 )
 from tandem.testing.simulation.model_pair import simulated_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 EDGES = 16
 VERIFIERS = 2

@@ -26,7 +26,7 @@ from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer_figures import answers_figures
 from tandem.specdec.presets import PRESETS
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 SPEEDUP = "speedup over the target alone"
 FIGURES = (SPEEDUP, "target passes a token")

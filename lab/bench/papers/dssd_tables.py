@@ -21,7 +21,7 @@ from lab.simulation.answer_figures import answers_figures
 from tandem.control.conditions import PairTimes
 from tandem.specdec.presets import PRESETS
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 TOKENS = 128
 TOP_K = 10

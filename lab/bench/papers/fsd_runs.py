@@ -21,7 +21,7 @@ from tandem.backends.torch.loading import load_engine
 from tandem.specdec.choices import Predraft, PredraftOrder
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, simulate_answer, verified_acceptance
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 DRAFT_LENGTH = 4
 QUEUE_ANSWERS = 24

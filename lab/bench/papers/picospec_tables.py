@@ -15,7 +15,7 @@ from lab.simulation.answer_figures import answers_figures
 from tandem.control.conditions import PairTimes
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 DRAFT_LENGTH = 4
 MBPS = 100.0

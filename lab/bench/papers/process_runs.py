@@ -35,7 +35,7 @@ from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tandem.text.tokenizer import TextTokenizer
 
 SMOLLM2 = ROOT / "models" / "real" / "smollm2"

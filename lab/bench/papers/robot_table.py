@@ -37,7 +37,7 @@ from tandem.testing.simulation.answer import (
     verified_acceptance,
 )
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 DRAFT_LENGTH = 4
 WORKERS = 6

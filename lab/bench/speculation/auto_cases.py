@@ -24,7 +24,7 @@ from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 from tandem.testing.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
 from tandem.testing.simulation.declared_pair import declared_pair
 from tandem.testing.simulation.model_pair import SimulatedPair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
 """Of each answer, by sessions."""

@@ -33,7 +33,7 @@ from tandem.testing.simulation.answer import (
     verified_acceptance,
 )
 from tandem.testing.simulation.declared_pair import declared_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 CLOSE = 0.07
 WANTED_SHARE = 0.95

@@ -21,7 +21,7 @@ from tandem.testing.simulation.answer import (
 )
 from tandem.testing.simulation.answer import Question as SimulatedQuestion
 from tandem.testing.simulation.model_pair import SimulatedPair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 PASS_S = 0.072
 DRAFT_STEP_S = 0.024

@@ -24,7 +24,7 @@ from tandem.specdec.choices import Predraft, PredraftOrder
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 COST_LIMIT = 0.10
 SPEEDUP_LIMIT = 1.04

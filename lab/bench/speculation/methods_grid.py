@@ -25,7 +25,7 @@ from tandem.testing.simulation.answer import (
     verified_acceptance,
 )
 from tandem.testing.simulation.model_pair import SimulatedPair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 HARDWARE = {
     "server": Pacing(0.024, 0.072, 0.003),

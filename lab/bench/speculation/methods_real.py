@@ -31,7 +31,7 @@ from tandem.net.process import run_loop
 from tandem.specdec.presets import Preset
 from tandem.testing.simulation.answer import simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 EFFICIENCY_LIMIT = 0.93
 CALIBRATING = "ar"

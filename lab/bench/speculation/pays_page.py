@@ -14,7 +14,7 @@ from typing import Any
 
 from lab.bench.harness.report import Row
 from tandem.core.errors import InvalidArgument
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tools.svg import STYLE
 
 NAME = "when-it-pays"

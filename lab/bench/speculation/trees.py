@@ -27,7 +27,7 @@ from tandem.core.probs import Array, SamplingParams, truncate
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 COST_LIMIT = 1.15
 CONTEXT = 256

@@ -38,7 +38,7 @@ from tandem.specdec.presets import PRESETS, Preset
 from tandem.testing.simulation.answer import Conditions, Question, simulate_answers
 from tandem.testing.simulation.declared_pair import declared_pair
 from tandem.testing.simulation.model_pair import SimulatedPair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 
 RTTS_S = (0.0, 0.030, 0.100, 0.300)
 QUICK_RTTS_S = (0.0, 0.100)

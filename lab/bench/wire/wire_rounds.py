@@ -26,7 +26,8 @@ from tandem.specdec.messages import (
     Verdict,
 )
 from tandem.specdec.presets import Preset
-from tandem.testing.simulation.simulator import ModelTimes, simulate
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import simulate
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 

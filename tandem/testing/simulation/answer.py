@@ -16,9 +16,9 @@ from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
 from tandem.testing.simulation.model_pair import SimulatedPair
+from tandem.testing.simulation.model_times import ModelTimes
 from tandem.testing.simulation.simulated_verifier import TargetModel
 from tandem.testing.simulation.simulator import (
-    ModelTimes,
     SimulatedRequest,
     SimulationResult,
     simulate_together,

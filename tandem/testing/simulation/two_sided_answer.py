@@ -73,7 +73,6 @@ class TwoSidedAnswer:
     duration_s: float
     commits: tuple[tuple[float, Commit], ...]
     stats: dict[Side, AggregationStats]
-    rollbacks: dict[Side, int]
     spans: tuple[BusySpan, ...]
 
 
@@ -143,7 +142,6 @@ class _Run:
     stream: int = 0
     decoders: dict[Side, SimulatedDecoder] = field(default_factory=dict)
     steps: Counter[Side] = field(default_factory=Counter)
-    rollbacks: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     spans: list[BusySpan] = field(default_factory=list)
@@ -157,8 +155,6 @@ class _Run:
         while self.finish is None:
             self.time.run_next(self.device.phase)
             self._decode()
-        for side, decoder in self.decoders.items():
-            self.rollbacks[side] += decoder.rollbacks
         of_cloud = AggregationStats() if self.cloud is None else self.cloud.stats
         return TwoSidedAnswer(
             self.device.committed.since(len(self.request.prompt_ids)),
@@ -166,7 +162,6 @@ class _Run:
             self.time.now,
             tuple(self.commits),
             {Side.DEVICE: self.device.stats, Side.CLOUD: of_cloud},
-            self.rollbacks,
             tuple(self.spans),
         )
 
@@ -222,15 +217,11 @@ class _Run:
 
     def _new_stream(self) -> None:
         self.stream += 1
-        self._drop_cloud()
+        self.cloud = None
+        self.decoders.pop(Side.CLOUD, None)
         self.link.up.empty()
         self.link.down.empty()
         self.time.at(self.time.now + 0.001, self._connect)
-
-    def _drop_cloud(self) -> None:
-        self.cloud = None
-        decoder = self.decoders.pop(Side.CLOUD, None)
-        self.rollbacks[Side.CLOUD] += decoder.rollbacks if decoder else 0
 
     def _carry(self, sender: Side, message: PeerMessage) -> None:
         stream = self.stream

@@ -36,7 +36,7 @@ from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.testing.simulation.declared_pair import declared_pair
 from tandem.testing.simulation.model_pair import SimulatedPair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG
 
 TABLES = all_tables()

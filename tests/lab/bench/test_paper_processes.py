@@ -24,7 +24,7 @@ from tandem.generation.client import Generated
 from tandem.specdec.presets import PRESETS
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.testing.simulation.declared_pair import declared_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tandem_api.common.v1.generation_pb2 import Summary
 
 PACING = Pacing(0.010, 0.100, 0.002)

@@ -18,7 +18,8 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams
 from tandem.specdec.presets import find_preset
 from tandem.testing.scripted import noisy_probs, scripted_probs
-from tandem.testing.simulation.simulator import ModelTimes, SimulationResult, simulate
+from tandem.testing.simulation.model_times import ModelTimes
+from tandem.testing.simulation.simulator import SimulationResult, simulate
 from tandem_api.common.v1 import generation_pb2
 
 MBPS = 20.0

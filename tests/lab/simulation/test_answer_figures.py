@@ -15,7 +15,7 @@ from tandem.testing.scripted import scripted_pair
 from tandem.testing.simulation.answer import Conditions, simulate_answer
 from tandem.testing.simulation.declared_pair import declared_pair
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.unit.testing.simulation.test_answer import NEAR, PROMPT, TOKENS, answer
 from tests.virtual_time.cases import preset
 

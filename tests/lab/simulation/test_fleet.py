@@ -24,7 +24,7 @@ from tandem.testing.simulation.answer import (
     verified_acceptance,
 )
 from tandem.testing.simulation.declared_pair import declared_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import LONG
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)

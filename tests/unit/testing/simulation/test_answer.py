@@ -11,7 +11,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.testing.scripted import ScriptedEngine, scripted_pair, scripted_probs
 from tandem.testing.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.testing.simulation.model_pair import SimulatedPair, simulated_pair
-from tandem.testing.simulation.simulator import ModelTimes
+from tandem.testing.simulation.model_times import ModelTimes
 from tests.long_runs import with_long_cases
 
 TIMES = ModelTimes(draft_s=0.020, verify_first_s=0.050, verify_further_s=0.002)
