@@ -10,7 +10,6 @@ from typing import cast
 
 import numpy as np
 
-from lab.simulation.simulated_cloud_drafts import draw
 from tandem.core.probs import Array, truncate, truncate_keeping
 from tandem.core.randomness import RandomSource
 from tandem.runtime.forced_drafts import forced_drafts
@@ -42,6 +41,7 @@ from tandem.specdec.recalled_text import RecallTally, Recollection
 from tandem.specdec.text_drafts import TextDrafts
 from tandem.specdec.text_memory import Block, TextMemory
 from tandem.specdec.tree_drafting import TreeGrowth, with_remembered
+from tandem.testing.simulation.simulated_cloud_drafts import draw
 from tests.virtual_time.cases import ModelPair, TokenIds
 
 VOCABULARY_HASH = "scripted"

@@ -10,16 +10,20 @@ from functools import partial
 
 import numpy as np
 
-from lab.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
-from lab.simulation.simulated_drafts import SimulatedDrafts
-from lab.simulation.simulated_verifier import ServedSession, SimulatedVerifier, TargetModel
-from lab.simulation.virtual_time import Faults, VirtualTime
 from tandem.netem.link_model import Link, LinkPair, LinkShape
 from tandem.netem.link_trace import LinkTrace, TraceRow
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
 from tandem.specdec.messages import CloudMessage, EdgeMessage, Open
+from tandem.testing.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
+from tandem.testing.simulation.simulated_drafts import SimulatedDrafts
+from tandem.testing.simulation.simulated_verifier import (
+    ServedSession,
+    SimulatedVerifier,
+    TargetModel,
+)
+from tandem.testing.simulation.virtual_time import Faults, VirtualTime
 
 MANY_LAYERS = 1 << 10
 

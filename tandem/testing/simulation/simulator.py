@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lab.simulation.simulated_drafts import ProbsOf, SimulatedDrafts
-from lab.simulation.simulated_session import SimulatedSession
-from lab.simulation.simulated_verifier import SimulatedVerifier, TargetModel
-from lab.simulation.virtual_time import Faults, VirtualTime
 from tandem.control.estimates import WarmStart
 from tandem.netem.link_model import LinkPair, LinkShape
 from tandem.netem.link_trace import LinkTrace
@@ -20,6 +16,10 @@ from tandem.specdec.edge import EdgeMachine, EdgeStats
 from tandem.specdec.events import Commit, EdgeRequest, Finish
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
+from tandem.testing.simulation.simulated_drafts import ProbsOf, SimulatedDrafts
+from tandem.testing.simulation.simulated_session import SimulatedSession
+from tandem.testing.simulation.simulated_verifier import SimulatedVerifier, TargetModel
+from tandem.testing.simulation.virtual_time import Faults, VirtualTime
 
 SizeOf = Callable[[EdgeMessage | CloudMessage], int]
 

@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from lab.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
-from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
-from lab.simulation.virtual_time import VirtualTime
 from tandem.control.cloud_draft_budget import CloudDraftBudget
 from tandem.control.pass_budget import PassBudget
 from tandem.core.errors import ProtocolError
@@ -19,6 +16,9 @@ from tandem.netem.link_model import Link
 from tandem.specdec.cloud import CloudMachine, VerifyTask
 from tandem.specdec.judge import Verification
 from tandem.specdec.messages import CloudMessage, Work
+from tandem.testing.simulation.simulated_cloud_drafts import SimulatedCloudDrafts
+from tandem.testing.simulation.simulated_drafts import ProbsOf, SimulatedKv
+from tandem.testing.simulation.virtual_time import VirtualTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from lab.simulation.simulated_decoder import LocalProbsOf, SimulatedDecoder, SimulatedStep
-from lab.simulation.virtual_time import Faults, VirtualTime
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import Link, LinkPair
 from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
+from tandem.testing.simulation.simulated_decoder import (
+    LocalProbsOf,
+    SimulatedDecoder,
+    SimulatedStep,
+)
+from tandem.testing.simulation.virtual_time import Faults, VirtualTime
 from tandem.two_sided.protocol.counters import AggregationStats, MeasurementSink
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import (
