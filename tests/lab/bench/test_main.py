@@ -39,6 +39,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "quantised",
             "demo-pair",
             "cuts",
+            "loop",
             "methods",
             "when-it-pays",
         ),
