@@ -53,7 +53,6 @@ class SimulatedDecoder:
         self.decode_s = decode_s
         self.committed = PrefixedTokens(token_ids)
         self.drafts: list[int] = []
-        self.rollbacks = 0
         self._step: SimulatedStep | None = None
 
     def begin(self) -> SimulatedStep | None:
@@ -102,5 +101,4 @@ class SimulatedDecoder:
             # What is under way was to follow another text; or it is the very token that came.
             self.drafts.clear()
             self._step = None
-            self.rollbacks += 1
         self.committed.append(token)
